@@ -1,4 +1,4 @@
-"""Libraries whose host code registers kernels as clang's module constructors do, assembled byte by byte."""
+"""Libraries whose host code registers kernels like clang's module constructors, assembled byte by byte."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kernel_bundle(folder: Path, kernels: Mapping[str, Sequence[str]]) -> bytes:
 
 @dataclass
 class HostCode:
-    """What is registered, and in which form.
+    """Registered kernels and the form of their registration.
 
     Attributes:
         names: for each bundle the kernels that are registered for it.

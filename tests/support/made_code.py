@@ -1,4 +1,4 @@
-"""Made-up AMDGPU code objects: with kernels and machine code as asked for."""
+"""Generated AMDGPU code objects with given kernels and machine code."""
 
 from __future__ import annotations
 

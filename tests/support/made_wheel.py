@@ -1,4 +1,4 @@
-"""Wheels made up field by field: a clean one, to be broken in exactly one way before it is written."""
+"""Generated wheels: intact ones, of which a test changes one field before they are written."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ ACCEPTED = ("gfx942", "gfx950")
 
 
 def linked(made: MadeWheel, *symbols: TinySymbol, **more: Any) -> None:
-    """Link the library of a pjrt wheel anew; the arguments are those of `tiny_elf`."""
+    """Replace the library of a pjrt wheel; the arguments are those of `tiny_elf`."""
     made.files[LIB] = library(GLIBC, *symbols, fatbins=[fat_binary()], **more)
 
 
@@ -208,12 +208,12 @@ def coded(made: MadeWheel, *fatbins: bytes) -> None:
 
 
 def look(made: MadeWheel, folder: Path, **more: Any) -> WheelReport:
-    """Inspect a made-up wheel as the driver does, knowing what it promises."""
+    """Inspect a generated wheel as the driver does, with its promised targets."""
     known: dict[str, Any] = {"expected": PROMISED, "covers": COVERS, "machs": MACHS, "allow_list": ACCEPTED}
     folder.mkdir(exist_ok=True)
     return inspect_wheel(made.write(folder), **{**known, "scratch": folder, **more})
 
 
 def codes(report: WheelReport) -> list[str]:
-    """What was found, each kind once."""
+    """Return the codes of the findings, each once."""
     return sorted({finding.code for finding in report.findings})

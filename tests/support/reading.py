@@ -1,4 +1,4 @@
-"""What users of a released index may never see: a wheel without its bytes, or without what it pins."""
+"""Checks of what users of a released index see: every wheel has its bytes and its pins."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Files = Mapping[str, str]
 
 @functools.lru_cache(maxsize=4096)
 def files_of(page: bytes, *, as_json: bool) -> Files:
-    """What a project's page offers."""
+    """Return the files of a project's page."""
     if as_json:
         with contextlib.suppress(ValueError):
             return {file["filename"]: file["hashes"]["sha256"] for file in json.loads(page)["files"]}
-        return {}  # nobody can install from a broken page
+        return {}  # pip cannot install from a broken page
     return {name: sha256 for _, sha256, name in _ANCHOR.findall(page.decode())}
 
 

@@ -1,4 +1,4 @@
-"""Libraries out of the published wheels, unpacked for one test."""
+"""Libraries of published wheels, unpacked for one test."""
 
 from __future__ import annotations
 

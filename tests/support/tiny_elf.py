@@ -1,4 +1,4 @@
-"""Shared libraries of a few hundred bytes, made up field by field, for tests that need no compiler."""
+"""Shared libraries of a few hundred bytes, written field by field, for tests without a compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up wheels: good ones, and zip archives whose every field can be wrong."""
+"""Generated wheels: intact ones, and zip archives with wrong fields."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make_wheel(
 
 @dataclass
 class RawMember:
-    """One member, field by field; `local` overrides what the local header says."""
+    """One member, field by field; `local` overrides fields of the local header."""
 
     name: bytes
     data: bytes = b"x = 1\n" * 20

@@ -1,4 +1,4 @@
-"""Two traps of auditwheel's command, shown with the real one, and the same situations with our repair."""
+"""Two traps of auditwheel's command, and the same situations with our repair."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def elf_of(wheel: Path, member: str, folder: Path) -> Elf:
         return Elf.read(Path(archive.extract(member, folder)))
 
 
-def test_a_failed_auditwheel_leaves_an_unrepaired_wheel(plugin: Path, tmp_path: Path) -> None:
-    """Whoever collects the folder afterwards publishes it: the same name, the same libraries, no repair."""
+def test_auditwheel_failure_leaves_unrepaired_wheel(plugin: Path, tmp_path: Path) -> None:
+    """The leftover has the same name and libraries without repair, and a later step would publish it."""
     out = tmp_path / "out"
     done = auditwheel_repair(plugin, out, exclude=ONE_SHORT)
     assert done.returncode != 0
@@ -64,7 +64,7 @@ def test_a_failed_auditwheel_leaves_an_unrepaired_wheel(plugin: Path, tmp_path: 
         assert all(unrepaired.read(name) == original.read(name) for name in libraries)
 
 
-def test_our_repair_leaves_nothing_in_the_same_situation(plugin: Path, tmp_path: Path) -> None:
+def test_repair_failure_leaves_nothing(plugin: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(RepairError, match=rf"_linalg\.so \[needed-not-allowed\].*{HIPBLAS}"):
@@ -73,9 +73,7 @@ def test_our_repair_leaves_nothing_in_the_same_situation(plugin: Path, tmp_path:
     assert list(out.iterdir()) == []
 
 
-def test_auditwheel_grafts_what_it_finds_and_turns_runpath_into_rpath(
-    plugin: Path, findable: Path, tmp_path: Path
-) -> None:
+def test_auditwheel_grafts_libraries_and_writes_rpath(plugin: Path, findable: Path, tmp_path: Path) -> None:
     """One forgotten --exclude on a machine with ROCm: exit code 0, and a library of that machine in the wheel."""
     out = tmp_path / "out"
     done = auditwheel_repair(plugin, out, exclude=ONE_SHORT, library_path=findable)
@@ -93,7 +91,7 @@ def test_auditwheel_grafts_what_it_finds_and_turns_runpath_into_rpath(
     assert "/opt/rocm/lib" not in after.rpath.split(":")
 
 
-def test_our_repair_refuses_by_name_instead(
+def test_repair_refuses_unlisted_library_by_name(
     plugin: Path, findable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(findable))
@@ -110,9 +108,7 @@ def test_our_repair_refuses_by_name_instead(
     assert list(out.iterdir()) == []
 
 
-def test_our_repair_finds_a_library_through_runpath_and_still_refuses(
-    plugin: Path, findable: Path, tmp_path: Path
-) -> None:
+def test_repair_refuses_unlisted_library_found_by_runpath(plugin: Path, findable: Path, tmp_path: Path) -> None:
     """RUNPATH is searched as at run time, for siblings in the wheel; what lies outside stays outside."""
     chosen = plan("plugin", allowed_sonames=ONE_SHORT, runpath={"*.so": str(findable)})
     out = tmp_path / "out"
@@ -122,7 +118,7 @@ def test_our_repair_finds_a_library_through_runpath_and_still_refuses(
     assert list(out.iterdir()) == []
 
 
-def test_our_repair_of_the_same_wheel_grafts_nothing(plugin: Path, findable: Path, tmp_path: Path) -> None:
+def test_repair_grafts_nothing(plugin: Path, findable: Path, tmp_path: Path) -> None:
     made = repair(plugin, plan("plugin", runpath={"*.so": str(findable)}), tmp_path)
     with zipfile.ZipFile(made.path) as archive:
         libraries = {name for name in archive.namelist() if ".so" in name}

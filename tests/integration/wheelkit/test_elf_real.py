@@ -1,4 +1,4 @@
-"""ELF reading and editing on the published libraries, judged by pyelftools, readelf, gdb and the loader itself."""
+"""ELF reading and editing of published libraries, checked by pyelftools, readelf, gdb and the loader."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pjrt(real_wheel: Callable[..., Path], tmp_path: Path) -> Iterator[Path]:
 
 
 def oracle(path: Path) -> dict[str, object]:
-    """What pyelftools makes of a file."""
+    """Return the snapshot of a file as pyelftools reads it."""
     with path.open("rb") as stream:
         file: Any = ELFFile(stream)
         sections: list[Any] = list(file.iter_sections())
@@ -90,7 +90,7 @@ def ours(path: Path) -> dict[str, object]:
 
 
 def loaded(path: Path, *, without: Sequence[tuple[int, int]]) -> list[bytes]:
-    """What the loader maps of a file, with some ranges of it blanked."""
+    """Return the bytes that the loader maps, with some ranges blanked."""
     data = bytearray(path.read_bytes())
     for start, end in without:
         data[start:end] = bytes(end - start)
@@ -108,16 +108,14 @@ def readelf(path: Path, left_out: Callable[[str, str], None]) -> list[str]:
     return sorted(line for line in done.stderr.splitlines() if line and "Gap in build notes" not in line)
 
 
-def test_the_published_plugins_read_as_pyelftools_reads_them(plugin: list[Path]) -> None:
+def test_snapshot_of_published_plugins_agrees_with_pyelftools(plugin: list[Path]) -> None:
     assert len(plugin) == 8
     for path in plugin:
         assert ours(path) == oracle(path), path.name
 
 
 @pytest.mark.heavy
-def test_stripped_and_edited_plugins_stay_what_they_were(
-    plugin: list[Path], left_out: Callable[[str, str], None]
-) -> None:
+def test_strip_and_edits_keep_loaded_bytes_of_plugins(plugin: list[Path], left_out: Callable[[str, str], None]) -> None:
     for path in plugin:
         before, complaints = oracle(path), readelf(path, left_out)
         old = path.with_suffix(".old")
@@ -132,7 +130,7 @@ def test_stripped_and_edited_plugins_stay_what_they_were(
         assert oracle(path)["undefined"] == before["undefined"], path.name
         assert oracle(path)["exported"] == before["exported"], path.name
         assert Elf.read(path).runpath == RUNPATH
-        # Only RUNPATH, NEEDED and the header's pointer at the section table differ in what is loaded.
+        # Of the loaded bytes, only RUNPATH, NEEDED and the header's offset of the section table differ.
         changes = [*ranges, (40, 64)]
         assert loaded(path, without=changes) == loaded(old, without=changes), path.name
         assert readelf(path, left_out) == readelf(debug, left_out) == complaints
@@ -162,7 +160,7 @@ def in_child(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 OPEN = "import ctypes, sys\ntry: ctypes.CDLL(sys.argv[1])\nexcept OSError as error: print(error)"
 
 
-def test_the_loader_says_the_same_before_and_after(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+def test_loader_resolves_same_libraries_after_edits(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
     with unpacked(real_wheel("jax-rocm7-plugin", "0.10.2"), tmp_path) as libraries:
         for path in libraries:
             before = in_child(OPEN, path)
@@ -185,7 +183,7 @@ print(open("/proc/self/maps").read())
 """
 
 
-def test_an_edited_module_finds_its_libraries_and_works(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+def test_edited_module_finds_libraries_and_works(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
     # Stand-ins under the names of the ROCm libraries: the module binds lazily and calls none of them while loading.
     python = "{}.{}".format(*sys.version_info)
     if python not in ("3.11", "3.12"):
@@ -205,9 +203,7 @@ def test_an_edited_module_finds_its_libraries_and_works(real_wheel: Callable[...
     assert "rocm/libMIOpen.so.1" in done.stdout
 
 
-def test_a_stripped_extension_works_and_a_debugger_finds_its_lines(
-    tmp_path: Path, left_out: Callable[[str, str], None]
-) -> None:
+def test_stripped_extension_works_and_gdb_finds_lines(tmp_path: Path, left_out: Callable[[str, str], None]) -> None:
     (source,) = Path(zstandard.__file__).parent.glob("backend_c*.so")
     library = Path(shutil.copy(source, tmp_path))
     before, size = readelf(library, left_out), library.stat().st_size
@@ -230,7 +226,7 @@ def test_a_stripped_extension_works_and_a_debugger_finds_its_lines(
     assert re.search(r'Line \d+ of "zstd/zstd.c"', found.stdout), found.stderr
 
 
-def test_the_big_library(pjrt: Path, tmp_path: Path, left_out: Callable[[str, str], None]) -> None:
+def test_snapshot_of_published_pjrt_library(pjrt: Path, tmp_path: Path, left_out: Callable[[str, str], None]) -> None:
     elf = Elf.read(pjrt)
     assert elf.size == 503_453_288
     assert elf.runpath is not None
@@ -257,7 +253,7 @@ def test_the_big_library(pjrt: Path, tmp_path: Path, left_out: Callable[[str, st
     debug.unlink()
 
 
-def test_unversioned_symbols_of_0_12_0(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+def test_snapshot_unversioned_symbols_of_0_12_0(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
     with unpacked(real_wheel("jax-rocm7-pjrt", "0.12.0"), tmp_path) as (library,):
         undefined = Elf.read(library).undefined
     bare = [s for s in undefined if s.version is None and s.bind == "GLOBAL" and "filesystem" in s.name]

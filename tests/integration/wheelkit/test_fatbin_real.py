@@ -1,4 +1,4 @@
-"""The fat binaries of the published libraries: what they hold, and that slimming keeps every wanted byte."""
+"""Fat binaries of published libraries: contents, and slimming that keeps every wanted byte."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def outside(path: Path) -> str:
 
 
 @pytest.mark.heavy
-def test_what_the_big_library_holds(pjrt: Path) -> None:
+def test_read_targets_of_published_pjrt(pjrt: Path) -> None:
     report = read_targets(pjrt, verify=True, machs=targets.machs())
     assert report.findings == ()
     assert (report.device.bundles, report.device.formats) == (43, ("CCOB v3 zstd",))
@@ -133,7 +133,7 @@ def test_what_the_big_library_holds(pjrt: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_the_big_library_slimmed(pjrt: Path, tmp_path: Path) -> None:
+def test_slim_published_pjrt(pjrt: Path, tmp_path: Path) -> None:
     path = tmp_path / "slim.so"
     shutil.copyfile(pjrt, path)
     try:
@@ -164,7 +164,7 @@ def test_the_big_library_slimmed(pjrt: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "formats", "kept", "share"), PLUGINS)
-def test_the_published_plugins_slimmed(
+def test_slim_published_plugins(
     real_wheel: Callable[..., Path],
     tmp_path: Path,
     version: str,
@@ -191,7 +191,7 @@ def test_the_published_plugins_slimmed(
             }
 
 
-def test_a_target_that_a_published_wheel_lacks(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+def test_slim_published_wheel_without_target_is_refused(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
     with unpacked(real_wheel("jax-rocm7-plugin", "0.10.2"), tmp_path) as libraries:
         (path,) = (library for library in libraries if library.name == "_linalg.so")
         before = path.read_bytes()
@@ -201,7 +201,9 @@ def test_a_target_that_a_published_wheel_lacks(real_wheel: Callable[..., Path], 
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
-def test_a_damaged_published_bundle(real_wheel: Callable[..., Path], tmp_path: Path, place: float) -> None:
+def test_read_targets_reports_damaged_published_bundle(
+    real_wheel: Callable[..., Path], tmp_path: Path, place: float
+) -> None:
     with unpacked(real_wheel("jax-rocm7-plugin", "0.10.2"), tmp_path) as libraries:
         (path,) = (library for library in libraries if library.name == "_solver.so")
         second = find_bundles(path)[1]

@@ -1,4 +1,4 @@
-"""What inspection says about the published wheels: the facts of each, and every known defect by name."""
+"""Inspection of published wheels: facts and known defects."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def inspect(real_wheel: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def codes(report: WheelReport) -> dict[str, int]:
-    """How often each kind was found."""
+    """Count the findings by code."""
     counts: dict[str, int] = {}
     for finding in report.findings:
         counts[finding.code] = counts.get(finding.code, 0) + 1
@@ -59,7 +59,7 @@ def message(report: WheelReport, code: str) -> str:
 
 
 @pytest.mark.heavy
-def test_the_pjrt_wheel_of_0_10_2(inspect: Inspect) -> None:
+def test_inspect_pjrt_0_10_2(inspect: Inspect) -> None:
     report = inspect("jax-rocm7-pjrt", "0.10.2")
     assert codes(report) == {
         "purelib-with-elf": 1,
@@ -83,7 +83,7 @@ def test_the_pjrt_wheel_of_0_10_2(inspect: Inspect) -> None:
     assert "128.7 MB of symbol tables in 503.5 MB" in message(report, "symbols-not-stripped")
 
 
-def test_what_is_in_the_pjrt_wheel_of_0_10_2(inspect: Inspect) -> None:
+def test_inspect_pjrt_0_10_2_contents(inspect: Inspect) -> None:
     report = inspect("jax-rocm7-pjrt", "0.10.2")
     (elf,) = report.elfs
     assert [code.target for code in report.targets] == PROCESSORS_0_10_2
@@ -105,7 +105,7 @@ def test_what_is_in_the_pjrt_wheel_of_0_10_2(inspect: Inspect) -> None:
     assert (report.platform.policy, len(report.platform.external)) == ("manylinux_2_27_x86_64", 8)
 
 
-def test_sizes_by_part_of_the_pjrt_wheel_of_0_10_2(inspect: Inspect, real_wheel: Wheels) -> None:
+def test_inspect_pjrt_0_10_2_sizes_by_part(inspect: Inspect, real_wheel: Wheels) -> None:
     report = inspect("jax-rocm7-pjrt", "0.10.2")
     parts = {part.name: part for part in report.parts}
     with zipfile.ZipFile(real_wheel("jax-rocm7-pjrt", "0.10.2")) as archive:
@@ -124,7 +124,7 @@ def test_sizes_by_part_of_the_pjrt_wheel_of_0_10_2(inspect: Inspect, real_wheel:
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
-def test_the_plugin_wheels_of_0_10_2(python: str, inspect: Inspect) -> None:
+def test_inspect_plugins_0_10_2(python: str, inspect: Inspect) -> None:
     report = inspect("jax-rocm7-plugin", "0.10.2", python)
     assert codes(report) == {
         "runpath-build-leftover": 8,
@@ -160,7 +160,9 @@ def test_the_plugin_wheels_of_0_10_2(python: str, inspect: Inspect) -> None:
         ("0.12.0", " ".join([*(t for t in PROCESSORS_0_10_2 if t != "gfx90c"), "gfx1250"]), 45, "CCOB v3 zstd", ""),
     ],
 )
-def test_other_releases(version: str, targets: str, bundles: int, formats: str, rocm: str, inspect: Inspect) -> None:
+def test_inspect_other_releases(
+    version: str, targets: str, bundles: int, formats: str, rocm: str, inspect: Inspect
+) -> None:
     report = inspect("jax-rocm7-pjrt", version)
     (elf,) = report.elfs
     assert [code.target for code in report.targets] == targets.split()
@@ -169,7 +171,7 @@ def test_other_releases(version: str, targets: str, bundles: int, formats: str, 
     assert not any(is_integrity(finding) for finding in report.findings)
 
 
-def test_defects_of_other_releases(inspect: Inspect) -> None:
+def test_inspect_defects_of_other_releases(inspect: Inspect) -> None:
     plain, generic, newest = (inspect("jax-rocm7-pjrt", version) for version in ("0.7.1", "0.9.1", "0.12.0"))
     assert "libnuma.so.1" in message(plain, "needed-not-allowed")
     assert "manylinux_2_28_x86_64" in message(generic, "tag-redundant")
@@ -180,25 +182,25 @@ def test_defects_of_other_releases(inspect: Inspect) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.7.1", "0.9.1", "0.12.0"])
-def test_plugins_of_other_releases_fit_their_pjrt(version: str, inspect: Inspect) -> None:
+def test_check_set_other_releases_match(version: str, inspect: Inspect) -> None:
     pair = [inspect(name, version) for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin")]
     assert check_set(pair) == ()
 
 
-def test_jax_itself_is_clean_and_jaxlib_nearly(inspect: Inspect) -> None:
+def test_inspect_jax_and_jaxlib(inspect: Inspect) -> None:
     assert inspect("jax", "0.10.2").findings == ()
     jaxlib = inspect("jaxlib", "0.10.2", "3.12")
     assert codes(jaxlib) == {"runpath-build-leftover": 27, "symbols-not-stripped": 3}
     assert not any(is_integrity(finding) for finding in jaxlib.findings)
 
 
-def test_the_wheels_of_0_10_2_fit_each_other(inspect: Inspect) -> None:
+def test_check_set_0_10_2_matches(inspect: Inspect) -> None:
     names = [("jax-rocm7-pjrt",), ("jax-rocm7-plugin", "3.11"), ("jax-rocm7-plugin", "3.12"), ("jax",)]
     names += [("jaxlib", "3.11"), ("jaxlib", "3.12")]
     assert check_set([inspect(name, "0.10.2", *python) for name, *python in names]) == ()
 
 
-def test_wheels_of_two_releases_do_not_fit(inspect: Inspect) -> None:
+def test_check_set_two_releases_do_not_match(inspect: Inspect) -> None:
     found = check_set([inspect("jax-rocm7-pjrt", "0.9.1"), inspect("jax-rocm7-plugin", "0.10.2")])
     assert [finding.code for finding in found] == ["set-pin-unmet"]
     assert "the set has 0.9.1" in found[0].message
@@ -231,13 +233,13 @@ def plugin(real_wheel: Wheels) -> Path:
     return real_wheel("jax-rocm7-plugin", "0.10.2", "3.12")
 
 
-def test_an_unchanged_copy_has_the_same_findings_but_modes(plugin: Path, inspect: Inspect, tmp_path: Path) -> None:
+def test_inspect_copy_differs_only_in_modes(plugin: Path, inspect: Inspect, tmp_path: Path) -> None:
     copy = inspect_wheel(repack(plugin, tmp_path, lambda files: None), allow_list=XLA)
     # ZipFile.writestr gives every file mode 0600, as careless tools do.
     assert codes(copy) == {**codes(inspect("jax-rocm7-plugin", "0.10.2", "3.12")), "mode-private": 1}
 
 
-def test_a_rewritten_version_leaves_pin_and_version_file_behind(plugin: Path, tmp_path: Path) -> None:
+def test_inspect_reports_stale_pin_and_version_file(plugin: Path, tmp_path: Path) -> None:
     old, new = "jax_rocm7_plugin-0.10.2", "jax_rocm7_plugin-0.10.2.post2"
 
     def rename(files: dict[str, bytes]) -> None:
@@ -258,7 +260,7 @@ def test_a_rewritten_version_leaves_pin_and_version_file_behind(plugin: Path, tm
         (b"$ORIGIN/../rocm/lib:", b"$ORIGIN/../roc/libs:", ""),
     ],
 )
-def test_a_changed_library_is_named(old: bytes, new: bytes, code: str, plugin: Path, tmp_path: Path) -> None:
+def test_inspect_reports_changed_library(old: bytes, new: bytes, code: str, plugin: Path, tmp_path: Path) -> None:
     member = "jax_rocm7_plugin/_linalg.so"
 
     def change(files: dict[str, bytes]) -> None:
@@ -269,7 +271,7 @@ def test_a_changed_library_is_named(old: bytes, new: bytes, code: str, plugin: P
     assert ({code} if code else set()) == after.keys() - before.keys() - {"tag-untrue"}
 
 
-def test_a_damaged_bundle_is_named(plugin: Path, tmp_path: Path) -> None:
+def test_inspect_reports_damaged_bundle(plugin: Path, tmp_path: Path) -> None:
     member = "jax_rocm7_plugin/_solver.so"
 
     def damage(files: dict[str, bytes]) -> None:
@@ -283,7 +285,7 @@ def test_a_damaged_bundle_is_named(plugin: Path, tmp_path: Path) -> None:
     assert any(is_integrity(finding) for finding in report.findings)
 
 
-def test_promised_targets_are_checked_in_every_member_with_code(plugin: Path) -> None:
+def test_inspect_checks_promised_targets_in_every_member(plugin: Path) -> None:
     everything = [GfxTarget(processor=name) for name in PROCESSORS_0_10_2]
     assert {"target-missing", "target-extra"}.isdisjoint(codes(inspect_wheel(plugin, expected=everything)))
     other = [*everything[:-1], GfxTarget(processor="gfx1250")]
@@ -291,14 +293,14 @@ def test_promised_targets_are_checked_in_every_member_with_code(plugin: Path) ->
     assert (found["target-missing"], found["target-extra"]) == (3, 3)
 
 
-# What a person and a program get.
+# The report as text and as JSON.
 
 
 @pytest.mark.parametrize("width", [100, 60])
 @pytest.mark.parametrize(
     "words", [("jax-rocm7-pjrt", "0.10.2"), ("jax-rocm7-plugin", "0.10.2"), ("jaxlib", "0.10.2"), ("jax", "0.10.2")]
 )
-def test_the_text_fits(width: int, words: tuple[str, str], inspect: Inspect) -> None:
+def test_render_fits_in_100_columns(width: int, words: tuple[str, str], inspect: Inspect) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
     report = inspect(*words)
     render(report, console, verbose=True)
@@ -309,7 +311,7 @@ def test_the_text_fits(width: int, words: tuple[str, str], inspect: Inspect) -> 
     assert report.sha256 in text.replace(" ", "")
 
 
-def test_the_text_of_the_pjrt_wheel(inspect: Inspect) -> None:
+def test_render_pjrt_0_10_2(inspect: Inspect) -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     render(inspect("jax-rocm7-pjrt", "0.10.2"), console)
     text = " ".join(console.export_text().split())
@@ -324,7 +326,7 @@ def test_the_text_of_the_pjrt_wheel(inspect: Inspect) -> None:
         assert words in text
 
 
-def test_the_report_is_json(inspect: Inspect) -> None:
+def test_report_converts_to_json(inspect: Inspect) -> None:
     report = inspect("jax-rocm7-plugin", "0.10.2")
     again = json.loads(json.dumps(to_json(report)))
     assert (again["project"], again["version"], len(again["elfs"])) == ("jax-rocm7-plugin", "0.10.2", 8)
@@ -336,7 +338,7 @@ PRINT_PEAK = "print(int(Path('/proc/self/status').read_text().split('VmHWM:')[1]
 
 
 @pytest.mark.heavy
-def test_the_largest_wheel_needs_little_memory(real_wheel: Wheels, tmp_path: Path) -> None:
+def test_inspect_largest_wheel_needs_little_memory(real_wheel: Wheels, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from wheelkit.inspect.inspect import inspect_wheel;"
         "inspect_wheel(Path(sys.argv[1]), scratch=Path(sys.argv[2]));"
@@ -347,7 +349,7 @@ def test_the_largest_wheel_needs_little_memory(real_wheel: Wheels, tmp_path: Pat
     assert int(done.stdout) < 900
 
 
-def test_without_verification_nothing_is_decompressed(real_wheel: Wheels, inspect: Inspect, tmp_path: Path) -> None:
+def test_inspect_without_verify_decompresses_nothing(real_wheel: Wheels, inspect: Inspect, tmp_path: Path) -> None:
     quick = partial(inspect_wheel, allow_list=XLA, verify=False, scratch=tmp_path)
     report, full = quick(real_wheel("jax-rocm7-plugin", "0.10.2")), inspect("jax-rocm7-plugin", "0.10.2")
     assert not report.verified

@@ -1,4 +1,4 @@
-"""Repair of the published wheels: what comes out, and that nothing comes out when something is wrong."""
+"""Repair of published wheels: results and refusals."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ def unpacked(wheel: Path, folder: Path) -> dict[str, Path]:
 # What comes out
 
 
-def test_the_archive_is_strict_and_record_is_right(repaired: RepairedWheel) -> None:
+def test_repair_published_archive_and_record_are_valid(repaired: RepairedWheel) -> None:
     assert repaired.path.name == "jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"
     with WheelArchive(repaired.path) as wheel:
         assert verify_record(wheel) == ()
     assert zipfile.ZipFile(repaired.path).testzip() is None
 
 
-def test_order_modes_and_unnamed_files_are_those_of_the_source(repaired: RepairedWheel, plugin: Path) -> None:
+def test_repair_published_keeps_order_modes_and_other_files(repaired: RepairedWheel, plugin: Path) -> None:
     with WheelArchive(plugin) as old, WheelArchive(repaired.path) as new:
         before = [m.name.replace("0.10.2.dist-info", "0.10.2+rocm7.2.0.dist-info") for m in old.members]
         added = {"jax_rocm7_plugin/build_info.json", "jax_rocm7_plugin-0.10.2+rocm7.2.0.dist-info/licenses/LICENSE.txt"}
@@ -119,7 +119,7 @@ def test_order_modes_and_unnamed_files_are_those_of_the_source(repaired: Repaire
             assert new.read(name) == old.read(name)
 
 
-def test_every_library_has_exactly_the_wanted_targets(repaired: RepairedWheel, libraries: dict[str, Path]) -> None:
+def test_repair_published_has_exactly_the_wanted_targets(repaired: RepairedWheel, libraries: dict[str, Path]) -> None:
     for name, path in libraries.items():
         report = read_targets(path, verify=True)
         assert report.findings == ()
@@ -129,7 +129,9 @@ def test_every_library_has_exactly_the_wanted_targets(repaired: RepairedWheel, l
     assert len(repaired.targets_dropped) == 25
 
 
-def test_runpath_and_needed(repaired: RepairedWheel, libraries: dict[str, Path], plugin: Path, tmp_path: Path) -> None:
+def test_repair_published_runpath_and_needed(
+    repaired: RepairedWheel, libraries: dict[str, Path], plugin: Path, tmp_path: Path
+) -> None:
     before = {name: Elf.read(path) for name, path in unpacked(plugin, tmp_path).items()}
     for name, path in libraries.items():
         elf = Elf.read(path)
@@ -139,9 +141,7 @@ def test_runpath_and_needed(repaired: RepairedWheel, libraries: dict[str, Path],
         assert elf.needed == (*before[name].needed, *completed)
 
 
-def test_symbols_are_in_debug_files_that_the_libraries_name(
-    repaired: RepairedWheel, libraries: dict[str, Path]
-) -> None:
+def test_repair_published_debug_files_have_the_symbols(repaired: RepairedWheel, libraries: dict[str, Path]) -> None:
     assert set(repaired.debug_files) == set(libraries)
     for name, path in libraries.items():
         elf, debug = Elf.read(path), repaired.debug_files[name]
@@ -154,7 +154,7 @@ def test_symbols_are_in_debug_files_that_the_libraries_name(
         assert content[-4:] == struct.pack("<I", zlib.crc32(debug.read_bytes()))
 
 
-def test_what_is_told_about_the_members_is_true(repaired: RepairedWheel, libraries: dict[str, Path]) -> None:
+def test_repair_published_member_infos_match_the_files(repaired: RepairedWheel, libraries: dict[str, Path]) -> None:
     with WheelArchive(repaired.path) as wheel:
         told = json.loads(wheel.read("jax_rocm7_plugin/build_info.json"))["members"]
         assert [m["path"] for m in told] == [m.path for m in repaired.members]
@@ -168,8 +168,8 @@ def test_what_is_told_about_the_members_is_true(repaired: RepairedWheel, librari
     assert sizes["symbols"][0] > 2_000_000
 
 
-def test_stock_tools_agree(repaired: RepairedWheel, tmp_path: Path) -> None:
-    """pip installs it, and patchelf reads what was written without it."""
+def test_repair_published_is_valid_for_stock_tools(repaired: RepairedWheel, tmp_path: Path) -> None:
+    """pip installs the wheel, and patchelf reads the edited libraries."""
     target = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", str(target)]
     install += ["--quiet", "--disable-pip-version-check", "--python-version", "3.12", "--implementation", "cp"]
@@ -187,7 +187,7 @@ def patchelf(question: str, path: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_two_runs_give_the_same_bytes(repaired: RepairedWheel, plugin: Path, tmp_path: Path) -> None:
+def test_repair_published_is_reproducible(repaired: RepairedWheel, plugin: Path, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere" / plugin.name
     copy.parent.mkdir()
     copy.write_bytes(plugin.read_bytes())
@@ -199,7 +199,7 @@ def test_two_runs_give_the_same_bytes(repaired: RepairedWheel, plugin: Path, tmp
         assert debug.read_bytes() == repaired.debug_files[name].read_bytes()
 
 
-def test_a_post_release_is_in_step(plugin: Path, tmp_path: Path) -> None:
+def test_repair_published_post_release(plugin: Path, tmp_path: Path) -> None:
     """F8: file name, METADATA, pins and version.py move together."""
     version = versions.wheel_version("0.10.2", rocm=RocmVersion(text="7.2.0"), post=2)
     payload = Path(versions.__file__).parents[1] / "plugin" / "payload"
@@ -216,7 +216,7 @@ def test_a_post_release_is_in_step(plugin: Path, tmp_path: Path) -> None:
     assert f"_release_version: str = {version!r}" in content
 
 
-def test_all_targets_can_be_kept(plugin: Path, tmp_path: Path) -> None:
+def test_repair_published_keeps_all_targets(plugin: Path, tmp_path: Path) -> None:
     made = repair(plugin, plan("plugin", targets=None, strip=False), tmp_path)
     assert len(made.targets_kept) == 27
     assert made.targets_dropped == ()
@@ -224,7 +224,7 @@ def test_all_targets_can_be_kept(plugin: Path, tmp_path: Path) -> None:
     assert all(Elf.read(path).has_symtab for path in unpacked(made.path, tmp_path / "u").values())
 
 
-def test_pjrt_in_full(real_wheel: RealWheel, tmp_path: Path) -> None:
+def test_repair_published_pjrt(real_wheel: RealWheel, tmp_path: Path) -> None:
     """The 154 MB wheel: under 100 MB, clean, and exactly the two targets."""
     source = real_wheel("jax-rocm7-pjrt", "0.10.2")
     made = repair(source, plan("pjrt", verify_bundles=False), tmp_path, debug_dir=tmp_path / "debug")
@@ -290,39 +290,39 @@ def refused(source: Path, folder: Path, chosen: RepairPlan, error: type[CiBuildE
     assert not (folder / "debug").exists()
 
 
-def test_an_unexpected_library_is_refused(plugin: Path, tmp_path: Path) -> None:
+def test_repair_published_refuses_unexpected_library(plugin: Path, tmp_path: Path) -> None:
     source = broken(plugin, tmp_path, _sparse=replacing(b"libhipsparse.so.4\0", b"libunheard.so.17\0\0"[:18]))
     refused(source, tmp_path, plan("plugin"), RepairError, r"_sparse\.so \[needed-not-allowed\].*libunheard\.so\.17")
 
 
-def test_every_library_that_is_not_on_the_list_is_named(plugin: Path, tmp_path: Path) -> None:
+def test_repair_published_reports_every_unlisted_library(plugin: Path, tmp_path: Path) -> None:
     chosen = plan("plugin", allowed_sonames=frozenset({"libamdhip64.so.7", "libhip*", "lib*"}))
     missing = ["libhipblas.so.3", "libhipsolver.so.1", "librocsolver.so.0", "libhipsparse.so.4", "libMIOpen.so.1"]
     refused(plugin, tmp_path, chosen, RepairError, "(?s)" + "".join(f"(?=.*{name})" for name in missing))
 
 
-def test_a_missing_target_is_refused(plugin: Path, tmp_path: Path) -> None:
+def test_repair_published_refuses_missing_target(plugin: Path, tmp_path: Path) -> None:
     chosen = plan("plugin", targets=(GFX942, GfxTarget.parse("gfx1250")))
     refused(plugin, tmp_path, chosen, FatbinError, r"_linalg\.so.*gfx1250.*_prng\.so.*gfx1250.*_solver\.so")
 
 
-def test_a_damaged_bundle_is_refused(plugin: Path, tmp_path: Path) -> None:
+def test_repair_published_refuses_damaged_bundle(plugin: Path, tmp_path: Path) -> None:
     refused(broken(plugin, tmp_path, _solver=one_bit), tmp_path, plan("plugin"), FatbinError, r"_solver\.so")
 
 
-def test_a_damaged_bundle_is_refused_also_when_all_targets_stay(plugin: Path, tmp_path: Path) -> None:
+def test_repair_keeping_all_targets_refuses_damaged_bundle(plugin: Path, tmp_path: Path) -> None:
     source = broken(plugin, tmp_path, _solver=one_bit)
     refused(source, tmp_path, plan("plugin", targets=None), RepairError, "MD5")
 
 
-def test_checksums_of_bundles_are_checked_unless_told_otherwise(plugin: Path, tmp_path: Path) -> None:
+def test_repair_checks_bundle_checksums_by_default(plugin: Path, tmp_path: Path) -> None:
     source = broken(plugin, tmp_path, _solver=one_bit)
     (tmp_path / "out").mkdir()
     made = repair(source, plan("plugin", verify_bundles=False), tmp_path / "out")
     assert made.targets_kept == ("gfx942", "gfx950")
 
 
-def test_generic_code_counts_for_the_processors_that_it_covers(real_wheel: RealWheel, tmp_path: Path) -> None:
+def test_repair_accepts_generic_code_for_covered_processors(real_wheel: RealWheel, tmp_path: Path) -> None:
     """0.9.1 has no gfx942, only gfx9-4-generic; it still fails, but for its symbols."""
     source = real_wheel("jax-rocm7-plugin", "0.9.1")
     chosen = plan("plugin", "0.9.1+rocm7.2.0", targets=(GFX942,), hip_soname="", runpath={})
@@ -335,36 +335,36 @@ def test_generic_code_counts_for_the_processors_that_it_covers(real_wheel: RealW
         refused(source, folder, given, error, named)
 
 
-def test_a_wrong_record_is_refused(plugin: Path, tmp_path: Path) -> None:
+def test_repair_published_refuses_wrong_record(plugin: Path, tmp_path: Path) -> None:
     source = broken(plugin, tmp_path, record=False, version=lambda data: data + b"# more\n")
     refused(source, tmp_path, plan("plugin"), ArchiveError, r"version\.py \[record-wrong-hash\]")
 
 
-def test_a_truncated_wheel_is_refused(plugin: Path, tmp_path: Path) -> None:
+def test_repair_published_refuses_truncated_wheel(plugin: Path, tmp_path: Path) -> None:
     source = tmp_path / plugin.name
     source.write_bytes(plugin.read_bytes()[:-1000])
     refused(source, tmp_path, plan("plugin"), ArchiveError, plugin.name)
 
 
-def test_code_where_none_should_be_is_refused(plugin: Path, tmp_path: Path) -> None:
+def test_repair_refuses_unexpected_device_code(plugin: Path, tmp_path: Path) -> None:
     refused(plugin, tmp_path, plan("plugin", device_members=WITH_CODE[:2]), RepairError, r"_solver\.so has device code")
 
 
-def test_no_code_where_some_should_be_is_refused(plugin: Path, tmp_path: Path) -> None:
+def test_repair_refuses_missing_device_code(plugin: Path, tmp_path: Path) -> None:
     chosen = plan("plugin", device_members=(*WITH_CODE, "jax_rocm7_plugin/_sparse.so"))
     refused(plugin, tmp_path, chosen, RepairError, r"_sparse\.so has no device code")
 
 
-def test_a_runpath_that_does_not_fit_is_refused(plugin: Path, tmp_path: Path) -> None:
+def test_repair_refuses_too_long_runpath(plugin: Path, tmp_path: Path) -> None:
     chosen = plan("plugin", runpath={"*.so": ":".join([RUNPATH] * 200)})
     refused(plugin, tmp_path, chosen, ElfError, "RUNPATH")
 
 
-def test_another_project_is_refused(plugin: Path, tmp_path: Path) -> None:
+def test_repair_refuses_other_project(plugin: Path, tmp_path: Path) -> None:
     refused(plugin, tmp_path, plan("plugin", project="jax-rocm99-plugin"), RepairError, "jax-rocm99-plugin")
 
 
-def test_pjrt_0_12_0_is_refused_for_what_auditwheel_cannot_see(real_wheel: RealWheel, tmp_path: Path) -> None:
+def test_repair_refuses_unversioned_symbols_of_pjrt_0_12_0(real_wheel: RealWheel, tmp_path: Path) -> None:
     """Three std::filesystem symbols without a version; auditwheel alone calls it manylinux_2_27."""
     with zipfile.ZipFile(real_wheel("jax-rocm7-pjrt", "0.12.0")) as wheel:
         wheel.extract(LIBRARY, tmp_path)
@@ -379,7 +379,7 @@ def test_pjrt_0_12_0_is_refused_for_what_auditwheel_cannot_see(real_wheel: RealW
 
 
 @pytest.mark.parametrize("version", ["0.7.1", "0.9.1"])
-def test_old_plugins_need_a_newer_libstdcxx_than_their_tag_says(
+def test_verdict_old_plugins_need_newer_libstdcxx_than_tagged(
     real_wheel: RealWheel, tmp_path: Path, version: str
 ) -> None:
     libraries = unpacked(real_wheel("jax-rocm7-plugin", version), tmp_path)
@@ -389,7 +389,7 @@ def test_old_plugins_need_a_newer_libstdcxx_than_their_tag_says(
     assert any("_ZSt28__throw_bad_array_new_lengthv" in f.message for f in judged.findings)
 
 
-def test_the_published_0_10_2_wheels_deserve_their_platform(real_wheel: RealWheel, tmp_path: Path) -> None:
+def test_verdict_published_0_10_2_tags_are_true(real_wheel: RealWheel, tmp_path: Path) -> None:
     for python in ("3.11", "3.12"):
         libraries = unpacked(real_wheel("jax-rocm7-plugin", "0.10.2", python), tmp_path / python)
         judged = platform_verdict(libraries, allowed_sonames=PLUGIN_SONAMES, platform="manylinux_2_28_x86_64")

@@ -1,4 +1,4 @@
-"""Rewriting the published 154 MB wheel, and archives over 4 GiB, with readers other than ours as witnesses."""
+"""Rewriting of the published 154 MB wheel and of archives over 4 GiB, checked by other readers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pjrt(real_wheel: Callable[..., Path]) -> Path:
 
 
 def others_agree(path: Path, left_out: Callable[[str, str], None]) -> None:
-    """zipfile inflates with zlib; Info-ZIP, where it is installed, has an inflater of its own."""
+    """zipfile inflates with zlib; Info-ZIP, where it is installed, has another inflater."""
     tool = shutil.which("unzip")
     if tool is None:
         left_out("unzip -t", "unzip is not installed; zipfile stands in")
@@ -50,7 +50,7 @@ def others_agree(path: Path, left_out: Callable[[str, str], None]) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_retagged_wheel_differs_in_two_small_members(pjrt: Path, tmp_path: Path) -> None:
+def test_retagged_wheel_differs_in_two_small_members(pjrt: Path, tmp_path: Path) -> None:
     out = tmp_path / NEW_NAME
     with WheelArchive(pjrt) as source:
         info = f"{source.dist_info}/WHEEL"
@@ -70,7 +70,7 @@ def test_a_retagged_wheel_differs_in_two_small_members(pjrt: Path, tmp_path: Pat
         assert [entry.filename for entry in archive.infolist()] == [entry.filename for entry in before.infolist()]
 
 
-def test_a_retag_imports_nothing_that_takes_as_long_as_the_copy() -> None:
+def test_retag_imports_no_slow_modules() -> None:
     heavy = {"dataclasses", "inspect", "packaging", "ctypes"}
     code = "import sys, wheelkit.archive.rewrite; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -78,7 +78,9 @@ def test_a_retag_imports_nothing_that_takes_as_long_as_the_copy() -> None:
 
 
 @pytest.mark.heavy
-def test_edits_of_the_real_library_splice(pjrt: Path, tmp_path: Path, left_out: Callable[[str, str], None]) -> None:
+def test_rewrite_splices_edits_of_published_library(
+    pjrt: Path, tmp_path: Path, left_out: Callable[[str, str], None]
+) -> None:
     """A RUNPATH-like edit, a fat-binary-like region and a cut tail, as repair does them."""
     content = tmp_path / "content.so"
     with WheelArchive(pjrt) as source:
@@ -101,7 +103,7 @@ def test_edits_of_the_real_library_splice(pjrt: Path, tmp_path: Path, left_out: 
     others_agree(out, left_out)
 
 
-def test_verifying_and_rewriting_stays_under_100_mib(pjrt: Path, tmp_path: Path) -> None:
+def test_verify_and_rewrite_stay_under_100_mib(pjrt: Path, tmp_path: Path) -> None:
     code = f"""
 import re
 from pathlib import Path
@@ -158,7 +160,7 @@ def huge_wheel(path: Path, method: int, body: bytes | None) -> Path:
     return path
 
 
-def test_an_archive_over_4_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rewrite_archive_over_4_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every offset behind a stored member of 4 GiB is wide; a hole instead of zeros keeps disk and clock small."""
     copy = OutFile.copy
 
@@ -188,7 +190,7 @@ def test_an_archive_over_4_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.heavy
-def test_a_member_over_4_gib(tmp_path: Path) -> None:
+def test_rewrite_member_over_4_gib(tmp_path: Path) -> None:
     """4 GiB of zeros are 4 MB of deflate data: read to the last byte, scanned and copied."""
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     piece = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -207,7 +209,7 @@ def test_a_member_over_4_gib(tmp_path: Path) -> None:
         assert archive.read(f"{INFO}/METADATA") == METADATA
 
 
-def test_the_benchmark_runs(pjrt: Path, tmp_path: Path) -> None:
+def test_benchmark_runs(pjrt: Path, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "benchmarks.repair", "--only", "cp", "retag", "scan"]
     argv += ["--wheel", str(pjrt), "--work", str(tmp_path), "--json", str(tmp_path / "out.json")]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])

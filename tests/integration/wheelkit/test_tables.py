@@ -1,4 +1,4 @@
-"""The tables against the real wheels: needed libraries, run paths, targets."""
+"""Tables of libraries, run paths and targets, compared with the published wheels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wheelkit.gpu.fatbin import read_targets
 pytestmark = pytest.mark.network
 
 RealWheels = Callable[..., Path]
-# What each was built with, by the compiler's name in .comment (0.7.1 to 0.10.2) and by its Summary (0.12.0).
+# ROCm of each release, by the compiler's name in .comment (0.7.1 to 0.10.2) or by its Summary (0.12.0).
 ROCM = {"0.7.1": "7.1.0", "0.9.1": "7.2.0", "0.10.2": "7.2.0", "0.12.0": "7.14.0"}
 PLATFORM = {
     "libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6",
@@ -36,27 +36,27 @@ def plugin(request: pytest.FixtureRequest, real_wheel: RealWheels, tmp_path_fact
     return folder
 
 
-def test_what_the_plugin_needs_is_allowed_for_its_rocm(plugin: Path) -> None:
+def test_allowed_sonames_cover_published_plugins(plugin: Path) -> None:
     version = next(v for v in ROCM if plugin.name.startswith(v))
     allowed = allowed_sonames(RocmVersion(text=ROCM[version]))
     needed = {name for file in plugin.iterdir() for name in Elf.read(file).needed}
     assert needed - PLATFORM <= allowed
 
 
-def test_our_run_path_fits_in_place_of_the_published_one(plugin: Path) -> None:
+def test_runpath_fits_in_place_of_the_published_one(plugin: Path) -> None:
     version = next(v for v in ROCM if plugin.name.startswith(v))
     shortest = min(len(elf.runpath or elf.rpath or "") for elf in map(Elf.read, plugin.iterdir()))
     # Before 0.10 the wheels had three entries only; what does not fit is refused when it is edited.
     assert (len(runpath("plugin", None)) < shortest) == (version in ("0.10.2", "0.12.0"))
 
 
-def test_every_code_object_is_of_a_target_of_the_table_and_has_its_mach(plugin: Path) -> None:
+def test_targets_table_matches_published_code_objects(plugin: Path) -> None:
     report = read_targets(plugin / "_prng.so", verify=True, machs=gfx.machs(), threads=1)
     assert report.device.targets
     assert not report.findings
     assert {code.target.split(":")[0] for code in report.device.targets} <= set(gfx.load_table().targets)
 
 
-def test_a_wrong_mach_in_the_table_would_be_noticed(plugin: Path) -> None:
+def test_targets_table_wrong_mach_is_detected(plugin: Path) -> None:
     wrong = {name: value ^ 1 for name, value in gfx.machs().items()}
     assert read_targets(plugin / "_prng.so", verify=True, machs=wrong, threads=1).findings

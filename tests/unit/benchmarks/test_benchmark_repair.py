@@ -25,7 +25,7 @@ def results() -> dict[str, Result]:
     }
 
 
-def test_goals_are_judged_by_their_ratios() -> None:
+def test_goals_use_the_right_ratios() -> None:
     judged = {goal.what: (round(goal.value, 2), goal.met) for goal in goals(results())}
     assert judged == {
         "verified re-tag: faster than the incumbent's chain": (21.0, True),
@@ -43,7 +43,7 @@ def test_goals_are_judged_by_their_ratios() -> None:
     }
 
 
-def test_goals_of_cases_that_did_not_run_are_left_out() -> None:
+def test_goals_skip_cases_that_did_not_run() -> None:
     one = {key: result for key, result in results().items() if key == "verified"}
     assert [goal.what for goal in goals(one)] == ["verified re-tag: peak memory"]
 

@@ -1,4 +1,4 @@
-"""The strict reader: what it understands, and every archive that it refuses."""
+"""Strict archive reader: accepted and refused archives."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_reads_members_in_order_with_modes_and_times(tmp_path: Path) -> None:
+def test_members_keep_order_modes_and_times(tmp_path: Path) -> None:
     path = make_wheel(tmp_path, {"tiny/z.so": SOME, "tiny/a.py": b""}, modes={"tiny/z.so": 0o755})
     with WheelArchive(path) as archive:
         assert [m.name for m in archive.members] == list(contents({"tiny/z.so": b"", "tiny/a.py": b""}))
@@ -59,7 +59,7 @@ def test_reads_members_in_order_with_modes_and_times(tmp_path: Path) -> None:
             archive["tiny/b.py"]
 
 
-def test_the_name_is_taken_apart_and_put_together() -> None:
+def test_wheel_name_parse_and_str_round_trip() -> None:
     text = "jax_rocm7_pjrt-0.10.2+rocm7.2-1a-py2.py3-none-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
     name = WheelName.parse(text)
     assert str(name) == text
@@ -73,13 +73,13 @@ def test_the_name_is_taken_apart_and_put_together() -> None:
 
 
 @pytest.mark.parametrize("text", ["tiny-1.0.zip", "tiny.whl", "tiny-1.0-py3-none.whl", "tiny-one-py3-none-any.whl"])
-def test_a_name_that_is_no_wheel_name_is_refused(text: str) -> None:
+def test_wheel_name_refuses_invalid_names(text: str) -> None:
     with pytest.raises(ArchiveError, match="not the name of a wheel"):
         WheelName.parse(text)
 
 
 @given(st.from_regex(r"[a-z_.]{0,4}-1[.\d]{0,2}(-[\dx.+]{0,3})?(-[pa1_.]{0,4}){3}\.whl", fullmatch=True))
-def test_names_are_judged_as_packaging_judges_them(filename: str) -> None:
+def test_wheel_name_agrees_with_packaging(filename: str) -> None:
     try:
         parse_wheel_filename(filename)
         valid = True
@@ -94,7 +94,7 @@ def test_names_are_judged_as_packaging_judges_them(filename: str) -> None:
 
 
 @given(st.text("aZ09-_.", min_size=1))
-def test_canonical_names_are_those_of_packaging(project: str) -> None:
+def test_canonical_agrees_with_packaging(project: str) -> None:
     assert canonical(project) == canonicalize_name(project)
 
 
@@ -124,7 +124,7 @@ def fail(chunk: bytes) -> None:
     raise OSError("the disk is full")
 
 
-def test_a_failing_write_reaches_the_caller_and_leaves_nothing(tmp_path: Path) -> None:
+def test_extract_write_error_is_raised_and_leaves_no_file(tmp_path: Path) -> None:
     with WheelArchive(make_wheel(tmp_path, {"tiny/big.so": bytes(5 << 20)})) as archive:
         with pytest.raises(OSError, match="full"):
             archive.digest("tiny/big.so", fail)
@@ -132,7 +132,7 @@ def test_a_failing_write_reaches_the_caller_and_leaves_nothing(tmp_path: Path) -
             archive.extract("tiny/big.so", tmp_path / "nowhere" / "big.so")
 
 
-def test_directory_entries_and_streamed_members_are_understood(tmp_path: Path) -> None:
+def test_archive_reads_directories_and_streamed_members(tmp_path: Path) -> None:
     class Stream(io.BytesIO):
         def seek(self, *where: int) -> int:
             raise OSError("a pipe cannot seek")
@@ -151,7 +151,7 @@ def test_directory_entries_and_streamed_members_are_understood(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("layout", ["<4sLLL", "<4sLQQ", "<LLL", "<LQQ"])
-def test_every_kind_of_data_descriptor_is_understood(tmp_path: Path, layout: str) -> None:
+def test_archive_reads_every_kind_of_data_descriptor(tmp_path: Path, layout: str) -> None:
     member = RawMember(b"tiny/late.py", flags=8, local={"crc": 0, "packed": 0, "size": 0})
     values = (zlib.crc32(member.data), len(member.compressed()), len(member.data))
     member.after = struct.pack(layout, *((b"PK\7\x08", *values) if "s" in layout else values))
@@ -161,7 +161,7 @@ def test_every_kind_of_data_descriptor_is_understood(tmp_path: Path, layout: str
     assert "tiny/late.py: its data descriptor is missing or disagrees" in refusal(raw_wheel(tmp_path, member))
 
 
-def test_zip64_extra_fields_are_read(tmp_path: Path) -> None:
+def test_archive_reads_zip64_extra_fields(tmp_path: Path) -> None:
     member = RawMember(b"tiny/wide.py")
     size, packed = len(member.data), len(member.compressed())
     extra = struct.pack("<HHQQ", 1, 16, size, packed)
@@ -173,7 +173,7 @@ def test_zip64_extra_fields_are_read(tmp_path: Path) -> None:
     assert "tiny/wide.py: its zip64 sizes are missing" in refusal(raw_wheel(tmp_path, member))
 
 
-def test_a_comment_is_no_garbage(tmp_path: Path) -> None:
+def test_archive_accepts_comment(tmp_path: Path) -> None:
     with WheelArchive(raw_wheel(tmp_path, comment=b"hello")) as archive:
         assert archive.metadata()["Name"] == "tiny"
     end = b"PK\5\6" + bytes(18)
@@ -227,11 +227,11 @@ def wrong(name: bytes = b"tiny/bad.py", **fields: object) -> RawMember:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_bad_member_is_named(tmp_path: Path, member: RawMember, named: str) -> None:
+def test_archive_reports_invalid_member(tmp_path: Path, member: RawMember, named: str) -> None:
     assert named in refusal(raw_wheel(tmp_path, member))
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_archive_reports_all_problems(tmp_path: Path) -> None:
     text = refusal(raw_wheel(tmp_path, wrong(b"../a"), wrong(b"/b"), wrong(flags=1)))
     assert "is refused for 3 problems" in text
     assert all(part in text for part in ("'../a'", "'/b'", "tiny/bad.py: it is encrypted"))
@@ -252,20 +252,20 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         (lambda data: data[:-14] + struct.pack("<HH", 9, 9) + data[-10:], "promises 9 members but"),
     ],
 )
-def test_a_damaged_archive_is_named(tmp_path: Path, damage: Callable[[bytes], bytes], named: str) -> None:
+def test_archive_reports_damage(tmp_path: Path, damage: Callable[[bytes], bytes], named: str) -> None:
     path = tmp_path / NAME
     path.write_bytes(damage(raw_zip(raw_members())))
     assert named in refusal(path)
 
 
-def test_garbage_that_the_offsets_know_of_is_still_garbage(tmp_path: Path) -> None:
+def test_archive_refuses_garbage_that_offsets_account_for(tmp_path: Path) -> None:
     assert "9 bytes precede the first member" in refusal(raw_wheel(tmp_path, prefix=b"#!/bin/sh"))
     assert "7 bytes between tiny-1.0.dist-info/RECORD and the central directory" in refusal(
         raw_wheel(tmp_path, gap=b"garbage")
     )
 
 
-def test_a_missing_file_and_the_open_descriptor(tmp_path: Path) -> None:
+def test_archive_missing_file_and_double_close(tmp_path: Path) -> None:
     assert "Cannot open" in refusal(tmp_path / NAME)
     archive = WheelArchive(make_wheel(tmp_path))
     archive.close()
@@ -284,11 +284,11 @@ def test_a_missing_file_and_the_open_descriptor(tmp_path: Path) -> None:
         ({"other-1.0.dist-info/METADATA": b""}, "other-1.0.dist-info does not match the file name"),
     ],
 )
-def test_dist_info_is_one_and_the_right_one(tmp_path: Path, files: dict[str, bytes], named: str) -> None:
+def test_archive_requires_one_matching_dist_info(tmp_path: Path, files: dict[str, bytes], named: str) -> None:
     assert named in refusal(make_wheel(tmp_path, members=files))
 
 
-def test_bombs_are_refused_before_they_are_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_refuses_zip_bombs_before_inflating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lie = wrong(central={"size": 1 << 31}, local={"size": 1 << 31})
     assert "to 1 (a zip bomb)" in refusal(raw_wheel(tmp_path, lie))
     honest = wrong(data=bytes(20 << 20))  # zeros: 1030 to 1 is what deflate can do
@@ -312,7 +312,7 @@ def test_bombs_are_refused_before_they_are_inflated(tmp_path: Path, monkeypatch:
         (wrong(packed=b""), "its deflate data ends early"),
     ],
 )
-def test_damaged_content_is_named_and_leaves_no_file(tmp_path: Path, member: RawMember, named: str) -> None:
+def test_extract_damaged_member_leaves_no_file(tmp_path: Path, member: RawMember, named: str) -> None:
     with WheelArchive(raw_wheel(tmp_path, member)) as archive:
         with pytest.raises(ArchiveError, match=named):
             archive.read("tiny/bad.py")
@@ -322,7 +322,7 @@ def test_damaged_content_is_named_and_leaves_no_file(tmp_path: Path, member: Raw
         assert not out.exists()
 
 
-def test_metadata_that_is_not_text_is_named(tmp_path: Path) -> None:
+def test_metadata_not_utf8_is_reported(tmp_path: Path) -> None:
     members = contents() | {f"{INFO}/METADATA": METADATA + b"Author: \xff\n"}
     with WheelArchive(make_wheel(tmp_path, members=members)) as archive, pytest.raises(ArchiveError, match="not UTF-8"):
         archive.metadata()
@@ -338,7 +338,7 @@ def zip64(data: bytes, *, at: int | None = None, gap: bytes = b"", count: int | 
     return head + wide + gap + locator + end
 
 
-def test_zip64_end_records(tmp_path: Path) -> None:
+def test_archive_reads_zip64_end_records(tmp_path: Path) -> None:
     path = tmp_path / NAME
     good = raw_zip(raw_members())
     path.write_bytes(zip64(good))

@@ -1,4 +1,4 @@
-"""RECORD: read, written, and compared with what the archive holds."""
+"""Reading, writing and verifying RECORD."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_record(change: str, to: str) -> dict[str, bytes]:
     return members | {RECORD: text.replace(change, to, 1).encode()}
 
 
-def test_a_good_wheel_has_no_finding_and_can_be_extracted_on_the_way(tmp_path: Path) -> None:
+def test_verify_record_extracts_intact_wheel_without_findings(tmp_path: Path) -> None:
     data = bytes(range(256)) * 10000
     with WheelArchive(make_wheel(tmp_path, {"tiny/a.so": data})) as archive:
         assert verify_record(archive, extract={"tiny/a.so": tmp_path / "a.so"}) == ()
@@ -58,18 +58,18 @@ def test_a_good_wheel_has_no_finding_and_can_be_extracted_on_the_way(tmp_path: P
         (RECORD, "tiny/c.py,,-1\n" + RECORD, "record-malformed", "line 5"),
     ],
 )
-def test_a_wrong_record_is_named(tmp_path: Path, change: str, to: str, code: str, named: str) -> None:
+def test_verify_record_reports_wrong_record(tmp_path: Path, change: str, to: str, code: str, named: str) -> None:
     found = findings(tmp_path, with_record(change, to))
     assert list(found) == [code]
     assert named in found[code]
 
 
-def test_several_findings_come_together(tmp_path: Path) -> None:
+def test_verify_record_reports_all_findings(tmp_path: Path) -> None:
     members = with_record(record_line("tiny/a.py", b"a\n"), record_line("tiny/c.py", b"a\n"))
     assert set(findings(tmp_path, members)) == {"record-missing-entry", "record-no-such-file"}
 
 
-def test_a_damaged_member_is_a_finding_too(tmp_path: Path) -> None:
+def test_verify_record_reports_damaged_member(tmp_path: Path) -> None:
     bad = RawMember(b"tiny/bad.so", data=b"x" * 3000, central={"crc": 7}, local={"crc": 7})
     with WheelArchive(raw_wheel(tmp_path, bad)) as archive:
         out = tmp_path / "bad.so"
@@ -79,7 +79,7 @@ def test_a_damaged_member_is_a_finding_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"\xff\xfe"])
-def test_no_record_at_all(tmp_path: Path, data: bytes | None) -> None:
+def test_verify_record_reports_missing_record(tmp_path: Path, data: bytes | None) -> None:
     members = contents()
     if data is None:
         del members[RECORD]
@@ -88,7 +88,7 @@ def test_no_record_at_all(tmp_path: Path, data: bytes | None) -> None:
     assert list(findings(tmp_path, members)) == ["record-unreadable"]
 
 
-def test_record_as_a_mapping_refuses_what_is_ambiguous(tmp_path: Path) -> None:
+def test_record_refuses_ambiguous_rows(tmp_path: Path) -> None:
     members = with_record(RECORD, record_line("tiny/a.py", b"a\n") + "x\n" + RECORD)
     with (
         WheelArchive(make_wheel(tmp_path, members=members)) as archive,
@@ -97,12 +97,12 @@ def test_record_as_a_mapping_refuses_what_is_ambiguous(tmp_path: Path) -> None:
         archive.record()
 
 
-def test_signatures_of_record_need_no_entry(tmp_path: Path) -> None:
+def test_verify_record_accepts_signatures_without_row(tmp_path: Path) -> None:
     members = contents() | {f"{INFO}/RECORD.jws": b"{}"}
     assert findings(tmp_path, members) == {}
 
 
-def test_what_is_written_reads_back() -> None:
+def test_format_record_and_parse_record_round_trip() -> None:
     entries = [
         ("a,b.py", RecordEntry("ab" * 32, 5, "sha256")),
         ('quo"te', RecordEntry("00" * 32, 0, "sha256")),

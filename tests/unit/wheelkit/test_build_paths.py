@@ -17,7 +17,7 @@ def found(folder: Path, section: str, text: bytes) -> tuple[str, ...]:
     return build_paths(path, Elf.read(path).sections.values())
 
 
-def test_each_path_is_told_once_and_whole(tmp_path: Path) -> None:
+def test_build_paths_returns_each_path_once_and_complete(tmp_path: Path) -> None:
     text = b"/home/me/xla/a.cc:12\0-I/root/inc\0x=/home/me/xla/a.cc\0/src/_bazel_root/0a/execroot/b.cc"
     assert found(tmp_path, ".rodata", text) == ("/home/me/xla/a.cc", "/src/_bazel_root/0a/execroot/b.cc")
 
@@ -25,10 +25,10 @@ def test_each_path_is_told_once_and_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", [b"see /home/ for users", b"external/xla/_bazel_root/x", b"a.runfiles/x", b"/proc/self/exe", b"", b"/home/"]
 )
-def test_what_is_no_absolute_path_of_a_builder_is_passed_over(tmp_path: Path, text: bytes) -> None:
+def test_build_paths_skips_other_text(tmp_path: Path, text: bytes) -> None:
     assert found(tmp_path, ".rodata.str1.1", text) == ()
 
 
-def test_only_data_is_searched(tmp_path: Path) -> None:
+def test_build_paths_searches_only_data_sections(tmp_path: Path) -> None:
     assert found(tmp_path, ".text", b"/home/me/a.cc") == ()
     assert found(tmp_path, ".data.rel.ro", b"/home/me/a.cc") == ("/home/me/a.cc",)

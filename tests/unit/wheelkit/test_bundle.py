@@ -24,7 +24,7 @@ def entries(*targets: str) -> list[BundleEntry]:
     return hosts + [BundleEntry(id=HIP + t, offset=4096 * (n + 1), size=100) for n, t in enumerate(targets)]
 
 
-def test_the_plain_container_is_laid_out_as_the_bundler_does() -> None:
+def test_build_lays_out_plain_container_like_the_bundler() -> None:
     # A page for the table, code at page boundaries, nothing behind the last code; the empty host shares a place.
     plain = bundle.build(
         [(HOST, b""), (HIP + "gfx90a", b"a" * 10), (HIP + "gfx942", b"b" * 4097), (HIP + "gfx950", b"c")]
@@ -42,7 +42,7 @@ def test_the_plain_container_is_laid_out_as_the_bundler_does() -> None:
     ("version", "layout", "expected"),
     [(1, "<4sHHIQ", 20), (2, "<4sHHIIQ", 24), (3, "<4sHHQQQ", 32)],
 )
-def test_the_compression_header_of_each_version(version: int, layout: str, expected: int) -> None:
+def test_compressed_header_of_each_version(version: int, layout: str, expected: int) -> None:
     plain = bundle.build([(HOST, b""), (HIP + "gfx942", b"code")])
     packed = bundle.pack(plain, version=version, method=bundle.ZSTD)
     magic, found, method, *sizes, size, digest = struct.unpack_from(layout, packed)
@@ -55,7 +55,7 @@ def test_the_compression_header_of_each_version(version: int, layout: str, expec
 
 @settings(max_examples=25, deadline=None)
 @given(codes=st.lists(st.binary(max_size=300), max_size=4), layout=st.sampled_from(FORMATS))
-def test_what_is_packed_comes_out_again(codes: list[bytes], layout: tuple[int, int]) -> None:
+def test_pack_and_unpack_round_trip(codes: list[bytes], layout: tuple[int, int]) -> None:
     version, method = layout
     plain = bundle.build([(HIP + f"gfx{900 + n}", code) for n, code in enumerate(codes)], alignment=64)
     packed = bundle.pack(plain, version=version, method=method)
@@ -67,7 +67,7 @@ def test_what_is_packed_comes_out_again(codes: list[bytes], layout: tuple[int, i
 
 
 @pytest.mark.parametrize(("version", "method"), FORMATS)
-def test_every_flipped_byte_is_noticed(version: int, method: int) -> None:
+def test_unpack_detects_every_flipped_byte(version: int, method: int) -> None:
     packed = bundle.pack(
         bundle.build([(HIP + "gfx942", bytes(range(256)) * 3)], alignment=16), version=version, method=method
     )
@@ -97,7 +97,7 @@ def test_every_flipped_byte_is_noticed(version: int, method: int) -> None:
         (struct.pack("<4sHHQQQ", b"CCOB", 3, 1, 100, 1 << 40, 0), "impossible sizes"),
     ],
 )
-def test_unknown_compression_headers_are_refused(data: bytes, message: str) -> None:
+def test_compressed_header_refuses_unknown_formats(data: bytes, message: str) -> None:
     with pytest.raises(FatbinError, match=message):
         CompressedHeader.parse(data)
 
@@ -119,7 +119,7 @@ def table(*rows: tuple[int, int, str]) -> bytes:
         (table((500, 100, "a"), (550, 10, "b")), "b overlaps"),
     ],
 )
-def test_damaged_entry_tables_are_refused(head: bytes, message: str) -> None:
+def test_parse_entries_refuses_damaged_tables(head: bytes, message: str) -> None:
     with pytest.raises(FatbinError, match=message):
         bundle.parse_entries(head, 1000)
 
@@ -140,7 +140,7 @@ def test_damaged_entry_tables_are_refused(head: bytes, message: str) -> None:
         ("hipv4-amdgcn-amd-amdhsa--gfx942:fast+", None),
     ],
 )
-def test_targets_of_entry_ids(entry_id: str, target: str | None) -> None:
+def test_bundle_entry_target_of_each_id(entry_id: str, target: str | None) -> None:
     entry = BundleEntry(id=entry_id, offset=0, size=1)
     assert entry.target == (GfxTarget.parse(target) if target else None)
     assert entry.name == (target or entry_id)
@@ -166,19 +166,19 @@ COVERS = {"gfx9-4-generic": ("gfx942", "gfx950"), "gfx11-generic": ("gfx1100", "
         ("", "", ""),
     ],
 )
-def test_the_choice_of_targets(wanted: str, kept: str, missing: str) -> None:
+def test_select_entries_for_wanted_targets(wanted: str, kept: str, missing: str) -> None:
     chosen = bundle.select_entries(entries(*VARIANTS), [GfxTarget.parse(text) for text in wanted.split()], COVERS)
     assert [e.name for e in chosen.kept] == [HOST, *kept.split()]
     assert " ".join(map(str, chosen.missing)) == missing
     assert len(chosen.kept) + len(chosen.dropped) == len(VARIANTS) + 1
 
 
-def test_generic_code_serves_only_whom_it_covers() -> None:
+def test_select_entries_generic_code_serves_covered_targets() -> None:
     wanted = [GfxTarget.parse("gfx950")]
     assert bundle.select_entries(entries(*VARIANTS), wanted).missing == tuple(wanted)
 
 
-def test_an_entry_without_code_serves_nobody() -> None:
+def test_select_entries_skips_entry_without_code() -> None:
     empty = [BundleEntry(id=HIP + "gfx942", offset=4096, size=0)]
     assert bundle.select_entries(empty, [GfxTarget.parse("gfx942")]).missing
 
@@ -186,5 +186,5 @@ def test_an_entry_without_code_serves_nobody() -> None:
 @pytest.mark.parametrize(
     ("offsets", "alignment"), [((4096, 8192), 4096), ((1 << 20,), 4096), ((256, 640), 128), ((3,), 1)]
 )
-def test_the_alignment_of_a_bundle_is_kept(offsets: tuple[int, ...], alignment: int) -> None:
+def test_place_entries_keeps_alignment(offsets: tuple[int, ...], alignment: int) -> None:
     assert bundle.alignment_of([BundleEntry(id="a", offset=offset, size=1) for offset in offsets]) == alignment

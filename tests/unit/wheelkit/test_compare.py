@@ -1,4 +1,4 @@
-"""Two wheels that should be the same: every difference is found, and told by section."""
+"""Comparison of wheels: every difference is reported by section."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ def put(made: MadeWheel, old: bytes, new: bytes) -> None:
     made.files[LIB] = made.files[LIB].replace(old, new)
 
 
-def test_equal_wheels_do_not_differ(tmp_path: Path) -> None:
+def test_compare_equal_wheels_has_no_differences(tmp_path: Path) -> None:
     assert differences(tmp_path, lambda made: None) == []
 
 
-def test_how_they_are_packed_does_not_count(tmp_path: Path) -> None:
+def test_compare_ignores_compression(tmp_path: Path) -> None:
     assert differences(tmp_path, lambda made: setattr(made, "stored", (LIB,))) == []
 
 
 @pytest.mark.parametrize(
     ("old", "new", "section", "bytes_"), [(b"fcntl64", b"fcntl99", ".dynstr", 2), (b"CCOB", b"CCOX", ".hip_fatbin", 2)]
 )
-def test_a_library_differs_by_section(tmp_path: Path, old: bytes, new: bytes, section: str, bytes_: int) -> None:
+def test_compare_reports_sections_of_libraries(
+    tmp_path: Path, old: bytes, new: bytes, section: str, bytes_: int
+) -> None:
     ((member, where, what),) = differences(tmp_path, lambda made: put(made, old, new))
     assert (member, where) == (LIB, section)
     assert what.startswith(f"{bytes_} of ")
 
 
-def test_a_header_belongs_to_no_section(tmp_path: Path) -> None:
+def test_compare_reports_header_without_section(tmp_path: Path) -> None:
     def change(made: MadeWheel) -> None:
         data = bytearray(made.files[LIB])
         data[9] ^= 1  # EI_PAD
@@ -54,7 +56,7 @@ def test_a_header_belongs_to_no_section(tmp_path: Path) -> None:
     assert differences(tmp_path, change) == [(LIB, "", "headers or padding differ")]
 
 
-def test_members_come_go_and_change(tmp_path: Path) -> None:
+def test_compare_reports_added_removed_and_changed_members(tmp_path: Path) -> None:
     def change(made: MadeWheel) -> None:
         del made.files["jax_plugins/xla_rocm7/__init__.py"]
         made.files["jax_plugins/xla_rocm7/more.py"] = b""
@@ -67,7 +69,7 @@ def test_members_come_go_and_change(tmp_path: Path) -> None:
     ]
 
 
-def test_a_library_in_place_of_a_file(tmp_path: Path) -> None:
+def test_compare_library_replacing_text_file(tmp_path: Path) -> None:
     def change(made: MadeWheel) -> None:
         made.files[LIB] = b"no library"
 

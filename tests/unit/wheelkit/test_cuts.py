@@ -1,4 +1,4 @@
-"""A stream that is taken apart while it is unpacked: its parts are proven by that, and not once more when copied."""
+"""Streams that are split while they are inflated, and spliced without a second verification."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def unpacked(archive: WheelArchive, cuts: CutPoints) -> bytes:
     return b"".join(inflate_cut(archive.pread, member.data_offset, member.compressed_size, cuts))
 
 
-def test_a_stream_is_taken_apart_behind_each_goal_and_gives_the_same_bytes(wheel: Path) -> None:
+def test_inflate_cut_splits_after_each_goal_with_same_bytes(wheel: Path) -> None:
     with WheelArchive(wheel) as archive:
         cuts = CutPoints(GOALS)
         assert cuts.index() is None, "nothing was unpacked yet"
@@ -58,7 +58,7 @@ def test_a_stream_is_taken_apart_behind_each_goal_and_gives_the_same_bytes(wheel
 
 
 @pytest.mark.parametrize("content", [b"", b"short", hashlib.shake_256(b"noise").digest(3_000_000)])
-def test_where_no_block_tells_itself_apart_nothing_is_cut(content: bytes) -> None:
+def test_inflate_cut_without_dynamic_blocks_does_not_split(content: bytes) -> None:
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     packed = packer.compress(content) + packer.flush()
     cuts = CutPoints([1, 1_000_000])
@@ -68,7 +68,7 @@ def test_where_no_block_tells_itself_apart_nothing_is_cut(content: bytes) -> Non
 
 
 @pytest.mark.parametrize("lost", [1, 100_000, 4_000_000])
-def test_a_stream_that_ends_early_is_refused(wheel: Path, lost: int) -> None:
+def test_inflate_cut_refuses_truncated_stream(wheel: Path, lost: int) -> None:
     with WheelArchive(wheel) as archive:
         member = archive[MEMBER]
         with pytest.raises(InflateError, match="ends early"):
@@ -76,7 +76,7 @@ def test_a_stream_that_ends_early_is_refused(wheel: Path, lost: int) -> None:
 
 
 @pytest.mark.parametrize("by", [-1, 1, 4096])
-def test_a_cut_where_no_block_begins_does_not_pass(wheel: Path, monkeypatch: pytest.MonkeyPatch, by: int) -> None:
+def test_inflate_cut_refuses_wrong_split_point(wheel: Path, monkeypatch: pytest.MonkeyPatch, by: int) -> None:
     monkeypatch.setattr(cuts_module, "find_block", lambda data: (find_block(data) or 0) + by)
     with WheelArchive(wheel) as archive:
         try:
@@ -86,7 +86,7 @@ def test_a_cut_where_no_block_begins_does_not_pass(wheel: Path, monkeypatch: pyt
         assert got != CONTENT
 
 
-def test_blocks_are_not_found_in_noise() -> None:
+def test_find_block_finds_none_in_noise() -> None:
     """Three bytes in ninety look like a header, one in thousands has complete codes; none can be inflated."""
     noise = hashlib.shake_256(b"more noise").digest(2_000_000)
     assert find_block(noise) is None
@@ -104,7 +104,7 @@ def library(rows: list[tuple[int, int, int, int, int]], *, table: int, end: byte
     return head + CONTENT[len(head) : table] + bytes(SECTION.size) + b"".join(headers) + end
 
 
-def test_cuts_are_planned_around_what_edits_change(tmp_path: Path) -> None:
+def test_plan_cuts_surrounds_edited_sections(tmp_path: Path) -> None:
     table, megabyte = 11 << 20, 1 << 20
     rows = [
         (SHT_STRTAB, SHF_ALLOC, 500, 1000, 1),
@@ -157,7 +157,7 @@ def shorter(new: bytearray, part: tuple[int, int]) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("change", [nothing, at_both_ends, inside, just_before, shorter])
 @pytest.mark.parametrize("named", [True, False])
-def test_what_is_written_is_the_content_or_is_refused(wheel: Path, tmp_path: Path, change: Change, named: bool) -> None:
+def test_splice_of_split_stream_is_right_or_refused(wheel: Path, tmp_path: Path, change: Change, named: bool) -> None:
     out = tmp_path / "out" / wheel.name
     out.parent.mkdir()
     with WheelArchive(wheel) as archive:
@@ -179,8 +179,8 @@ def test_what_is_written_is_the_content_or_is_refused(wheel: Path, tmp_path: Pat
             assert not out.exists()
 
 
-def test_a_change_that_only_what_follows_refers_to_is_not_overlooked(wheel: Path, tmp_path: Path) -> None:
-    """The bytes before a copied part are compressed anew here, so only a checksum tells that it refers to others."""
+def test_splice_detects_changed_window_of_copied_part(wheel: Path, tmp_path: Path) -> None:
+    """Recompressed bytes before a copied part change its window, which only a checksum detects."""
     with WheelArchive(wheel) as archive:
         cuts = CutPoints(GOALS)
         verify_record(archive, extract={MEMBER: tmp_path / "lib"}, cuts={MEMBER: cuts})
@@ -194,7 +194,9 @@ def test_a_change_that_only_what_follows_refers_to_is_not_overlooked(wheel: Path
             rewrite.write(tmp_path / wheel.name)
 
 
-def test_the_proof_leaves_out_what_was_proven(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_and_verify_skips_copied_parts_of_split_stream(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts: list[tuple[int, int]] = []
     original = file_member._verify_part
 

@@ -1,4 +1,4 @@
-"""Block boundaries, and streams of which only some ranges are compressed anew."""
+"""Block boundaries, and spliced streams in which only some ranges are recompressed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ FLUSHES = st.lists(
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
-def test_any_edit_of_any_stream_inflates_to_the_new_content(data: st.DataObject) -> None:
+def test_splice_any_edit_inflates_to_new_content(data: st.DataObject) -> None:
     old = data.draw(contents())
     packed = deflated(
         old,
@@ -128,7 +128,7 @@ def test_any_edit_of_any_stream_inflates_to_the_new_content(data: st.DataObject)
     assert inflated(stream) == bytes(new)
 
 
-def test_a_small_edit_compresses_little_anew() -> None:
+def test_splice_small_edit_recompresses_little() -> None:
     old = text(3_000_000, 1)
     packed = deflated(old)
     new = old[:1_500_000] + b"!" * 50 + old[1_500_050:]
@@ -140,7 +140,7 @@ def test_a_small_edit_compresses_little_anew() -> None:
     assert abs(len(stream) - len(packed)) < 4000
 
 
-def test_edits_side_by_side_become_one_and_far_ones_stay_apart() -> None:
+def test_plan_splice_joins_near_edits_only() -> None:
     old = text(4_000_000, 2)
     packed = deflated(old)
     index = scan(packed)
@@ -150,7 +150,7 @@ def test_edits_side_by_side_become_one_and_far_ones_stay_apart() -> None:
     assert [type(piece) for piece in far] == [CopiedBits, RecompressedBytes, CopiedBits, RecompressedBytes, CopiedBits]
 
 
-def test_every_phase_of_a_byte_is_met() -> None:
+def test_splice_reaches_every_bit_position() -> None:
     """Raw runs that begin and end at each even bit, so that each padding is used."""
     old = text(200_000, 3)
     packed = deflated(old, memory=1)
@@ -164,7 +164,7 @@ def test_every_phase_of_a_byte_is_met() -> None:
     assert phases == {0, 2, 4, 6}
 
 
-def test_raw_runs_are_copied_bit_for_bit(tmp_path: Path) -> None:
+def test_splice_copies_blocks_bit_for_bit(tmp_path: Path) -> None:
     """Every start and length around bytes: short runs end in the byte that they begin in, or in the next."""
     old = noise(8, 10)
     (tmp_path / "old").write_bytes(old)
@@ -187,13 +187,13 @@ def test_raw_runs_are_copied_bit_for_bit(tmp_path: Path) -> None:
                 assert bits(data, at, at + 3) == 0 or at % 8 == 0
 
 
-def test_nothing_changed_gives_the_same_stream() -> None:
+def test_splice_without_changes_gives_same_stream() -> None:
     old = text(100_000, 4)
     packed = deflated(old)
     assert spliced(old, packed, old, [])[0] == packed
 
 
-def test_shorter_and_longer() -> None:
+def test_splice_shorter_and_longer_content() -> None:
     old = text(1_000_000, 5)
     packed = deflated(old)
     for new in (old[:600_000], old + b"tail" * 500, b"", old[:1]):
@@ -203,7 +203,7 @@ def test_shorter_and_longer() -> None:
         assert plan[-1].last
 
 
-def test_a_scan_stops_when_it_has_what_is_wanted() -> None:
+def test_scan_blocks_stops_at_goal() -> None:
     packed = deflated(text(2_000_000, 6))
     index = scan(packed, until=300_000)
     assert 300_000 <= index.reach < 600_000
@@ -216,7 +216,7 @@ def test_a_scan_stops_when_it_has_what_is_wanted() -> None:
         plan_splice(index, [(1_000_000, 1_000_001)], 2_000_000, 2_000_000, len(packed))
 
 
-def test_boundaries_are_where_blocks_begin() -> None:
+def test_scan_blocks_returns_block_boundaries() -> None:
     """From each byte-aligned boundary on, zlib inflates the rest with the right window."""
     old = text(500_000, 7)
     packed = deflated(old, flushes=[zlib.Z_SYNC_FLUSH] * 9)
@@ -229,13 +229,13 @@ def test_boundaries_are_where_blocks_begin() -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"\xff" * 99, lambda data: b""])
-def test_a_damaged_stream_is_refused(damage: object) -> None:
+def test_scan_blocks_refuses_damaged_stream(damage: object) -> None:
     assert callable(damage)
     with pytest.raises(ArchiveError, match="deflate stream is damaged"):
         scan(damage(deflated(text(300_000, 8))))
 
 
-def test_without_libz_there_is_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scan_blocks_without_libz_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(name)
 
@@ -243,7 +243,7 @@ def test_without_libz_there_is_no_index(monkeypatch: pytest.MonkeyPatch) -> None
     assert scan_blocks(lambda size, at: b"", 0, 0) is None
 
 
-def test_pieces_on_all_cores_give_one_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compress_joins_pieces_of_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splice, "PIECE", 50_000)
     new = text(420_000, 9)
     for content in (new, b"", new[:50_000]):
@@ -255,7 +255,7 @@ def test_pieces_on_all_cores_give_one_stream(tmp_path: Path, monkeypatch: pytest
                 list(splice.compress(file.fileno(), 0, len(content) + 1, last=True))
 
 
-def test_copying_works_where_no_room_can_be_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_file_copies_without_fallocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import errno
 
     def cannot(*args: object) -> None:

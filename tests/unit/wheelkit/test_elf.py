@@ -1,4 +1,4 @@
-"""Reading ELF files: every fact of a snapshot, and refusal of everything that is not one."""
+"""Snapshots of ELF files, and refusal of other files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def library(tmp_path: Path) -> Path:
     )
 
 
-def test_a_snapshot_tells_what_the_loader_sees(library: Path) -> None:
+def test_snapshot_has_the_loader_view(library: Path) -> None:
     elf = Elf.read(library)
     assert (elf.machine, elf.size) == ("x86_64", library.stat().st_size)
     assert elf.needed == ("libc.so.6", "libamdhip64.so.7")
@@ -48,7 +48,7 @@ def test_a_snapshot_tells_what_the_loader_sees(library: Path) -> None:
     assert not elf.has_symtab
 
 
-def test_undefined_symbols_without_a_version_are_told_apart(library: Path) -> None:
+def test_snapshot_distinguishes_unversioned_symbols(library: Path) -> None:
     found = {symbol.name: symbol for symbol in Elf.read(library).undefined}
     assert found["printf"] == Symbol(name="printf", version="GLIBC_2.2.5", library="libc.so.6", bind="GLOBAL")
     bare = "_ZNSt10filesystem6statusERKNS_7__cxx114pathE"
@@ -57,12 +57,12 @@ def test_undefined_symbols_without_a_version_are_told_apart(library: Path) -> No
     assert "helper" not in found
 
 
-def test_rpath_is_not_runpath(tmp_path: Path) -> None:
+def test_snapshot_distinguishes_rpath_and_runpath(tmp_path: Path) -> None:
     elf = Elf.read(tiny_elf(tmp_path / "lib.so", runpath="/opt/rocm/lib", runpath_tag=15))
     assert (elf.runpath, elf.rpath) == (None, "/opt/rocm/lib")
 
 
-def test_nothing_counts_behind_the_first_null_entry(tmp_path: Path) -> None:
+def test_snapshot_stops_at_first_null_entry(tmp_path: Path) -> None:
     path = tiny_elf(tmp_path / "lib.so", needed=("libc.so.6",), spare=2)
     data = bytearray(path.read_bytes())
     dynamic = Elf.read(path).sections[".dynamic"]
@@ -71,7 +71,7 @@ def test_nothing_counts_behind_the_first_null_entry(tmp_path: Path) -> None:
     assert Elf.read(path).needed == ("libc.so.6",)
 
 
-def test_sections_build_id_and_comments(tmp_path: Path, library: Path) -> None:
+def test_snapshot_has_sections_build_id_and_comments(tmp_path: Path, library: Path) -> None:
     note = struct.pack("<III4s4s", 4, 4, 3, b"GNU\0", b"\xde\xad\xbe\xef")
     data = with_sections(
         library.read_bytes(),
@@ -88,7 +88,7 @@ def test_sections_build_id_and_comments(tmp_path: Path, library: Path) -> None:
     assert data[section.offset :][: section.size] == b"clang 18\0GNU ld\0clang 18\0"
 
 
-def test_versions_compare_as_numbers() -> None:
+def test_highest_versions_compares_numbers() -> None:
     names = ["GLIBC_2.9", "GLIBC_2.27", "GLIBC_2.3.4", "GLIBC_PRIVATE", "ROCPROFILER_SDK_0.0", "GLIBCXX_3.4.22"]
     assert highest_versions(names) == {"GLIBC": "2.27", "GLIBCXX": "3.4.22", "ROCPROFILER_SDK": "0.0"}
 
@@ -103,7 +103,7 @@ def test_versions_compare_as_numbers() -> None:
         (b"\x7fELF\x02\x01", "64-bit little-endian"),
     ],
 )
-def test_other_files_are_refused_by_name(tmp_path: Path, data: bytes, message: str) -> None:
+def test_snapshot_refuses_other_files_by_name(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "thing.so"
     path.write_bytes(data)
     with pytest.raises(ElfError, match=message) as caught:
@@ -111,7 +111,7 @@ def test_other_files_are_refused_by_name(tmp_path: Path, data: bytes, message: s
     assert "thing.so" in str(caught.value)
 
 
-def test_a_file_cut_off_anywhere_is_refused(library: Path) -> None:
+def test_snapshot_refuses_truncated_file(library: Path) -> None:
     data = library.read_bytes()
     for length in range(1, len(data), 7):
         library.write_bytes(data[:length])
@@ -121,7 +121,7 @@ def test_a_file_cut_off_anywhere_is_refused(library: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=6))
-def test_damage_gives_a_snapshot_or_an_elf_error(library: Path, changes: list[tuple[int, int]]) -> None:
+def test_snapshot_of_damaged_file_works_or_raises_elf_error(library: Path, changes: list[tuple[int, int]]) -> None:
     data = bytearray(library.read_bytes())
     for offset, value in changes:
         data[offset % len(data)] = value
@@ -131,7 +131,7 @@ def test_damage_gives_a_snapshot_or_an_elf_error(library: Path, changes: list[tu
         assert Elf.read(damaged).size == len(data)
 
 
-def test_offered_symbols_tell_their_versions_the_default_one_first(tmp_path: Path) -> None:
+def test_snapshot_lists_default_version_first(tmp_path: Path) -> None:
     symbols = [
         TinySymbol("both", version="V_1", defined=True, hidden=True),
         TinySymbol("both", version="V_2", defined=True),

@@ -1,4 +1,4 @@
-"""Shared libraries written by us, read back by others and by our own reader."""
+"""Shared libraries of our writer, read by other tools and by our reader."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parsed(library: bytes) -> Any:
     return ELFFile(io.BytesIO(library))
 
 
-def test_our_own_reader_understands_it(library: bytes, tmp_path: Path) -> None:
+def test_shared_library_is_readable_by_our_reader(library: bytes, tmp_path: Path) -> None:
     path = tmp_path / "libx.so.7"
     path.write_bytes(library)
     elf = Elf.read(path)
@@ -47,11 +47,11 @@ def test_our_own_reader_understands_it(library: bytes, tmp_path: Path) -> None:
     assert elf.undefined == ()
 
 
-def test_the_header_is_that_of_a_shared_library(parsed: Any) -> None:
+def test_shared_library_header(parsed: Any) -> None:
     assert (parsed["e_type"], parsed["e_machine"]) == ("ET_DYN", "EM_X86_64")
 
 
-def test_dynamic_entries(parsed: Any) -> None:
+def test_shared_library_dynamic_entries(parsed: Any) -> None:
     tags = {tag.entry.d_tag: tag for tag in parsed.get_section_by_name(".dynamic").iter_tags()}
     assert tags["DT_SONAME"].soname == "libx.so.7"
     assert tags["DT_RUNPATH"].runpath == "$ORIGIN:$ORIGIN/../x"
@@ -59,7 +59,7 @@ def test_dynamic_entries(parsed: Any) -> None:
         assert tags[tag].entry.d_val == parsed.get_section_by_name(section)["sh_addr"]
 
 
-def test_versions_and_which_are_default(parsed: Any) -> None:
+def test_shared_library_versions_and_defaults(parsed: Any) -> None:
     names = {definition.entry["vd_ndx"]: next(iter(names)).name for definition, names in definitions(parsed)}
     versions = parsed.get_section_by_name(".gnu.version")
     found = []
@@ -82,14 +82,14 @@ def definitions(parsed: Any) -> list[tuple[Any, Any]]:
     return list(parsed.get_section_by_name(".gnu.version_d").iter_versions())
 
 
-def test_the_first_definition_is_the_library_itself(parsed: Any) -> None:
+def test_shared_library_first_version_is_its_soname(parsed: Any) -> None:
     first, names = definitions(parsed)[0]
     assert first.entry["vd_flags"] == 1  # VER_FLG_BASE
     assert next(iter(names)).name == "libx.so.7"
 
 
 @pytest.mark.parametrize("name", ["both", "plain", "alias", "table"])
-def test_the_hash_table_finds_every_symbol(parsed: Any, name: str) -> None:
+def test_shared_library_hash_table_finds_every_symbol(parsed: Any, name: str) -> None:
     table: Any = parsed.get_section_by_name(".hash")
     assert type(table) is ELFHashSection
     assert [found.name for found in [table.get_symbol(name)] if found] == [name]
@@ -97,13 +97,13 @@ def test_the_hash_table_finds_every_symbol(parsed: Any, name: str) -> None:
     assert table.get_number_of_symbols() == len(EXPORTS) + 1
 
 
-def test_the_hash_of_a_long_name_wraps_as_the_specification_says() -> None:
+def test_hash_of_long_name_wraps_as_specified() -> None:
     name = "_ZN13hipblaslt_ext11GroupedGemm10setProblemERSt6vectorIlSaIlEES4_S4_S4_S4_S4_S4_S4_S4_S4_S4_S4_"
     parsed: Any = ELFFile(io.BytesIO(shared_library("l.so", [Export(name=name, code=RET), Export(name="x", code=RET)])))
     assert parsed.get_section_by_name(".hash").get_symbol(name).name == name
 
 
-def test_functions_are_code_and_variables_are_writable_zeros(library: bytes, parsed: Any) -> None:
+def test_shared_library_functions_and_variables(library: bytes, parsed: Any) -> None:
     symbols = {s.name: s for s in parsed.get_section_by_name(".dynsym").iter_symbols()}
     assert symbols["plain"]["st_info"]["type"] == "STT_FUNC"
     assert symbols["table"]["st_info"]["type"] == "STT_OBJECT"
@@ -118,25 +118,25 @@ def test_functions_are_code_and_variables_are_writable_zeros(library: bytes, par
     assert symbols["table"]["st_value"] + 4096 <= data["p_vaddr"] + data["p_memsz"]
 
 
-def test_the_stack_stays_without_execution(parsed: Any) -> None:
+def test_shared_library_stack_is_not_executable(parsed: Any) -> None:
     (stack,) = parsed.iter_segments("PT_GNU_STACK")
     assert stack["p_flags"] == 6
 
 
-def test_without_versions_there_are_no_version_tables(tmp_path: Path) -> None:
+def test_shared_library_without_versions_has_no_version_tables(tmp_path: Path) -> None:
     data = shared_library("l.so", [Export(name="x", code=RET)])
     parsed: Any = ELFFile(io.BytesIO(data))
     assert parsed.get_section_by_name(".gnu.version") is None
     assert not [t for t in parsed.get_section_by_name(".dynamic").iter_tags() if "VER" in str(t.entry.d_tag)]
 
 
-def test_a_library_may_offer_nothing() -> None:
+def test_shared_library_without_exports() -> None:
     image = reader.ElfImage.parse(shared_library("l.so", []), "l.so")
     section = image.section(".dynsym")
     assert section is not None
     assert len(list(image.symbols(section))) == 1
 
 
-def test_equal_questions_give_equal_bytes(library: bytes) -> None:
+def test_shared_library_is_reproducible(library: bytes) -> None:
     again = shared_library("libx.so.7", EXPORTS, needed=["liby.so.1", "libc.so.6"], runpath="$ORIGIN:$ORIGIN/../x")
     assert again == library

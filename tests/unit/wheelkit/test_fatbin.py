@@ -1,4 +1,4 @@
-"""Fat binaries in a library: finding, verifying and slimming them, on bundles of every format made here."""
+"""Fat binaries in a library: finding, verifying and slimming bundles of every format."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def held(path: Path) -> list[dict[str, bytes]]:
 
 
 @every_format
-def test_bundles_are_found_where_they_are(tmp_path: Path, layout: tuple[int, int]) -> None:
+def test_find_bundles_returns_locations(tmp_path: Path, layout: tuple[int, int]) -> None:
     path = write(tmp_path / "lib.so", fat(codes(), layout), fat(codes(salt="2"), layout))
     section = Elf.read(path).sections[".hip_fatbin"]
     first, second = find_bundles(path)
@@ -80,7 +80,7 @@ def test_bundles_are_found_where_they_are(tmp_path: Path, layout: tuple[int, int
 
 @every_format
 @pytest.mark.parametrize("verify", [True, False])
-def test_targets_are_counted(tmp_path: Path, layout: tuple[int, int], verify: bool) -> None:
+def test_read_targets_counts_targets(tmp_path: Path, layout: tuple[int, int], verify: bool) -> None:
     path = write(tmp_path / "lib.so", fat(codes(), layout), fat(codes(TARGETS[:2]), layout))
     report = read_targets(path, verify=verify, machs=MACHS)
     size = len(codes()["gfx942"])
@@ -98,7 +98,7 @@ def _title(name: str) -> str:
 
 @every_format
 @pytest.mark.parametrize("verify", [True, False])
-def test_slimming_keeps_the_wanted_code_at_its_address(tmp_path: Path, layout: tuple[int, int], verify: bool) -> None:
+def test_slim_keeps_wanted_code_at_its_address(tmp_path: Path, layout: tuple[int, int], verify: bool) -> None:
     path = write(tmp_path / "lib.so", fat(codes(), layout), fat(codes(salt="2"), layout))
     old, before = path.read_bytes(), find_bundles(path)
     report = slim(path, gfx("gfx950", "gfx906"), verify=verify)
@@ -123,7 +123,7 @@ def test_slimming_keeps_the_wanted_code_at_its_address(tmp_path: Path, layout: t
 
 
 @every_format
-def test_slimming_is_deterministic_and_ends(tmp_path: Path, layout: tuple[int, int]) -> None:
+def test_slim_is_reproducible_and_idempotent(tmp_path: Path, layout: tuple[int, int]) -> None:
     paths = [write(tmp_path / f"{n}.so", fat(codes(), layout), fat(codes(salt="2"), layout)) for n in (1, 2)]
     for path, threads in zip(paths, (1, 3), strict=True):
         assert slim(path, gfx("gfx942"), threads=threads).changed
@@ -134,7 +134,7 @@ def test_slimming_is_deterministic_and_ends(tmp_path: Path, layout: tuple[int, i
 
 
 @pytest.mark.parametrize("fits", [True, False])
-def test_a_bundle_that_does_not_fit_is_packed_tighter_or_refused(
+def test_slim_large_bundle_is_packed_tighter_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
 ) -> None:
     path = write(tmp_path / "lib.so", fat(codes()))
@@ -156,14 +156,14 @@ def test_a_bundle_that_does_not_fit_is_packed_tighter_or_refused(
     assert levels == [bundle.LEVEL, bundle.LEVEL_TIGHT]
 
 
-def test_keeping_everything_changes_nothing(tmp_path: Path) -> None:
+def test_slim_keeping_all_targets_changes_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "lib.so", fat(codes()))
     old = path.read_bytes()
     assert slim(path, gfx(*TARGETS)).changed == ()
     assert path.read_bytes() == old
 
 
-def test_a_file_without_device_code_stays(tmp_path: Path) -> None:
+def test_slim_without_device_code_changes_nothing(tmp_path: Path) -> None:
     path = tiny_elf(tmp_path / "lib.so")
     old = path.read_bytes()
     assert slim(path, gfx("gfx942")).changed == ()
@@ -171,7 +171,7 @@ def test_a_file_without_device_code_stays(tmp_path: Path) -> None:
     assert path.read_bytes() == old
 
 
-def test_generic_code_stays_only_where_it_is_needed(tmp_path: Path) -> None:
+def test_slim_keeps_generic_code_only_where_needed(tmp_path: Path) -> None:
     covers = {"gfx9-4-generic": ("gfx942", "gfx950")}
     exact, generic = codes(("gfx942", "gfx9-4-generic")), codes(("gfx9-4-generic", "gfx906"))
     path = write(tmp_path / "lib.so", fat(exact), fat(generic))
@@ -180,7 +180,7 @@ def test_generic_code_stays_only_where_it_is_needed(tmp_path: Path) -> None:
     assert (report.targets_kept, report.targets_dropped) == (("gfx9-4-generic", "gfx942"), ("gfx906",))
 
 
-def test_feature_variants_of_a_target_stay_together(tmp_path: Path) -> None:
+def test_slim_keeps_feature_variants_together(tmp_path: Path) -> None:
     parts = codes(("gfx942:xnack+:sramecc+", "gfx942:xnack-:sramecc-", "gfx906"))
     path = write(tmp_path / "lib.so", fat(parts))
     assert read_targets(path, verify=True, machs=MACHS).findings == ()
@@ -191,7 +191,7 @@ def test_feature_variants_of_a_target_stay_together(tmp_path: Path) -> None:
 
 
 @every_format
-def test_a_missing_target_is_named_and_nothing_is_touched(tmp_path: Path, layout: tuple[int, int]) -> None:
+def test_slim_missing_target_is_reported_without_changes(tmp_path: Path, layout: tuple[int, int]) -> None:
     path = write(tmp_path / "lib.so", fat(codes(), layout), fat(codes(("gfx906", "gfx942")), layout))
     old = path.read_bytes()
     with pytest.raises(FatbinError) as caught:
@@ -209,7 +209,7 @@ def damage(path: Path, offset: int, flip: int = 0xFF) -> None:
 
 
 @pytest.mark.parametrize("place", ["checksum", "content"])
-def test_damage_is_not_laundered(tmp_path: Path, place: str) -> None:
+def test_slim_refuses_damaged_bundle(tmp_path: Path, place: str) -> None:
     path = write(tmp_path / "lib.so", fat(codes()), fat(codes(salt="2")))
     second = find_bundles(path)[1]
     damage(path, second.offset + (24 if place == "checksum" else second.size // 2))
@@ -224,7 +224,7 @@ def test_damage_is_not_laundered(tmp_path: Path, place: str) -> None:
     assert path.read_bytes() == old
 
 
-def test_without_verification_only_the_checksum_goes_unread(tmp_path: Path) -> None:
+def test_slim_without_verify_skips_only_the_checksum(tmp_path: Path) -> None:
     path = write(tmp_path / "lib.so", fat(codes()))
     damage(path, find_bundles(path)[0].offset + 24)
     assert read_targets(path, verify=False).findings == ()
@@ -233,7 +233,7 @@ def test_without_verification_only_the_checksum_goes_unread(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("size", [-1, 1])
-def test_a_wrong_uncompressed_size_is_noticed(tmp_path: Path, size: int) -> None:
+def test_read_targets_detects_wrong_uncompressed_size(tmp_path: Path, size: int) -> None:
     data = bytearray(fat(codes()))
     struct.pack_into("<Q", data, 16, struct.unpack_from("<Q", data, 16)[0] + size)
     path = write(tmp_path / "lib.so", bytes(data))
@@ -242,7 +242,7 @@ def test_a_wrong_uncompressed_size_is_noticed(tmp_path: Path, size: int) -> None
         slim(path, gfx("gfx942"), verify=False)
 
 
-def test_what_follows_a_bundle_must_be_one(tmp_path: Path) -> None:
+def test_read_targets_reports_garbage_after_bundle(tmp_path: Path) -> None:
     path = write(tmp_path / "lib.so", fat(codes()), b"no bundle".ljust(4096, b"\0"), fat(codes()))
     place = find_bundles_until_error(path)
     report = read_targets(path, name="plugin.so")
@@ -263,13 +263,13 @@ def find_bundles_until_error(path: Path) -> int:
 
 
 @pytest.mark.parametrize("layout", [PLAIN, (1, bundle.ZSTD), (2, bundle.ZLIB), (3, bundle.ZSTD)])
-def test_a_bundle_that_the_section_cuts_off_is_refused(tmp_path: Path, layout: tuple[int, int]) -> None:
+def test_read_targets_reports_truncated_bundle(tmp_path: Path, layout: tuple[int, int]) -> None:
     whole = fat(codes(), layout).rstrip(b"\0")
     path = write(tmp_path / "lib.so", whole[: len(whole) // 2])
     assert [f.code for f in read_targets(path, verify=True).findings] == ["bundle-damaged"]
 
 
-def test_entries_that_do_not_fit_are_refused_before_anything_else(tmp_path: Path) -> None:
+def test_read_targets_refuses_entries_outside_bundle(tmp_path: Path) -> None:
     plain = bytearray(bundle.build([(HIP + t, c) for t, c in codes().items()]))
     struct.pack_into("<Q", plain, 32, 1 << 40)
     path = write(tmp_path / "lib.so", bundle.pack(plain))
@@ -278,7 +278,7 @@ def test_entries_that_do_not_fit_are_refused_before_anything_else(tmp_path: Path
 
 
 @pytest.mark.parametrize("machs", [MACHS, {}])
-def test_code_for_another_processor_is_named(tmp_path: Path, machs: dict[str, int]) -> None:
+def test_read_targets_reports_code_for_another_processor(tmp_path: Path, machs: dict[str, int]) -> None:
     wrong = codes() | {"gfx942": codes()["gfx950"]}
     path = write(tmp_path / "lib.so", fat(codes()), fat(wrong))
     (found,) = read_targets(path, verify=True, machs=machs, name="plugin.so").findings
@@ -299,7 +299,7 @@ def test_code_for_another_processor_is_named(tmp_path: Path, machs: dict[str, in
         ("gfx942:sramecc-", code_object(MACHS["gfx942"] | 0xC00), "has sramecc+"),
     ],
 )
-def test_code_that_is_not_what_its_entry_says(tmp_path: Path, target: str, code: bytes, message: str) -> None:
+def test_read_targets_reports_wrong_code_object(tmp_path: Path, target: str, code: bytes, message: str) -> None:
     path = write(tmp_path / "lib.so", fat({target: code}))
     (found,) = read_targets(path, verify=True, machs=MACHS).findings
     assert (found.code, message in found.message) == ("code-object-wrong", True), found.message
@@ -321,7 +321,7 @@ def registering(path: Path, fatbins: Sequence[bytes], shift: int = 0, relocated:
 
 
 @pytest.mark.parametrize("relocated", [True, False])
-def test_registered_addresses_are_those_of_the_bundles(tmp_path: Path, relocated: bool) -> None:
+def test_bundle_pointers_match_bundle_addresses(tmp_path: Path, relocated: bool) -> None:
     path = registering(tmp_path / "lib.so", [fat(codes()), fat(codes())], relocated=relocated)
     assert bundle_pointers(path) == tuple(b.address for b in find_bundles(path))
     slim(path, gfx("gfx942"))
@@ -329,7 +329,7 @@ def test_registered_addresses_are_those_of_the_bundles(tmp_path: Path, relocated
     assert read_targets(path, verify=True).findings == ()
 
 
-def test_a_registered_address_without_a_bundle_is_a_finding(tmp_path: Path) -> None:
+def test_read_targets_reports_address_without_bundle(tmp_path: Path) -> None:
     path = registering(tmp_path / "lib.so", [fat(codes()), fat(codes())], shift=4096)
     (found,) = read_targets(path, verify=True).findings
     assert found.code == "bundle-damaged"
@@ -337,13 +337,13 @@ def test_a_registered_address_without_a_bundle_is_a_finding(tmp_path: Path) -> N
 
 
 def kernel_code(folder: Path, *names: str) -> bytes:
-    """A code object with kernels, one function that is none, and one kernel that it only refers to."""
+    """Return a code object with kernels, another function, and a reference to an undefined kernel."""
     symbols = [TinySymbol(f"{name}.kd", defined=True) for name in names]
     symbols += [TinySymbol(names[0], defined=True), TinySymbol("elsewhere.kd")]
     return tiny_elf(folder / "code.o", symbols=symbols, machine=224).read_bytes()
 
 
-def test_kernels_are_listed_per_bundle_and_target(tmp_path: Path) -> None:
+def test_fatbin_kernels_by_bundle_and_target(tmp_path: Path) -> None:
     one = {"gfx942": kernel_code(tmp_path, "_Z3addv", "_Z3mulv"), "gfx950": kernel_code(tmp_path, "_Z3addv")}
     two = {"gfx942": kernel_code(tmp_path, "_Z3divv")}
     path = write(tmp_path / "lib.so", fat(one), fat(two))
@@ -354,7 +354,7 @@ def test_kernels_are_listed_per_bundle_and_target(tmp_path: Path) -> None:
     }
 
 
-def test_kernels_of_a_damaged_code_object_are_an_error(tmp_path: Path) -> None:
+def test_fatbin_kernels_refuses_damaged_code_object(tmp_path: Path) -> None:
     path = write(tmp_path / "lib.so", fat({"gfx942": kernel_code(tmp_path, "_Z3addv")[:-100]}))
     with pytest.raises(ElfError, match="bundle 0: gfx942"):
         fatbin_kernels(path)
@@ -362,7 +362,7 @@ def test_kernels_of_a_damaged_code_object_are_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("helper", [False, True])
 @pytest.mark.parametrize("guarded", [False, True])
-def test_what_constructors_register(tmp_path: Path, helper: bool, guarded: bool) -> None:
+def test_registered_kernels_of_each_constructor_form(tmp_path: Path, helper: bool, guarded: bool) -> None:
     names: tuple[list[str], ...] = (["_Z3addv", "_Z3mulv"], [], ["_Z3addv", *(f"_Z6kernel{n}v" for n in range(100))])
     fatbins = [kernel_bundle(tmp_path, {"gfx942": listed}) for listed in names]
     path = tmp_path / "lib.so"
@@ -374,7 +374,7 @@ def test_what_constructors_register(tmp_path: Path, helper: bool, guarded: bool)
     assert found == {address: held["gfx942"] for address, held in fatbin_kernels(path).items()}
 
 
-def test_what_cannot_be_told_of_host_code_is_counted(tmp_path: Path) -> None:
+def test_registered_kernels_counts_unreadable_registrations(tmp_path: Path) -> None:
     fatbins = [kernel_bundle(tmp_path, {"gfx942": ["_Z3addv"]})] * 2
     path = tmp_path / "lib.so"
     path.write_bytes(HostCode([["_Z3addv"], []], nameless=2, silent=[1]).library(tmp_path, fatbins))
@@ -383,7 +383,7 @@ def test_what_cannot_be_told_of_host_code_is_counted(tmp_path: Path) -> None:
     assert (found.address, sorted(found.kernels), found.unread) == (find_bundles(path)[0].address, ["_Z3addv"], 2)
 
 
-def test_a_library_without_device_code_registers_nothing(tmp_path: Path) -> None:
+def test_registered_kernels_without_device_code_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "lib.so"
     path.write_bytes(library(GLIBC))
     assert registered_kernels(path) == ()

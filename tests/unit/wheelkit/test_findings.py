@@ -1,4 +1,4 @@
-"""Every finding of an inspection: a made-up wheel broken in exactly that way is named, the unbroken one is not."""
+"""Every finding of an inspection, each from a wheel that is broken in exactly that way."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WHEEL_SOURCES = Path(findings.__file__).parent
 
 @pytest.mark.parametrize("make", [clean_pjrt, clean_plugin])
 @pytest.mark.parametrize("verify", [True, False])
-def test_nothing_is_found_in_a_clean_wheel(make: Callable[[], MadeWheel], verify: bool, tmp_path: Path) -> None:
+def test_inspect_clean_wheel_has_no_findings(make: Callable[[], MadeWheel], verify: bool, tmp_path: Path) -> None:
     report = look(make(), tmp_path, verify=verify)
     assert report.findings == ()
     assert worst_finding(report) is None
@@ -464,7 +464,7 @@ def module_of_another_name(made: MadeWheel) -> None:
 
 
 @pytest.mark.parametrize("case", BREAKS)
-def test_a_broken_wheel_is_named(case: str, tmp_path: Path) -> None:
+def test_inspect_broken_wheel_has_expected_findings(case: str, tmp_path: Path) -> None:
     spoil, expected, says = BREAKS[case]
     made = clean_pjrt()
     spoil(made)
@@ -478,7 +478,7 @@ def test_a_broken_wheel_is_named(case: str, tmp_path: Path) -> None:
 # The table.
 
 
-def test_every_kind_of_finding_has_a_wheel_that_shows_it() -> None:
+def test_every_finding_kind_has_a_test() -> None:
     files = ("test_findings.py", "test_inspect.py", "test_kernel_wheel.py")
     here = "".join((Path(__file__).parent / name).read_text() for name in files)
     elsewhere = {"symbol-not-allowed", "unversioned-symbol-unknown"}  # tests/unit/wheelkit/test_manylinux.py
@@ -486,7 +486,7 @@ def test_every_kind_of_finding_has_a_wheel_that_shows_it() -> None:
     assert sorted(FINDING_KINDS.keys() - shown - elsewhere) == []
 
 
-def test_every_finding_that_is_made_is_in_the_table() -> None:
+def test_every_finding_code_is_in_the_table() -> None:
     made = {
         code
         for path in WHEEL_SOURCES.rglob("*.py")
@@ -496,20 +496,20 @@ def test_every_finding_that_is_made_is_in_the_table() -> None:
     assert sorted(made - FINDING_KINDS.keys()) == []
 
 
-def test_remedies_are_one_line() -> None:
+def test_finding_kinds_remedies_are_one_line() -> None:
     assert [code for code, rule in FINDING_KINDS.items() if len(rule.remedy) > 90 or "\n" in rule.remedy] == []
     assert [code for code, rule in FINDING_KINDS.items() if not rule.remedy.endswith(".") or len(rule.title) > 45] == []
 
 
 @pytest.mark.parametrize("name", ["hipMalloc", "__hipRegisterFatBinary", "hipGetDevicePropertiesR0600"])
-def test_names_of_the_hip_runtime(name: str) -> None:
+def test_hip_runtime_matches_its_functions(name: str) -> None:
     assert HIP_RUNTIME.fullmatch(name)
 
 
 @pytest.mark.parametrize("name", ["hipblasCreate", "hipsolverDnCreate", "chipMalloc", "hip", "hipfftPlan1d"])
-def test_names_of_other_libraries(name: str) -> None:
+def test_hip_runtime_does_not_match_other_libraries(name: str) -> None:
     assert not HIP_RUNTIME.fullmatch(name)
 
 
-def test_code_objects_of_the_tests_look_real() -> None:
+def test_code_objects_of_the_tests_are_valid() -> None:
     assert code_object(MACHS["gfx942"])[48:52] == b"\x4c\0\0\0"

@@ -1,4 +1,4 @@
-"""What an inspection reports: contents, pins, module names, sets of wheels, and what is only noted on request."""
+"""Reports of an inspection: contents, pins, module names, wheel sets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def plugin_metadata(made: MadeWheel, version: str, pin: str) -> None:
         ("1.2.3rc1", "jax-rocm7-pjrt==1.2.3", ["pin-stale"]),
     ],
 )
-def test_the_plugin_pins_its_own_version(version: str, pin: str, expected: list[str], tmp_path: Path) -> None:
+def test_inspect_plugin_pin(version: str, pin: str, expected: list[str], tmp_path: Path) -> None:
     made = clean_plugin()
     plugin_metadata(made, version, pin)
     if "extra" in pin:
@@ -83,7 +83,7 @@ def test_the_plugin_pins_its_own_version(version: str, pin: str, expected: list[
         ("_prng.so", "cp312", "cp312", ["init-name-wrong"]),
     ],
 )
-def test_python_can_import_the_module(member: str, python: str, abi: str, expected: list[str], tmp_path: Path) -> None:
+def test_inspect_module_names(member: str, python: str, abi: str, expected: list[str], tmp_path: Path) -> None:
     made = clean_plugin()
     made.files[f"jax_rocm7_plugin/{member}"] = made.files.pop(MODULE)
     made.python, made.abi = python, abi
@@ -91,11 +91,11 @@ def test_python_can_import_the_module(member: str, python: str, abi: str, expect
     assert codes(look(made, tmp_path)) == expected
 
 
-def test_a_file_larger_than_the_budget_is_named(tmp_path: Path) -> None:
+def test_inspect_reports_wheel_above_size_budget(tmp_path: Path) -> None:
     assert codes(look(clean_pjrt(), tmp_path, size_budget=1000)) == ["size-budget"]
 
 
-def test_without_a_promise_the_missing_targets_of_the_allow_list_are_told(tmp_path: Path) -> None:
+def test_inspect_without_promise_reports_uncovered_targets(tmp_path: Path) -> None:
     more = (*ACCEPTED, "gfx1250", "gfx908")
     report = look(clean_pjrt(), tmp_path, expected=None, allow_list=more)
     assert [(f.code, f.severity) for f in report.findings] == [("target-uncovered", Severity.NOTE)]
@@ -103,14 +103,14 @@ def test_without_a_promise_the_missing_targets_of_the_allow_list_are_told(tmp_pa
     assert codes(look(clean_pjrt(), tmp_path, allow_list=more)) == []
 
 
-def test_generic_code_stands_in_for_the_targets_that_it_covers(tmp_path: Path) -> None:
+def test_inspect_accepts_generic_code_for_covered_targets(tmp_path: Path) -> None:
     made = clean_pjrt()
     coded(made, fat_binary(["gfx9-4-generic"]))
     assert codes(look(made, tmp_path)) == []
     assert codes(look(made, tmp_path, covers={})) == ["target-extra", "target-missing", "target-refused"]
 
 
-def test_the_allow_list_of_a_release_is_exact(tmp_path: Path) -> None:
+def test_inspect_allow_list_is_exact(tmp_path: Path) -> None:
     made = clean_pjrt()
     linked(made, needed=("libc.so.6", "librocblas.so.5"))
     assert codes(look(made, tmp_path, allowed_sonames=["librocblas.so.5"])) == ["tag-by-exception"]
@@ -118,14 +118,14 @@ def test_the_allow_list_of_a_release_is_exact(tmp_path: Path) -> None:
     assert codes(wrong) == ["needed-not-allowed", "tag-untrue"]
 
 
-def test_a_library_in_the_wheel_is_nobody_elses(tmp_path: Path) -> None:
+def test_inspect_sibling_library_is_not_external(tmp_path: Path) -> None:
     made = clean_pjrt()
     linked(made, needed=("libc.so.6", "librocblas.so.5"), runpath="$ORIGIN")
     made.files["jax_plugins/xla_rocm7/librocblas.so.5"] = library(fatbins=[fat_binary()])
     assert codes(look(made, tmp_path)) == []
 
 
-def test_wheels_that_have_nothing_to_do_with_rocm_owe_nothing_to_it(tmp_path: Path) -> None:
+def test_inspect_skips_rocm_rules_for_other_wheels(tmp_path: Path) -> None:
     made = clean_pjrt()
     made.project = "tool"
     made.files = {"tool/__init__.py": b"", "tool/lib.so": library()}
@@ -136,20 +136,20 @@ def test_wheels_that_have_nothing_to_do_with_rocm_owe_nothing_to_it(tmp_path: Pa
     assert codes(look(made, tmp_path)) == []
 
 
-def test_a_name_that_is_no_wheels_is_named(tmp_path: Path) -> None:
+def test_inspect_reports_invalid_file_name(tmp_path: Path) -> None:
     path = clean_pjrt().write(tmp_path).rename(tmp_path / "latest.whl")
     report = inspect_wheel(path)
     assert codes(report) == ["archive-damaged"]
     assert (report.project, report.metadata) == ("", None)
 
 
-def test_each_problem_of_an_archive_is_a_finding_of_its_own(tmp_path: Path) -> None:
+def test_inspect_reports_each_archive_problem(tmp_path: Path) -> None:
     made = clean_pjrt()
     made.files |= {"../a": b"", "/b": b""}
     assert len(look(made, tmp_path).findings) == 2
 
 
-def test_damaged_code_is_not_seen_without_verification(tmp_path: Path) -> None:
+def test_inspect_without_verify_skips_damaged_code(tmp_path: Path) -> None:
     made = clean_pjrt()
     good = fat_binary()
     coded(made, good[:24] + bytes(8) + good[32:])
@@ -161,7 +161,7 @@ def test_damaged_code_is_not_seen_without_verification(tmp_path: Path) -> None:
 # What a report tells.
 
 
-def test_a_report_says_what_is_in_the_wheel(tmp_path: Path) -> None:
+def test_inspect_report_lists_contents(tmp_path: Path) -> None:
     report = look(clean_pjrt(), tmp_path)
     (elf,) = report.elfs
     assert [(c.target, c.code_bytes, c.bundles) for c in report.targets] == [("gfx942", 1024, 2), ("gfx950", 1024, 2)]
@@ -176,14 +176,14 @@ def test_a_report_says_what_is_in_the_wheel(tmp_path: Path) -> None:
     assert json.loads(json.dumps(to_json(report)))["metadata"]["requires_python"] == ">=3.11"
 
 
-def test_digests_are_those_of_the_content(tmp_path: Path) -> None:
+def test_inspect_digests_match_the_content(tmp_path: Path) -> None:
     honest = look(clean_pjrt(), tmp_path).elfs[0].sha256
     made = clean_pjrt()
     made.record = lambda rows: [[row[0], rows[0][1], row[2]] if row[0] == LIB else row for row in rows]
     assert look(made, tmp_path).elfs[0].sha256 == honest == look(made, tmp_path, verify=False).elfs[0].sha256
 
 
-def test_stored_bytes_are_divided_among_the_parts(tmp_path: Path) -> None:
+def test_split_library_divides_stored_bytes(tmp_path: Path) -> None:
     made = clean_pjrt()
     noise = random.Random(1).randbytes(3_000_000)
     made.files[LIB] = with_sections(made.files[LIB], (".rodata", 1, 2, bytes(3 << 20)), (".text", 1, 6, noise))
@@ -201,7 +201,7 @@ def inspected(*made: MadeWheel, folder: Path) -> tuple[WheelReport, ...]:
     return tuple(look(wheel, folder / str(number)) for number, wheel in enumerate(made))
 
 
-def test_wheels_that_fit_each_other(tmp_path: Path) -> None:
+def test_check_set_accepts_matching_wheels(tmp_path: Path) -> None:
     paths = [clean_pjrt().write(tmp_path), clean_plugin().write(tmp_path)]
     report = inspect_set(paths)
     assert report.findings == ()
@@ -209,14 +209,14 @@ def test_wheels_that_fit_each_other(tmp_path: Path) -> None:
     assert [wheel.project for wheel in report.wheels] == ["jax-rocm7-pjrt", "jax-rocm7-plugin"]
 
 
-def test_a_set_is_as_bad_as_its_worst_wheel(tmp_path: Path) -> None:
+def test_worst_finding_of_set_includes_its_wheels(tmp_path: Path) -> None:
     made = clean_pjrt()
     made.replace("Root-Is-Purelib", "true")
     assert worst_finding(inspect_set([made.write(tmp_path)])) is Severity.ERROR
 
 
 @pytest.mark.parametrize("field", ["rocm", "target", "pin", "jaxlib", "slot"])
-def test_wheels_that_do_not_fit_are_named(field: str, tmp_path: Path) -> None:
+def test_check_set_reports_mismatched_wheels(field: str, tmp_path: Path) -> None:
     pjrt, plugin, third = clean_pjrt(), clean_plugin(), clean_pjrt()
     expected = {
         "rocm": "set-rocm-differs",
@@ -244,7 +244,7 @@ def test_wheels_that_do_not_fit_are_named(field: str, tmp_path: Path) -> None:
     assert {finding.code for finding in found} == {expected}
 
 
-def test_two_versions_side_by_side_are_no_conflict(tmp_path: Path) -> None:
+def test_check_set_accepts_two_versions(tmp_path: Path) -> None:
     later, plugin = clean_pjrt(), clean_plugin()
     later.version = "1.2.4"
     later.replace("Summary", "JAX PJRT plugin (ROCm:7.14.0)")
@@ -260,7 +260,7 @@ def shown(report: WheelReport, width: int = 100) -> str:
     return console.export_text()
 
 
-def test_markup_and_escape_sequences_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+def test_render_escapes_markup_and_control_sequences(tmp_path: Path) -> None:
     made = clean_pjrt()
     made.replace("Summary", "[red]loud[/] \x1b[31mred\x07 (ROCm:7.2.0)")
     made.metadata += ["Provides-Extra: with-rocm", 'Requires-Dist: amd_rccl_instinct; extra == "with-rocm"']
@@ -270,7 +270,7 @@ def test_markup_and_escape_sequences_are_shown_and_not_obeyed(tmp_path: Path) ->
     assert "\x1b" not in text
 
 
-def test_a_report_on_a_damaged_archive_is_short(tmp_path: Path) -> None:
+def test_render_damaged_archive_is_short(tmp_path: Path) -> None:
     made = clean_pjrt()
     made.archive = lambda data: data[:-30]
     text = shown(look(made, tmp_path))
@@ -279,7 +279,7 @@ def test_a_report_on_a_damaged_archive_is_short(tmp_path: Path) -> None:
     assert len(text.splitlines()) < 12
 
 
-def test_findings_of_one_kind_stand_together(tmp_path: Path) -> None:
+def test_render_groups_findings_by_kind(tmp_path: Path) -> None:
     made = clean_pjrt()
     for number in range(6):
         made.files[f"lib{number}.so"] = library(fatbins=[fat_binary()], runpath="relative")
@@ -289,14 +289,14 @@ def test_findings_of_one_kind_stand_together(tmp_path: Path) -> None:
     assert "6 errors, 0 warnings, 0 notes" in text
 
 
-def test_a_clean_wheel_says_so(tmp_path: Path) -> None:
+def test_render_clean_wheel(tmp_path: Path) -> None:
     text = shown(look(clean_pjrt(), tmp_path))
     assert "Findings\n  nothing found" in "\n".join(line.rstrip() for line in text.splitlines())
     assert "RECORD and device code checked" in text
     assert "hashes not verified" in shown(look(clean_pjrt(), tmp_path, verify=False))
 
 
-def test_a_folder_is_held_against_its_own_wheels_json(tmp_path: Path) -> None:
+def test_inspect_folder_checks_its_wheels_json(tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "wheels")
     folder = write_set(tmp_path / "set", wheels, make_set(wheels))
     names = [wheel.wheel.filename for wheel in wheels]

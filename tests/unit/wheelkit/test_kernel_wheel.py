@@ -1,4 +1,4 @@
-"""Wheels of kernel modules under inspection: a clean one, and each way in which it may be broken or untrue."""
+"""Inspection of kernel wheels: an intact one and broken ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wheelkit.repair.plan import RepairPlan
 from wheelkit.repair.repair import repair
 
 
-def test_nothing_is_found_in_a_clean_wheel(tmp_path: Path) -> None:
+def test_kernel_wheel_clean_has_no_findings(tmp_path: Path) -> None:
     report = look(clean_kernels(), tmp_path)
     assert report.findings == ()
     assert {code.target for code in report.targets} == {"gfx942", "gfx950"}
@@ -148,7 +148,7 @@ def object_listed_for_another_module(made: MadeWheel) -> None:
         (object_listed_for_another_module, ["kernels-manifest-untrue"]),
     ],
 )
-def test_each_way_to_break_it_is_named(
+def test_kernel_wheel_broken_has_expected_finding(
     break_it: Callable[[MadeWheel], object], found: list[str], tmp_path: Path
 ) -> None:
     made = clean_kernels()
@@ -156,13 +156,13 @@ def test_each_way_to_break_it_is_named(
     assert codes(look(made, tmp_path)) == found
 
 
-def test_a_cut_off_object_is_named(tmp_path: Path) -> None:
+def test_kernel_wheel_reports_truncated_object(tmp_path: Path) -> None:
     made = clean_kernels()
     cut_off_object(made)
     assert "code-object-wrong" in codes(look(made, tmp_path))
 
 
-def test_a_wheel_without_modules_is_an_error(tmp_path: Path) -> None:
+def test_kernel_wheel_without_modules_is_an_error(tmp_path: Path) -> None:
     made = clean_kernels()
     for path in (LIBRARY, OBJECT, OTHER):
         del made.files[path]
@@ -170,7 +170,7 @@ def test_a_wheel_without_modules_is_an_error(tmp_path: Path) -> None:
     assert "kernels-missing" in codes(look(made, tmp_path))
 
 
-def test_a_repair_leaves_code_objects_alone_and_lists_them(tmp_path: Path) -> None:
+def test_repair_keeps_and_lists_code_objects(tmp_path: Path) -> None:
     source = clean_kernels().write(tmp_path)
     plan = RepairPlan(
         project="jax-aiter",
@@ -212,14 +212,14 @@ def told(evidence: Evidence) -> list[str]:
     return sorted({finding.code for finding in evidence.findings})
 
 
-def test_each_module_is_checked_for_each_target(tmp_path: Path) -> None:
+def test_kernel_coverage_checks_each_module_and_target(tmp_path: Path) -> None:
     evidence = covered(tmp_path, clean_kernels())
     assert {target: found.outcome for target, found in evidence.items()} == dict.fromkeys(TARGETS, Outcome.PASSED)
     checked = [check for found in evidence.values() for check in found.details["checks"] if "gemm" in check["name"]]
     assert [check["code_objects"] for check in checked] == [1, 1]
 
 
-def test_a_target_that_lost_its_code_fails_alone(tmp_path: Path) -> None:
+def test_kernel_coverage_fails_only_target_without_code(tmp_path: Path) -> None:
     made = clean_kernels()
     promised_target_without_code(made)
     evidence = covered(tmp_path, made, {OBJECT: ("gfx942",)})
@@ -227,18 +227,18 @@ def test_a_target_that_lost_its_code_fails_alone(tmp_path: Path) -> None:
     assert told(evidence["gfx950"]) == ["target-missing"]
 
 
-def test_a_wheel_for_other_targets_fails(tmp_path: Path) -> None:
+def test_kernel_coverage_fails_wheel_for_other_targets(tmp_path: Path) -> None:
     made = clean_kernels()
     tell(made, targets=["gfx942"])
     assert told(covered(tmp_path, made)["gfx950"]) == ["target-missing"]
 
 
-def test_a_list_of_members_that_is_not_true_fails(tmp_path: Path) -> None:
+def test_kernel_coverage_fails_wrong_member_list(tmp_path: Path) -> None:
     evidence = covered(tmp_path, clean_kernels(), {OBJECT: ("gfx950",), OTHER: ("gfx950",)})
     assert {code for found in evidence.values() for code in told(found)} == {"wheels-json-untrue"}
 
 
-def test_a_wrong_object_fails_for_every_target(tmp_path: Path) -> None:
+def test_kernel_coverage_wrong_object_fails_every_target(tmp_path: Path) -> None:
     made = clean_kernels()
     wrong_target_in_the_folder(made)
     evidence = covered(tmp_path, made, {OBJECT: ("gfx950",), OTHER: ("gfx950",)})

@@ -1,4 +1,4 @@
-"""The platform verdict on made-up libraries: each defect is built in and must be named."""
+"""Platform verdicts on generated libraries with built-in defects."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def codes(result: PlatformVerdict) -> list[str]:
     return [finding.code for finding in result.findings]
 
 
-def test_a_clean_library_is_good_for_the_oldest_platform(judge: Judge) -> None:
+def test_verdict_clean_library_supports_oldest_platform(judge: Judge) -> None:
     result = judge(TinySymbol("malloc", "libc.so.6", "GLIBC_2.2.5"))
     assert (result.ok, result.findings, result.policy) == (True, (), "manylinux_2_5_x86_64")
     assert result.symbol_versions == {"pkg/lib.so": {"GLIBC": "2.2.5"}}
 
 
-def test_the_highest_version_sets_the_platform(judge: Judge) -> None:
+def test_verdict_highest_version_sets_platform(judge: Judge) -> None:
     result = judge(TinySymbol("powf", "libm.so.6", "GLIBC_2.27"), needed=("libm.so.6",))
     assert result.ok
     assert result.policy == "manylinux_2_27_x86_64"
 
 
-def test_a_newer_symbol_version_is_named_with_its_users(judge: Judge) -> None:
+def test_verdict_reports_new_symbol_version_with_users(judge: Judge) -> None:
     result = judge(
         TinySymbol("powf", "libm.so.6", "GLIBC_2.27"), needed=("libm.so.6",), platform="manylinux_2_17_x86_64"
     )
@@ -62,12 +62,12 @@ def test_a_newer_symbol_version_is_named_with_its_users(judge: Judge) -> None:
     assert "GLIBC_2.27 of libm.so.6 (for powf)" in result.findings[0].message
 
 
-def test_versions_of_other_libraries_are_their_own_business(judge: Judge) -> None:
+def test_verdict_ignores_versions_of_other_libraries(judge: Judge) -> None:
     assert judge(TinySymbol("hipInit", "libamdhip64.so.7", "hip_4.2"), needed=("libamdhip64.so.7",),
                  allowed=("libamdhip64.so.7",)).ok  # fmt: skip
 
 
-def test_an_unexpected_library_is_named(judge: Judge) -> None:
+def test_verdict_reports_library_off_the_allow_list(judge: Judge) -> None:
     result = judge(needed=("libc.so.6", "libfoo.so.3", "libbar.so.1"), allowed=("libbar.so.1",))
     (finding,) = result.findings
     assert (finding.code, finding.severity, finding.member) == ("needed-not-allowed", Severity.ERROR, "pkg/lib.so")
@@ -75,22 +75,22 @@ def test_an_unexpected_library_is_named(judge: Judge) -> None:
     assert result.policy == "linux_x86_64"
 
 
-def test_an_allowed_library_is_reported_as_external(judge: Judge) -> None:
+def test_verdict_lists_allowed_library_as_external(judge: Judge) -> None:
     result = judge(needed=("libc.so.6", "librocblas.so.5"), allowed=("librocblas.so.5", "libother.so"))
     assert result.ok
     assert result.external == {"pkg/lib.so": ("librocblas.so.5",)}
 
 
 @pytest.mark.parametrize("pattern", ["librocblas.so.*", "*", "librocblas.so.?", "librocblas.so.[0-9]"])
-def test_the_allow_list_knows_no_patterns(judge: Judge, pattern: str) -> None:
+def test_verdict_allow_list_has_no_patterns(judge: Judge, pattern: str) -> None:
     assert codes(judge(needed=("librocblas.so.5",), allowed=(pattern,))) == ["needed-not-allowed"]
 
 
-def test_libpython_is_no_part_of_any_platform(judge: Judge) -> None:
+def test_verdict_refuses_libpython(judge: Judge) -> None:
     assert codes(judge(needed=("libpython3.12.so.1.0",))) == ["needed-not-allowed"]
 
 
-def test_a_library_on_the_build_machine_changes_nothing(judge: Judge, tmp_path: Path) -> None:
+def test_verdict_ignores_libraries_of_the_build_machine(judge: Judge, tmp_path: Path) -> None:
     """auditwheel's command would find it through RUNPATH and put it into the wheel."""
     tiny_elf(tmp_path / "rocm/lib/libhipblas.so.3", needed=("libdeep.so.1",))
     result = judge(needed=("libhipblas.so.3",), runpath=str(tmp_path / "rocm/lib"))
@@ -98,7 +98,7 @@ def test_a_library_on_the_build_machine_changes_nothing(judge: Judge, tmp_path: 
     assert "libhipblas.so.3" in result.findings[0].message
 
 
-def test_siblings_in_the_wheel_are_not_external(tmp_path: Path) -> None:
+def test_verdict_siblings_are_not_external(tmp_path: Path) -> None:
     libraries = {
         "pkg/one.so": tiny_elf(tmp_path / "pkg/one.so", needed=("libtwo.so",), runpath="$ORIGIN/../lib"),
         "lib/libtwo.so": tiny_elf(tmp_path / "lib/libtwo.so"),
@@ -106,28 +106,28 @@ def test_siblings_in_the_wheel_are_not_external(tmp_path: Path) -> None:
     assert platform_verdict(libraries, allowed_sonames=frozenset(), platform=P28).ok
 
 
-def test_private_symbols_of_zlib_are_refused(judge: Judge) -> None:
+def test_verdict_refuses_private_symbols_of_zlib(judge: Judge) -> None:
     result = judge(TinySymbol("inflate_fast"), needed=("libz.so.1",))
     assert codes(result) == ["symbol-not-allowed"]
     assert "inflate_fast of libz.so.1" in result.findings[0].message
 
 
-def test_a_foreign_machine_is_named(judge: Judge) -> None:
+def test_verdict_reports_foreign_machine(judge: Judge) -> None:
     assert codes(judge(machine=183)) == ["machine-foreign"]
     assert codes(judge(machine=224)) == ["machine-foreign"]
 
 
-def test_a_newer_instruction_set_is_named(judge: Judge) -> None:
+def test_verdict_reports_newer_instruction_set(judge: Judge) -> None:
     result = judge(isa_needed=0x5)
     assert codes(result) == ["isa-too-new"]
     assert result.policy == "linux_x86_64"
 
 
-def test_musl_is_named(judge: Judge) -> None:
+def test_verdict_reports_musl(judge: Judge) -> None:
     assert "libc-foreign" in codes(judge(needed=("libc.musl-x86_64.so.1",)))
 
 
-def test_filesystem_without_a_version_is_an_error_that_says_so(judge: Judge) -> None:
+def test_verdict_unversioned_filesystem_is_an_error(judge: Judge) -> None:
     result = judge(TinySymbol(CANONICAL), needed=("libstdc++.so.6",))
     (finding,) = result.findings
     assert (finding.code, finding.severity) == ("unversioned-symbol-too-new", Severity.ERROR)
@@ -136,22 +136,22 @@ def test_filesystem_without_a_version_is_an_error_that_says_so(judge: Judge) -> 
     assert result.policy == "manylinux_2_31_x86_64"
 
 
-def test_the_same_symbol_is_fine_where_libstdcxx_is_new_enough(judge: Judge) -> None:
+def test_verdict_unversioned_symbol_of_new_platform_is_accepted(judge: Judge) -> None:
     assert judge(TinySymbol(CANONICAL), needed=("libstdc++.so.6",), platform="manylinux_2_31_x86_64").ok
 
 
-def test_old_symbols_without_a_version_are_fine(judge: Judge) -> None:
+def test_verdict_unversioned_old_symbol_is_accepted(judge: Judge) -> None:
     result = judge(TinySymbol(STRING), TinySymbol("_ZTISt9exception"), needed=("libstdc++.so.6",))
     assert (result.ok, result.findings) == (True, ())
 
 
-def test_weak_references_are_only_noted(judge: Judge) -> None:
+def test_verdict_weak_unversioned_symbol_is_a_note(judge: Judge) -> None:
     result = judge(TinySymbol(CANONICAL, bind="WEAK"), needed=("libstdc++.so.6",))
     assert result.ok
     assert [(f.code, f.severity) for f in result.findings] == [("unversioned-symbol-optional", Severity.NOTE)]
 
 
-def test_what_no_libstdcxx_exports_is_an_error_unless_another_library_may(judge: Judge) -> None:
+def test_verdict_unknown_std_symbol_is_error_or_warning(judge: Judge) -> None:
     symbol = TinySymbol("_ZNSt6vectorIN3roc4BlobESaIS1_EE5shrinkEv")
     assert codes(judge(symbol)) == ["unversioned-symbol-unknown"]
     assert not judge(symbol).ok
@@ -159,7 +159,7 @@ def test_what_no_libstdcxx_exports_is_an_error_unless_another_library_may(judge:
     assert [(f.code, f.severity) for f in other.findings] == [("unversioned-symbol-unknown", Severity.WARNING)]
 
 
-def test_what_a_sibling_exports_is_no_riddle(tmp_path: Path) -> None:
+def test_verdict_symbol_of_sibling_is_known(tmp_path: Path) -> None:
     libraries = {
         "pkg/one.so": tiny_elf(tmp_path / "pkg/one.so", symbols=[TinySymbol(CANONICAL)]),
         "pkg/two.so": tiny_elf(tmp_path / "pkg/two.so", symbols=[TinySymbol(CANONICAL, defined=True)]),
@@ -167,7 +167,7 @@ def test_what_a_sibling_exports_is_no_riddle(tmp_path: Path) -> None:
     assert platform_verdict(libraries, allowed_sonames=frozenset(), platform=P28).findings == ()
 
 
-def test_all_problems_of_all_members_come_at_once(tmp_path: Path) -> None:
+def test_verdict_reports_all_problems_of_all_members(tmp_path: Path) -> None:
     libraries = {
         name: tiny_elf(tmp_path / name, needed=("libfoo.so.1", "libbar.so.2"), symbols=[TinySymbol(CANONICAL)])
         for name in ("pkg/one.so", "pkg/two.so")
@@ -178,23 +178,23 @@ def test_all_problems_of_all_members_come_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("platform", ["manylinux_2_28", "manylinux_9_99_x86_64", "win_amd64", ""])
-def test_an_unknown_platform_is_refused(judge: Judge, platform: str) -> None:
+def test_verdict_refuses_unknown_platform(judge: Judge, platform: str) -> None:
     with pytest.raises(RepairError, match="does not know the platform"):
         judge(platform=platform)
 
 
-def test_what_auditwheel_cannot_read_is_named(judge: Judge) -> None:
+def test_verdict_reports_library_unreadable_for_auditwheel(judge: Judge) -> None:
     with pytest.raises(ElfError, match=r"auditwheel cannot read pkg/lib\.so"):
         judge(needed=("libc.so.6", "libc.musl-x86_64.so.1"))
 
 
-def test_files_must_lie_as_in_the_wheel(tmp_path: Path) -> None:
+def test_verdict_requires_wheel_layout(tmp_path: Path) -> None:
     path = tiny_elf(tmp_path / "elsewhere.so")
     with pytest.raises(RepairError, match="laid out"):
         platform_verdict({"pkg/lib.so": path}, allowed_sonames=frozenset(), platform=P28)
 
 
-def test_the_history_of_libstdcxx() -> None:
+def test_libstdcxx_versions_of_known_symbols() -> None:
     versions = libstdcxx.versions()
     assert versions[CANONICAL] == "GLIBCXX_3.4.26"
     assert versions["_ZTISt9exception"] == "GLIBCXX_3.4"
@@ -215,5 +215,5 @@ def test_the_history_of_libstdcxx() -> None:
         ("hipMalloc", False), ("PyErr_Clear", False), ("_Z3fooSt6vectorIiSaIiEE", False),
     ],
 )  # fmt: skip
-def test_which_names_belong_to_the_standard_library(name: str, standard: bool) -> None:
+def test_is_standard_of_mangled_names(name: str, standard: bool) -> None:
     assert libstdcxx.is_standard(name) is standard

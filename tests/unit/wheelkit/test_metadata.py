@@ -1,4 +1,4 @@
-"""METADATA, WHEEL and entry_points.txt: what changes, what must not, and what is refused."""
+"""Rewriting of METADATA, WHEEL and entry_points.txt."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def plan(**changes: Any) -> RepairPlan:
     return dataclasses.replace(base, **changes)
 
 
-def test_every_promised_field_is_true() -> None:
+def test_rewrite_metadata_sets_planned_fields() -> None:
     message = message_from_bytes(rewrite_metadata(PUBLISHED, plan()))
     assert message["Version"] == "0.10.2+rocm7.2.0"
     assert message["Summary"] == "JAX plugin for AMD GPUs (ROCm 7.2.0)"
@@ -62,7 +62,7 @@ def test_every_promised_field_is_true() -> None:
     assert message["Provides-Extra"] is None
 
 
-def test_untouched_lines_keep_their_bytes_and_order() -> None:
+def test_rewrite_metadata_keeps_other_lines() -> None:
     old, new = PUBLISHED.splitlines(), rewrite_metadata(PUBLISHED, plan()).splitlines()
     kept = [line for line in old if line in new]
     assert kept == [line for line in new if line in old]
@@ -73,18 +73,18 @@ def test_untouched_lines_keep_their_bytes_and_order() -> None:
     )
 
 
-def test_a_second_rewrite_changes_nothing() -> None:
+def test_rewrite_metadata_is_idempotent() -> None:
     once = rewrite_metadata(PUBLISHED, plan())
     assert rewrite_metadata(once, plan()) == once
 
 
-def test_classifiers_and_dynamic_lines_that_would_lie_go() -> None:
+def test_rewrite_metadata_drops_stale_classifiers_and_dynamic() -> None:
     message = message_from_bytes(rewrite_metadata(PUBLISHED, plan()))
     assert message.get_all("Classifier") == ["Programming Language :: Python :: 3.12"]
     assert message.get_all("Dynamic") == ["summary"]
 
 
-def test_post_release_is_in_step_everywhere() -> None:
+def test_rewrite_metadata_post_release() -> None:
     """F8: the version and the pin move together."""
     new = rewrite_metadata(
         PUBLISHED, plan(version="0.10.2.post2", requires_dist=("jax-rocm7-pjrt==0.10.2.post2",))
@@ -93,7 +93,7 @@ def test_post_release_is_in_step_everywhere() -> None:
     assert new.count("0.10.2.post2") == 2
 
 
-def test_extras_are_replaced_with_normalised_names_and_markers() -> None:
+def test_rewrite_metadata_replaces_extras_with_markers() -> None:
     extras = {"With_ROCm": ('rocm>=7; python_version >= "3.12" or os_name == "nt"', "rocm-sdk"), "empty": ()}
     parsed = Metadata.from_email(rewrite_metadata(PUBLISHED, plan(extras=extras, requires_dist=())))
     assert parsed.provides_extra == ["with-rocm", "empty"]
@@ -104,18 +104,18 @@ def test_extras_are_replaced_with_normalised_names_and_markers() -> None:
 
 
 @pytest.mark.parametrize(("found", "wanted"), [("2.1", "2.4"), ("2.4", "2.4"), ("2.5", "2.5"), ("none", "2.4")])
-def test_metadata_version_is_raised_never_lowered(found: str, wanted: str) -> None:
+def test_rewrite_metadata_raises_metadata_version_only(found: str, wanted: str) -> None:
     headers = Headers(b"Metadata-Version: 2.4\nName: jax-rocm7-plugin\nVersion: 1\n", label="METADATA")
     headers.set("Metadata-Version", found)
     assert message_from_bytes(rewrite_metadata(bytes(headers), plan()))["Metadata-Version"] == wanted
 
 
-def test_licence_files_of_the_source_stay_named() -> None:
+def test_rewrite_metadata_keeps_license_files_of_source() -> None:
     raw = PUBLISHED.replace(b"License: Apache-2.0\n", b"License-File: NOTICE\n")
     assert message_from_bytes(rewrite_metadata(raw, plan())).get_all("License-File") == ["NOTICE", "LICENSE.txt"]
 
 
-def test_folded_fields_of_the_source_stay_as_they_are() -> None:
+def test_rewrite_metadata_keeps_folded_fields() -> None:
     folded = b"Author: Somebody\n  with a long\n  \n  name\n"
     raw = PUBLISHED.replace(b"License: Apache-2.0\n", folded + b"License: one\n        two\n")
     new = rewrite_metadata(raw, plan())
@@ -123,7 +123,7 @@ def test_folded_fields_of_the_source_stay_as_they_are() -> None:
     assert b"two" not in new
 
 
-def test_line_ends_of_the_source_are_used() -> None:
+def test_rewrite_metadata_keeps_line_ends() -> None:
     new = rewrite_metadata(PUBLISHED.replace(b"\n", b"\r\n"), plan())
     assert new.count(b"\n") == new.count(b"\r\n")
 
@@ -141,23 +141,23 @@ def test_line_ends_of_the_source_are_used() -> None:
         ({"extras": {"x": ("not a requirement",)}}, "not a requirement"),
     ],
 )
-def test_what_would_be_invalid_is_refused(changes: dict[str, Any], named: str) -> None:
+def test_rewrite_metadata_refuses_invalid_values(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(RepairError, match=named):
         rewrite_metadata(PUBLISHED, plan(**changes))
 
 
-def test_all_problems_are_named_at_once() -> None:
+def test_rewrite_metadata_reports_all_problems() -> None:
     with pytest.raises(RepairError, match=r"license-expression.*requires-python|requires-python.*license-expression"):
         rewrite_metadata(PUBLISHED, plan(license_expression="Apachy", requires_python=">=x"))
 
 
 @pytest.mark.parametrize("damage", [b"no colon here\n", b" folded first line\n", b"Name\xff: x\n", b"Author: \xff\n"])
-def test_damaged_files_are_refused(damage: bytes) -> None:
+def test_headers_refuses_damaged_files(damage: bytes) -> None:
     with pytest.raises(RepairError, match="METADATA"):
         rewrite_metadata(damage + PUBLISHED, plan())
 
 
-def test_wheel_file_says_platform_wheel() -> None:
+def test_rewrite_wheel_describes_platform_wheel() -> None:
     tags = ("py2-none-linux_x86_64", "py3-none-linux_x86_64")
     assert rewrite_wheel(WHEEL, tags=tags, build="7") == (
         b"Wheel-Version: 1.0\nGenerator: setuptools (82.0.1)\n"
@@ -166,12 +166,12 @@ def test_wheel_file_says_platform_wheel() -> None:
     )
 
 
-def test_wheel_file_build_tag_goes_when_the_name_has_none() -> None:
+def test_rewrite_wheel_drops_build_tag_without_one_in_name() -> None:
     raw = WHEEL.replace(b"Tag:", b"Build: 3\nTag:")
     assert b"Build" not in rewrite_wheel(raw, tags=("py3-none-any",), build="")
 
 
-def test_entry_points() -> None:
+def test_render_entry_points() -> None:
     groups = {"jax_plugins": {"xla_rocm7": "jax_plugins.xla_rocm7"}, "console_scripts": {"a": "b:c", "d": "e:f"}}
     assert render_entry_points(groups) == (
         b"[jax_plugins]\nxla_rocm7 = jax_plugins.xla_rocm7\n\n[console_scripts]\na = b:c\nd = e:f\n"
@@ -185,7 +185,7 @@ _VALUES = st.text(st.characters(blacklist_categories=("Cc", "Cs", "Zl", "Zp")), 
 
 
 @given(st.lists(st.tuples(_NAMES, _VALUES)), st.lists(_VALUES, max_size=3))
-def test_setting_one_field_leaves_all_others(fields: list[tuple[str, str]], values: list[str]) -> None:
+def test_headers_set_keeps_other_fields(fields: list[tuple[str, str]], values: list[str]) -> None:
     raw = "".join(f"{name}: {value}\n" for name, value in fields).encode()
     headers = Headers(raw, label="made up")
     headers.set("Tag", *values)

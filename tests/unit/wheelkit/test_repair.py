@@ -1,4 +1,4 @@
-"""Repair of made-up wheels: what follows from the plan alone, and every way in which nothing may be left behind."""
+"""Repair of generated wheels, and failures that must leave nothing behind."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def nothing_left(folder: Path) -> bool:
     return not list((folder / "out").rglob("*")) and not (folder / "debug").exists()
 
 
-def test_the_repaired_wheel_is_whole_and_named_for_what_it_is(attempt: Repair) -> None:
+def test_repair_makes_complete_wheel_with_planned_name(attempt: Repair) -> None:
     made = attempt()
     assert made.path.name == "tiny-1.0+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"
     with WheelArchive(made.path) as wheel:
@@ -84,13 +84,13 @@ def test_the_repaired_wheel_is_whole_and_named_for_what_it_is(attempt: Repair) -
         assert wheel.digest("tiny/lib.so") == info.sha256
 
 
-def test_runpath_is_the_planned_one(attempt: Repair, tmp_path: Path) -> None:
+def test_repair_sets_planned_runpath(attempt: Repair, tmp_path: Path) -> None:
     with WheelArchive(attempt().path) as wheel:
         wheel.extract("tiny/lib.so", tmp_path / "lib.so")
     assert Elf.read(tmp_path / "lib.so").runpath == "/opt/rocm/lib"
 
 
-def test_an_empty_runpath_plan_keeps_what_is_there(attempt: Repair, tmp_path: Path) -> None:
+def test_repair_empty_runpath_plan_keeps_runpath(attempt: Repair, tmp_path: Path) -> None:
     with WheelArchive(attempt(runpath={}).path) as wheel:
         wheel.extract("tiny/lib.so", tmp_path / "lib.so")
     assert Elf.read(tmp_path / "lib.so").runpath == RUNPATH
@@ -107,7 +107,7 @@ def test_an_empty_runpath_plan_keeps_what_is_there(attempt: Repair, tmp_path: Pa
         ("PyErr_Clear", (), False),
     ],
 )
-def test_the_hip_runtime_is_named_where_it_is_used(
+def test_repair_adds_needed_hip_runtime_where_used(
     attempt: Repair, library: Callable[..., bytes], symbol: str, needed: tuple[str, ...], added: bool
 ) -> None:
     data = library(symbols=[TinySymbol(symbol)], needed=("libc.so.6", *needed), spare=1)
@@ -118,7 +118,7 @@ def test_the_hip_runtime_is_named_where_it_is_used(
     assert info.needed == ("libc.so.6", *needed, *(["libamdhip64.so.7"] if added else []))
 
 
-def test_files_of_the_plan_are_new_or_replace_old_ones_and_the_rest_stays(attempt: Repair, library: Any) -> None:
+def test_repair_adds_and_replaces_planned_files_only(attempt: Repair, library: Any) -> None:
     files = {"tiny/__init__.py": b"old\n", "tiny/kept.py": b"kept\n", "tiny/gone.txt": b"x", "tiny/lib.so": library()}
     made = attempt(files, files={"tiny/__init__.py": b"new\n", "tiny/more.py": b"more\n"}, remove=("tiny/*.txt",))
     with WheelArchive(made.path) as wheel:
@@ -128,7 +128,7 @@ def test_files_of_the_plan_are_new_or_replace_old_ones_and_the_rest_stays(attemp
         assert "tiny/gone.txt" not in wheel
 
 
-def test_entry_points_are_replaced_only_on_request(attempt: Repair, library: Any) -> None:
+def test_repair_replaces_entry_points_only_on_request(attempt: Repair, library: Any) -> None:
     info = "tiny-1.0.dist-info/entry_points.txt"
     files = {"tiny/lib.so": library(), info: b"[jax_plugins]\nold = old\n"}
     for wanted, expected in ((None, b"[jax_plugins]\nold = old\n"), ({"g": {"n": "m"}}, b"[g]\nn = m\n")):
@@ -136,7 +136,7 @@ def test_entry_points_are_replaced_only_on_request(attempt: Repair, library: Any
             assert wheel.read("tiny-1.0+rocm7.2.0.dist-info/entry_points.txt") == expected
 
 
-def test_build_information_tells_what_the_libraries_are(attempt: Repair) -> None:
+def test_repair_writes_members_to_build_info(attempt: Repair) -> None:
     made = attempt(build_info={"version": "1.0"}, build_info_path="tiny/build_info.json")
     with WheelArchive(made.path) as wheel:
         told = json.loads(wheel.read("tiny/build_info.json"))
@@ -147,25 +147,25 @@ def test_build_information_tells_what_the_libraries_are(attempt: Repair) -> None
     ]
 
 
-def test_the_data_folder_follows_the_version(attempt: Repair, library: Any) -> None:
+def test_repair_renames_data_folder(attempt: Repair, library: Any) -> None:
     made = attempt({"tiny/lib.so": library(), "tiny-1.0.data/scripts/run": b"#!python\n"})
     with WheelArchive(made.path) as wheel:
         assert "tiny-1.0+rocm7.2.0.data/scripts/run" in wheel
         assert "tiny-1.0.data/scripts/run" not in wheel
 
 
-def test_a_source_of_the_same_version_needs_no_renaming(attempt: Repair) -> None:
+def test_repair_same_version_renames_nothing(attempt: Repair) -> None:
     assert attempt(version="1.0").path.name == "tiny-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"
 
 
-def test_a_build_tag_goes_into_name_and_wheel_file(attempt: Repair) -> None:
+def test_repair_writes_build_tag_to_name_and_wheel_file(attempt: Repair) -> None:
     made = attempt(build="3")
     assert made.path.name == "tiny-1.0+rocm7.2.0-3-cp312-cp312-manylinux_2_28_x86_64.whl"
     with WheelArchive(made.path) as wheel:
         assert wheel.wheel_info()["Build"] == "3"
 
 
-def test_equal_input_gives_equal_bytes(attempt: Repair) -> None:
+def test_repair_is_reproducible(attempt: Repair) -> None:
     first = attempt()
     data = first.path.read_bytes()
     first.path.unlink()
@@ -196,7 +196,7 @@ def test_equal_input_gives_equal_bytes(attempt: Repair) -> None:
         ({"members": ("tiny/_solver.so",)}, RepairError, "lacks tiny/_solver.so, holds tiny/lib.so"),
     ],
 )
-def test_a_plan_that_does_not_fit_leaves_nothing(
+def test_repair_unfitting_plan_leaves_nothing(
     attempt: Repair, tmp_path: Path, changes: dict[str, Any], error: type[CiBuildError], named: str
 ) -> None:
     with pytest.raises(error, match=named):
@@ -204,7 +204,7 @@ def test_a_plan_that_does_not_fit_leaves_nothing(
     assert nothing_left(tmp_path)
 
 
-def test_every_unexpected_library_is_named_and_nothing_is_left(
+def test_repair_reports_every_unexpected_library(
     attempt: Repair, library: Callable[..., bytes], tmp_path: Path
 ) -> None:
     files = {"tiny/a.so": library(needed=("libfoo.so.1",)), "tiny/b.so": library(needed=("libbar.so.2",))}
@@ -213,14 +213,14 @@ def test_every_unexpected_library_is_named_and_nothing_is_left(
     assert nothing_left(tmp_path)
 
 
-def test_a_library_with_rpath_is_refused(attempt: Repair, library: Callable[..., bytes], tmp_path: Path) -> None:
+def test_repair_refuses_library_with_rpath(attempt: Repair, library: Callable[..., bytes], tmp_path: Path) -> None:
     data = library(runpath_tag=15)
     with pytest.raises(ElfError, match="RPATH instead of RUNPATH"):
         attempt({"tiny/lib.so": data})
     assert nothing_left(tmp_path)
 
 
-def test_problems_of_several_libraries_come_together(attempt: Repair, library: Any, tmp_path: Path) -> None:
+def test_repair_reports_problems_of_all_libraries(attempt: Repair, library: Any, tmp_path: Path) -> None:
     data = library(runpath_tag=15)
     with pytest.raises(ElfError, match=r"a\.so.*b\.so"):
         attempt({"tiny/a.so": data, "tiny/b.so": data})
@@ -228,7 +228,7 @@ def test_problems_of_several_libraries_come_together(attempt: Repair, library: A
 
 
 @pytest.mark.parametrize("missing", ["out", "debug"])
-def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, library: Callable[..., bytes], missing: str) -> None:
+def test_repair_reports_unusable_folder(tmp_path: Path, library: Callable[..., bytes], missing: str) -> None:
     source = make_wheel(tmp_path, {"tiny/lib.so": library()}, name=NAME)
     (tmp_path / {"out": "debug", "debug": "out"}[missing]).mkdir()
     (tmp_path / missing).write_bytes(b"a file is in the way")
@@ -237,13 +237,13 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, library: Callable
     assert list((tmp_path / "out").glob("*")) == []
 
 
-def test_a_wheel_without_libraries_is_no_platform_wheel(attempt: Repair, tmp_path: Path) -> None:
+def test_repair_refuses_wheel_without_libraries(attempt: Repair, tmp_path: Path) -> None:
     with pytest.raises(RepairError, match="no libraries"):
         attempt({"tiny/__init__.py": b""})
     assert nothing_left(tmp_path)
 
 
-def test_a_source_that_is_not_what_record_says_is_refused(tmp_path: Path, library: Callable[..., bytes]) -> None:
+def test_repair_refuses_source_with_wrong_record(tmp_path: Path, library: Callable[..., bytes]) -> None:
     members = contents({"tiny/__init__.py": b"x = 1\n", "tiny/lib.so": library()}, info="tiny-1.0.dist-info")
     members["tiny/lib.so"] = library(needed=("libevil.so",))
     members["tiny/extra.py"] = b"surprise"
@@ -256,7 +256,7 @@ def test_a_source_that_is_not_what_record_says_is_refused(tmp_path: Path, librar
     assert nothing_left(tmp_path)
 
 
-def test_cuts_that_are_wrong_cost_time_only(attempt: Repair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repair_wrong_split_points_give_same_wheel(attempt: Repair, monkeypatch: pytest.MonkeyPatch) -> None:
     right = attempt()
     monkeypatch.setattr(repair_module, "_BIG", 0)
     monkeypatch.setattr(cuts_module, "find_block", lambda data: len(data) // 2)
@@ -271,7 +271,7 @@ def test_cuts_that_are_wrong_cost_time_only(attempt: Repair, monkeypatch: pytest
     assert planned == ["tiny/lib.so"]
 
 
-def test_an_interrupt_leaves_nothing(tmp_path: Path, library: Callable[..., bytes]) -> None:
+def test_repair_interrupted_leaves_nothing(tmp_path: Path, library: Callable[..., bytes]) -> None:
     class Interrupter:
         def __init__(self, at: int) -> None:
             self.left = at
@@ -292,7 +292,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, library: Callable[..., byte
         assert nothing_left(tmp_path)
 
 
-def test_an_older_result_survives_a_failure(attempt: Repair) -> None:
+def test_repair_failure_keeps_older_result(attempt: Repair) -> None:
     made = attempt()
     before = made.path.read_bytes()
     with pytest.raises(RepairError):
@@ -301,7 +301,7 @@ def test_an_older_result_survives_a_failure(attempt: Repair) -> None:
     assert [p.name for p in made.path.parent.iterdir()] == [made.path.name]
 
 
-def test_every_member_has_the_same_time(attempt: Repair) -> None:
+def test_repair_gives_every_member_the_same_time(attempt: Repair) -> None:
     with zipfile.ZipFile(attempt().path) as wheel:
         assert {entry.date_time for entry in wheel.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
@@ -316,5 +316,5 @@ def test_every_member_has_the_same_time(attempt: Repair) -> None:
         ([(0, 9), (2, 3), (9, 10)], 10, ((0, 10),)),
     ],
 )
-def test_merged_ranges(ranges: list[tuple[int, int]], size: int, merged: tuple[tuple[int, int], ...]) -> None:
+def test_merge_ranges(ranges: list[tuple[int, int]], size: int, merged: tuple[tuple[int, int], ...]) -> None:
     assert merge_ranges(ranges, size) == merged

@@ -1,4 +1,4 @@
-"""Another platform tag for a wheel whose libraries are right: nothing else changes, and nothing untrue is written."""
+"""Re-tagging of wheels whose libraries stay unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def wheel(*symbols: TinySymbol, needed: tuple[str, ...] = ("libc.so.6",)) -> Mad
     return made
 
 
-def test_only_the_tag_changes(tmp_path: Path) -> None:
+def test_retag_changes_only_the_tag(tmp_path: Path) -> None:
     before = wheel().write(tmp_path)
     path, findings = retag(before, tmp_path)
     assert path.name == "jax_rocm7_pjrt-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
@@ -35,7 +35,7 @@ def test_only_the_tag_changes(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([before, path])
 
 
-def test_it_is_the_same_each_time(tmp_path: Path) -> None:
+def test_retag_is_reproducible(tmp_path: Path) -> None:
     before = wheel().write(tmp_path)
     first = retag(before, tmp_path)[0].read_bytes()
     assert retag(before, tmp_path)[0].read_bytes() == first
@@ -48,7 +48,7 @@ def test_it_is_the_same_each_time(tmp_path: Path) -> None:
         (wheel(needed=("libc.so.6", "libnobody.so.1")), "libnobody.so.1"),
     ],
 )
-def test_what_is_not_true_is_not_written(tmp_path: Path, made: MadeWheel, words: str) -> None:
+def test_retag_refuses_untrue_tag(tmp_path: Path, made: MadeWheel, words: str) -> None:
     before = made.write(tmp_path)
     with pytest.raises(RepairError) as caught:
         retag(before, tmp_path)
@@ -56,14 +56,14 @@ def test_what_is_not_true_is_not_written(tmp_path: Path, made: MadeWheel, words:
     assert list(tmp_path.iterdir()) == [before]
 
 
-def test_a_wheel_without_libraries_is_for_no_platform(tmp_path: Path) -> None:
+def test_retag_refuses_wheel_without_libraries(tmp_path: Path) -> None:
     made = wheel()
     made.files[LIB] = b"text"
     with pytest.raises(RepairError, match="holds no libraries"):
         retag(made.write(tmp_path), tmp_path)
 
 
-def test_a_wheel_that_is_not_what_its_record_says_is_refused(tmp_path: Path) -> None:
+def test_retag_refuses_source_with_wrong_record(tmp_path: Path) -> None:
     made = wheel()
     made.record = lambda rows: [[name, "sha256=AAAA" if name == LIB else digest, size] for name, digest, size in rows]
     with pytest.raises(ArchiveError, match="does not match its RECORD"):

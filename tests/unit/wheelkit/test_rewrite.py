@@ -1,4 +1,4 @@
-"""Rewritten wheels: what changes, what stays, what is refused."""
+"""Rewritten wheels: changed, unchanged and refused members."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def members(path: Path) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist()}
 
 
-def test_unchanged_members_keep_bytes_order_modes_and_times(wheel: Path, out: Path) -> None:
+def test_rewrite_keeps_unchanged_members(wheel: Path, out: Path) -> None:
     with WheelArchive(wheel) as source:
         rewrite = WheelRewrite(source)
         rewrite.set(f"{INFO}/WHEEL", WHEEL.replace(b"true", b"false"))
@@ -72,7 +72,7 @@ def test_unchanged_members_keep_bytes_order_modes_and_times(wheel: Path, out: Pa
     assert written.sha256 == hashlib.sha256(out.read_bytes()).hexdigest()
 
 
-def test_two_runs_give_identical_bytes(wheel: Path, out: Path, tmp_path: Path) -> None:
+def test_rewrite_is_reproducible(wheel: Path, out: Path, tmp_path: Path) -> None:
     digests = []
     for _ in range(2):
         content = tmp_path / "content"
@@ -87,7 +87,7 @@ def test_two_runs_give_identical_bytes(wheel: Path, out: Path, tmp_path: Path) -
     assert digests[0] == digests[1]
 
 
-def test_old_hashes_are_reused_only_where_nothing_changed(wheel: Path, out: Path, tmp_path: Path) -> None:
+def test_rewrite_reuses_hashes_of_unchanged_members(wheel: Path, out: Path, tmp_path: Path) -> None:
     lying = contents({"tiny/a.py": b"a\n", "tiny/b.py": b"b\n"})
     record = lying[f"{INFO}/RECORD"].decode()
     record = record.replace(record_line("tiny/a.py", b"a\n"), record_line("tiny/a.py", b"A\n"))
@@ -100,7 +100,7 @@ def test_old_hashes_are_reused_only_where_nothing_changed(wheel: Path, out: Path
         assert result.record()["tiny/b.py"].sha256 == hashlib.sha256(b"b\n").hexdigest()
 
 
-def test_remove_and_rename(wheel: Path, out: Path) -> None:
+def test_rewrite_removes_and_renames(wheel: Path, out: Path) -> None:
     new = out.with_name("tiny-1.0.post1-py3-none-any.whl")
     with WheelArchive(wheel) as source:
         rewrite = WheelRewrite(source)
@@ -116,7 +116,7 @@ def test_remove_and_rename(wheel: Path, out: Path) -> None:
         assert result["tiny-1.0.post1.dist-info/RECORD"].mode == 0o664
 
 
-def test_what_cannot_be_is_refused_and_leaves_nothing(wheel: Path, out: Path) -> None:
+def test_rewrite_refuses_impossible_changes(wheel: Path, out: Path) -> None:
     with WheelArchive(wheel) as source:
         rewrite = WheelRewrite(source)
         with pytest.raises(ArchiveError, match="no member nope"):
@@ -135,7 +135,7 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(wheel: Path, out: Path) ->
     assert list(out.parent.iterdir()) == []
 
 
-def test_an_existing_file_survives_a_failure(wheel: Path, out: Path) -> None:
+def test_rewrite_failure_keeps_existing_file(wheel: Path, out: Path) -> None:
     out.write_bytes(b"precious")
     with WheelArchive(wheel) as source:
         rewrite = WheelRewrite(source)
@@ -145,7 +145,7 @@ def test_an_existing_file_survives_a_failure(wheel: Path, out: Path) -> None:
     assert out.read_bytes() == b"precious"
 
 
-def test_a_spliced_member_holds_the_new_content(wheel: Path, out: Path, tmp_path: Path) -> None:
+def test_rewrite_spliced_member_has_new_content(wheel: Path, out: Path, tmp_path: Path) -> None:
     new = bytearray(TEXT[:-100_000])
     new[500_000:500_010] = b"0123456789"
     content = tmp_path / "content"
@@ -165,7 +165,7 @@ def test_a_spliced_member_holds_the_new_content(wheel: Path, out: Path, tmp_path
         assert result["tiny/big.so"].mode == 0o755
 
 
-def test_ranges_that_miss_a_change_are_found_out(wheel: Path, out: Path, tmp_path: Path) -> None:
+def test_rewrite_detects_changes_outside_ranges(wheel: Path, out: Path, tmp_path: Path) -> None:
     new = bytearray(TEXT)
     new[1_500_000] ^= 1
     content = tmp_path / "content"
@@ -179,7 +179,7 @@ def test_ranges_that_miss_a_change_are_found_out(wheel: Path, out: Path, tmp_pat
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_without_ranges_or_libz_or_old_deflate_data_everything_is_compressed(
+def test_rewrite_compresses_all_without_ranges_libz_or_deflate(
     tmp_path: Path, out: Path, wheel: Path, method: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with zipfile.ZipFile(wheel, "w", method) as archive:
@@ -196,7 +196,7 @@ def test_without_ranges_or_libz_or_old_deflate_data_everything_is_compressed(
             assert members(out)["tiny/big.so"] == TEXT.upper()
 
 
-def test_signatures_of_the_old_record_are_dropped(tmp_path: Path, wheel: Path, out: Path) -> None:
+def test_rewrite_drops_signatures_of_old_record(tmp_path: Path, wheel: Path, out: Path) -> None:
     make_wheel(tmp_path / "in", members=contents() | {f"{INFO}/RECORD.jws": b"{}"})
     with WheelArchive(wheel) as source:
         assert f"{INFO}/RECORD.jws" in source
@@ -204,7 +204,7 @@ def test_signatures_of_the_old_record_are_dropped(tmp_path: Path, wheel: Path, o
     assert f"{INFO}/RECORD.jws" not in members(out)
 
 
-def test_a_damaged_source_is_not_copied_unseen_into_a_splice(tmp_path: Path, wheel: Path, out: Path) -> None:
+def test_rewrite_detects_damaged_source_in_splice(tmp_path: Path, wheel: Path, out: Path) -> None:
     with WheelArchive(wheel) as source:
         middle = source["tiny/big.so"].data_offset + source["tiny/big.so"].compressed_size // 2
     data = bytearray(wheel.read_bytes())
@@ -220,7 +220,7 @@ def test_a_damaged_source_is_not_copied_unseen_into_a_splice(tmp_path: Path, whe
     assert list(out.parent.iterdir()) == []
 
 
-def test_a_member_that_may_grow_beyond_4_gib_gets_a_wide_header(
+def test_rewrite_uses_zip64_header_for_members_near_4_gib(
     wheel: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = tmp_path / "content"
@@ -236,7 +236,7 @@ def test_a_member_that_may_grow_beyond_4_gib_gets_a_wide_header(
         assert header[18:26] == b"\xff" * 8
 
 
-def test_wide_members_have_wide_headers() -> None:
+def test_local_header_of_large_member_is_zip64() -> None:
     member = zip_format.ZipMember(
         name="big",
         method=0,
@@ -257,7 +257,7 @@ def test_wide_members_have_wide_headers() -> None:
     assert (local.size, local.compressed_size, problems) == (5 << 30, 5 << 30, [])
 
 
-def test_nothing_stays_behind(wheel: Path, out: Path) -> None:
+def test_rewrite_leaves_no_temporary_files(wheel: Path, out: Path) -> None:
     with WheelArchive(wheel) as source:
         WheelRewrite(source).write(out)
     assert list(out.parent.iterdir()) == [out]

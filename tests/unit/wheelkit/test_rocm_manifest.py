@@ -1,4 +1,4 @@
-"""Manifests of ROCm trees: the noun, its JSON, and the weak kind."""
+"""Manifests of ROCm trees and their JSON, also weak ones."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ HIP = RocmLibrary(
 MANIFEST = RocmManifest(rocm_version="7.2.0", libraries={HIP.soname: HIP})
 
 
-def test_manifest_survives_json_and_bytes_are_deterministic() -> None:
+def test_manifest_json_round_trip_is_reproducible() -> None:
     text = dump_manifest(MANIFEST)
     assert load_manifest(text) == MANIFEST
     assert dump_manifest(load_manifest(text)) == text
 
 
-def test_a_manifest_without_digests_is_read() -> None:
+def test_load_manifest_without_digests() -> None:
     body = json.loads(dump_manifest(MANIFEST))
     del body["libraries"][HIP.soname]["sha256"]
     assert load_manifest(json.dumps(body).encode()).libraries[HIP.soname].sha256 == ""
 
 
-def test_json_groups_symbols_by_version_with_default_versions_marked() -> None:
+def test_dump_manifest_groups_symbols_by_version() -> None:
     body = json.loads(dump_manifest(MANIFEST))
     assert body["libraries"]["libamdhip64.so.7"]["symbols"] == {
         "": ["plain"],
@@ -51,17 +51,17 @@ def test_json_groups_symbols_by_version_with_default_versions_marked() -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"[]", b"{}", b'{"schema": 1}', b'{"schema": 1, "libraries": {"a": 1}}', b"\xff"]
 )
-def test_what_is_no_manifest_is_refused(text: bytes) -> None:
+def test_load_manifest_refuses_other_json(text: bytes) -> None:
     with pytest.raises(InputError, match="Cannot read"):
         load_manifest(text)
 
 
-def test_another_schema_is_refused() -> None:
+def test_load_manifest_refuses_other_schema() -> None:
     with pytest.raises(InputError, match="schema 2"):
         load_manifest(b'{"schema": 2}')
 
 
-def test_needs_give_a_weak_manifest(tmp_path: Path) -> None:
+def test_from_needs_gives_weak_manifest(tmp_path: Path) -> None:
     symbols = [
         TinySymbol("hipFree", "libamdhip64.so.7", "hip_4.2"),
         TinySymbol("rocblas_sgemm"),

@@ -1,4 +1,4 @@
-"""RUNPATH and NEEDED edited in place: only the told bytes change, and whatever could break a name is refused."""
+"""RUNPATH and NEEDED edited in place, with protection of shared names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def assert_only(before: bytes, path: Path, ranges: list[tuple[int, int]]) -> Non
     assert bytes(after) == before
 
 
-def test_a_shorter_runpath_replaces_the_old_one(tmp_path: Path) -> None:
+def test_set_runpath_writes_shorter_runpath(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so")
     before = path.read_bytes()
     ranges = set_runpath(path, NEW)
@@ -56,7 +56,7 @@ def test_a_shorter_runpath_replaces_the_old_one(tmp_path: Path) -> None:
     assert Elf.read(path).undefined == tuple(Elf.read(make(tmp_path / "other.so")).undefined)
 
 
-def test_what_a_shortened_runpath_left_behind_is_room(tmp_path: Path) -> None:
+def test_set_runpath_uses_room_of_shortened_runpath(tmp_path: Path) -> None:
     # As patchelf shortens one: the new string, its NUL, and bytes of the old one that nothing refers to.
     path = make(tmp_path / "lib.so")
     at = path.read_bytes().index(OLD.encode())
@@ -71,7 +71,7 @@ def test_what_a_shortened_runpath_left_behind_is_room(tmp_path: Path) -> None:
         set_runpath(path, OLD + "x")
 
 
-def test_the_same_runpath_changes_nothing(tmp_path: Path) -> None:
+def test_set_runpath_same_value_changes_nothing(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so", runpath=NEW)
     assert set_runpath(path, NEW) == []
     assert set_runpath(path, NEW[:-1]) != []
@@ -80,7 +80,7 @@ def test_the_same_runpath_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("runpath", "message"), [(OLD + "x", "there is room for"), ("", "cannot be"), ("a\0b", "cannot be")]
 )
-def test_a_runpath_that_cannot_be_written_is_refused(tmp_path: Path, runpath: str, message: str) -> None:
+def test_set_runpath_refuses_invalid_values(tmp_path: Path, runpath: str, message: str) -> None:
     path = make(tmp_path / "lib.so")
     before = path.read_bytes()
     with pytest.raises(ElfError, match=message):
@@ -88,7 +88,7 @@ def test_a_runpath_that_cannot_be_written_is_refused(tmp_path: Path, runpath: st
     assert path.read_bytes() == before
 
 
-def test_without_a_runpath_there_is_nothing_to_rewrite(tmp_path: Path) -> None:
+def test_set_runpath_requires_a_runpath(tmp_path: Path) -> None:
     with pytest.raises(ElfError, match="no RUNPATH"):
         set_runpath(tiny_elf(tmp_path / "none.so"), NEW)
     with pytest.raises(ElfError, match="RPATH instead"):
@@ -96,7 +96,7 @@ def test_without_a_runpath_there_is_nothing_to_rewrite(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", [0, 5, len(OLD) - 1])
-def test_a_library_name_that_shares_its_bytes_is_not_damaged(tmp_path: Path, inside: int) -> None:
+def test_set_runpath_protects_shared_library_name(tmp_path: Path, inside: int) -> None:
     path = make(tmp_path / "lib.so")
     (runpath,) = [value for _, tag, value in entries(path) if tag == 29]
     (place,) = [place for place, tag, _ in entries(path) if tag == 1]
@@ -105,7 +105,7 @@ def test_a_library_name_that_shares_its_bytes_is_not_damaged(tmp_path: Path, ins
         set_runpath(path, NEW)
 
 
-def test_a_symbol_name_that_shares_its_bytes_is_not_damaged(tmp_path: Path) -> None:
+def test_set_runpath_protects_shared_symbol_name(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so")
     (runpath,) = [value for _, tag, value in entries(path) if tag == 29]
     patch(path, Elf.read(path).sections[".dynsym"].offset + 24, struct.pack("<I", runpath + 9))
@@ -113,7 +113,7 @@ def test_a_symbol_name_that_shares_its_bytes_is_not_damaged(tmp_path: Path) -> N
         set_runpath(path, NEW)
 
 
-def test_a_version_name_that_shares_its_bytes_is_not_damaged(tmp_path: Path) -> None:
+def test_set_runpath_protects_shared_version_name(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so")
     (runpath,) = [value for _, tag, value in entries(path) if tag == 29]
     patch(path, Elf.read(path).sections[".gnu.version_r"].offset + 16 + 8, struct.pack("<I", runpath + 9))
@@ -121,7 +121,7 @@ def test_a_version_name_that_shares_its_bytes_is_not_damaged(tmp_path: Path) -> 
         set_runpath(path, NEW)
 
 
-def test_a_runpath_that_is_the_end_of_another_name_is_not_damaged(tmp_path: Path) -> None:
+def test_set_runpath_protects_name_that_ends_with_it(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so")
     (place, _, value) = next(entry for entry in entries(path) if entry[1] == 29)
     patch(path, place + 8, struct.pack("<Q", value + 4))
@@ -130,7 +130,7 @@ def test_a_runpath_that_is_the_end_of_another_name_is_not_damaged(tmp_path: Path
 
 
 @pytest.mark.parametrize("spare", [1, 3])
-def test_a_spare_entry_takes_the_new_library(tmp_path: Path, spare: int) -> None:
+def test_add_needed_uses_spare_entry(tmp_path: Path, spare: int) -> None:
     path = make(tmp_path / "lib.so", spare=spare)
     set_runpath(path, NEW)
     before = path.read_bytes()
@@ -143,7 +143,7 @@ def test_a_spare_entry_takes_the_new_library(tmp_path: Path, spare: int) -> None
     assert add_needed(path, HIP) == []
 
 
-def test_the_relocation_count_gives_its_place(tmp_path: Path) -> None:
+def test_add_needed_replaces_relocation_count(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so", spare=1)
     set_runpath(path, NEW)
     patch(path, entries(path)[-2][0], struct.pack("<qQ", 0x6FFFFFF9, 7))
@@ -152,7 +152,7 @@ def test_the_relocation_count_gives_its_place(tmp_path: Path) -> None:
     assert 0x6FFFFFF9 not in [tag for _, tag, _ in entries(path)]
 
 
-def test_without_a_place_for_the_entry_it_is_refused(tmp_path: Path) -> None:
+def test_add_needed_refuses_without_spare_entry(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so")
     set_runpath(path, NEW)
     before = path.read_bytes()
@@ -161,7 +161,7 @@ def test_without_a_place_for_the_entry_it_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_without_room_for_the_name_it_is_refused(tmp_path: Path) -> None:
+def test_add_needed_refuses_without_room_for_name(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so", spare=1)
     before = path.read_bytes()
     with pytest.raises(ElfError, match="no room"):
@@ -169,7 +169,7 @@ def test_without_room_for_the_name_it_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_freed_bytes_that_something_refers_to_are_left_alone(tmp_path: Path) -> None:
+def test_add_needed_keeps_referenced_bytes(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so", spare=1)
     set_runpath(path, NEW)
     (runpath,) = [value for _, tag, value in entries(path) if tag == 29]
@@ -179,7 +179,7 @@ def test_freed_bytes_that_something_refers_to_are_left_alone(tmp_path: Path) -> 
         add_needed(path, HIP)
 
 
-def test_a_name_that_is_there_already_is_used_again(tmp_path: Path) -> None:
+def test_add_needed_reuses_existing_name(tmp_path: Path) -> None:
     symbols = (TinySymbol("hipMalloc", HIP, "hip_4.2"),)
     path = tiny_elf(tmp_path / "lib.so", symbols=symbols, runpath=OLD, spare=1)
     before = path.read_bytes()

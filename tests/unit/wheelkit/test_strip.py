@@ -1,4 +1,4 @@
-"""Stripping: symbols leave, everything that is loaded stays in place, and the debug file belongs to the library."""
+"""Stripping: symbols move to the debug file, loaded bytes stay in place."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def content(path: Path, name: str) -> bytes:
     return path.read_bytes()[section.offset :][: section.file_size]
 
 
-def test_symbols_leave_and_the_rest_stays(library: Path) -> None:
+def test_strip_removes_symbols_only(library: Path) -> None:
     old, before = library.read_bytes(), Elf.read(library)
     report = strip_symbols(library)
     new, after = library.read_bytes(), Elf.read(library)
@@ -71,7 +71,7 @@ def test_symbols_leave_and_the_rest_stays(library: Path) -> None:
     )  # fmt: skip
 
 
-def test_only_the_told_ranges_changed(library: Path) -> None:
+def test_strip_reports_all_changed_ranges(library: Path) -> None:
     old = library.read_bytes()
     report = strip_symbols(library)
     new = bytearray(library.read_bytes())
@@ -80,7 +80,7 @@ def test_only_the_told_ranges_changed(library: Path) -> None:
     assert bytes(new) == old[: len(new)].ljust(len(new), b"\0")
 
 
-def test_links_follow_the_new_numbers(library: Path) -> None:
+def test_strip_renumbers_section_links(library: Path) -> None:
     # A section that links to one behind the dropped ones.
     names = list(Elf.read(library).sections)
     set_field(library, ".gnu.build.attributes", 40, names.index(".comment"))
@@ -91,7 +91,7 @@ def test_links_follow_the_new_numbers(library: Path) -> None:
     assert order[sections[".dynsym"].link] == ".dynstr"
 
 
-def test_exported_symbols_follow_the_new_numbers(library: Path) -> None:
+def test_strip_renumbers_exported_symbols(library: Path) -> None:
     elf = Elf.read(library)
     order = list(elf.sections)
     place = elf.sections[".dynsym"].offset + 2 * 24 + 6  # `helper`, its section number
@@ -104,7 +104,7 @@ def test_exported_symbols_follow_the_new_numbers(library: Path) -> None:
     assert (place, place + 2) in report.changed
 
 
-def test_the_debug_file_has_what_left_and_is_named_by_its_checksum(library: Path, tmp_path: Path) -> None:
+def test_strip_debug_file_has_symbols_and_checksum(library: Path, tmp_path: Path) -> None:
     before = Elf.read(library)
     debug = tmp_path / "lib.so.debug"
     strip_symbols(library, debug)
@@ -123,7 +123,7 @@ def test_the_debug_file_has_what_left_and_is_named_by_its_checksum(library: Path
     }
 
 
-def test_a_second_time_there_is_nothing_to_do(library: Path, tmp_path: Path) -> None:
+def test_strip_is_idempotent(library: Path, tmp_path: Path) -> None:
     strip_symbols(library, tmp_path / "lib.debug")
     once = library.read_bytes()
     report = strip_symbols(library, tmp_path / "again.debug")
@@ -131,14 +131,14 @@ def test_a_second_time_there_is_nothing_to_do(library: Path, tmp_path: Path) -> 
     assert not (tmp_path / "again.debug").exists()
 
 
-def test_an_old_debug_link_gives_way(library: Path, tmp_path: Path) -> None:
+def test_strip_replaces_old_debug_link(library: Path, tmp_path: Path) -> None:
     library.write_bytes(with_sections(library.read_bytes(), (".gnu_debuglink", 1, 0, b"other.debug\0CRC!")))
     strip_symbols(library, tmp_path / "lib.debug")
     assert library.read_bytes().count(b"lib.debug") == 1
     assert b"other.debug" not in library.read_bytes()
 
 
-def test_loadable_bytes_behind_the_symbols_stay_in_place(library: Path) -> None:
+def test_strip_keeps_loaded_bytes_after_symbols(library: Path) -> None:
     # As patchelf leaves it: a segment at the end of the file.
     data = with_sections(library.read_bytes(), (".late", 1, 2, b"loaded late"))
     row = 64 + 2 * 56
@@ -163,19 +163,19 @@ def refusals(path: Path, tmp_path: Path, message: str) -> None:
     assert sorted(tmp_path.iterdir()) == files
 
 
-def test_a_section_that_refers_to_the_symbols_stops_it(library: Path, tmp_path: Path) -> None:
+def test_strip_refuses_section_that_refers_to_symbols(library: Path, tmp_path: Path) -> None:
     set_field(library, ".comment", 40, list(Elf.read(library).sections).index(".symtab"))
     refusals(library, tmp_path, "refers to its symbol table")
 
 
-def test_symbols_that_are_loaded_stop_it(library: Path, tmp_path: Path) -> None:
+def test_strip_refuses_loaded_symbols(library: Path, tmp_path: Path) -> None:
     data = bytearray(library.read_bytes())
     struct.pack_into("<Q", data, 64 + 32, Elf.read(library).sections[".symtab"].offset + 8)  # p_filesz of PT_LOAD
     library.write_bytes(data)
     refusals(library, tmp_path, "loads its section")
 
 
-def test_a_symbol_exported_from_a_debug_section_stops_it(library: Path, tmp_path: Path) -> None:
+def test_strip_refuses_export_from_debug_section(library: Path, tmp_path: Path) -> None:
     elf = Elf.read(library)
     data = bytearray(library.read_bytes())
     struct.pack_into("<H", data, elf.sections[".dynsym"].offset + 2 * 24 + 6, list(elf.sections).index(".debug_info"))
