@@ -1,1 +1,1 @@
-"""The corpus of the compile gate: JAX programs, the GPUs that they are compiled for, and expected failures."""
+"""Corpus of the compile gate: JAX programs, descriptions of GPUs and expected failures."""

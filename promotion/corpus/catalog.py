@@ -1,7 +1,6 @@
-"""The corpus of the compile gate: JAX programs, the GPUs that they are compiled for, and what is expected of each.
+"""Access to the corpus: programs, descriptions of GPUs and expectations.
 
-Everything here is data, or reads data: the programs are read as source, without jax; `child.py` is what runs them, in
-the Python of the wheels under test.
+Programs are read as source, without importing jax; `child.py` compiles them in the Python of the wheels under test.
 """
 
 from __future__ import annotations
@@ -20,61 +19,61 @@ from promotion.corpus.programs.declaration import DeclarationError, Program, dec
 FOLDER = Path(__file__).parent
 CHILD = FOLDER / "child.py"
 CORPORA = ("small", "full")
-"""small covers every group in about a quarter of the time; full holds small."""
+"""The small corpus covers every group in about a quarter of the time; the full one includes it."""
 
 _DATA = ("*.py", "*.toml", "programs/*.py", "specs/*.txtpb")
 
 
 def programs(corpus: str = "full", *, folder: Path = FOLDER / "programs") -> tuple[Program, ...]:
-    """The programs of a corpus, by name.
+    """Return the programs of a corpus in order of their names.
 
     Raises:
-        GateError: there is no such corpus, or a declaration is not understood.
+        GateError: the corpus is unknown, or a declaration is invalid.
     """
     if corpus not in CORPORA:
-        raise GateError(f"There is no corpus {corpus!r}.", hint=f"There are {' and '.join(CORPORA)}.")
+        raise GateError(f"Unknown corpus: {corpus!r}.", hint=f"Choose {' or '.join(CORPORA)}.")
     return tuple(program for program in _read(folder) if corpus == "full" or program.corpus == corpus)
 
 
 def expectation(program: str, jax_version: str, target: str, today: str) -> Expectation:
-    """What is expected of a program on a target under a version of jax.
+    """Return the expectation for a program on a target with a version of jax.
 
     Args:
         program: name, such as "linalg.svd".
         jax_version: such as "0.10.2".
         target: gfx target without features.
-        today: ISO 8601 date; an expectation that ends before it is expired.
+        today: ISO 8601 date that decides whether an expectation is expired.
 
     Raises:
-        GateError: expectations.toml is not understood, see `load_expectations`.
+        GateError: expectations.toml is invalid.
     """
     return find(_expectations(), program, jax_version, target, today)
 
 
 def spec(target: str) -> str:
-    """The text proto that describes a GPU to XLA (stream_executor.GpuTargetConfigProto).
+    """Return the description of a GPU for XLA (stream_executor.GpuTargetConfigProto, text format).
 
     Raises:
-        UnknownTargetError: the corpus has none for that target.
+        UnknownTargetError: the corpus has no description of the target.
     """
     found = specs().get(target)
     if found is None:
         raise UnknownTargetError(
-            f"XLA's compiler has no description of {target}.", hint=f"There are {', '.join(specs())}."
+            f"The corpus has no description of {target}.", hint=f"Choose from {', '.join(specs())}."
         )
     return found
 
 
 @cache
 def specs() -> Mapping[str, str]:
-    """Each target of XLA's allow-list -> its text proto."""
+    """Return target -> description for each target of XLA's allow-list."""
     return MappingProxyType(
         {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("specs/*.txtpb"))}
     )
 
 
 def digest(folder: Path = FOLDER) -> str:
-    """SHA-256 of all that decides what the corpus says of a wheel: programs, child, specs, expectations."""
+    """Return the SHA-256 of the corpus: programs, child, specs and expectations."""
     found = hashlib.sha256()
     for path in sorted(path for pattern in _DATA for path in folder.glob(pattern)):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -92,12 +91,12 @@ def _read(folder: Path) -> tuple[Program, ...]:
     try:
         found = [program for path in sorted(folder.glob("*.py")) for program in _declared(path)]
     except (DeclarationError, SyntaxError) as error:
-        raise GateError(f"A program of the corpus cannot be used: {error}", hint=f"Mend it in {folder}.") from error
+        raise GateError(f"A program of the corpus is invalid: {error}", hint=f"Fix it in {folder}.") from error
     return tuple(sorted(found, key=lambda program: program.name))
 
 
 def _declared(path: Path) -> Iterator[Program]:
-    """The programs that a module declares, as `declaration.program` would."""
+    """Yield the programs that a module declares, without importing it."""
     for node in ast.parse(path.read_text(encoding="utf-8"), path.name).body:
         for call in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
             if isinstance(node, ast.FunctionDef) and isinstance(call, ast.Call) and _is_program(call.func):
@@ -106,7 +105,7 @@ def _declared(path: Path) -> Iterator[Program]:
                     arguments = [ast.literal_eval(argument) for argument in call.args]
                     options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
                 except ValueError as error:
-                    raise DeclarationError(f"{name}: its declaration must be made of literals.") from error
+                    raise DeclarationError(f"{name}: its declaration must consist of literals.") from error
                 yield declare(name, (ast.get_docstring(node) or "").partition("\n")[0], *arguments, **options)
 
 

@@ -1,10 +1,9 @@
-"""Compiles programs of the corpus for one gfx target, ahead of time; runs in the Python of the wheels under test.
+"""Compile programs of the corpus for one gfx target ahead of time, in the Python of the wheels under test.
 
     python child.py REQUEST.json
 
-REQUEST is {"target": "gfx942", "spec": TEXT PROTO, "programs": [NAME, ...], "out": FOLDER}. Each thing that happens
-is one line of JSON in FOLDER/results.jsonl, written before the next one is begun, so that whoever reads it knows what
-was going on when the process died:
+REQUEST is {"target": "gfx942", "spec": TEXT PROTO, "programs": [NAME, ...], "out": FOLDER}. Each event is one line of
+JSON in FOLDER/results.jsonl, written before the next step starts, so that it shows the running program after a crash:
 
     {"event": "ready", "jax": VERSION, "device_kind": NAME, "seconds": 0.8}
     {"event": "start", "program": NAME}
@@ -12,10 +11,10 @@ was going on when the process died:
      "code_objects": [FILE in FOLDER, ...], "stats": {...}}        or "outcome": "failed", "error": TYPE: TEXT
     {"event": "done"}
 
-It exits with 3 before "ready" when jax or the plugin cannot be used: {"event": "unusable", "error": ...}.
+If jax or the plugin cannot be used, it writes {"event": "unusable", "error": ...} and exits with status 3.
 
-Nothing here needs a GPU: XLA compiles for the target that the spec describes (jax.experimental.topologies), with the
-compiler and the linker that the wheel carries. Needs jax and the standard library only.
+No GPU is needed: XLA compiles for the target that the spec describes (jax.experimental.topologies), with the compiler
+and the linker in the wheel. Needs jax and the standard library only.
 """
 
 from __future__ import annotations
@@ -35,42 +34,42 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PACKAGE = "rocm_corpus"
 FLAGS: set[str] = set()
-"""Options that some program has switched on."""
+"""Options of jax that a program has enabled."""
 
 
 def main(request: dict[str, Any]) -> int:
-    """Carry out a request; gives the exit status."""
+    """Execute a request and return the exit status."""
     out = Path(request["out"])
     out.mkdir(parents=True, exist_ok=True)
     with (out / "results.jsonl").open("a", encoding="utf-8") as file:
 
-        def tell(event: str, **facts: Any) -> None:  # noqa: ANN401 - JSON
-            file.write(json.dumps({"event": event, **facts}) + "\n")
+        def write_event(event: str, **fields: Any) -> None:  # noqa: ANN401 - JSON
+            file.write(json.dumps({"event": event, **fields}) + "\n")
             file.flush()
 
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             programs = load_programs()
             devices = Devices(request["target"], request["spec"])
-            kind, version = devices.start()
+            device_kind, version = devices.start()
         except Exception as error:
-            tell("unusable", error=sentence(error))
+            write_event("unusable", error=error_text(error))
             return 3
-        tell("ready", jax=version, device_kind=kind, seconds=round(time.monotonic() - begun, 3))
+        write_event("ready", jax=version, device_kind=device_kind, seconds=round(time.monotonic() - started, 3))
         for name in request["programs"]:
-            tell("start", program=name)
-            begun = time.monotonic()
+            write_event("start", program=name)
+            started = time.monotonic()
             try:
-                facts = {"outcome": "compiled", "error": "", **compile_one(*programs[name], devices, out)}
+                fields = {"outcome": "compiled", "error": "", **compile_one(*programs[name], devices, out)}
             except Exception as error:
-                facts = {"outcome": "failed", "error": sentence(error), "code_objects": [], "stats": {}}
-            tell("end", program=name, seconds=round(time.monotonic() - begun, 3), **facts)
-        tell("done")
+                fields = {"outcome": "failed", "error": error_text(error), "code_objects": [], "stats": {}}
+            write_event("end", program=name, seconds=round(time.monotonic() - started, 3), **fields)
+        write_event("done")
     return 0
 
 
-def sentence(error: BaseException) -> str:
-    """What went wrong, without the stack and the advice that jax appends."""
+def error_text(error: BaseException) -> str:
+    """Format an exception without the stack and the advice that jax appends."""
     text = f"{type(error).__name__}: {error}"
     for marker in ("Suspected Python Code Location:", "\n--------------------\n"):
         text = text.partition(marker)[0].rstrip()
@@ -78,55 +77,55 @@ def sentence(error: BaseException) -> str:
 
 
 def load_programs() -> dict[str, tuple[Any, Callable[..., Any]]]:
-    """Import every module of programs; gives declaration and function by name.
+    """Import all modules of programs and return declaration and function by name.
 
-    They are imported under a package name of their own, so that nothing of this project has to be importable.
+    They are imported below an artificial package, so that this project need not be importable.
     """
     package = ModuleType(PACKAGE)
     package.__path__ = [str(HERE)]
     sys.modules[PACKAGE] = package
     for path in sorted((HERE / "programs").glob("[!_]*.py")):
-        part(f"programs.{path.stem}")
-    registry: dict[str, tuple[Any, Callable[..., Any]]] = part("programs.declaration").REGISTRY
+        corpus_module(f"programs.{path.stem}")
+    registry: dict[str, tuple[Any, Callable[..., Any]]] = corpus_module("programs.declaration").REGISTRY
     return registry
 
 
-def part(name: str) -> Any:  # noqa: ANN401 - a module
-    """A module of the corpus."""
+def corpus_module(name: str) -> Any:  # noqa: ANN401 - a module
+    """Import a module of the corpus."""
     return importlib.import_module(f"{PACKAGE}.{name}")
 
 
 class Devices:
-    """GPUs that only the compiler knows: 1 and 8 of the kind that a spec describes."""
+    """Compile-only devices of the device_kind that a spec describes, 1 or 8 of them."""
 
     def __init__(self, target: str, spec: str) -> None:
         self.target, self.spec = target, spec
         self.meshes: dict[int, Any] = {}
 
     def start(self) -> tuple[str, str]:
-        """Load the plugin; gives the kind of the devices and jax's version."""
+        """Load the plugin and return the device_kind of the devices and jax's version."""
         import jax
         from jax._src import hardware_utils
 
-        # The upstream loader does nothing on a machine without a GPU; ours asks for none as long as jax is on the CPU.
+        # The upstream loader does nothing on a machine without a GPU; ours needs none while jax runs on the CPU.
         hardware_utils.num_available_amd_gpus = lambda stop_at=None: 1  # noqa: ARG005
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_enable_compilation_cache", False)
         return str(self.mesh(1).devices.flat[0].device_kind), str(jax.__version__)
 
     def mesh(self, count: int) -> Any:  # noqa: ANN401 - jax is not imported here
-        """A mesh of that many devices, with the axes of declaration.MESH (all of size 1 for a single device)."""
+        """Return a mesh of that many devices with the axes of declaration.MESH (size 1 for a single device)."""
         from jax.experimental import topologies
 
         if count not in self.meshes:
             topology = topologies.get_topology_desc(platform="rocm", target_config=self.spec, topology=f"1x1x{count}")
-            axes = part("programs.declaration").MESH
+            axes = corpus_module("programs.declaration").MESH
             shape = tuple(axes.values()) if count > 1 else (1,) * len(axes)
             self.meshes[count] = topologies.make_mesh(topology, shape, tuple(axes))
         return self.meshes[count]
 
-    def told_to_pallas(self) -> AbstractContextManager[Any]:
-        """Since jax 0.12 Pallas asks the mesh that is set which architecture it writes for, or else a real device."""
+    def pallas_mesh(self) -> AbstractContextManager[Any]:
+        """Set the mesh from which Pallas reads the architecture since jax 0.12, instead of a real device."""
         from jax import sharding
 
         if not hasattr(sharding, "AbstractDevice"):
@@ -137,7 +136,7 @@ class Devices:
 
 
 def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, out: Path) -> dict[str, Any]:  # noqa: ANN401
-    """Compile one program; gives the names of its code objects, written to `out`, and what else is cheap to know."""
+    """Compile one program, write its code objects to `out`, and return their names and statistics."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -152,22 +151,22 @@ def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, o
         for argument in declared.arguments
     ]
     jitted = jax.jit(functools.partial(function, mesh) if declared.devices > 1 else function)
-    begun, spent = time.monotonic(), time.process_time()
-    with devices.told_to_pallas() if "pallas" in declared.needs else nullcontext():
+    started, cpu_seconds = time.monotonic(), time.process_time()
+    with devices.pallas_mesh() if "pallas" in declared.needs else nullcontext():
         lowered = jitted.lower(*arguments)
     lowered_at = time.monotonic()
     compiled = lowered.compile()
-    compiled_at, spent = time.monotonic(), time.process_time() - spent
+    compiled_at, cpu_seconds = time.monotonic(), time.process_time() - cpu_seconds
     blob = compiled.runtime_executable().serialize()
     files = []
-    for number, code in enumerate(part("executable").code_objects(blob)):
+    for number, code in enumerate(corpus_module("executable").code_objects(blob)):
         files.append(f"{declared.name}.{number}.hsaco")
         (out / files[-1]).write_bytes(code)
     memory = compiled.memory_analysis()
     stats = {
-        "lower_seconds": round(lowered_at - begun, 3),
+        "lower_seconds": round(lowered_at - started, 3),
         "compile_seconds": round(compiled_at - lowered_at, 3),
-        "cpu_seconds": round(spent, 3),
+        "cpu_seconds": round(cpu_seconds, 3),
         "executable_bytes": len(blob),
         "argument_bytes": memory.argument_size_in_bytes,
         "output_bytes": memory.output_size_in_bytes,
@@ -178,7 +177,7 @@ def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, o
 
 
 def set_flags(wanted: tuple[str, ...], x64: bool) -> None:
-    """Switch jax's options to what a program asks for, whatever the one before it asked for."""
+    """Set jax's options for a program, and reset those of earlier programs."""
     import jax
 
     FLAGS.update(wanted)

@@ -1,8 +1,7 @@
-"""The GPU code inside a serialised XLA executable; standard library only, since the child process uses it.
+"""GPU code in a serialised XLA executable; standard library only, since the child process imports it.
 
-An executable holds a Riegeli/records file, whose records may be such a file again (jaxlib 0.12); before jaxlib 0.10
-it is one protocol buffer. In the end each code object lies there as the ELF file that the GPU's loader gets, so the
-records are unpacked and searched.
+An executable contains a Riegeli/records file, whose records may contain another one (jaxlib 0.12); before jaxlib 0.10
+it is one protocol buffer. Each code object is stored as a complete ELF file, so the records are unpacked and searched.
 
 Source of the formats: "Riegeli/records file format specification" (google/riegeli, doc/riegeli_records_file_format.md)
 and "Snappy compressed format description" (google/snappy, format_description.txt).
@@ -20,7 +19,7 @@ SIGNATURE = bytes.fromhex(
     "83af70d10d884a3f0000000000000000400000000000000091bac23c9287e1a9"
     "0000000000000000e19f13c0e9b1c37273000000000000000000000000000000"
 )
-"""How every Riegeli/records file begins: the header of its first block and an empty chunk."""
+"""Beginning of every Riegeli/records file: the header of its first block and an empty chunk."""
 BLOCK, BLOCK_HEADER, CHUNK_HEADER = 65536, 24, 40
 CHUNKS = b"smprt"
 """Types of chunks: signature, metadata, padding, simple, transposed."""
@@ -28,14 +27,14 @@ SIMPLE, UNCOMPRESSED, SNAPPY = ord("r"), 0, ord("s")
 
 
 class ExecutableError(ValueError):
-    """A serialised executable that is not understood."""
+    """A serialised executable of an unknown form."""
 
 
 def code_objects(executable: bytes) -> list[bytes]:
-    """The AMDGPU ELF files inside a serialised executable, in their order there.
+    """Return the AMDGPU ELF files in a serialised executable, in order.
 
     Raises:
-        ExecutableError: it is compressed in a way that is not known here, or damaged.
+        ExecutableError: the executable is damaged, or its compression is unknown.
     """
     try:
         while (start := executable.find(SIGNATURE)) >= 0:
@@ -64,7 +63,7 @@ def _elfs(data: bytes) -> Iterator[bytes]:
 
 
 def _records(file: bytes) -> Iterator[bytes]:
-    """What the chunks of a Riegeli/records file hold, decompressed; what follows the file is passed over."""
+    """Yield the decompressed chunks of a Riegeli/records file; data after the file is ignored."""
     stream = b"".join(file[at + BLOCK_HEADER : at + BLOCK] for at in range(0, len(file), BLOCK))
     at = 0
     while at + CHUNK_HEADER <= len(stream):
@@ -91,7 +90,7 @@ def _decompress(kind: int, data: bytes) -> bytes:
 
 
 def snappy(data: bytes, size: int) -> bytes:
-    """Decompress a Snappy buffer whose length is known to be `size`."""
+    """Decompress a Snappy buffer of `size` bytes."""
     expected, at = _varint(data, 0)
     out = bytearray()
     while at < len(data):
@@ -120,7 +119,7 @@ def snappy(data: bytes, size: int) -> bytes:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of LEB128 and where it ends."""
+    """Return a LEB128 number and the position after it."""
     value = shift = 0
     while data[at] & 0x80:
         value |= (data[at] & 0x7F) << shift

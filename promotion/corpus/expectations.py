@@ -1,4 +1,4 @@
-"""What is expected of the programs of the corpus: that they compile, unless `expectations.toml` says otherwise."""
+"""Expectations for the programs of the corpus: all compile, except those in `expectations.toml`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEYS = {"programs", "targets", "jax", "kind", "error", "reason", "owner", "expi
 
 
 class ExpectationKind(enum.StrEnum):
-    """What becomes of a program."""
+    """Expected result of a program."""
 
     COMPILES = "compiles"
     FAILS = "fails"
@@ -32,16 +32,16 @@ class ExpectationKind(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expectation:
-    """One entry of `expectations.toml`, or that there is none.
+    """One entry of `expectations.toml`, or the default without one.
 
     Attributes:
         programs, targets: patterns; `*` stands for any characters.
-        jax: versions of jax that it holds for (PEP 440 specifiers).
-        error: what the error has to contain, so that another failure of the same program is still one.
-        reason: why, in one sentence.
-        owner: who has to mend it.
-        expires: ISO 8601 date of the last day that it holds without somebody looking at it again.
-        expired: that day has passed.
+        jax: versions of jax (PEP 440 specifiers).
+        error: text that the error must contain; any other failure is an error.
+        reason: reason in one sentence.
+        owner: project that can fix it.
+        expires: ISO 8601 date of its last day.
+        expired: whether that day has passed.
     """
 
     programs: tuple[str, ...] = ("*",)
@@ -55,11 +55,11 @@ class Expectation:
     expired: bool = False
 
     def is_for(self, jax_version: str) -> bool:
-        """Whether it is about a version of jax."""
+        """Report whether the entry applies to a version of jax."""
         return SpecifierSet(self.jax).contains(jax_version, prereleases=True)
 
     def covered(self, programs: Iterable[str], targets: Iterable[str]) -> frozenset[tuple[str, str]]:
-        """Which of these programs it is about, on which of these targets."""
+        """Return the pairs of program and target that the entry applies to."""
         return frozenset(
             (program, target)
             for program in programs
@@ -73,7 +73,7 @@ COMPILES = Expectation()
 
 
 def find(known: Iterable[Expectation], program: str, jax_version: str, target: str, today: str) -> Expectation:
-    """The expectation that holds; `COMPILES` where no entry does."""
+    """Return the expectation that applies; `COMPILES` without an entry."""
     for entry in known:
         if entry.covered([program], [target]) and entry.is_for(jax_version):
             return replace(entry, expired=today > entry.expires)
@@ -94,7 +94,7 @@ def load_expectations(file: Path = FILE, *, programs: Sequence[str]) -> tuple[Ex
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise GateError(f"{file} cannot be read: {error}.", hint="Mend it.") from error
+        raise GateError(f"Cannot read {file}: {error}.", hint="Fix the file.") from error
     problems = [] if data.get("schema") == _SCHEMA else [f"schema is not {_SCHEMA}"]
     problems += [f"unknown key {key!r}" for key in data.keys() - {"schema", "expectation"}]
     entries: list[Expectation] = []
@@ -110,16 +110,16 @@ def load_expectations(file: Path = FILE, *, programs: Sequence[str]) -> tuple[Ex
     problems += _overlaps(entries, programs)
     if problems:
         text = "; ".join(problems)
-        raise GateError(f"{file.name} cannot be used: {text}.", hint="Its first lines say what it may hold.")
+        raise GateError(f"Cannot load {file.name}: {text}.", hint="Its first lines document the fields.")
     return tuple(entries)
 
 
 def _problems(item: Mapping[str, Any], programs: Sequence[str]) -> Iterator[str]:
-    """What is wrong with an entry."""
+    """Yield the problems of an entry."""
     needs_error = item.get("kind") == ExpectationKind.FAILS
     wanted = _KEYS if needs_error else _KEYS - {"error"}
     yield from (f"{key} is missing" for key in sorted(wanted - item.keys()))
-    yield from (f"{key} is not known here" for key in sorted(item.keys() - wanted))
+    yield from (f"{key} is unknown" for key in sorted(item.keys() - wanted))
     if item.get("kind") not in (None, ExpectationKind.FAILS, ExpectationKind.NEEDS_DEVICE):
         yield f"kind is {item['kind']!r}, neither 'fails' nor 'needs-device'"
     for key, names in (("programs", programs), ("targets", lists()["compiler-supported"])):
@@ -141,19 +141,19 @@ def _bad_patterns(key: str, patterns: object, names: Sequence[str]) -> Iterator[
         return
     for pattern in patterns:
         if not isinstance(pattern, str) or not any(fnmatchcase(name, pattern) for name in names):
-            yield f"{pattern!r} fits none of the {key}"
+            yield f"{pattern!r} matches none of the {key}"
 
 
 def _overlaps(entries: Sequence[Expectation], programs: Sequence[str]) -> Iterator[str]:
-    """Pairs of entries of which it is not clear which one holds."""
+    """Yield pairs of entries that apply to the same program, target and version."""
     numbered = [
         (number, entry, entry.covered(programs, lists()["compiler-supported"]))
         for number, entry in enumerate(entries, 1)
     ]
     for (i, first, ours), (j, second, theirs) in itertools.combinations(numbered, 2):
-        # Two ranges of versions that overlap do so at a version where one of them begins or ends.
+        # Overlapping ranges of versions share a version at which one of them begins or ends.
         ends = [end.version.removesuffix(".*") for end in (*SpecifierSet(first.jax), *SpecifierSet(second.jax))]
         version = next((end for end in ends if first.is_for(end) and second.is_for(end)), None)
         if ours & theirs and version:
             program, target = min(ours & theirs)
-            yield f"entries {i} and {j} both hold for {program} on {target} with jax {version}"
+            yield f"entries {i} and {j} both apply to {program} on {target} with jax {version}"

@@ -1,7 +1,7 @@
-"""How a program of the corpus is declared; standard library only, since the child process uses it too.
+"""Declarations of the corpus' programs; standard library only, since the child process imports it.
 
-A program is a function of jax arrays under `@program(...)`. The decorator takes literals alone, so that the parent
-reads the declarations from the source, without jax, and the child gets the same ones by importing it.
+A program is a function of jax arrays with the decorator `@program(...)`, whose arguments are literals: the parent reads
+them from the source, without jax, and the child by importing the module.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ DTYPES: Mapping[str, str] = {
     "c64": "complex64",
     "c128": "complex128",
 }
-"""XLA's names of element types -> those of jax.numpy."""
+"""XLA's name of an element type -> name in jax.numpy."""
 
 MESH: Mapping[str, int] = {"data": 2, "model": 4}
-"""Axes of the mesh that a program on 8 devices gets."""
+"""Axes of the mesh of a program on 8 devices."""
 
 FEATURES = frozenset({"f64", "fp8", "int4", "pallas", "ffi", "collectives"})
-"""What a program may say that it needs; people and reports group by it."""
+"""Features that a program may declare, by which reports group programs."""
 
 MATRIX_INSTRUCTIONS: Mapping[str, str] = {"mfma": "v_mfma_", "wmma": "v_wmma_"}
 
@@ -50,17 +50,17 @@ _ARGUMENT = re.compile(r"(\w+)\[([\d,]*)\](?:@([\w|,-]+))?")
 
 
 class DeclarationError(ValueError):
-    """A declaration that is not understood; the message names the program and what is wrong."""
+    """An invalid declaration of a program."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a program, as XLA writes it: `bf16[8,128]`, or `f32[8,16]@data,-` when it is sharded.
+    """One argument of a program in XLA's notation: `bf16[8,128]`, or `f32[8,16]@data,-` when it is sharded.
 
     Attributes:
-        dtype: jax.numpy's name.
-        axes: for each dimension the mesh axes that split it (`data|model` is both), or none; empty when the argument
-            is the same on every device.
+        dtype: name in jax.numpy.
+        axes: mesh axes that split each dimension (`data|model` is both); empty when every device has the whole
+            argument.
     """
 
     dtype: str
@@ -69,7 +69,7 @@ class Argument:
 
     @classmethod
     def parse(cls, text: str) -> Argument:
-        """Read one; ValueError says what is wrong with it."""
+        """Parse an argument; raises ValueError."""
         match = _ARGUMENT.fullmatch(text)
         if match is None or match[1] not in DTYPES:
             raise ValueError(f"{text!r} is not an argument such as 'bf16[8,128]' or 'f32[8,16]@data,-'")
@@ -82,16 +82,16 @@ class Argument:
 
 @dataclass(frozen=True)
 class Program:
-    """What is known of a program without running it.
+    """Declaration of a program.
 
     Attributes:
         name: "group.name".
-        corpus: the smallest corpus that it belongs to, "small" or "full"; full holds small.
-        devices: 1, or 8 for a program that gets the mesh as its first argument.
-        needs: features, of FEATURES.
-        matrix_cores: instruction families ("mfma" on CDNA, "wmma" on RDNA 3 and later) of which at least one
-            instruction must be in the code that comes out.
-        flags: names of options of jax.config that are switched on for it.
+        corpus: the smallest corpus that includes it, "small" or "full".
+        devices: 1, or 8 for a program whose first argument is the mesh.
+        needs: features, see FEATURES.
+        matrix_cores: instruction families ("mfma" on CDNA, "wmma" on RDNA 3 and later) that its code must contain on
+            targets with them.
+        flags: options of jax.config that are enabled for it.
         summary: first line of its docstring.
     """
 
@@ -106,20 +106,20 @@ class Program:
 
     @property
     def group(self) -> str:
-        """What it belongs to, such as linalg."""
+        """Return the group, such as linalg."""
         return self.name.split(".")[0]
 
     @property
     def x64(self) -> bool:
-        """Whether jax must be told to keep 64-bit types."""
+        """Report whether 64-bit types must be enabled."""
         return any(argument.dtype in ("int64", "uint64", "float64", "complex128") for argument in self.arguments)
 
 
 def declare(name: str, summary: str, *arguments: str, **options: Any) -> Program:  # noqa: ANN401 - what was written
-    """Make a Program of what stands in the decorator.
+    """Create a Program from the arguments of the decorator.
 
     Raises:
-        DeclarationError: an option that does not exist, or a value that it cannot have.
+        DeclarationError: an option or a value is invalid.
     """
     try:
         declared = Program(name, tuple(map(Argument.parse, arguments)), summary=summary, **options)
@@ -128,10 +128,10 @@ def declare(name: str, summary: str, *arguments: str, **options: Any) -> Program
     for good, problem in (
         (declared.corpus in ("small", "full"), "corpus must be 'small' or 'full'"),
         (declared.devices in (1, 8), "devices must be 1 or 8"),
-        (declared.devices == 8 or not any(a.axes for a in declared.arguments), "one device has no mesh axes"),
+        (declared.devices == 8 or not any(a.axes for a in declared.arguments), "mesh axes need 8 devices"),
         (FEATURES.issuperset(declared.needs), f"needs may be {', '.join(sorted(FEATURES))}"),
         (MATRIX_INSTRUCTIONS.keys() >= set(declared.matrix_cores), "matrix_cores may be 'mfma' and 'wmma'"),
-        (bool(summary), "it has no docstring"),
+        (bool(summary), "the docstring is missing"),
     ):
         if not good:
             raise DeclarationError(f"{name}: {problem}.")
@@ -139,11 +139,11 @@ def declare(name: str, summary: str, *arguments: str, **options: Any) -> Program
 
 
 REGISTRY: dict[str, tuple[Program, Callable[..., Any]]] = {}
-"""Programs whose module has been imported, by name."""
+"""Programs of imported modules by name."""
 
 
 def program(*arguments: str, **options: Any) -> Callable[[Function], Function]:  # noqa: ANN401 - see `declare`
-    """Declare the function below as a program of the corpus; its module is the group.
+    """Declare the decorated function as a program of the corpus; its module is the group.
 
     Args:
         arguments: see `Argument.parse`.
@@ -160,5 +160,5 @@ def program(*arguments: str, **options: Any) -> Callable[[Function], Function]: 
 
 
 def program_name(module: str, function: str) -> str:
-    """Name of a program: its module's last part and the function."""
+    """Return the name of a program: the last part of its module, and the function."""
     return f"{module.rpartition('.')[2]}.{function}"

@@ -59,7 +59,7 @@ def hybrid_eig(a: Array) -> tuple[Array, Array]:
 def tridiagonal_and_update(
     low: Array, diagonal: Array, up: Array, b: Array, factor: Array, change: Array
 ) -> tuple[Array, Array]:
-    """A tridiagonal system (_sparse) and a rank-one update of a Cholesky factor (_linalg)."""
+    """Solve a tridiagonal system (_sparse) and update a Cholesky factor by rank one (_linalg)."""
     return linalg.tridiagonal_solve(low, diagonal, up, b), linalg.cholesky_update(factor, change)
 
 
@@ -72,14 +72,14 @@ def call_handlers(names: tuple[str, ...], x: Array) -> Array:
 
 @program("f32[32]", corpus="small", needs=("ffi",))
 def handlers_sparse(x: Array) -> Array:
-    """The handlers of _sparse are registered."""
+    """Call the handlers of _sparse."""
     kinds = ("todense", "fromdense", "matvec", "matmat")
     return call_handlers(tuple(f"hipsparse_{form}_{kind}_ffi" for form in ("csr", "coo") for kind in kinds), x)
 
 
 @program("f32[32]", corpus="small", needs=("ffi",))
 def handlers_rnn(x: Array) -> Array:
-    """The handlers of _rnn are registered."""
+    """Call the handlers of _rnn."""
     return call_handlers(("hipdnn_rnn_ffi", "hipdnn_rnn_bwd_ffi"), x)
 
 
@@ -91,6 +91,6 @@ def handlers_rest(x: Array) -> Array:
 
 @program("f32[32]", needs=("ffi",))
 def python_callback(x: Array) -> Array:
-    """A call back into Python on the host (rocm_plugin_extension)."""
+    """Call back into Python on the host (rocm_plugin_extension)."""
     result: Array = jax.pure_callback(lambda value: value, jax.ShapeDtypeStruct((32,), jnp.float32), x)
     return result

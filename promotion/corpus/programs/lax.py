@@ -10,7 +10,7 @@ from .declaration import program
 
 @program("f32[256,256]", "f32[256,256]", "f32[256,256]", corpus="small")
 def fused_chain(x: Array, y: Array, z: Array) -> Array:
-    """A long chain of elementwise primitives that ends in a reduction."""
+    """Run a long chain of elementwise primitives that ends in a reduction."""
     value = lax.fma(x, y, z) if hasattr(lax, "fma") else x * y + z
     return lax.reduce_max(lax.rsqrt(lax.abs(value) + 1.0) * lax.logistic(value) - lax.erf(z), (1,))
 
@@ -29,19 +29,19 @@ def dot_general_f16(x: Array, y: Array) -> Array:
 
 @program("f32[8,32,32,16]", "f32[3,3,16,32]", corpus="small")
 def convolution(x: Array, w: Array) -> Array:
-    """A 2D convolution, NHWC, with a bias-like epilogue."""
+    """Compute a 2D convolution, NHWC, with an epilogue that adds a bias."""
     return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) + 1.0
 
 
 @program("f16[4,16,28,28]", "f16[32,4,3,3]")
 def convolution_grouped(x: Array, w: Array) -> Array:
-    """A strided 2D convolution in groups, NCHW, half precision."""
+    """Compute a strided 2D convolution in groups, NCHW, half precision."""
     return lax.conv_general_dilated(x, w, (2, 2), "SAME", feature_group_count=4)
 
 
 @program("f32[16,4096]")
 def top_k(x: Array) -> tuple[Array, Array]:
-    """The largest few of each row."""
+    """Select the largest elements of each row."""
     values, indices = lax.top_k(x, 8)
     return values, indices
 
@@ -76,7 +76,7 @@ def control_flow(x: Array, branch: Array) -> Array:
 
 @program("f32[1024,16]")
 def associative_scan(x: Array) -> Array:
-    """A parallel prefix of affine maps, as in state-space models."""
+    """Compute a parallel prefix of affine maps, as in state-space models."""
 
     def combine(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
         return a[0] * b[0], a[1] * b[0] + b[1]
@@ -98,5 +98,5 @@ def dynamic_slices(x: Array) -> Array:
 
 @program("bf16[256,64]", "bf16[8,64,32]", "s32[8]")
 def ragged_dot(x: Array, experts: Array, sizes: Array) -> Array:
-    """Grouped matrix product, as in a mixture of experts; on CDNA 3 a call of hipBLASLt."""
+    """Multiply grouped matrices, as in a mixture of experts; on CDNA 3 a call of hipBLASLt."""
     return lax.ragged_dot(x, experts, sizes)

@@ -10,7 +10,7 @@ from .declaration import program
 
 @program("f32[64,64]", "f32[64,8]", corpus="small", needs=("ffi",))
 def solve(a: Array, b: Array) -> Array:
-    """A linear system by LU decomposition."""
+    """Solve a linear system by LU decomposition."""
     return jnp.linalg.solve(a, b)
 
 
@@ -43,7 +43,7 @@ def eigh(a: Array) -> tuple[Array, Array]:
 
 @program("f64[32,32]", needs=("ffi", "f64"))
 def determinant_f64(a: Array) -> tuple[Array, Array, Array]:
-    """Determinant, inverse and rank in double precision."""
+    """Compute determinant, inverse and rank in double precision."""
     return jnp.linalg.det(a), jnp.linalg.inv(a), jnp.linalg.matrix_rank(a)
 
 

@@ -22,7 +22,7 @@ def integers(x: Array, y: Array) -> tuple[Array, Array, Array]:
 
 @program("f32[256,1024]", corpus="small")
 def reductions(x: Array) -> tuple[Array, ...]:
-    """Sums, means, variances, extrema and their places, along rows and columns."""
+    """Compute sums, means, variances and extrema along rows and columns."""
     return x.sum(0), x.mean(1), x.var(), x.max(1), x.argmin(0), jnp.prod(x, 1), jnp.any(x > 3, 1), jnp.median(x[0])
 
 

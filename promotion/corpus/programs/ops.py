@@ -11,12 +11,12 @@ from .declaration import program
 
 @program("f32[1024,8]", "s32[1024]", corpus="small")
 def segments(x: Array, owners: Array) -> tuple[Array, Array]:
-    """Sums and maxima of segments, which scatter with atomics."""
+    """Compute sums and maxima of segments, which scatter with atomics."""
     return jax.ops.segment_sum(x, owners, 32), jax.ops.segment_max(x, owners, 32)
 
 
 @program("f32[128]", "f32[16,16]")
 def tree(x: Array, y: Array) -> Array:
-    """A tree of arrays mapped and reduced, with types promoted."""
+    """Map and reduce a tree of arrays, with promoted types."""
     parameters = {"x": x.astype(jnp.bfloat16), "y": [y, y * 2]}
     return jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32)), parameters))

@@ -14,7 +14,7 @@ from .declaration import program
 
 
 def call(kernel: Any, shape: tuple[int, ...], dtype: Any, **options: Any) -> Any:  # noqa: ANN401 - jax has no types
-    """A pallas_call that goes to Triton."""
+    """Call a Pallas kernel that is lowered to Triton."""
     out = jax.ShapeDtypeStruct(shape, dtype)
     return pl.pallas_call(kernel, out_shape=out, compiler_params=plgpu.CompilerParams(num_warps=4), **options)
 
@@ -49,7 +49,7 @@ def matmul(x: Array, y: Array) -> Array:
 
 @program("f32[64,512]", needs=("pallas",))
 def softmax(x: Array) -> Array:
-    """A row at a time: reductions inside of a kernel."""
+    """Reduce each row inside a kernel."""
 
     def kernel(x_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
         row = x_ref[...]
@@ -62,7 +62,7 @@ def softmax(x: Array) -> Array:
 
 @program("f32[1024]", needs=("pallas",))
 def masked_load(x: Array) -> Array:
-    """Loads and stores under a mask, with a value for what is masked out."""
+    """Load and store under a mask, with a value for masked elements."""
 
     def kernel(x_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
         where = pl.program_id(0) * 128 + jnp.arange(128)

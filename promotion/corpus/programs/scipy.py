@@ -15,7 +15,7 @@ from .declaration import program
 
 @program("f32[256]", "f32[256]", corpus="small")
 def special(x: Array, y: Array) -> tuple[Array, ...]:
-    """Special functions: error, gamma, Bessel, logarithms of sums."""
+    """Compute special functions: error, gamma, Bessel, logarithms of sums."""
     positive = jnp.abs(x) + 0.5
     return (
         jsp.special.erfinv(jnp.tanh(x)),

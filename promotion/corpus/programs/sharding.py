@@ -46,7 +46,7 @@ def reduce_scatter(mesh: Mesh, x: Array) -> Array:
 
 @program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
 def all_to_all(mesh: Mesh, x: Array) -> Array:
-    """The split moves from one dimension to the other (all_to_all)."""
+    """Move the split from one dimension to another (all_to_all)."""
 
     def local(block: Array) -> Array:
         return lax.all_to_all(block, BOTH, split_axis=1, concat_axis=0, tiled=True)
@@ -66,7 +66,7 @@ def collective_permute(mesh: Mesh, x: Array) -> Array:
 
 @program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
 def collective_broadcast(mesh: Mesh, x: Array) -> Array:
-    """The first device of an axis sends to the others (pbroadcast)."""
+    """Broadcast from the first device of an axis (pbroadcast)."""
 
     def local(block: Array) -> Array:
         return lax.pbroadcast(block, ("model",), 0)
@@ -79,7 +79,7 @@ def collective_broadcast(mesh: Mesh, x: Array) -> Array:
     corpus="small", devices=8, needs=("collectives",), matrix_cores=("mfma", "wmma"),
 )  # fmt: skip
 def tensor_parallel(mesh: Mesh, x: Array, up: Array, down: Array) -> Array:
-    """A feed-forward network whose weights the partitioner splits by columns, then by rows."""
+    """Apply a feed-forward network whose weights the partitioner splits by columns, then by rows."""
     y = jax.nn.relu(x @ up) @ down
     return lax.with_sharding_constraint(y, NamedSharding(mesh, P("data", None)))
 
@@ -96,5 +96,5 @@ def data_parallel(mesh: Mesh, x: Array, w: Array, y: Array) -> Array:
 
 @program("f32[128,64]@data,model", devices=8, needs=("collectives",))
 def reshard(mesh: Mesh, x: Array) -> Array:
-    """A transposition under another layout, which the partitioner turns into collectives of its choice."""
+    """Transpose to another layout, for which the partitioner chooses collectives."""
     return lax.with_sharding_constraint(jnp.sort(x, axis=0).T, NamedSharding(mesh, P("data", "model")))

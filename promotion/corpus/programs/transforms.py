@@ -23,13 +23,13 @@ def grad(up: Array, down: Array, x: Array) -> tuple[Array, Array]:
 
 @program("f32[8,32,64]", "f32[8,64,32]")
 def vmap(x: Array, y: Array) -> Array:
-    """A batch of functions, each of which has a loop."""
+    """Map a function with a loop over a batch."""
     return jax.vmap(lambda a, b: lax.fori_loop(0, 3, lambda _, v: jnp.tanh(v @ b @ a), a))(x, y)
 
 
 @program("f32[32,16,64]", "f32[64,64]", "f32[16,64]")
 def scan(xs: Array, w: Array, h: Array) -> tuple[Array, Array]:
-    """A recurrent network over time, and what it leaves at each step."""
+    """Run a recurrent network over time and return its state at each step."""
 
     def step(state: Array, x: Array) -> tuple[Array, Array]:
         state = jnp.tanh(state @ w + x)
@@ -61,7 +61,7 @@ def jacobians(x: Array, v: Array) -> tuple[Array, ...]:
 
 @program("f32[64]")
 def custom_rules(x: Array) -> Array:
-    """A function with a gradient of its own."""
+    """Differentiate a function with a custom gradient."""
     clipped = jax.custom_vjp(lambda value: jnp.clip(value, -1, 1))
     clipped.defvjp(lambda value: (clipped(value), value), lambda value, g: (g * jnp.exp(-(value**2)),))
     return jax.grad(lambda value: jnp.sum(clipped(value) ** 3))(x)
@@ -72,7 +72,7 @@ def custom_rules(x: Array) -> Array:
     matrix_cores=("mfma", "wmma"),
 )  # fmt: skip
 def training_step(x: Array, up: Array, down: Array, slow_up: Array, slow_down: Array) -> tuple[Array, ...]:
-    """A step with momentum in mixed precision, arguments donated in spirit: everything comes back updated."""
+    """Run a training step with momentum in mixed precision."""
 
     def loss(weights: tuple[Array, Array]) -> Array:
         return jnp.mean(network(weights, x).astype(jnp.float32) ** 2)

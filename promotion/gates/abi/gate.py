@@ -45,7 +45,7 @@ def make_gate(manifest: RocmManifest | None = None) -> Gate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Rocm:
+class _ReferenceRocm:
     """The ROCm that a set is compared with.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Rocm:
     unproved: str = ""
 
     @classmethod
-    def of(cls, manifest: RocmManifest | None, wheel_set: WheelSet) -> _Rocm:
+    def of(cls, manifest: RocmManifest | None, wheel_set: WheelSet) -> _ReferenceRocm:
         """Of a manifest, or of what is declared for the set's version."""
         if manifest is not None:
             weak = _WEAK if manifest.weak else ""
@@ -77,7 +77,7 @@ def _place(soname: str) -> str:
 
 
 def _run(context: GateContext, manifest: RocmManifest | None) -> Iterator[Check]:
-    rocm = _Rocm.of(manifest, context.wheel_set)
+    rocm = _ReferenceRocm.of(manifest, context.wheel_set)
     members: list[ElfMember] = []
     for wheel in context.wheel_set.wheels:
         found = read_members(context, wheel)
@@ -95,7 +95,7 @@ def _run(context: GateContext, manifest: RocmManifest | None) -> Iterator[Check]
         yield from layout_checks(together, rocm.libraries.values(), targets, system=system, suffix=suffix)
 
 
-def _rocm_checks(wheel_set: WheelSet, members: Sequence[ElfMember], rocm: _Rocm) -> Iterator[Check]:
+def _rocm_checks(wheel_set: WheelSet, members: Sequence[ElfMember], rocm: _ReferenceRocm) -> Iterator[Check]:
     """NEEDED and symbols of each library, once, beside the wheels of the first Python that installs it."""
     system, done = platform_libraries(PLATFORM), set[str]()
     theirs = {name: LibraryExports.of_library(library, rocm.name) for name, library in rocm.libraries.items()}
