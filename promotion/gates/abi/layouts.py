@@ -1,4 +1,4 @@
-"""The checks of the ABI gate that need the loader simulated: each declared way of installing ROCm, for each Python."""
+"""Checks of the ABI gate with the simulated loader: each declared layout of ROCm."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from promotion.gates.abi.symbols import abbreviate
 from promotion.gates.common.gate import Check, error
 from wheelkit.rocm_manifest import RocmLibrary
 
-_LAYOUT = "Add the folder to the layouts in core/layouts.toml, which RUNPATH and the loader of the wheel are made of."
-_OTHERS = "Its users have to set LD_LIBRARY_PATH, or install ROCm in another way."
+_ADD_LAYOUT = "Add the folder to core/layouts.toml, from which RUNPATH and the loader of the wheel are generated."
+_SET_PATH = "Users must set LD_LIBRARY_PATH or install ROCm in another layout."
 
 
 def layout_checks(
@@ -24,26 +24,29 @@ def layout_checks(
     system: Collection[str],
     suffix: str,
 ) -> Iterator[Check]:
-    """One check for each layout.
+    """Yield one check for each layout.
 
     Args:
-        members: the libraries of all wheels that one Python installs.
-        libraries: those of the ROCm.
-        targets: what the set is for.
+        members: libraries of all wheels that one Python installs.
+        libraries: libraries of the ROCm.
+        targets: targets of the set.
         system: sonames of the platform.
-        suffix: of the checks' names.
+        suffix: suffix of the checks' names.
     """
-    at = {member.path: _installed(member) for member in members}
-    wheels = {library.path: library for library in at.values()}
+    installed = {member.path: _installed(member) for member in members}
+    wheels = {library.path: library for library in installed.values()}
     libraries = tuple(libraries)
-    brought = {library.soname for library in libraries} | {path.name for path in wheels}
+    provided = {library.soname for library in libraries} | {path.name for path in wheels}
     for scenario in scenarios(libraries, targets):
         loads = [
-            (member, load(at[member.path], scenario, wheels, system=system, preload=member.preload))
+            (member, load(installed[member.path], scenario, wheels, system=system, preload=member.preload))
             for member in members
         ]
-        findings = (*_unfound(loads, scenario, at, brought), *_unfound_by_rocm(loads, scenario, at))
-        files = _files([done for _, done in loads])
+        findings = (
+            *_unresolved(loads, scenario, installed, provided),
+            *_unresolved_in_rocm(loads, scenario, installed),
+        )
+        files = _files([result for _, result in loads])
         yield Check(name=f"layout {scenario.name}{suffix}", findings=findings, details={"files": files})
 
 
@@ -54,40 +57,40 @@ def _installed(member: ElfMember) -> InstalledLibrary:
     return in_site_packages(member.path, soname=elf.soname or "", needed=elf.needed, runpath=path or "")
 
 
-def _unfound(
+def _unresolved(
     loads: Sequence[tuple[ElfMember, LoadResult]],
     scenario: Scenario,
-    at: Mapping[str, InstalledLibrary],
-    brought: Collection[str],
+    installed: Mapping[str, InstalledLibrary],
+    provided: Collection[str],
 ) -> Iterator[Finding]:
-    """For each wheel what its libraries do not find; what nobody brings is told elsewhere."""
+    """Yield the libraries that each wheel would not find, if some library of the set or ROCm has that name."""
     found: dict[str, tuple[list[ElfMember], dict[str, None]]] = {}
-    for member, done in loads:
-        sonames = [name for path, name in done.missing if path == at[member.path].path and name in brought]
+    for member, result in loads:
+        sonames = [name for path, name in result.missing if path == installed[member.path].path and name in provided]
         if sonames:
             users, missing = found.setdefault(member.wheel.filename, ([], {}))
             users.append(member)
             missing |= dict.fromkeys(sonames)
     for filename, (users, missing) in found.items():
         first = users[0]
-        who = abbreviate([member.path for member in users])
-        text = f"{filename}: {who} would not find {', '.join(missing)} where ROCm is installed as {scenario.name}."
+        names = abbreviate([member.path for member in users])
+        text = f"{filename}: {names} would not find {', '.join(missing)} with ROCm in layout {scenario.name}."
         if not first.wheel.as_published:
-            yield error("layout-unresolved", text, _LAYOUT, member=first.path)
+            yield error("layout-unresolved", text, _ADD_LAYOUT, member=first.path)
         else:
-            yield _warning(text, _OTHERS, first)
+            yield _warning(text, _SET_PATH, first)
 
 
-def _unfound_by_rocm(
-    loads: Sequence[tuple[ElfMember, LoadResult]], scenario: Scenario, at: Mapping[str, InstalledLibrary]
+def _unresolved_in_rocm(
+    loads: Sequence[tuple[ElfMember, LoadResult]], scenario: Scenario, installed: Mapping[str, InstalledLibrary]
 ) -> Iterator[Finding]:
-    """What ROCm's own libraries do not find of each other: whose RUNPATH is to blame is not for a wheel to say."""
-    told: set[tuple[PurePosixPath, str]] = set()
-    for member, done in loads:
-        for path, soname in done.missing:
-            if path != at[member.path].path and (path, soname) not in told:
-                told.add((path, soname))
-                text = f"{member.name} brings in {path}, which would not find {soname} ({scenario.name})."
+    """Yield warnings about ROCm's libraries that would not find each other, which a wheel cannot fix."""
+    reported: set[tuple[PurePosixPath, str]] = set()
+    for member, result in loads:
+        for path, soname in result.missing:
+            if path != installed[member.path].path and (path, soname) not in reported:
+                reported.add((path, soname))
+                text = f"{member.name} loads {path}, which would not find {soname} ({scenario.name})."
                 yield _warning(text, "Check the RUNPATH of that library of ROCm.", member)
 
 
@@ -96,10 +99,10 @@ def _warning(text: str, remedy: str, member: ElfMember) -> Finding:
 
 
 def _files(loads: Iterable[LoadResult]) -> Mapping[str, str]:
-    """Soname -> the file that it comes from; several where the libraries do not agree."""
+    """Return soname -> file; several files where the libraries resolve it differently."""
     found: dict[str, dict[str, None]] = {}
-    for done in loads:
-        for soname, path in done.found.items():
+    for result in loads:
+        for soname, path in result.found.items():
             if path != SYSTEM:
                 found.setdefault(soname, {})[path] = None
     return {soname: " and ".join(paths) for soname, paths in sorted(found.items())}

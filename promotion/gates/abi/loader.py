@@ -1,9 +1,8 @@
-"""The dynamic loader, simulated: which file each library of a wheel would come from where ROCm is installed in one way.
+"""Simulation of the dynamic loader: the file that each needed library resolves to, for one installation of ROCm.
 
-Followed are ld.so(8) and the gABI: a library that is loaded already satisfies every later need for its soname; else
-the RUNPATH of the one that needs it is searched, then the system's folders; the needs of one library are met before
-those of what it brings in. LD_LIBRARY_PATH is not set. What the loader of our wheels does first (preload) is part of
-it; `pjrt/payload/_rocm.py` describes that.
+The rules are those of ld.so(8) and the gABI: a loaded library satisfies every later need for its soname; otherwise the
+RUNPATH of the library that needs it is searched, then the system's directories; loading is breadth first.
+LD_LIBRARY_PATH is not set. The preloading of our wheels' loader (`pjrt/payload/_rocm.py`) is included.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from core.model import GfxTarget
 from wheelkit.rocm_manifest import RocmLibrary
 
 SYSTEM = "(system)"
-"""Where a library of the platform, or one that ROCm itself takes from the system, comes from."""
+"""Origin of libraries of the platform, and of those that ROCm requires from the system."""
 
 _SITE, _PREFIX = PurePosixPath(SITE_PACKAGES), PurePosixPath(f"${ROCM_PATH}")
 _FAMILY = "{family}"
@@ -27,12 +26,12 @@ _FAMILY = "{family}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstalledLibrary:
-    """A library as it lies on a disk.
+    """A library on disk.
 
     Attributes:
-        path: absolute, or below `site-packages` or `$ROCM_PATH`.
+        path: absolute path, or below `site-packages` or `$ROCM_PATH`.
         needed: DT_NEEDED sonames in order.
-        runpath: entries as they are written.
+        runpath: entries, unexpanded.
     """
 
     path: PurePosixPath
@@ -41,7 +40,7 @@ class InstalledLibrary:
     runpath: tuple[str, ...]
 
     def folders(self) -> Iterator[PurePosixPath]:
-        """What its RUNPATH means."""
+        """Yield the directories of its RUNPATH."""
         for entry in self.runpath:
             words = entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(self.path.parent))
             yield PurePosixPath(posixpath.normpath(words))
@@ -49,13 +48,13 @@ class InstalledLibrary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
-    """One machine: ROCm is installed in exactly one way.
+    """A machine with one installation of ROCm.
 
     Attributes:
-        name: of the layout, and of the GPU family where that has packages of its own.
-        prefix: only ROCM_PATH says where it is.
-        folders: what the loader of our wheels searches, in order.
-        files: the libraries of ROCm by path.
+        name: name of the layout, and of the GPU family where it has separate packages.
+        prefix: whether only ROCM_PATH locates it.
+        folders: directories that the loader of our wheels searches, in order.
+        files: libraries of ROCm by path.
     """
 
     name: str
@@ -66,11 +65,11 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadResult:
-    """What came of loading one library.
+    """Result of loading one library.
 
     Attributes:
         found: soname -> path, or SYSTEM.
-        missing: (path of the library that needs it, soname) of what was found nowhere.
+        missing: (path of the library that needs it, soname) of each unresolved need.
     """
 
     found: Mapping[str, str]
@@ -78,7 +77,7 @@ class LoadResult:
 
 
 def scenarios(libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | None) -> tuple[Scenario, ...]:
-    """Every declared way of installing these libraries, for the targets of a set; None means all of them."""
+    """Return every declared installation of these libraries for the targets of a set; None means all targets."""
     libraries = tuple(libraries)
     return tuple(
         Scenario(
@@ -98,11 +97,11 @@ def scenarios(libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | N
 
 
 def in_site_packages(path: str, *, soname: str, needed: tuple[str, ...], runpath: str) -> InstalledLibrary:
-    """A library of a wheel, installed.
+    """Return a library of a wheel as installed.
 
     Args:
-        path: inside the wheel.
-        soname: may be empty; then its file name stands in.
+        path: path inside the wheel.
+        soname: its soname; empty means the file name.
     """
     entries = tuple(runpath.split(":")) if runpath else ()
     place = _SITE / path
@@ -120,9 +119,9 @@ def load(
     """Load one library of a wheel.
 
     Args:
-        wheels: the libraries of all installed wheels, by path.
-        system: sonames that every system of the platform has.
-        preload: sonames that the wheel's own loader loads first, where the RUNPATH would find another file or none.
+        wheels: libraries of all installed wheels by path.
+        system: sonames of the platform.
+        preload: sonames that the wheel's loader loads first if the RUNPATH does not find the same file.
     """
     process = _Process(files={**scenario.files, **wheels}, wheels=wheels, system=system)
     for soname in preload:
@@ -136,7 +135,7 @@ def load(
 
 @dataclass(kw_only=True, slots=True)
 class _Process:
-    """A process: the files that it may see, and what it has loaded."""
+    """A process with its visible files and loaded libraries."""
 
     files: Mapping[PurePosixPath, InstalledLibrary]
     wheels: Mapping[PurePosixPath, InstalledLibrary]
@@ -145,11 +144,11 @@ class _Process:
     missing: list[tuple[PurePosixPath, str]] = field(default_factory=list)
 
     def search(self, library: InstalledLibrary, soname: str) -> PurePosixPath | None:
-        """The file that the library's RUNPATH leads to."""
+        """Return the file that the library's RUNPATH finds."""
         return next((folder / soname for folder in library.folders() if folder / soname in self.files), None)
 
     def open(self, library: InstalledLibrary, *, asked: str) -> None:
-        """Load a library with everything that it needs, breadth first, unless it is loaded already."""
+        """Load a library and its needs, breadth first, unless it is loaded already."""
         if asked in self.found:
             return
         self.found[asked] = str(library.path)
@@ -169,7 +168,7 @@ class _Process:
                     self.missing.append((current.path, soname))
 
     def _from_system(self, library: InstalledLibrary, soname: str) -> bool:
-        """Whether the system has it; what ROCm needs and does not bring is the system's as well."""
+        """Report whether the system has a library; needs of ROCm that it does not contain count too."""
         if soname in self.system:
             return True
         return library.path not in self.wheels and all(file.soname != soname for file in self.files.values())
@@ -180,7 +179,7 @@ def _per_family(layout: Layout) -> bool:
 
 
 def _placed(library: RocmLibrary, layout: Layout, family: str) -> Iterator[InstalledLibrary]:
-    """The library's file in a layout; nothing where that does not bring it."""
+    """Yield the library's file in a layout, if the layout contains it."""
     path = PurePosixPath(library.path)
     package = path.parts[0] if path.parts[0].startswith("_rocm_sdk_") else ""
     inside = path.relative_to(package) if package else path
@@ -196,7 +195,7 @@ def _placed(library: RocmLibrary, layout: Layout, family: str) -> Iterator[Insta
 
 
 def _package(soname: str, package: str, layout: Layout) -> str:
-    """The folder of the package that brings a library in this layout, such as _rocm_sdk_libraries_{family}."""
+    """Return the directory of the package with a library in this layout, such as _rocm_sdk_libraries_{family}."""
     project = package_of(soname)
     name = package or (f"_{project.replace('-', '_')}" if project else "")
     folders = {folder.partition("/")[0] for folder in layout.folders}

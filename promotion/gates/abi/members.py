@@ -1,4 +1,4 @@
-"""The libraries of a staged wheel for the ABI gate: unpacked, read, and judged against the platform on their own."""
+"""Libraries of a staged wheel for the ABI gate, with the findings that are independent of ROCm."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from wheelkit.inspect.library import check_search_path
 from wheelkit.inspect.manylinux import platform_libraries, platform_verdict
 
 PLATFORM = "manylinux_2_28_x86_64"
-"""The oldest systems that the wheels are for."""
+"""Platform of the oldest supported systems."""
 BUILD_INFO = "build_info.json"
 
 _MAGIC = b"\x7fELF"
-_RESOLVED_HERE = ("needed-not-allowed",)
-"""What the platform's verdict says and the gate itself knows better."""
+_REPLACED = ("needed-not-allowed",)
+"""Findings of the platform verdict that the gate replaces by its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +35,10 @@ class ElfMember:
     """One library of a wheel.
 
     Attributes:
-        path: inside the wheel.
-        elf: None when it cannot be read; then a finding says so.
-        preload: what the loader of its wheel loads first; empty for wheels without one.
-        findings: what is wrong with it whatever ROCm there is; each names the wheel and the member.
+        path: path inside the wheel.
+        elf: None when the file cannot be parsed, which a finding reports.
+        preload: sonames that the loader of its wheel loads first.
+        findings: findings that are independent of ROCm; each names the wheel and the member.
     """
 
     wheel: Wheel
@@ -49,16 +49,16 @@ class ElfMember:
 
     @property
     def name(self) -> str:
-        """What findings call it."""
+        """Return its name in findings."""
         return f"{self.wheel.filename}: {self.path}".removesuffix(": ")
 
     def named(self, found: Finding) -> Finding:
-        """A finding that says which library it is about."""
+        """Add the library to a finding."""
         return replace(found, message=f"{self.name} {found.message}", member=self.path)
 
 
 def read_members(context: GateContext, wheel: Wheel) -> tuple[ElfMember, ...]:
-    """Every ELF file of a wheel, or one entry for a wheel that cannot be opened; no unpacked file is left."""
+    """Read every ELF file of a wheel; one entry stands for a wheel that cannot be opened."""
     context.progress.step(f"libraries of {wheel.filename}")
     folder = context.work / "unpacked"
     folder.mkdir()
@@ -68,7 +68,7 @@ def read_members(context: GateContext, wheel: Wheel) -> tuple[ElfMember, ...]:
             damage = {name: problem for name in names if (problem := _unpack(archive, name, folder, context.progress))}
             paths = [name for name in names if name in damage or (folder / name).exists()]
             preload = _preload(archive)
-        return tuple(_judged(wheel, folder, paths, damage, preload))
+        return tuple(_elf_members(wheel, folder, paths, damage, preload))
     except ArchiveError as problem:
         member = ElfMember(wheel=wheel, path="", elf=None)
         return (replace(member, findings=(member.named(finding("archive-damaged", problem.message)),)),)
@@ -77,10 +77,10 @@ def read_members(context: GateContext, wheel: Wheel) -> tuple[ElfMember, ...]:
 
 
 def _unpack(archive: WheelArchive, name: str, folder: Path, progress: Progress) -> Finding | None:
-    """Unpack a member if it is an ELF file; what is wrong with it."""
+    """Unpack a member if it is an ELF file, and return a finding if it is damaged."""
     try:
         head = next(iter(archive.chunks(name)), b"")
-        # A code object is for the GPU: the coverage gate and the inspection look at those.
+        # Code objects run on the GPU; the coverage gate and the inspection check them.
         if head.startswith(_MAGIC) and not is_code_object(head):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             archive.extract(name, folder / name, progress=progress)
@@ -90,18 +90,18 @@ def _unpack(archive: WheelArchive, name: str, folder: Path, progress: Progress) 
 
 
 def _preload(archive: WheelArchive) -> tuple[str, ...]:
-    """What the loader of our wheels loads before anything else, in its order (`needed` in build_info.py)."""
+    """Return the sonames that the loader of our wheels loads first, in order (`needed` in build_info.py)."""
     names = [member.name for member in archive.members if PurePosixPath(member.name).name == BUILD_INFO]
-    wanted: dict[str, None] = {}
+    sonames: dict[str, None] = {}
     for name in names:
-        with contextlib.suppress(ArchiveError, ValueError, LookupError, TypeError):  # somebody else's file of that name
+        with contextlib.suppress(ArchiveError, ValueError, LookupError, TypeError):  # a file of another project
             data = json.loads(archive.read(name))
             rocm = frozenset(data["rocm_sonames"])
-            wanted |= dict.fromkeys(soname for row in data["members"] for soname in row["needed"] if soname in rocm)
-    return tuple(wanted)
+            sonames |= dict.fromkeys(soname for row in data["members"] for soname in row["needed"] if soname in rocm)
+    return tuple(sonames)
 
 
-def _judged(
+def _elf_members(
     wheel: Wheel, folder: Path, paths: Sequence[str], damaged: Mapping[str, Finding], preload: tuple[str, ...]
 ) -> Iterator[ElfMember]:
     elves: dict[str, Elf] = {}
@@ -111,27 +111,27 @@ def _judged(
             elves[path] = Elf.read(folder / path)
         except CiBuildError as problem:
             damage[path] = finding("elf-unreadable", f"cannot be read: {problem.message}")
-    found = _against_platform({path: folder / path for path in elves}, elves)
-    told: set[str] = set()
+    found = _platform_findings({path: folder / path for path in elves}, elves)
+    reported: set[str] = set()
     for path in paths:
         elf = elves.get(path)
         member = ElfMember(wheel=wheel, path=path, elf=elf, preload=preload)
-        own = (damage[path],) if elf is None else (*found.get(path, ()), *_left_by_the_build(elf, folder / path))
+        own = (damage[path],) if elf is None else (*found.get(path, ()), *_build_path_findings(elf, folder / path))
         if wheel.as_published:
-            own = tuple(_once(as_published(own), told))
+            own = tuple(_deduplicated(as_published(own), reported))
         yield replace(member, findings=tuple(map(member.named, own)))
 
 
-def _once(findings: Iterable[Finding], told: set[str]) -> Iterator[Finding]:
-    """Of what nobody here can mend, one of each kind for a wheel: a jaxlib has the same in dozens of libraries."""
+def _deduplicated(findings: Iterable[Finding], reported: set[str]) -> Iterator[Finding]:
+    """Keep one warning of each code for an adopted wheel, since jaxlib repeats them in dozens of libraries."""
     for item in findings:
-        if item.severity is Severity.ERROR or item.code not in told:
-            told.add(item.code)
+        if item.severity is Severity.ERROR or item.code not in reported:
+            reported.add(item.code)
             yield item
 
 
-def _against_platform(files: Mapping[str, Path], elves: Mapping[str, Elf]) -> dict[str, list[Finding]]:
-    """What the libraries want of the system that manylinux_2_28 does not promise; notes are the inspection's."""
+def _platform_findings(files: Mapping[str, Path], elves: Mapping[str, Elf]) -> dict[str, list[Finding]]:
+    """Return needs beyond manylinux_2_28 for each library; the inspection reports notes."""
     if not files:
         return {}
     system = platform_libraries(PLATFORM)
@@ -139,32 +139,32 @@ def _against_platform(files: Mapping[str, Path], elves: Mapping[str, Elf]) -> di
     try:
         result = platform_verdict(files, allowed_sonames=others, platform=PLATFORM)
     except CiBuildError as problem:
-        text = f"cannot be judged against {PLATFORM}: {problem.message}"
+        text = f"cannot be compared with {PLATFORM}: {problem.message}"
         return {path: [finding("elf-unreadable", text)] for path in files}
     found: dict[str, list[Finding]] = {path: [] for path in files}
     for item in result.findings:
-        if item.severity is not Severity.NOTE and item.code not in _RESOLVED_HERE:
-            found[item.member].append(replace(item, message=_continued(item.message)))
+        if item.severity is not Severity.NOTE and item.code not in _REPLACED:
+            found[item.member].append(replace(item, message=_without_subject(item.message)))
     return found
 
 
-def _continued(message: str) -> str:
-    """The sentence without its subject, since the library's name stands in front."""
+def _without_subject(message: str) -> str:
+    """Remove the subject of a sentence, since the library's name precedes it."""
     return message.removeprefix("It ")
 
 
-def _left_by_the_build(elf: Elf, file: Path) -> Iterator[Finding]:
-    """Paths of the machine that built it, in RUNPATH and in strings."""
+def _build_path_findings(elf: Elf, file: Path) -> Iterator[Finding]:
+    """Yield findings about paths of the build machine in RUNPATH and strings."""
     path = elf.rpath if elf.runpath is None else elf.runpath
     for item in check_search_path(path.split(":") if path else (), ""):
         if item.severity is Severity.ERROR:
-            yield replace(item, message=f"has a RUNPATH that only its builder can use: {item.message}")
+            yield replace(item, message=f"has a RUNPATH of the build machine: {item.message}")
     known = set(path.split(":")) if path else set()
     strings = [text for text in build_paths(file, elf.sections.values()) if not any(text in entry for entry in known)]
     if strings:
         yield Finding(
             code="build-path-in-strings",
             severity=Severity.WARNING,
-            message=f"holds paths of the machine that built it: {abbreviate(strings)}.",
-            remedy="Compile with -ffile-prefix-map, and give tools relative paths.",
+            message=f"contains paths of the build machine: {abbreviate(strings)}.",
+            remedy="Compile with -ffile-prefix-map, and pass relative paths to tools.",
         )

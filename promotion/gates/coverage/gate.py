@@ -1,4 +1,4 @@
-"""The coverage gate: each library holds exactly the device code that the set promises, all of it sound and complete."""
+"""The coverage gate: each library contains the device code that the set promises, intact and complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, Wheel, W
 from core.targets import lists, machs
 from promotion.gates.common.gate import Check, Gate, GateContext, error
 from promotion.gates.coverage import kernel_coverage
-from promotion.gates.coverage.kernel_rules import RULES_FILE, KernelRule, load_rules, missing, rules_for
+from promotion.gates.coverage.kernel_rules import RULES_FILE, KernelRule, load_rules, missing_kernels, rules_for
 from promotion.policy.policy import device_members_digest, load_policy
 from promotion.policy.set_rules import missing_targets, unused_targets
 from promotion.storage.bucket import sha256_of
@@ -22,20 +22,20 @@ from wheelkit.gpu.registration import RegisteredKernels, registered_kernels
 
 _MAGIC = b"\x7fELF"
 _SHOWN = 3
-"""Kernels that a finding names; there can be thousands."""
+"""Kernels that a finding names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _LibraryCode:
-    """What one library holds.
+    """Device code of one library.
 
     Attributes:
-        promised: targets that wheels.json says it holds; empty when it says that there is no device code.
-        owed: the policy says that it must have code for every target.
+        promised: targets in wheels.json; empty for a library without device code.
+        owed: whether the policy requires code for every target.
         code: target -> bytes of code objects.
         damage: errors in its fat binaries.
-        registered: what its host code registers, per bundle.
-        kernels: address of a bundle -> target -> kernels that it has code for; empty when it is damaged.
+        registered: kernels that its host code registers, per bundle.
+        kernels: address of a bundle -> target -> kernels with code; empty when the library is damaged.
     """
 
     wheel: str
@@ -49,29 +49,29 @@ class _LibraryCode:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Return the display name."""
         return f"{self.wheel}: {self.path}"
 
 
 def run(context: GateContext) -> Iterator[Check]:
-    """For each target: one check for each library with code, and one for XLA; one for each library with stray code."""
-    owed, rules, looked = _owed(context), load_rules(), False
+    """Yield, for each target, a check of each library with device code and one of XLA's list of targets."""
+    owed, rules, checked = _owed(context), load_rules(), False
     for wheel in context.wheel_set.wheels:
         if not owed.get(wheel.name) and not any(member.targets for member in wheel.members):
             continue
-        served: Mapping[str, tuple[str, ...]] = {}
+        targets_by_library: Mapping[str, tuple[str, ...]] = {}
         if kernel_coverage.is_kernel_wheel(context, wheel):
             yield from kernel_coverage.checks(context, wheel)
-            served = kernel_coverage.served(context, wheel)
+            targets_by_library = kernel_coverage.targets_by_library(context, wheel)
         context.progress.step(f"device code of {wheel.filename}")
         for library in _libraries(context, wheel, owed.get(wheel.name, ())):
-            targets = served.get(library.path, context.targets)
+            targets = targets_by_library.get(library.path, context.targets)
             checks = tuple(
                 _checks(library, context.wheel_set, targets, rules_for(rules, context.wheel_set, library.path))
             )
-            looked = looked or bool(checks)
+            checked = checked or bool(checks)
             yield from checks
-    yield from (_accepted(target) for target in context.targets if looked)
+    yield from (_xla_check(target) for target in context.targets if checked)
 
 
 GATE = Gate(
@@ -84,7 +84,7 @@ GATE = Gate(
 
 
 def _owed(context: GateContext) -> Mapping[str, tuple[str, ...]]:
-    """Project -> libraries that must have code for every target, as the policy says."""
+    """Return project -> libraries that must have code for every target by policy."""
     major = str(RocmVersion(text=context.wheel_set.rocm_version).major)
     return {
         project.replace("{major}", major): tuple(path.replace("{major}", major) for path in paths)
@@ -93,7 +93,7 @@ def _owed(context: GateContext) -> Mapping[str, tuple[str, ...]]:
 
 
 def _libraries(context: GateContext, wheel: Wheel, owed: Collection[str]) -> Iterator[_LibraryCode]:
-    # Code objects that are files of their own belong to a wheel of kernel modules, whose manifest names them.
+    # Separate code object files belong to wheels of kernel modules, whose manifest names them.
     promised = {member.path: member.targets for member in wheel.members if not member.path.endswith(".co")}
     with WheelArchive(context.wheel(wheel)) as archive:
         present = [member.name for member in archive.members if _is_library(archive, member.name)]
@@ -102,23 +102,23 @@ def _libraries(context: GateContext, wheel: Wheel, owed: Collection[str]) -> Ite
             archive.extract(path, out)
             yield _read(out, wheel.filename, path, promised.get(path, ()), owed=path in owed)
             out.unlink()
-    for path in sorted({*(path for path, held in promised.items() if held), *owed} - set(present)):
-        held = promised.get(path, ())
-        yield _LibraryCode(wheel=wheel.filename, path=path, promised=held, owed=path in owed, code={}, kernels={})
+    for path in sorted({*(path for path, targets in promised.items() if targets), *owed} - set(present)):
+        targets = promised.get(path, ())
+        yield _LibraryCode(wheel=wheel.filename, path=path, promised=targets, owed=path in owed, code={}, kernels={})
 
 
 def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed: bool) -> _LibraryCode:
-    """Look into an unpacked library; its kernels are read only where some are registered."""
+    """Read the device code of an unpacked library; kernels are read only if some are registered."""
     report = read_targets(file, verify=True, machs=machs(), name=path)
     errors = (item for item in report.findings if item.severity is Severity.ERROR)
     damage = [replace(item, message=f"{wheel}: {item.message}") for item in errors]
     host: tuple[RegisteredKernels, ...] = ()
-    held: Mapping[int, Mapping[str, Collection[str]]] = {}
+    kernels_by_bundle: Mapping[int, Mapping[str, Collection[str]]] = {}
     try:
         host = registered_kernels(file)
-        held = fatbin_kernels(file, name=path) if host and not damage else {}
+        kernels_by_bundle = fatbin_kernels(file, name=path) if host and not damage else {}
     except (ElfError, FatbinError) as error:
-        text = f"{wheel}: {error}".replace(file.name, path)  # some of them know only the unpacked file
+        text = f"{wheel}: {error}".replace(file.name, path)  # some errors name the unpacked file
         damage.append(finding("code-object-wrong", text, member=path))
     return _LibraryCode(
         wheel=wheel,
@@ -128,7 +128,7 @@ def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed:
         code={code.target: code.code_bytes for code in report.device.targets if code.code_bytes},
         damage=tuple(damage),
         registered=host,
-        kernels=held,
+        kernels=kernels_by_bundle,
     )
 
 
@@ -139,61 +139,62 @@ def _is_library(archive: WheelArchive, name: str) -> bool:
 def _checks(
     library: _LibraryCode, wheel_set: WheelSet, targets: Iterable[str], rules: Sequence[KernelRule]
 ) -> Iterator[Check]:
-    """The checks of one library: for each target all its code is there, and nothing else is."""
-    stray = _stray(library, wheel_set.targets)
+    """Yield the checks of one library: complete code for each target, and no other code."""
+    unexpected = _unexpected_code(library, wheel_set.targets)
     if not (library.promised or library.owed):
-        if stray or library.damage:
-            yield Check(name=library.name, findings=(*library.damage, *stray))
+        if unexpected or library.damage:
+            yield Check(name=library.name, findings=(*library.damage, *unexpected))
         return
     for target in targets:
-        findings = [*library.damage, *stray, *_unread(library)]
+        findings = [*library.damage, *unexpected, *_unread_kernels(library)]
         if missing_targets(library.code, [target]):
             text = f"{library.name} has no code for {target}."
             findings.append(finding("target-missing", text, member=library.path))
         elif not library.damage:
-            findings += _kernels(library, target, missing(library.registered, library.kernels, target, rules))
+            names = missing_kernels(library.registered, library.kernels, target, rules)
+            findings += _missing_kernels(library, target, names)
         serving = {t: size for t, size in library.code.items() if not missing_targets([t], [target])}
         details = {"code_bytes": serving, "kernels": sum(len(bundle.kernels) for bundle in library.registered)}
         yield Check(name=library.name, findings=tuple(findings), target=target, details=details)
 
 
-def _stray(library: _LibraryCode, targets: tuple[str, ...]) -> tuple[Finding, ...]:
-    """Code that was not asked for, or not promised, and promised code that is not there."""
+def _unexpected_code(library: _LibraryCode, targets: tuple[str, ...]) -> tuple[Finding, ...]:
+    """Return findings about code that was not requested, and about differences from wheels.json."""
     extra = unused_targets(library.code, targets)
     findings = [finding("target-extra", f"{library.name} has code for {t}.", member=library.path) for t in extra]
     if set(library.code) != set(library.promised):
-        has, says = (", ".join(sorted(group)) or "nothing" for group in (library.code, library.promised))
-        text = f"{library.name} has code for {has}; wheels.json says {says}."
+        has, recorded = (", ".join(sorted(group)) or "nothing" for group in (library.code, library.promised))
+        text = f"{library.name} has code for {has}; wheels.json has {recorded}."
         findings.append(error("wheels-json-untrue", text, "Build and stage the set again.", member=library.path))
     return tuple(findings)
 
 
-def _kernels(library: _LibraryCode, target: str, lost: tuple[str, ...]) -> Iterator[Finding]:
-    """Kernels that fail at their first launch."""
-    if lost:
-        some = ", ".join(lost[:_SHOWN]) + (", ..." if len(lost) > _SHOWN else "")
-        count = f"{len(lost)} registered kernel{'s' if len(lost) > 1 else ''}"
+def _missing_kernels(library: _LibraryCode, target: str, names: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield a finding about kernels that would fail at their first launch."""
+    if names:
+        some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        count = f"{len(names)} registered kernel{'s' if len(names) > 1 else ''}"
         text = f"{library.name} has no code for {target} of {count}: {some}."
-        remedy = f"Build it again for {target}, or say in {RULES_FILE.name} why {target} does not need them."
+        remedy = f"Build it again for {target}, or add the reason why {target} does not need them to {RULES_FILE.name}."
         yield error("kernel-missing", text, remedy, member=library.path)
 
 
-def _unread(library: _LibraryCode) -> Iterator[Finding]:
-    """What could not be looked at, since the host code has another form than expected."""
+def _unread_kernels(library: _LibraryCode) -> Iterator[Finding]:
+    """Yield a warning about kernels that could not be read, since the host code has an unexpected form."""
     known = {bundle.address for bundle in library.registered}
-    silent = len(library.kernels.keys() - known) if known else 0
+    unknown = len(library.kernels.keys() - known) if known else 0
     names = sum(bundle.unread for bundle in library.registered)
-    if silent or names:
-        text = f"{library.name}: who registers {silent} bundles, and the names of {names} kernels, cannot be told."
-        remedy = "Compare wheelkit/gpu/registration.py with what the compiler makes of a module constructor now."
+    if unknown or names:
+        text = f"{library.name}: cannot read who registers {unknown} bundles and the names of {names} kernels."
+        remedy = "Compare wheelkit/gpu/registration.py with the module constructors that the compiler generates."
         yield Finding(
             code="kernels-unread", severity=Severity.WARNING, message=text, remedy=remedy, member=library.path
         )
 
 
-def _accepted(target: str) -> Check:
-    """Whether XLA runs on a target at all; its list changes with JAX, so that this is no error."""
-    refused = unused_targets([GfxTarget.parse(target).processor], lists()["compiler-supported"])
-    text = f"XLA refuses {target} at run time: nobody can use the code for it."
-    findings = (finding("target-refused", text),) if refused else ()
+def _xla_check(target: str) -> Check:
+    """Check that XLA supports a target; its list changes with JAX, so this is no error."""
+    unsupported = unused_targets([GfxTarget.parse(target).processor], lists()["compiler-supported"])
+    text = f"XLA rejects {target} at run time, so its code cannot be used."
+    findings = (finding("target-refused", text),) if unsupported else ()
     return Check(name=f"XLA accepts {target}", target=target, findings=findings)

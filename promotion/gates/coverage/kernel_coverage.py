@@ -1,6 +1,6 @@
-"""Coverage of a wheel of kernel modules: what its manifest promises for each target is there, sound and its own.
+"""Coverage of a wheel of kernel modules: the code that its manifest promises for each target.
 
-Device code inside of libraries is looked at as in any other wheel, for the targets that the manifest names.
+Device code inside libraries is checked as in any other wheel, for the targets that the manifest names.
 """
 
 from __future__ import annotations
@@ -18,36 +18,38 @@ from wheelkit.kernel_wheel import KernelManifest, KernelModule
 
 
 def is_kernel_wheel(context: GateContext, wheel: Wheel) -> bool:
-    """Whether a wheel of the set has a manifest of kernel modules."""
+    """Report whether a wheel of the set has a manifest of kernel modules."""
     with WheelArchive(context.wheel(wheel)) as archive:
         return kernel_wheel.is_kernel_wheel(archive)
 
 
 def checks(context: GateContext, wheel: Wheel) -> Iterator[Check]:
-    """One check for each module and target, and one for the wheel where something in it is not true."""
+    """Yield a check for each module and target, and one for the wheel if it has other findings."""
     context.progress.step(f"kernels of {wheel.filename}")
     with WheelArchive(context.wheel(wheel)) as archive:
         found = kernel_wheel.check_kernel_wheel(archive, machs(), {})
-        told = {member.path: member.targets for member in wheel.members}
-        held = kernel_wheel.member_infos(archive, kernel_wheel.code_objects(archive), archive.record(), machs())
+        promised = {member.path: member.targets for member in wheel.members}
+        objects = kernel_wheel.member_infos(archive, kernel_wheel.code_objects(archive), archive.record(), machs())
         try:
             manifest = kernel_wheel.read_manifest(archive)
         except ArchiveError:
             yield Check(name=wheel.filename, findings=found)
             return
     errors = [item for item in found if item.severity is Severity.ERROR and item.code != "target-missing"]
-    for info in held:
-        if told.get(info.path, ()) != info.targets:
-            says = ", ".join(told.get(info.path, ())) or "nothing"
-            text = f"{info.path} is code for {', '.join(info.targets) or 'an unknown target'}; wheels.json says {says}."
+    for info in objects:
+        if promised.get(info.path, ()) != info.targets:
+            recorded = ", ".join(promised.get(info.path, ())) or "nothing"
+            text = (
+                f"{info.path} is code for {', '.join(info.targets) or 'an unknown target'}; wheels.json has {recorded}."
+            )
             errors.append(error("wheels-json-untrue", text, "Build and stage the set again.", member=info.path))
     if errors:
         yield Check(name=wheel.filename, findings=tuple(errors))
     yield from _modules(context, wheel, manifest)
 
 
-def served(context: GateContext, wheel: Wheel) -> Mapping[str, tuple[str, ...]]:
-    """Library -> targets of the set that its module is for; nothing where the manifest cannot be read."""
+def targets_by_library(context: GateContext, wheel: Wheel) -> Mapping[str, tuple[str, ...]]:
+    """Return library -> targets of the set that its module supports; empty when the manifest cannot be read."""
     with WheelArchive(context.wheel(wheel)) as archive:
         try:
             manifest = kernel_wheel.read_manifest(archive)
@@ -66,10 +68,10 @@ def _modules(context: GateContext, wheel: Wheel, manifest: KernelManifest) -> It
             text = f"{wheel.filename} was not built for {target}, only for {', '.join(manifest.targets)}."
             yield Check(name=wheel.filename, target=target, findings=(finding("target-missing", text),))
             continue
-        lost = tuple(kernel_wheel.check_target(manifest, processor))
+        missing = tuple(kernel_wheel.check_target(manifest, processor))
         for module in manifest.modules:
             if processor in module.targets:
-                yield _module(wheel, module, target, [item for item in lost if item.member == module.library])
+                yield _module(wheel, module, target, [item for item in missing if item.member == module.library])
 
 
 def _module(wheel: Wheel, module: KernelModule, target: str, findings: list[Finding]) -> Check:

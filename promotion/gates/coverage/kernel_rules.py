@@ -1,4 +1,4 @@
-"""Which registered kernels a target must have code for: all, but for what `kernel_rules.toml` names with a reason."""
+"""Exceptions from the rule that every registered kernel has code for every target (`kernel_rules.toml`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelRule:
-    """One entry of the file; see its first lines."""
+    """One entry of `kernel_rules.toml`, which documents the fields."""
 
     jax: SpecifierSet
     member: str
@@ -32,16 +32,16 @@ class KernelRule:
     reason: str
 
     def excuses(self, kernel: str, target: str) -> bool:
-        """Whether a target need not have a kernel."""
+        """Report whether a target may lack a kernel."""
         processor = GfxTarget.parse(target).processor
         return not any(fnmatchcase(processor, glob) for glob in self.targets) and bool(self.pattern.search(kernel))
 
 
 def load_rules(file: Path = RULES_FILE) -> tuple[KernelRule, ...]:
-    """Read the file.
+    """Load the rules.
 
     Raises:
-        RequestError: a field that is missing, unknown or of the wrong kind.
+        RequestError: a field is missing_kernels, unknown or of the wrong type.
     """
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -49,9 +49,9 @@ def load_rules(file: Path = RULES_FILE) -> tuple[KernelRule, ...]:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")
         rules = tuple(_rule(**row) for row in data.pop("only"))
         if data:
-            raise ValueError(f"{', '.join(data)} is not known")
+            raise ValueError(f"{', '.join(data)} is unknown")
     except (KeyError, TypeError, ValueError, InvalidSpecifier, re.error) as error:
-        raise RequestError(f"{file} cannot be used: {error}.", hint="Its first lines say what it may hold.") from error
+        raise RequestError(f"Cannot load {file}: {error}.", hint="Its first lines document the fields.") from error
     return rules
 
 
@@ -65,30 +65,30 @@ def _rule(*, jax: str, member: str, pattern: str, targets: list[str], reason: st
 
 
 def rules_for(rules: Iterable[KernelRule], wheel_set: WheelSet, member: str) -> tuple[KernelRule, ...]:
-    """The rules for one library of a set."""
+    """Return the rules for one library of a set."""
     major, jax = RocmVersion(text=wheel_set.rocm_version).major, Version(wheel_set.jax_version)
     return tuple(rule for rule in rules if jax in rule.jax and rule.member.replace("{major}", str(major)) == member)
 
 
-def missing(
+def missing_kernels(
     registered: Sequence[RegisteredKernels],
-    held: Mapping[int, Mapping[str, Collection[str]]],
+    kernels_by_bundle: Mapping[int, Mapping[str, Collection[str]]],
     target: str,
     rules: Sequence[KernelRule],
 ) -> tuple[str, ...]:
-    """Registered kernels that have no code for a target and no excuse, sorted.
+    """Return the registered kernels without code for a target and without an exception, sorted.
 
     Args:
-        registered: what the host code registers, per bundle.
-        held: address of a bundle -> target -> kernels that it has code for.
-        target: a target of the set; code of a generic target that covers it counts.
-        rules: those for this library.
+        registered: registered kernels per bundle.
+        kernels_by_bundle: address of a bundle -> target -> kernels with code.
+        target: target of the set; code for a generic target that covers it counts.
+        rules: rules for this library.
     """
-    found: set[str] = set()
+    without_code: set[str] = set()
     for bundle in registered:
-        codes = held.get(bundle.address, {})
-        there = {
+        codes = kernels_by_bundle.get(bundle.address, {})
+        present = {
             kernel for name, kernels in codes.items() if not missing_targets([name], [target]) for kernel in kernels
         }
-        found |= bundle.kernels - there
-    return tuple(sorted(kernel for kernel in found if not any(rule.excuses(kernel, target) for rule in rules)))
+        without_code |= bundle.kernels - present
+    return tuple(sorted(kernel for kernel in without_code if not any(rule.excuses(kernel, target) for rule in rules)))

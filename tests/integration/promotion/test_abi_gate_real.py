@@ -136,7 +136,7 @@ def test_each_fault_of_the_rocm_is_found_in_the_libraries_that_it_concerns(
     assert evidence.outcome is Outcome.FAILED
     assert about(evidence, "symbol-missing", "_hybrid.so", f"{HIP} of ROCm 7.2.0 does not export: hipGetErrorString")
     assert about(evidence, "symbol-version-missing", "_triton.so", "hipInit", "has hip_9.9")
-    assert about(evidence, "needed-unresolved", "_sparse.so", "libhipsparse.so.4 (there is libhipsparse.so.5)")
+    assert about(evidence, "needed-unresolved", "_sparse.so", "libhipsparse.so.4 (available: libhipsparse.so.5)")
     users = {
         path
         for path, elf in plugin_elves.items()
@@ -152,7 +152,7 @@ def test_a_real_rocm_of_another_major_is_not_taken_for_the_right_one(
 ) -> None:
     real, _ = read_tree(unpack_real_rocm(tmp_path), VERSION, progress=Silent())
     evidence = judge(*plugin_set, real)
-    assert about(evidence, "needed-unresolved", "_prng.so", f"{HIP} (there is libamdhip64.so.5)")
+    assert about(evidence, "needed-unresolved", "_prng.so", f"{HIP} (available: libamdhip64.so.5)")
     # Under the soname that the wheel asks for it is still ROCm 5: versions and symbols of later years are not there.
     hip = dataclasses.replace(real.libraries["libamdhip64.so.5"], soname=HIP)
     evidence = judge(*plugin_set, dataclasses.replace(real, libraries={HIP: hip}))

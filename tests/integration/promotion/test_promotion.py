@@ -222,9 +222,9 @@ GOES_ON = "JAX goes on without it; JAX_PLATFORMS=cpu silences this message.\n"
         (RIGHT + "\n", "expected one warning that ends in"),
         (RIGHT + GOES_ON + RIGHT + GOES_ON, "expected one warning that ends in"),
         ("Traceback\n" + RIGHT + GOES_ON, "expected one warning that ends in"),
-        (RIGHT.replace("7-pjrt 0.10.2+rocm7.2.0", "7-pjrt 0.1") + GOES_ON, "the warning begins otherwise"),
-        (RIGHT.replace("no AMD GPU", "no luck") + GOES_ON, "the warning begins otherwise"),
-        (RIGHT + GOES_ON, "with JAX_PLATFORMS=rocm jax does not say the same, but: platforms cpu"),
+        (RIGHT.replace("7-pjrt 0.10.2+rocm7.2.0", "7-pjrt 0.1") + GOES_ON, "the warning does not begin with"),
+        (RIGHT.replace("no AMD GPU", "no luck") + GOES_ON, "the warning does not begin with"),
+        (RIGHT + GOES_ON, "with JAX_PLATFORMS=rocm"),
     ],
 )
 def test_a_loader_that_says_something_else(

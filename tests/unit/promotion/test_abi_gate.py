@@ -213,7 +213,7 @@ def test_a_soname_renamed_in_the_rocm(tmp_path: Path) -> None:
     del renamed[BLAS]
     found = errors(judge(tmp_path, our_pjrt(), dataclasses.replace(MANIFEST, libraries=renamed)))
     assert set(found) == {"needed-unresolved"}
-    assert f"needs {BLAS} (there is librocblas.so.6)" in found["needed-unresolved"]
+    assert f"needs {BLAS} (available: librocblas.so.6)" in found["needed-unresolved"]
 
 
 def test_a_library_in_a_folder_that_no_layout_has(tmp_path: Path) -> None:

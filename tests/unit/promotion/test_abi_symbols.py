@@ -111,7 +111,7 @@ def test_consequences_of_a_missing_library_are_not_told_again() -> None:
 def test_unmet_needs_are_named_with_what_there_is_instead() -> None:
     user = elf(needed=("libamdhip64.so.6", "libnuma.so.1", HIP, "libc.so.6"))
     (found,) = unmet_needs(user, SYSTEM, OFFERS, ROCM)
-    assert f"needs libamdhip64.so.6 (there is {HIP}), libnuma.so.1, which neither {ROCM}" in found.message
+    assert f"needs libamdhip64.so.6 (available: {HIP}), libnuma.so.1, which neither {ROCM}" in found.message
 
 
 def test_a_need_by_path_is_a_leak_of_the_build() -> None:

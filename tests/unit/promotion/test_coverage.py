@@ -149,7 +149,7 @@ def test_host_code_of_an_unknown_form_is_a_warning(tmp_path: Path) -> None:
     assert evidence.outcome is Outcome.PASSED
     (warning,) = told(evidence, Severity.WARNING)
     assert warning.startswith("kernels-unread: ")
-    assert "the names of 3 kernels, cannot be told" in warning
+    assert "the names of 3 kernels" in warning
 
 
 # Kernels that not every target must have
@@ -202,7 +202,7 @@ def test_an_excuse_counts_in_the_gate(tmp_path: Path) -> None:
 )
 def test_rules_that_are_not_understood(tmp_path: Path, text: str) -> None:
     (tmp_path / "rules.toml").write_text(text)
-    with pytest.raises(RequestError, match=r"rules\.toml cannot be used"):
+    with pytest.raises(RequestError, match=r"Cannot load .*rules\.toml"):
         kernel_rules.load_rules(tmp_path / "rules.toml")
 
 
@@ -235,7 +235,7 @@ def test_a_target_that_xla_refuses_is_a_warning(tmp_path: Path) -> None:
     assert {evidence.outcome for evidence in found.values()} == {Outcome.PASSED}
     assert found["gfx942"].findings == ()
     assert told(found["gfx906"], Severity.WARNING) == [
-        "target-refused: XLA refuses gfx906 at run time: nobody can use the code for it."
+        "target-refused: XLA rejects gfx906 at run time, so its code cannot be used."
     ]
 
 

@@ -156,7 +156,7 @@ def test_code_in_a_library_that_promises_none(bucket: DirBucket, tmp_path: Path)
     made.files["jax_rocm7_plugin/_sparse.so"] = library(GLIBC, fatbins=[fat_binary()])
     found = cover(bucket, tmp_path, promising(made, tmp_path / "w", PLUGIN_LIBRARIES))
     assert any(
-        "_sparse.so has code for gfx942, gfx950; wheels.json says nothing" in m for m in messages(found["gfx942"])
+        "_sparse.so has code for gfx942, gfx950; wheels.json has nothing" in m for m in messages(found["gfx942"])
     )
 
 
