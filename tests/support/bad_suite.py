@@ -152,7 +152,7 @@ FILES: Mapping[str, BadFile] = {
         "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)",
         "test_kill",
         "crashed",
-        "that had started its worker was killed",
+        "that started its worker was killed",
         "import os, signal",
     ),
     "kill_group": _among_good(

@@ -16,7 +16,7 @@ from core.atomic import write_whole
 @click.argument("wheel_set", metavar="SET")
 @options.device_options
 @options.device_run_options
-@click.option("--redo", is_flag=True, help="Run also what passed on this set before.")
+@click.option("--redo", is_flag=True, help="Run the gate even if it passed on this set before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
 @options.junit_option
 @options.channel_option
@@ -36,9 +36,9 @@ def device(
     as_json: bool,
     **given: Any,  # noqa: ANN401 - options.DeviceOptions names them
 ) -> None:
-    """Run JAX's own tests, or the smoke suite, on the devices of this machine, with exactly the staged wheels.
+    """Test a set's wheels on this machine's devices with JAX's own suite or the smoke suite.
 
-    SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as `stage` prints it.
+    SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as printed by `stage`.
     """
     from ci_build.release import device_gate, gating
     from promotion.gates.common.junit import junit as junit_xml
@@ -49,10 +49,10 @@ def device(
     with reporter.group(f"gate device on {opts.platform}"):
         opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
         signer = gating.find_signer(options.signing_key(signing_key), reporter)
-        told = device_gate.parse_config(opts, options.environment(), runner, signer, bucket)
+        config = device_gate.parse_config(opts, options.environment(), runner, signer, bucket)
         staged = gating.find_set(wheel_set, opened, reporter)
-        evidences = device_gate.run(told, staged, opened, reporter, runner, redo=redo)
-    device_gate.show(told, evidences, staged, opened, channel, reporter)
+        evidences = device_gate.run(config, staged, opened, reporter, runner, redo=redo)
+    device_gate.show(config, evidences, staged, opened, channel, reporter)
     if junit:
         write_whole(junit, junit_xml(evidences))
     if as_json:
@@ -79,9 +79,9 @@ def merge(
     as_json: bool,
     **given: Any,  # noqa: ANN401 - options.DeviceOptions names them
 ) -> None:
-    """Join what `gate device --shard` left on several runners; the options are those that the shards were given.
+    """Join the shards that `gate device --shard` stored; the options must match those of the shards.
 
-    SET is a folder with wheels.json, or INDEX/DIGEST as `stage` prints it.
+    SET is a folder with wheels.json, or INDEX/DIGEST as printed by `stage`.
     """
     from ci_build.release import device_gate, gating
     from promotion.gates.common.runs import raise_for_failures
@@ -91,10 +91,10 @@ def merge(
     with reporter.group("gate merge"):
         opened = open_bucket(bucket, reporter)
         signer = gating.find_signer(options.signing_key(signing_key), reporter)
-        told = device_gate.parse_config(opts, options.environment(), runner, signer, bucket)
+        config = device_gate.parse_config(opts, options.environment(), runner, signer, bucket)
         staged = gating.find_set(wheel_set, opened, reporter)
-        evidences = device_gate.join(told, staged, opened, reporter, runner)
-    device_gate.show(told, evidences, staged, opened, channel, reporter)
+        evidences = device_gate.join(config, staged, opened, reporter, runner)
+    device_gate.show(config, evidences, staged, opened, channel, reporter)
     if as_json:
         print_json(evidences)
     raise_for_failures(evidences)

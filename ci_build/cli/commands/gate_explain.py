@@ -1,4 +1,4 @@
-"""`ci_build gate explain TEST`: what is known of a test."""
+"""`ci_build gate explain TEST`: ledger entries and history of a test."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ _RUNS = 20
 
 @click.command()
 @click.argument("test")
-@click.option("--family", default="", metavar="NAME", help="As on a runner of this family, such as gfx94X-dcgpu.")
+@click.option("--family", default="", metavar="NAME", help="GPU family of the run, such as gfx94X-dcgpu.")
 @click.option(
-    "--platform", type=click.Choice(_PLATFORMS), default=_PLATFORMS[0], show_default=True, help="As on such devices."
+    "--platform", type=click.Choice(_PLATFORMS), default=_PLATFORMS[0], show_default=True, help="Platform of the run."
 )
 @click.option(
     "--jax-version",
     default=options.defaults()["build"]["jax_version"],
     metavar="X.Y.Z",
     show_default=True,
-    help="As for a set of this jax.",
+    help="Version of jax in the set.",
 )
-@click.option("--index", metavar="NAME", help="Also what became of it in runs on sets of this index.")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--index", metavar="NAME", help="Also print the test's outcomes on sets of this index.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @options.bucket_option
 @click.pass_obj
 def explain(
     state: State, /, test: str, family: str, platform: str, jax_version: str, index: str | None, bucket: str,
     *, as_json: bool,
 ) -> None:  # fmt: skip
-    """Say which entries of the ledgers apply to TEST, a node id of pytest, and which do not, and why."""
+    """Print the ledger entries that match TEST, a node id of pytest, and why they apply or not."""
     from promotion.evidence.known_tests import check_run, inapplicable_reason, load_entries
     from promotion.evidence.test_runs import read_runs
 
     check_run(jax=jax_version, family=family)
     today = datetime.now(UTC).date()
-    told = [
+    matches = [
         (entry, inapplicable_reason(entry, jax=jax_version, family=family, platform=platform, today=today))
         for entry in load_entries()
         if entry.matches(test)
@@ -50,12 +50,12 @@ def explain(
         with read_runs(open_bucket(bucket, state.reporter()), index) as history:
             runs = [*history.outcomes_of(test, limit=_RUNS)]
     if as_json:
-        entries = [{"entry": entry.as_written(), "why_not": why} for entry, why in told]
+        entries = [{"entry": entry.as_written(), "why_not": why} for entry, why in matches]
         print_json({"test": test, "entries": entries, "runs": runs})
         return
-    for entry, why in told:
+    for entry, why in matches:
         click.echo(f"{'applies' if not why else f'does not apply ({why})'}: {entry}; see {entry.link}")
-    if not told:
-        click.echo(f"No entry of the ledgers is about {test}: it runs, and its failures count.")
+    if not matches:
+        click.echo(f"No ledger entry matches {test}: it runs, and its failures count.")
     for run in runs:
         click.echo(f"{run.run.finished}: {run.verdict} in {run.seconds:.1f} s on {run.run.family or run.run.platform}")

@@ -1,4 +1,4 @@
-"""`ci_build history INDEX --tests`: what became of single tests, and how whole runs went."""
+"""`ci_build history INDEX --tests`: outcomes of tests, and summaries of runs."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def print_history(
     rebuild: bool,
     as_json: bool,
 ) -> None:
-    """Print what became of the tests of an index whose names match a pattern, or how its runs went, newest first."""
+    """Print outcomes of tests whose names match a pattern, or summaries of runs, newest first."""
     from promotion.evidence.test_runs import read_runs
 
     store = open_bucket(bucket, state.reporter())
     if rebuild:
         from promotion.gates.device.run_record import rebuild_history
 
-        state.reporter().line(f"{rebuild_history(store, index)} runs were written down")
+        state.reporter().line(f"{rebuild_history(store, index)} runs were recorded")
     with read_runs(store, index) as history:
         if family is not None and family not in (known := history.families()):
-            there = f"There are runs on {', '.join(sorted(known))}." if known else "No run was on a family's machine."
-            raise RequestError(f"No run of {index} was on {family!r}.", hint=there)
+            hint = f"There are runs on {', '.join(sorted(known))}." if known else "All runs were on CPUs or CUDA."
+            raise RequestError(f"{index} has no runs on {family!r}.", hint=hint)
         if trend:
             _print_trend([*history.tallies(family=family, limit=limit)], as_json=as_json)
             return
-        found = [*history.outcomes(pattern, family=family, limit=limit)]
+        outcomes = [*history.outcomes(pattern, family=family, limit=limit)]
     if as_json:
-        print_json(found)
+        print_json(outcomes)
         return
     from core.report import print_table
 
@@ -55,13 +55,13 @@ def print_history(
             f"jax {item.run.jax}, ROCm {item.run.rocm}",
             item.run.set_digest[:12],
         )
-        for item in found
+        for item in outcomes
     ]
     print_table(("finished", "test", "verdict", "time", "on", "of", "set"), rows)
 
 
 def _print_trend(tallies: Sequence[RunTally], *, as_json: bool) -> None:
-    """A line for each run, so that one sees what grows: failures, flakes, what is skipped and why, time."""
+    """Print a line for each run, which shows trends of failures, flakes, skips and durations."""
     if as_json:
         print_json(tallies)
         return
@@ -75,13 +75,12 @@ def _print_trend(tallies: Sequence[RunTally], *, as_json: bool) -> None:
             f"jax {tally.run.jax}, ROCm {tally.run.rocm}, {tally.run.suite}",
             *(str(tally.verdicts.get(verdict, 0)) for verdict in TestVerdict),
             f"{tally.seconds:.0f} s",
-            "; ".join(f"{count} {why or 'for no reason'}" for why, count in sorted(tally.skipped.items(), key=_most)),
+            "; ".join(
+                f"{count} {why or 'without a reason'}"
+                for why, count in sorted(tally.skipped.items(), key=lambda item: (-item[1], item[0]))
+            ),
         )
         for tally in tallies
     ]
     verdicts = tuple(verdict.value for verdict in TestVerdict)
     print_table(("finished", "on", "of", *verdicts, "time", "skipped for"), rows)
-
-
-def _most(counted: tuple[str, int]) -> tuple[int, str]:
-    return -counted[1], counted[0]

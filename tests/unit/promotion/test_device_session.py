@@ -61,7 +61,7 @@ def test_what_a_worker_wrote_before_it_was_found_dead_counts(
 
     monkeypatch.setattr(module, "alive", dies)
     (worker,) = session.journal.unfinished()
-    assert session._look_at(worker, leader=1, now=0.0) == stops
+    assert session.check_worker(worker, leader=1, now=0.0) == stops
     assert session.lost == lost
     outcome = session.outcome()
     assert [death.id for death in outcome.broken] == broken
@@ -69,14 +69,14 @@ def test_what_a_worker_wrote_before_it_was_found_dead_counts(
 
 
 @pytest.mark.parametrize(
-    ("beheaded", "blamed", "suspected"), [(False, ["a_test.py::x"], []), (True, [], ["a_test.py::x"])]
+    ("leader_killed", "blamed", "suspected"), [(False, ["a_test.py::x"], []), (True, [], ["a_test.py::x"])]
 )
 def test_who_had_nobody_to_report_to_is_not_to_blame(
-    tmp_path: Path, beheaded: bool, blamed: list[str], suspected: list[str]
+    tmp_path: Path, leader_killed: bool, blamed: list[str], suspected: list[str]
 ) -> None:
     """Another test killed the process that had started all workers: theirs cannot reach it, and say so."""
     session = Session(HostRunner({}), tmp_path, "run", SessionLimits())
-    session.beheaded = beheaded
+    session.leader_killed = leader_killed
     write(tmp_path, WORKER, COLLECT, COLLECTED, START, {"event": "internal", "text": "BrokenPipeError: [Errno 32]"})
     outcome = session.outcome()
     assert [death.id for death in outcome.died] == blamed

@@ -20,8 +20,8 @@ def ended(test: str, ending: str = "passed") -> FinishedTest:
     return FinishedTest(id=test, ending=ending, seconds=1.0, text="", entry="", worker="gw0", device="0", left=())
 
 
-def died(test: str, how: DeathCause = DeathCause.CRASHED) -> WorkerDeath:
-    return WorkerDeath(id=test, how=how, message="dead", seconds=1.0, worker="gw0", device="0")
+def died(test: str, cause: DeathCause = DeathCause.CRASHED) -> WorkerDeath:
+    return WorkerDeath(id=test, cause=cause, message="dead", seconds=1.0, worker="gw0", device="0")
 
 
 def outcome(items: Sequence[str] | None = (A, B, C), **more: Any) -> SessionOutcome:
@@ -42,26 +42,26 @@ def outcome(items: Sequence[str] | None = (A, B, C), **more: Any) -> SessionOutc
 
 def test_what_did_not_end_is_left() -> None:
     state = PassState()
-    state.take(outcome(ended=(ended(A),)), Round.FIRST, "0000")
-    assert state.left() == [B, C]
+    state.add(outcome(ended=(ended(A),)), Round.FIRST, "0000")
+    assert state.remaining() == [B, C]
 
 
 def test_a_crash_is_run_once_more_with_the_others_and_a_hang_is_not() -> None:
     state = PassState()
-    state.take(outcome(ended=(ended(C, "failed"),), died=(died(A), died(B, DeathCause.HUNG))), Round.FIRST, "0000")
-    assert state.left() == [A]
-    state.take(outcome(died=(died(A),)), Round.FIRST, "0001")
-    assert state.left() == []
+    state.add(outcome(ended=(ended(C, "failed"),), died=(died(A), died(B, DeathCause.HUNG))), Round.FIRST, "0000")
+    assert state.remaining() == [A]
+    state.add(outcome(died=(died(A),)), Round.FIRST, "0001")
+    assert state.remaining() == []
     assert [item.round for item in state.tests[A]] == [Round.FIRST, Round.RERUN]
 
 
 def test_suspects_run_alone_and_nobody_is_blamed_for_what_another_did() -> None:
     state = PassState()
-    state.take(outcome(suspects=(died(A), died(B))), Round.FIRST, "0000")
-    assert (state.left(), state.alone()) == ([C], [A, B])
-    state.take(outcome(ended=(ended(A),)), Round.FIRST, "0001")
+    state.add(outcome(suspects=(died(A), died(B))), Round.FIRST, "0000")
+    assert (state.remaining(), state.untried_suspects()) == ([C], [A, B])
+    state.add(outcome(ended=(ended(A),)), Round.FIRST, "0001")
     state.blame(died(B), Round.FIRST, "0002")
-    assert state.alone() == []
+    assert state.untried_suspects() == []
     assert judge(A, state.tests[A]).verdict is TestVerdict.PASSED
     assert judge(B, state.tests[B]).verdict is TestVerdict.CRASHED
 
@@ -69,15 +69,15 @@ def test_suspects_run_alone_and_nobody_is_blamed_for_what_another_did() -> None:
 def test_a_file_that_ends_processes_is_told_once_and_may_be_mended() -> None:
     state = PassState()
     for session in ("0000", "0001"):
-        state.take(outcome(None, broken=(died("bad.py"), died("bad.py"))), Round.FIRST, session)
+        state.add(outcome(None, broken=(died("bad.py"), died("bad.py"))), Round.FIRST, session)
     assert list(state.broken) == ["bad.py"]
     assert len(state.files["bad.py"]) == 1
     assert state.chosen is None
-    state.take(outcome([A], unusable={"odd.py": "ImportError"}), Round.FIRST, "0002")
-    state.take(outcome([A], unusable={"odd.py": "ImportError"}, ended=(ended(A),)), Round.FIRST, "0003")
+    state.add(outcome([A], unusable={"odd.py": "ImportError"}), Round.FIRST, "0002")
+    state.add(outcome([A], unusable={"odd.py": "ImportError"}, ended=(ended(A),)), Round.FIRST, "0003")
     assert [item.ending for item in state.files["odd.py"]] == [Ending.FAILED]
-    state.mended("odd.py", "0004")
-    assert {test: judge(test, tries).verdict for test, tries in state.all()} == {
+    state.recovered("odd.py", "0004")
+    assert {test: judge(test, tries).verdict for test, tries in state.attempts()} == {
         "bad.py": TestVerdict.CRASHED,
         "odd.py": TestVerdict.FLAKY,
         A: TestVerdict.PASSED,
@@ -92,14 +92,14 @@ def test_a_choice_is_made_once_of_each_test() -> None:
         return tests[::2]
 
     state = PassState(choose=choose)
-    state.take(outcome(), Round.FIRST, "0000")
-    state.take(outcome([A, B, "new.py::x", "new.py::y"]), Round.FIRST, "0001")
-    assert (state.left(), len(asked)) == ([A, C], 1)
+    state.add(outcome(), Round.FIRST, "0000")
+    state.add(outcome([A, B, "new.py::x", "new.py::y"]), Round.FIRST, "0001")
+    assert (state.remaining(), len(asked)) == ([A, C], 1)
     # A test that is tried again is collected with all others of its file, and they are not chosen by that.
-    state.take(outcome([A, B]), Round.RETRY, "0002")
+    state.add(outcome([A, B]), Round.RETRY, "0002")
     assert (list(state.chosen or ()), len(asked)) == ([A, C], 1)
     # What a mended file brings in a fresh process is chosen from as well.
-    state.take(outcome(["new.py::x", "new.py::y"]), Round.RETRY, "0003")
+    state.add(outcome(["new.py::x", "new.py::y"]), Round.RETRY, "0003")
     assert list(state.chosen or ()) == [A, C, "new.py::x"]
 
 
@@ -121,11 +121,11 @@ def test_every_chosen_test_is_left_or_suspected_or_was_tried(outcomes: list[Sess
     state = PassState()
     before = state.progress()
     for number, told in enumerate(outcomes):
-        state.take(told, Round.FIRST, f"{number:04}")
+        state.add(told, Round.FIRST, f"{number:04}")
         if told.ended or told.died:
             assert state.progress() != before
         before = state.progress()
     if outcomes:
-        assert dict(state.all()).keys() == {A, B, C}
+        assert dict(state.attempts()).keys() == {A, B, C}
         for test in (A, B, C):
-            assert test in state.left() or test in state.suspects or state.tests[test]
+            assert test in state.remaining() or test in state.suspects or state.tests[test]

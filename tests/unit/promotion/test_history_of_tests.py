@@ -79,7 +79,7 @@ def test_what_is_known_of_a_test_is_explained(bucket: Path, capsys: pytest.Captu
     status, said = explain(capsys, "--family=gfx94x-dcgpu")
     assert (status, "Unknown family: 'gfx94x-dcgpu'" in said) == (2, True)
     status, said = explain(capsys)
-    assert (status, "No entry of the ledgers is about a_test.py::test_x[1]" in said) == (0, True)
+    assert (status, "No ledger entry matches a_test.py::test_x[1]" in said) == (0, True)
     status, said = explain(capsys, "--index=gfx94X-dcgpu", f"--bucket={bucket}")
     assert "2026-01-02T00:00:00Z: flaky in 1.2 s on gfx1151" in said
 

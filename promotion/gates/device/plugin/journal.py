@@ -1,4 +1,4 @@
-"""A journal that outlives crashes, of a process that runs tests."""
+"""Journal of a process that runs tests; it survives crashes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import time
 from pathlib import Path
 
 LOST = 71
-"""Exit code of a worker that can write no journal, or has to go, and of a test's forked child that came back."""
+"""Exit code of a worker without a journal or without a gate, and of a test's forked child that returned."""
 
-# What tests may replace, or mock, is taken before they can.
+# Copies of functions that tests may replace or mock.
 _dumps, _open, _write, _close, _now = json.dumps, os.open, os.write, os.close, time.time
 getpid, leave = os.getpid, os._exit
 
 
-class Journal:
-    """Appends events to a file of the session."""
+class EventWriter:
+    """Writer of events to a file of the session."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name, self.pid = name, getpid()
         self._path = str(folder / f"{name}.jsonl")
         self._reserve = _open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-    def note(self, event: str, **more: object) -> None:
-        """One more line; a process that cannot write it ends, since nobody would know what it did."""
+    def write(self, event: str, **more: object) -> None:
+        """Append an event; a process that cannot do so exits, since its results would be unknown."""
         line = (_dumps({"event": event, "at": round(_now(), 3), **more}) + "\n").encode()
         try:
             file = self._file()
@@ -41,7 +41,7 @@ class Journal:
         try:
             return _open(self._path, flags, 0o644)
         except OSError:
-            # A test that leaked all its descriptors leaves us the one that was set aside.
+            # If a test leaked all descriptors, use the reserved one.
             with contextlib.suppress(OSError):
                 _close(self._reserve)
             return _open(self._path, flags, 0o644)

@@ -1,7 +1,7 @@
-"""What a test leaves on the devices of its worker: arrays that live, processes that hold one, memory that is gone.
+"""Detection of resources that a test leaves behind: live arrays, processes with open devices, used device memory.
 
-JAX's arrays are counted on every platform. What else takes a device's memory is seen where the kernel keeps a gauge of
-it in a file, as amdgpu does, and where nobody else is lent the device.
+JAX's arrays are counted on every platform. Other device memory is measured where the kernel reports it in a file, as
+amdgpu does, and only on devices that are not shared.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 from .journal import getpid
 
 _GIVEN_BACK_SECONDS = 2.0
-"""A driver takes a moment to give back what a process that ended had."""
+"""Seconds for a driver to release the memory of a process that ended."""
 _EXITING, _KILLED = 0x404, 1 << (signal.SIGKILL - 1)
-"""Flags of a task that exits, or does so because of a signal (Linux, include/linux/sched.h); its pending signals."""
+"""Flags of a task that exits or was killed (Linux, include/linux/sched.h); mask of its pending signals."""
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 
-# What tests may replace, or mock, is taken before they can.
+# Copies of functions that tests may replace or mock.
 _kill, _readlink, _listdir, _file, _clock, _sleep = os.kill, os.readlink, os.listdir, open, time.monotonic, time.sleep
 
 
-class Left:
-    """Looks before and after each test.
+class LeakCheck:
+    """Check before and after each test.
 
     Args:
-        lease: `nodes`, files that a process has open while it uses the devices; `gauges`, pairs of files that say how
-            many bytes a device has and how many are in use.
-        most: bytes of arrays that a test may leave.
-        least: bytes that a device that had them free before a test has to have free after it.
+        lease: `nodes`, files that a process has open while it uses the devices; `gauges`, pairs of files with a
+            device's total and used bytes.
+        most: bytes of arrays that a test may leave alive.
+        least: bytes that must be free after a test if they were free before it.
     """
 
     def __init__(self, lease: Mapping[str, Any], *, most: int, least: int) -> None:
@@ -42,29 +42,29 @@ class Left:
         self._most, self._least = most, least
         self._children = _children()
         self._owners: dict[int, str] = {}
-        """Processes that tests left behind -> which test."""
+        """Processes that tests left behind -> test."""
         self._live, self._free = 0, least
 
     def before(self) -> None:
-        """A test begins."""
+        """Measure before a test."""
         self._live, self._free = live_bytes(), self._free_bytes()
 
     def memory(self) -> str:
-        """What the test that has just ended did not give back, as a sentence; empty when all is well."""
-        # The last failure would keep the arrays of its frames alive.
+        """Return a sentence about memory that the finished test did not release; "" if there is none."""
+        # The last failure's traceback keeps the arrays of its frames alive.
         for name in _LAST:
             vars(sys).pop(name, None)
-        if self._is(lambda: live_bytes() - self._live > self._most):
+        if self._persists(lambda: live_bytes() - self._live > self._most):
             return (
                 f"The test left {_mib(live_bytes() - self._live)} of arrays alive; at most {_mib(self._most)} may stay."
             )
-        if self._free >= self._least and self._is(lambda: self._free_bytes() < self._least, _GIVEN_BACK_SECONDS):
+        if self._free >= self._least and self._persists(lambda: self._free_bytes() < self._least, _GIVEN_BACK_SECONDS):
             count_on = f"those after it count on {_mib(self._least)}"
             return f"The test left its device with {_mib(self._free_bytes())} of memory free; {count_on}."
         return ""
 
     def processes(self, test: str) -> list[int]:
-        """Living processes that the test that has just ended left behind."""
+        """Return the living processes that the finished test left behind."""
         there = _children()
         new = sorted(there - self._children)
         self._children |= there
@@ -72,10 +72,10 @@ class Left:
         return new
 
     def holders(self, patience: float = 0.0) -> Iterator[tuple[str, str]]:
-        """Tests whose processes hold a device that others need, each with a sentence; those processes are ended.
+        """Kill processes left behind that hold a device; yield their tests, each with a sentence.
 
         Args:
-            patience: seconds to wait for one that lives, and holds none yet.
+            patience: seconds to wait for a living process to open a device.
         """
         until = _clock() + patience
         while _clock() < until and any(self._nodes and not is_dying(pid) for pid in self._owners):
@@ -90,8 +90,8 @@ class Left:
                 yield test, f"The test left process {pid} behind, which held {node} and was ended."
 
     @staticmethod
-    def _is(problem: Callable[[], bool], seconds: float = 0.0) -> bool:
-        """Whether it is still so after everything that nobody needs was given back."""
+    def _persists(problem: Callable[[], bool], seconds: float = 0.0) -> bool:
+        """Return whether a problem persists after garbage collection."""
         if not problem():
             return False
         gc.collect()
@@ -101,7 +101,7 @@ class Left:
         return still
 
     def _free_bytes(self) -> int:
-        """Of the device that has least; `least` where nobody tells."""
+        """Return the free bytes of the fullest device; `least` if unknown."""
         with contextlib.suppress(OSError, ValueError):
             return min((_number(total) - _number(used) for total, used in self._gauges), default=self._least)
         return self._least
@@ -118,7 +118,7 @@ class Left:
 
 
 def live_bytes() -> int:
-    """Bytes of JAX's arrays in this process; 0 while it has no backend, which must not be started by asking."""
+    """Return the bytes of JAX's live arrays; 0 without a backend, which must not be started here."""
     jax, bridge = sys.modules.get("jax"), sys.modules.get("jax._src.xla_bridge")
     started = getattr(bridge, "backends_are_initialized", None)
     try:
@@ -128,9 +128,9 @@ def live_bytes() -> int:
 
 
 def is_dying(pid: int) -> bool:
-    """Whether a process is dead, or cannot but die: SIGKILL takes its time (proc(5), /proc/[pid]/stat).
+    """Return whether a process is dead or was sent SIGKILL (proc(5), /proc/[pid]/stat).
 
-    One that nobody can tell of is not: a test may have used up all file descriptors.
+    It returns False if this is unknown, since a test may have exhausted all file descriptors.
     """
     try:
         with _file(f"/proc/{pid}/stat", errors="replace") as file:
@@ -143,7 +143,7 @@ def is_dying(pid: int) -> bool:
 
 
 def _children() -> set[int]:
-    """The living children of this thread."""
+    """Return the living children of this thread."""
     with contextlib.suppress(OSError, ValueError), _file(f"/proc/self/task/{getpid()}/children") as file:
         return set(map(int, file.read().split()))
     return set()

@@ -1,4 +1,4 @@
-"""A process that runs tests: takes its lease before jax is imported, tells its journal how each test went."""
+"""Hooks of a process that runs tests: take a lease before jax is imported, and record each test's outcome."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from typing import Any
 
 import pytest
 
-from .journal import LOST, Journal, getpid, leave
-from .leak_check import Left, is_dying
+from .journal import LOST, EventWriter, getpid, leave
+from .leak_check import LeakCheck, is_dying
 
 TEXT_CHARACTERS, SECTION_CHARACTERS = 48_000, 4_000
 _CLAIM_SECONDS = 30.0
 _SETTLE_SECONDS = 5.0
-"""So long a process that was left behind by a test that runs alone may take until it holds a device."""
+"""Seconds for a process left behind by a test that runs alone to open a device."""
 _MASKS = ("_VISIBLE_DEVICES", "_DEVICE_ORDINAL")
-"""What lends a device; what else a lease sets, such as numbers of threads, a test may set anew."""
+"""Ends of the variables that assign devices; tests may change other variables of a lease, such as thread numbers."""
 
-# What tests may replace, or mock, is taken before they can.
+# Copies of functions that tests may replace or mock.
 _dumps, _open, _close, _clock, _environ = json.dumps, os.open, os.close, time.monotonic, os.environ
 _parent, _kill = os.getppid, os.kill
 _exits = (pytest.exit.Exception, KeyboardInterrupt)
 
 
-class Gate:
-    """The hooks of a process that runs tests.
+class WorkerPlugin:
+    """Hooks of a process that runs tests.
 
     Args:
         folder: of the session.
@@ -45,14 +45,14 @@ class Gate:
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
         self.plan: dict[str, Any] = json.loads((folder / "plan.json").read_bytes())
-        self.journal = Journal(folder, name)
+        self.journal = EventWriter(folder, name)
         self.reports: list[pytest.TestReport] = []
         self.running = False
         self.entries: dict[str, str] = {}
         self.broken = {os.path.realpath(path) for path in self.plan["broken"]}
         self.parent = _parent()
         self.lease = self._claim()
-        self.left = Left(self.lease, most=self.plan["most_left"], least=self.plan["least_free"])
+        self.leaks = LeakCheck(self.lease, most=self.plan["most_left"], least=self.plan["least_free"])
         self._cpus = set(self.lease["cpus"]) & os.sched_getaffinity(0)
         _environ.update(self.lease["env"])
         for key in [key for key, value in self.lease["env"].items() if not value]:
@@ -61,11 +61,11 @@ class Gate:
             os.sched_setaffinity(0, self._cpus)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         self._held = {key: _environ.get(key) for key in self.lease["env"] if key.endswith(_MASKS)}
-        told = {"slot": self.lease["slot"], "device": self.lease["device"], "late": "jax" in sys.modules}
-        self.journal.note("worker", pid=self.journal.pid, **told)
+        lease = {"slot": self.lease["slot"], "device": self.lease["device"], "late": "jax" in sys.modules}
+        self.journal.write("worker", pid=self.journal.pid, **lease)
 
     def _claim(self) -> dict[str, Any]:
-        """The first lease that no living worker holds; the kernel gives it back however its holder dies."""
+        """Lock and return the first free lease; the kernel releases it however its holder dies."""
         until = _clock() + _CLAIM_SECONDS
         while True:
             for lease in self.plan["leases"]:
@@ -75,51 +75,51 @@ class Gate:
                 except OSError:
                     _close(file)
                 else:
-                    return dict(lease)  # the lock lives as long as the process, since nobody closes the file
+                    return dict(lease)  # the file stays open, so the lock lives as long as the process
             if _clock() > until:
-                self.journal.note("no-lease")
-                raise pytest.UsageError("no lease is free: the worker before this one still lives")
+                self.journal.write("no-lease")
+                raise pytest.UsageError("no lease is free: the previous worker is still alive")
             time.sleep(0.05)
 
     # Collection
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self) -> None:
-        """Let crashes write where they can be read."""
+        """Open the file for crash tracebacks."""
         self._crash = (self.folder / f"{self.journal.name}.crash").open("wb", buffering=0)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Pytest's own plugin would have them written to standard error, where all workers' are mixed."""
+        """Redirect faulthandler, whose output would otherwise be mixed with other workers' on standard error."""
         faulthandler.enable(self._crash, all_threads=True)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Leave out the files that took a process with them before."""
+        """Ignore files whose import ended a process before."""
         return True if os.path.realpath(collection_path) in self.broken else None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Tell which file is imported, so that one which ends the process is known."""
+        """Record the file that is imported, to attribute a crash."""
         if not isinstance(collector, pytest.File):
             return (yield)
-        self.journal.note("collect", file=collector.nodeid)
+        self.journal.write("collect", file=collector.nodeid)
         try:
             report = yield
         except (*_exits, SystemExit) as problem:
             report = pytest.CollectReport(collector.nodeid, "failed", f"importing it ended pytest: {problem!r}", [])
         error = _text(report) if report.failed else ""
         skipped = _reason(report) if report.skipped else ""
-        self.journal.note("collected", file=collector.nodeid, error=error, skipped=skipped)
+        self.journal.write("collected", file=collector.nodeid, error=error, skipped=skipped)
         return report
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Tell what there is; keep what the plan wants."""
+        """Record all tests; keep those in the plan."""
         part = self.folder / f"{self.journal.name}.items"
         part.write_text(_dumps([item.nodeid for item in items]))
-        with contextlib.suppress(FileExistsError):  # the first one's; all workers collect the same
+        with contextlib.suppress(FileExistsError):  # the first worker's list, since all workers collect the same
             os.link(part, self.folder / "items.json")
         only = None if self.plan["only"] is None else set(self.plan["only"])
         wanted = [item for item in items if only is None or item.nodeid in only]
@@ -137,21 +137,21 @@ class Gate:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Tell when a test begins and how it ended."""
+        """Record the start and the outcome of a test."""
         self._leave_if_orphan()
         self.reports.clear()
-        self.left.before()
+        self.leaks.before()
         began = _clock()
         self.running = True
-        self.journal.note("start", id=item.nodeid)
+        self.journal.write("start", id=item.nodeid)
         result = yield
         seconds = round(_clock() - began, 4)
-        self._leave_if_orphan()  # maybe it was this test: its word must not count
+        self._leave_if_orphan()  # this test may have killed the gate, so its outcome must not count
         ending, text = self._ending()
-        used_up = self.left.memory()
-        stayed = self.left.processes(item.nodeid)
-        held = dict(self.left.holders())
-        if leaked := " ".join(filter(None, (self._leaked(), used_up, held.pop(item.nodeid, "")))):
+        used_up = self.leaks.memory()
+        stayed = self.leaks.processes(item.nodeid)
+        held = dict(self.leaks.holders())
+        if leaked := " ".join(filter(None, (self._restore_lease(), used_up, held.pop(item.nodeid, "")))):
             ending, text = "failed", f"{leaked}\n{text}"
         more: dict[str, object] = {"id": item.nodeid, "ending": ending, "seconds": seconds}
         if text:
@@ -160,42 +160,42 @@ class Gate:
             more["entry"] = self.entries.get(item.nodeid, "suite")
         if stayed:
             more["left"] = stayed
-        self.journal.note("end", **more)
+        self.journal.write("end", **more)
         self.running = False
-        self._tell_holders(held)
+        self._write_holders(held)
         if used_up and not self.plan["solo"]:
             self._retire()
         return result
 
     def _leave_if_orphan(self) -> None:
-        """Somebody killed who watches this process: nothing that comes now would be of use."""
+        """Exit if the gate or the controller was killed; nothing that follows would be of use."""
         if is_dying(self.plan["gate"]):
-            _kill(self.parent, signal.SIGKILL)  # it would put another worker in this one's place
+            _kill(self.parent, signal.SIGKILL)  # it would start another worker in this one's place
         if _parent() != self.parent or is_dying(self.parent):
             leave(LOST)
 
-    def _tell_holders(self, held: Mapping[str, str]) -> None:
+    def _write_holders(self, held: Mapping[str, str]) -> None:
         for test, text in held.items():
-            self.journal.note("leaked", id=test, text=text)
+            self.journal.write("leaked", id=test, text=text)
 
     def _retire(self) -> None:
-        """Give everything back: another worker takes this one's place."""
-        self.journal.note("retired")
+        """Exit to release all resources; another worker takes this one's place."""
+        self.journal.write("retired")
         leave(LOST)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Iterator[None]:
-        """A test may end itself, but not pytest."""
+        """Turn an exit of pytest into a failure of the test."""
         return (yield from self._phase())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Iterator[None]:
-        """A test may end itself, but not pytest."""
+        """Turn an exit of pytest into a failure of the test."""
         return (yield from self._phase())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Iterator[None]:
-        """A test may end itself, but not pytest."""
+        """Turn an exit of pytest into a failure of the test."""
         return (yield from self._phase())
 
     def _phase(self) -> Iterator[None]:
@@ -204,12 +204,12 @@ class Gate:
         except _exits as problem:
             raise RuntimeError(f"the test tried to end pytest: {problem!r}") from problem
         finally:
-            if getpid() != self.journal.pid:  # a forked child that was to end, and came back here
+            if getpid() != self.journal.pid:  # a forked child that a test did not end
                 leave(LOST)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Make what goes to the other process plain and short: text that is none would break the channel."""
+        """Shorten reports for the controller; unprintable text would break the channel."""
         report = yield
         if report.failed:
             report.longrepr = _text(report)
@@ -217,37 +217,37 @@ class Gate:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep a report until the test is over."""
+        """Keep a report until the test is finished."""
         self.reports.append(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object) -> None:
-        """Die of it: a worker that dies is replaced, one that gives up takes the session with it."""
+        """Exit: xdist replaces a worker that dies, but a worker that gives up ends the session."""
         self._break_down(str(excrepr))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Tell that the process ended of its own will, which in the middle of a test is no such end."""
+        """Record that the process exited normally, unless a test is running."""
         if self.running:
             self._break_down(f"pytest gave up with exit status {int(exitstatus)}")
-        self._tell_holders(dict(self.left.holders(_SETTLE_SECONDS if self.plan["solo"] else 0.0)))
-        self.journal.note("finish", status=int(exitstatus))
+        self._write_holders(dict(self.leaks.holders(_SETTLE_SECONDS if self.plan["solo"] else 0.0)))
+        self.journal.write("finish", status=int(exitstatus))
 
     def _break_down(self, why: str) -> None:
-        self.journal.note("internal", text=why[-TEXT_CHARACTERS:])
+        self.journal.write("internal", text=why[-TEXT_CHARACTERS:])
         leave(LOST)
 
     def _ending(self) -> tuple[str, str]:
-        """How a test ended by its reports; an expected failure is what the suite wants, so it passed."""
+        """Return how a test ended according to its reports; an expected failure passed."""
         failed = [report for report in self.reports if report.failed]
         if failed:
             return "failed", "\n".join(str(report.longrepr) for report in failed)
         if any(report.skipped and not hasattr(report, "wasxfail") for report in self.reports):
             return "skipped", next(_reason(report) for report in self.reports if report.skipped)
-        return ("passed", "") if self.reports else ("failed", "pytest made no report of this test")
+        return ("passed", "") if self.reports else ("failed", "pytest reported nothing about this test")
 
-    def _leaked(self) -> str:
-        """What a test did to the lease of its worker; it is put right for those that come after it."""
+    def _restore_lease(self) -> str:
+        """Return a description of changes that a test made to its worker's lease, and undo them."""
         changed = [key for key, value in self._held.items() if _environ.get(key) != value]
         text = ", ".join(f"{key}={_environ.get(key, '')!r} instead of {self._held[key] or ''!r}" for key in changed)
         for key in changed:
@@ -258,11 +258,11 @@ class Gate:
                 _environ[key] = value
         if self._cpus and os.sched_getaffinity(0) != self._cpus:
             os.sched_setaffinity(0, self._cpus)
-        return f"The test changed what its worker was lent: {text}." if changed else ""
+        return f"The test changed its worker's lease: {text}." if changed else ""
 
 
 def _text(report: Any) -> str:  # noqa: ANN401 - of a test or of a collection
-    """Why something failed, with what it printed; printable, and not longer than anybody reads."""
+    """Return the printable reason of a failure with captured output, limited in length."""
     parts = [str(report.longrepr) if isinstance(report.longrepr, str) else report.longreprtext]
     for name, text in report.sections:
         parts.append(f"--- {name} ---\n{text[-SECTION_CHARACTERS:]}")

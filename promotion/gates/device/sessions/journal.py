@@ -1,4 +1,4 @@
-"""What the processes of a session have told so far: their journals, which may end in the middle of anything."""
+"""Journals of a session's processes; they may be cut off anywhere."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 CRASH_CHARACTERS = 8_000
 _MANY_TEXTS, _SHORT_CHARACTERS = 500, 1_000
-"""Where more than so many tests fail, each further one is kept shorter: they are likely to say the same."""
+"""Number of failures after which messages are shortened, since they probably repeat themselves, and their length."""
 _CRASH_BYTES = 1 << 20
 _DIED_HERE = "Current thread"
-"""Begins the part of the thread that died (CPython, Python/traceback.c)."""
+"""Start of the crashed thread's part in faulthandler's output (CPython, Python/traceback.c)."""
 _FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 CONTROLLER, SOLO = "controller", "solo"
 
@@ -27,14 +27,14 @@ class Worker:
 
     Attributes:
         name: such as gw0.
-        pid: 0 until it has told.
-        running: node id of the test that it is at; empty when at none.
-        collecting: the file that it is importing; empty when none.
-        since: monotonic time at which its last word was read here.
-        finished: it ended of its own will.
-        late: jax had been imported before it got its lease.
-        internal: the error inside pytest that it died of; empty when there was none.
-        retired: it ended itself after a test that had used up its device.
+        pid: 0 until the process reported it.
+        running: node id of the current test; empty if there is none.
+        collecting: the file being imported; empty if there is none.
+        since: monotonic time at which its last event was read.
+        finished: it exited normally.
+        late: jax was imported before the lease was taken.
+        internal: internal error of pytest that ended it; empty if there was none.
+        retired: it exited after a test exhausted its device.
     """
 
     name: str
@@ -53,10 +53,10 @@ class Worker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinishedTest:
-    """A test that came to its end; fields as in the journal.
+    """A finished test; the fields are those of the journal.
 
     Attributes:
-        left: processes that it started and left behind.
+        left: processes that it left behind.
     """
 
     id: str
@@ -70,10 +70,10 @@ class FinishedTest:
 
 
 class SessionJournal:
-    """Reads the files of one session's folder, further each time.
+    """Incremental reader of one session's journals.
 
     Args:
-        folder: of the session; see `plugin.py`.
+        folder: of the session; see the plugin.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,17 +81,17 @@ class SessionJournal:
         self.workers: dict[str, Worker] = {}
         self.ended: list[FinishedTest] = []
         self.files: dict[str, str] = {}
-        """Files that could be collected -> why pytest could not; empty when it could."""
+        """Files that were imported -> collection error; empty if there was none."""
         self.skipped_files: dict[str, str] = {}
         self.status: int | None = None
-        """Exit status of a session that ended of its own will."""
+        """Exit status of a session that exited normally."""
         self.garbage = ""
         self.changed = time.monotonic()
         self._offsets: dict[Path, int] = {}
         self._texts = 0
 
     def read(self) -> None:
-        """Take in the lines that were completed since the last time."""
+        """Read the lines that were completed since the last call."""
         for path in sorted(self.folder.glob("*.jsonl")):
             with suppress(OSError), path.open("rb") as file:
                 file.seek(self._offsets.get(path, 0))
@@ -105,7 +105,7 @@ class SessionJournal:
                         self.garbage = self.garbage or line[:200].decode(errors="backslashreplace")
 
     def items(self) -> tuple[str, ...] | None:
-        """The tests that were collected, before any was left out; None when no process came so far."""
+        """Return all collected tests, before deselection; None if no process finished collection."""
         try:
             found = json.loads((self.folder / "items.json").read_bytes())
         except (OSError, ValueError):
@@ -113,20 +113,20 @@ class SessionJournal:
         return tuple(dict.fromkeys(map(str, found)))
 
     def unfinished(self) -> Iterator[Worker]:
-        """Workers that have not ended of their own will."""
+        """Return the workers that have not exited normally."""
         return (worker for worker in self.workers.values() if not worker.finished)
 
     def crash(self, worker: str) -> tuple[str, str]:
-        """What a worker wrote when it died: its reason, such as Segmentation fault, and all of it."""
+        """Return the reason of a worker's death, such as Segmentation fault, and its traceback."""
         if worker in self.workers and self.workers[worker].internal:
-            return "INTERNALERROR of pytest, which a test broke", self.workers[worker].internal[-CRASH_CHARACTERS:]
+            return "INTERNALERROR of pytest", self.workers[worker].internal[-CRASH_CHARACTERS:]
         try:
             with (self.folder / f"{worker}.crash").open("rb") as file:
                 text = file.read(_CRASH_BYTES).decode(errors="backslashreplace")
         except OSError:
             return "", ""
         reasons = _FATAL.findall(text)
-        # Of all threads the one that died tells why, its newest frames first.
+        # The crashed thread's part shows the cause, newest frames first.
         return (reasons[-1] if reasons else ""), text[max(0, text.rfind(_DIED_HERE)) :][:CRASH_CHARACTERS]
 
     def _take(self, name: str, event: Mapping[str, Any]) -> None:
@@ -170,7 +170,7 @@ class SessionJournal:
                 pass
 
     def _leaked(self, test: str, text: str) -> None:
-        """A test that had come to its end turned out to hold a device still."""
+        """Fail a finished test whose process still holds a device."""
         self.ended = [
             replace(ended, ending="failed", text=f"{text}\n{ended.text}".rstrip()) if ended.id == test else ended
             for ended in self.ended

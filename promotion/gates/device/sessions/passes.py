@@ -1,4 +1,4 @@
-"""What is run: the passes of a suite, and the command and environment of each session. Pure."""
+"""Passes of a suite, and the command and environment of each session. Pure."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from promotion.evidence.known_tests import regex_of
 from promotion.gates.device.lease import DEVICE_SHARE, JaxPlatform, Lease
 
 SESSION = "JAX_GATE_SESSION"
-"""Names the folder of a session to our plugin, which has pytest to import and so is not imported here."""
+"""Variable with a session's folder, for the plugin; the plugin imports pytest, so it is not imported here."""
 MARK = "multiaccelerator"
-"""The mark of JAX's suite for tests that need more than one device."""
+"""Mark of JAX's suite for tests that need several devices."""
 ALL, SINGLE, MULTI = "all", "single", "multi"
-"""Passes: of all tests, of those that need one device, of those that need several."""
+"""Names of passes: all tests, tests of one device, tests of several devices."""
 PLUGIN = "jax_release_device_gate"
-"""The name under which a session imports our plugin."""
+"""Name under which a session imports the plugin."""
 PLUGIN_FOLDER = Path(__file__).parents[1] / "plugin"
 MOST_LEFT = DEVICE_SHARE // 2
-"""Bytes of arrays that a test may leave alive: more would take the tests after it what they count on."""
+"""Bytes of arrays that a test may leave alive; more would leave too little memory to later tests."""
 VIRTUAL_DEVICES = 8
 _LAUNCH = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]) % 256)"
 _LAZY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Three quarters of a device taken at once would leave nothing to its other workers, and hide what tests use up."""
+"""By default, JAX preallocates most of a device, which leaves nothing to other workers and hides leaks."""
 _OURS = ("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "JAX_ENABLE_TPU_XDIST")
-"""Make JAX's own conftest.py lend devices to workers: only one may do that."""
+"""Variables that make JAX's conftest.py assign devices to workers, which the gate does itself."""
 _OTHERS = (
     "PYTEST_ADDOPTS",
     "PYTEST_CURRENT_TEST",
@@ -36,7 +36,7 @@ _OTHERS = (
     "PYTEST_XDIST_WORKER",
     "PYTEST_XDIST_WORKER_COUNT",
 )
-"""Of a pytest that runs us, or a person's own: with them a session would take itself for a worker of another."""
+"""Variables of an outer pytest or of the user, which would change the session."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class Pass:
 
     Attributes:
         name: such as single.
-        marks: pytest's expression that chooses its tests; empty takes all.
+        marks: pytest's mark expression; empty selects all tests.
         leases: one for each worker.
     """
 
@@ -56,7 +56,7 @@ class Pass:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Skip:
-    """Tests that are known not to work, and who says so.
+    """Tests that a ledger entry excludes.
 
     Attributes:
         pattern: as in the ledgers, see `known_tests.regex_of`.
@@ -70,14 +70,14 @@ class Skip:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
-    """Tests as they lie on disk.
+    """Test files on disk.
 
     Attributes:
-        root: where pytest is started; node ids are relative to it.
-        files: what it is given: files and folders relative to the root.
-        env: what the suite wants to be run with.
-        deselect: node ids, or beginnings of some, that the suite itself leaves out.
-        commit: which suite it is: a commit, or a digest of its files.
+        root: working folder of pytest; node ids are relative to it.
+        files: files and folders for pytest, relative to the root.
+        env: environment that the suite requires.
+        deselect: node ids, or their beginnings, that the suite itself leaves out.
+        commit: commit of the suite, or a digest of its files.
     """
 
     root: Path
@@ -88,23 +88,23 @@ class Suite:
 
 
 def passes(names: Sequence[str], single: Sequence[Lease], whole: Lease) -> tuple[Pass, ...]:
-    """The passes of these names.
+    """Return the passes with these names.
 
     Args:
         names: some of ALL, SINGLE and MULTI.
         single: a lease for each worker.
         whole: the lease of all devices.
     """
-    made = {
+    by_name = {
         ALL: Pass(name=ALL, marks="", leases=tuple(single)),
         SINGLE: Pass(name=SINGLE, marks=f"not {MARK}", leases=tuple(single)),
         MULTI: Pass(name=MULTI, marks=MARK, leases=(whole,)),
     }
-    return tuple(made[name] for name in names)
+    return tuple(by_name[name] for name in names)
 
 
 def base_env(platform: JaxPlatform, suite: Mapping[str, str]) -> dict[str, str]:
-    """What all processes of a run have on top of the site's environment; the suite has the last word but for leases."""
+    """Return variables for all processes; the suite overrides them, except for the assignment of devices."""
     env = {"PYTHONNOUSERSITE": "1", "PYTHONFAULTHANDLER": ""}
     match platform:
         case JaxPlatform.CPU:
@@ -113,7 +113,7 @@ def base_env(platform: JaxPlatform, suite: Mapping[str, str]) -> dict[str, str]:
             env |= {"JAX_PLATFORMS": "cpu"}
             return {**env, **_without_ours(suite), "XLA_FLAGS": f"{flags} {flag}".strip()}
         case JaxPlatform.ROCM:
-            # Queues that are intercepted or chosen anew, and scratch that is given back, make sporadic failures.
+            # Intercepted or dynamic queues, and reclaimed scratch memory, cause sporadic failures.
             env |= {
                 "JAX_PLATFORMS": "rocm,cpu",
                 "HSA_NO_SCRATCH_RECLAIM": "1",
@@ -130,27 +130,27 @@ def _without_ours(suite: Mapping[str, str]) -> dict[str, str]:
 
 
 def session_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The environment of a session.
+    """Return the environment of a session.
 
     Args:
         env: the site's and the suite's.
-        folder: of the session, where the plugin lies too.
+        folder: of the session, which also contains the plugin.
     """
     ours = {SESSION: str(folder), "PYTEST_PLUGINS": PLUGIN, "PYTHONPATH": str(folder)}
     return {**env, **dict.fromkeys(_OTHERS, ""), **ours}
 
 
 def session_argv(python: Sequence[str], suite: Suite, pass_: Pass, *, workers: int, files: Sequence[str]) -> list[str]:
-    """The command of a session.
+    """Return the command of a session.
 
     Args:
         python: interpreter with its options.
-        suite: what to run.
-        pass_: how.
-        workers: at once, each a process of pytest-xdist's; 0 runs the tests in one process without it.
-        files: to collect; relative to the suite's root.
+        suite: the suite.
+        pass_: the pass.
+        workers: number of pytest-xdist workers; 0 runs the tests in one process without xdist.
+        files: files to collect, relative to the suite's root.
     """
-    # A test may kill its parent; that must not be us.
+    # A test may kill its parent process, which must not be the gate.
     launch = [] if workers else [*python, "-I", "-c", _LAUNCH]
     argv = [*launch, *python, "-m", "pytest", "--quiet", "--quiet", "--no-summary", "--tb=short", "--color=no"]
     argv += ["-p", "no:cacheprovider", f"--rootdir={suite.root}", "--continue-on-collection-errors", "--maxfail=0"]
@@ -170,11 +170,11 @@ def session_plan(
     most_left: int,
     gate: int,
 ) -> dict[str, Any]:
-    """What the plugin is told; see there.
+    """Return the plan that the plugin reads; the plugin documents its fields.
 
     Args:
         most_left: bytes of arrays that a test may leave alive.
-        gate: process id of this program: workers that it cannot watch any more end.
+        gate: process id of the gate, without which workers exit.
     """
     leases = [
         {
@@ -188,6 +188,14 @@ def session_plan(
         for lease in pass_.leases
     ]
     skipped = [{"regex": regex_of(skip.pattern), "entry": skip.entry, "reason": skip.reason} for skip in skips]
-    told = {"only": None if only is None else sorted(only), "broken": sorted(broken)}
-    limits = {"gate": gate, "most_left": most_left, "least_free": DEVICE_SHARE}
-    return {"pass": pass_.name, "leases": leases, **told, "skips": skipped, "solo": solo, **limits}
+    return {
+        "pass": pass_.name,
+        "leases": leases,
+        "only": None if only is None else sorted(only),
+        "broken": sorted(broken),
+        "skips": skipped,
+        "solo": solo,
+        "gate": gate,
+        "most_left": most_left,
+        "least_free": DEVICE_SHARE,
+    }

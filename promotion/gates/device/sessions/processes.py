@@ -1,4 +1,4 @@
-"""Processes of a run: which there are, and how they are ended; only those that the run started."""
+"""Finding and ending the processes of a run, and no others."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from contextlib import suppress
 from pathlib import Path
 
 RUN = "JAX_GATE_RUN"
-"""Marks every process of a run, so that what tests leave behind is found, and nothing else."""
-_PATIENCE = 10.0
-"""Seconds that killed processes may take to go, as those do that wait for a driver."""
+"""Variable that marks every process of a run, so that processes left behind by tests are found."""
+_EXIT_SECONDS = 10.0
+"""Seconds for killed processes to exit, such as those that wait for a driver."""
 
 
 def marked_processes(run: str) -> Iterator[int]:
-    """Processes that a run started, whatever became of their parents."""
-    wanted = f"{RUN}={run}".encode()
-    for place in Path("/proc").iterdir():
-        if place.name.isdecimal() and int(place.name) != os.getpid():
+    """Yield the processes that a run started, including orphans."""
+    marker = f"{RUN}={run}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
             with suppress(OSError):
-                if wanted in (place / "environ").read_bytes().split(b"\0"):
-                    yield int(place.name)
+                if marker in (entry / "environ").read_bytes().split(b"\0"):
+                    yield int(entry.name)
 
 
 def kill_marked(run: str) -> None:
-    """End what a run left behind, which may hold a device or be writing its journal, and wait until it is gone."""
-    until, dying = time.monotonic() + _PATIENCE, set[int]()
+    """Kill the processes that a run left behind, and wait until they are gone."""
+    until, dying = time.monotonic() + _EXIT_SECONDS, set[int]()
     while time.monotonic() < until:
-        found = {*marked_processes(run)}
-        for pid in found:
+        pids = {*marked_processes(run)}
+        for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        # One that is killed loses its environment at once, and what it has open only in the end.
-        dying = {*found, *filter(alive, dying)}
+        # A killed process loses its environment at once, and its open files only at the end.
+        dying = {*pids, *filter(alive, dying)}
         if not dying:
             return
         time.sleep(0.01)
 
 
 def send_signal(pid: int, leader: int, sign: signal.Signals) -> None:
-    """Send a signal to a worker, if the number is still that of a process of this session."""
+    """Send a signal to a worker, if its process id still belongs to this session."""
     with suppress(ProcessLookupError, PermissionError):
         if os.getsid(pid) == leader:
             os.kill(pid, sign)
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be reaped does not."""
+    """Return whether a process runs; zombies do not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
     except (OSError, IndexError):
@@ -56,9 +56,9 @@ def alive(pid: int) -> bool:
 
 
 def was_killed(child: int) -> bool:
-    """Whether a signal ended a child of this process that nobody has reaped yet; it stays for whoever waits for it."""
+    """Return whether a signal ended a child, and leave the child to its waiter."""
     try:
-        told = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        status = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
-    return told is not None and told.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+    return status is not None and status.si_code in (os.CLD_KILLED, os.CLD_DUMPED)

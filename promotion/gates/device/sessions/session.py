@@ -1,6 +1,6 @@
-"""One pytest session under watch: a hang is ended with a traceback, whatever dies is told apart, nothing stays behind.
+"""One pytest session under supervision: hung workers are ended with a traceback, and no process stays behind.
 
-The session's own words do not count, its journal does: what an exit code says of tests that never ran is nothing.
+Only the session's journals count, not its exit code, which says nothing about tests that never ran.
 """
 
 from __future__ import annotations
@@ -9,36 +9,37 @@ import enum
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
+from core.atomic import write_whole
 from core.errors import ProcessError
 from core.process import HostRunner, without_credentials
 from promotion.gates.device.sessions.journal import FinishedTest, SessionJournal, Worker
 from promotion.gates.device.sessions.passes import MOST_LEFT
 from promotion.gates.device.sessions.processes import RUN, alive, kill_marked, send_signal, was_killed
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _KEPT_CHARACTERS = 1 << 16
-_FINE = (0, 1, 5)
-"""Exit statuses of a session that came to its end: all passed, some failed, there was none."""
-LOG, PLAN = "output.log", "plan.json"
+_COMPLETE = (0, 1, 5)
+"""Exit statuses of a complete session: all tests passed, some failed, or there were none."""
+LOG, PLAN, OUTCOME = "output.log", "plan.json", "outcome.json"
 _LOG_CHARACTERS = 32 << 20
-"""Of what a session prints. A suite may print more than any disk holds; what counts is in the journals."""
+"""Maximum length of a session's log. A suite may print any amount; its results are in the journals."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionLimits:
-    """How long things may take, in seconds, and how often workers may die.
+    """Limits of durations in seconds, and of other resources.
 
     Attributes:
-        test: each test, with its fixtures.
-        collect: importing a file; starting up until the first one.
-        grace: after the traceback of a hang was asked for; and from the end of a session to that of its processes.
-        session: all of it.
-        crashes: so many dead workers in one pass end it: nobody learns from the next thousand.
+        test: for each test, with its fixtures.
+        collect: for importing a file, and for starting up.
+        grace: from the request of a hang's traceback to SIGKILL, and from the end of a session to that of its output.
+        session: for a whole session.
+        crashes: dead workers in one pass, after which it ends.
         left: bytes of arrays that a test may leave alive.
     """
 
@@ -51,7 +52,7 @@ class SessionLimits:
 
 
 class DeathCause(enum.StrEnum):
-    """How a test took its process with it."""
+    """Reason why a worker died."""
 
     CRASHED = "crashed"
     HUNG = "hung"
@@ -59,10 +60,10 @@ class DeathCause(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerDeath:
-    """A test, or a file that was being imported, whose worker died."""
+    """Death of a worker while it ran a test or imported a file."""
 
     id: str
-    how: DeathCause
+    cause: DeathCause
     message: str
     seconds: float
     worker: str
@@ -71,21 +72,21 @@ class WorkerDeath:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionOutcome:
-    """What came of a session.
+    """Outcome of a session.
 
     Attributes:
-        items: tests that were collected; None when no process came so far.
-        ended: tests that came to their end.
-        died: tests that surely took their worker with them.
-        suspects: tests that ran when the whole session was lost, any of which may be to blame.
-        broken: files that took their worker with them when they were imported.
-        unusable: files that pytest could not collect -> why.
-        skipped_files: files that skip themselves as a whole -> why.
-        status: pytest's exit status; None when it did not end of its own will.
-        problem: why the session was stopped or lost; empty when it came to its end.
-        left: processes that tests left behind, as sentences.
-        late: jax was there before the lease.
-        retired: workers that ended themselves after a test that had used up their device.
+        items: collected tests; None if no process finished collection.
+        ended: tests that finished.
+        died: tests that certainly ended their worker.
+        suspects: tests that ran when the whole session was lost; any of them may be the cause.
+        broken: files whose import ended their worker.
+        unusable: files that pytest could not collect -> reason.
+        skipped_files: files that skip themselves -> reason.
+        status: pytest's exit status; None if it did not exit by itself.
+        problem: why the session was stopped or lost; empty if it is complete.
+        left: descriptions of processes that tests left behind.
+        late: jax was imported before the lease.
+        retired: number of workers that exited after a test exhausted their device.
     """
 
     items: tuple[str, ...] | None
@@ -103,89 +104,109 @@ class SessionOutcome:
 
 
 class Session:
-    """Runs pytest once, with its workers.
+    """A run of pytest with its workers.
 
     Args:
-        runner: starts it.
+        runner: starts the session.
         folder: of the session, with its plan.
-        run: value of RUN.
-        limits: of time.
-        on_poll: told the journal each time it was read.
+        run_id: value of RUN.
+        limits: see SessionLimits.
+        on_poll: called with the journal each time it was read.
     """
 
     def __init__(
         self,
         runner: HostRunner,
         folder: Path,
-        run: str,
+        run_id: str,
         limits: SessionLimits,
         on_poll: Callable[[SessionJournal], None] = lambda _: None,
     ) -> None:
-        self.runner, self.folder, self.run, self.limits, self.on_poll = runner, folder, run, limits, on_poll
+        self.runner, self.folder, self.run_id, self.limits, self.on_poll = runner, folder, run_id, limits, on_poll
         self.journal = SessionJournal(folder)
         self.hung: dict[str, float] = {}
-        """Workers that had to be ended -> when."""
+        """Workers that were ended for hanging -> time."""
         self.lost: set[str] = set()
-        """Workers that were seen dead before anything was done to them."""
-        self.beheaded = False
-        """The process that had started the workers was killed."""
-        self._began = self._looked = time.monotonic()
+        """Workers found dead before anything was done to them."""
+        self.leader_killed = False
+        """Whether the process that started the workers was killed."""
+        self._started = self._polled = time.monotonic()
         self._finished: float | None = None
 
-    def go(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> SessionOutcome:
-        """Run it to its end, or to where it has to be ended."""
+    def run(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> SessionOutcome:
+        """Run the session until it ends or has to be stopped; store and return its outcome."""
         problem = ""
         with (self.folder / LOG).open("w", encoding="utf-8", errors="backslashreplace") as log:
             try:
-                done = self.runner.also(_bounded(log)).run(
+                result = self.runner.also(_bounded_writer(log)).run(
                     argv,
-                    env={**env, RUN: self.run},
+                    env={**env, RUN: self.run_id},
                     cwd=str(cwd),
                     check=False,
                     watch=self._watch,
                     keep=_KEPT_CHARACTERS,
                 )
-                self.beheaded |= done.returncode < 0
-                if done.returncode not in _FINE:
-                    problem = f"pytest ended with {_how(done.returncode)}"
+                code = result.returncode
+                self.leader_killed |= code < 0
+                if code not in _COMPLETE:
+                    problem = f"pytest ended with {f'exit status {code}' if code >= 0 else f'signal {-code}'}"
             except ProcessError as error:
                 problem = "" if self._finished is not None else without_credentials(error.message[-400:])
-            finally:  # also when a person stops it all
-                kill_marked(self.run)
-        return self.outcome(problem)
+            finally:  # also after an interrupt
+                kill_marked(self.run_id)
+        outcome = self.outcome(problem)
+        observed = {
+            "problem": outcome.problem,
+            "hung": sorted(self.hung),
+            "lost": sorted(self.lost),
+            "leader_killed": self.leader_killed,
+        }
+        write_whole(self.folder / OUTCOME, json.dumps(observed).encode())
+        return outcome
+
+    def load_outcome(self) -> SessionOutcome:
+        """Return the outcome of a session that an earlier process ran.
+
+        Raises:
+            OSError, ValueError, KeyError: that process did not finish it.
+        """
+        observed = json.loads((self.folder / OUTCOME).read_bytes())
+        self.hung, self.lost = dict.fromkeys(observed["hung"], 0.0), set(observed["lost"])
+        self.leader_killed = bool(observed["leader_killed"])
+        return self.outcome(observed["problem"])
 
     def _watch(self, pid: int) -> str:
+        """Return why the session has to be stopped; "" if it may continue."""
         now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS / 2:
+        if now - self._polled < _POLL_SECONDS / 2:
             return ""
-        self._looked = now
+        self._polled = now
         self.journal.read()
         self.on_poll(self.journal)
         if self.journal.status is not None:
             self._finished = self._finished or now
-            return (
-                "has finished, but something keeps its output open" if now - self._finished > self.limits.grace else ""
-            )
+            late = now - self._finished > self.limits.grace
+            return "has finished, but a process keeps its output open" if late else ""
         if not alive(pid):
-            self.beheaded |= was_killed(pid)
-            return "died, and left workers without anybody to tell them what to do"
+            self.leader_killed |= was_killed(pid)
+            return "died and left its workers without a controller"
         busy = [worker for worker in self.journal.unfinished() if worker.pid]
         for worker in busy:
-            if why := self._look_at(worker, pid, now):
+            if why := self.check_worker(worker, pid, now):
                 return why
         if sum(not alive(worker.pid) for worker in busy) > self.limits.crashes:
             return f"lost more than {self.limits.crashes} workers"
-        quiet = now - max(self._began, self.journal.changed)
+        quiet = now - max(self._started, self.journal.changed)
         if quiet > max(self.limits.test, self.limits.collect) + 2 * self.limits.grace:
-            return f"stood still for {quiet:.0f} s"
-        if now - self._began > self.limits.session:
+            return f"made no progress for {quiet:.0f} s"
+        if now - self._started > self.limits.session:
             return f"ran longer than {self.limits.session:.0f} s"
         return ""
 
-    def _look_at(self, worker: Worker, leader: int, now: float) -> str:
-        """End what hangs; say why the session has to be stopped when a file cannot be imported."""
+    def check_worker(self, worker: Worker, leader: int, now: float) -> str:
+        """End a hung worker; return why the session has to be stopped if a file cannot be imported."""
         if not alive(worker.pid):
-            self.journal.read()  # what it wrote since the last time: maybe it had done all that it had to
+            self.journal.read()  # events since the last read: the worker may have finished
             if worker.finished:
                 return ""
             self.lost.add(worker.name)
@@ -193,99 +214,87 @@ class Session:
         limit = self.limits.test if worker.running else self.limits.collect if worker.collecting else None
         if limit is None or now - worker.since <= limit:
             return ""
-        asked = self.hung.get(worker.name)
-        if asked is None:
+        aborted = self.hung.get(worker.name)
+        if aborted is None:
             self.hung[worker.name] = now
-            send_signal(worker.pid, leader, signal.SIGABRT)  # faulthandler writes down where it hangs
-        elif now - asked > self.limits.grace:
+            send_signal(worker.pid, leader, signal.SIGABRT)  # faulthandler writes the traceback
+        elif now - aborted > self.limits.grace:
             send_signal(worker.pid, leader, signal.SIGKILL)
         return ""
 
     def outcome(self, problem: str = "") -> SessionOutcome:
-        """What the session told until now.
+        """Return the session's outcome so far.
 
         Args:
-            problem: why it was stopped, or how it ended otherwise than it should.
+            problem: why it was stopped, or how it ended abnormally.
         """
         self.journal.read()
-        journal, lost = self.journal, self.journal.status not in _FINE
+        journal, lost = self.journal, self.journal.status not in _COMPLETE
         lost_workers = [worker for worker in journal.unfinished() if worker.pid]
-        running = [self._died(worker, worker.running) for worker in lost_workers if worker.running]
-        sure = [death for death in running if not lost or death.how is DeathCause.HUNG or self._reason(death.worker)]
+        running = [self._death(worker, worker.running) for worker in lost_workers if worker.running]
+        certain = [
+            death for death in running if not lost or death.cause is DeathCause.HUNG or self._crash(death.worker)[0]
+        ]
         return SessionOutcome(
             items=journal.items(),
             ended=tuple(journal.ended),
-            died=tuple(sure),
-            suspects=tuple(death for death in running if death not in sure),
+            died=tuple(certain),
+            suspects=tuple(death for death in running if death not in certain),
             broken=tuple(
-                self._died(worker, worker.collecting)
+                self._death(worker, worker.collecting)
                 for worker in lost_workers
-                if worker.collecting and (worker.name in self.lost or self._reason(worker.name))
+                if worker.collecting and (worker.name in self.lost or self._crash(worker.name)[0])
             ),
             unusable={file: error for file, error in journal.files.items() if error},
             skipped_files=dict(journal.skipped_files),
             status=journal.status,
-            problem=(problem or "pytest did not come to its end") if lost else "",
-            left=tuple(_left(journal.ended)),
+            problem=(problem or "pytest did not finish") if lost else "",
+            left=tuple(
+                f"{test.id} left {len(test.left)} process{'es' if len(test.left) > 1 else ''} behind"
+                for test in journal.ended
+                if test.left
+            ),
             late=any(worker.late for worker in journal.workers.values()),
             retired=sum(worker.retired for worker in journal.workers.values()),
         )
 
-    def _reason(self, worker: str) -> str:
-        return self._crash(worker)[0]
-
     def _crash(self, worker: str) -> tuple[str, str]:
-        """See `SessionJournal.crash`; an error inside pytest that only had nobody to report to is no test's fault."""
-        return ("", "") if self.beheaded and self.journal.workers[worker].internal else self.journal.crash(worker)
+        """Return `SessionJournal.crash`; an internal error of pytest after its leader was killed is not a crash."""
+        if self.leader_killed and self.journal.workers[worker].internal:
+            return "", ""
+        return self.journal.crash(worker)
 
-    def _died(self, worker: Worker, what: str) -> WorkerDeath:
+    def _death(self, worker: Worker, what: str) -> WorkerDeath:
         reason, text = self._crash(worker.name)
         hung = worker.name in self.hung
         if hung:
             limit = self.limits.test if worker.running else self.limits.collect
-            said = f"It was still running after {limit:g} s and was ended."
+            message = f"It was still running after {limit:g} s and was ended."
         elif reason:
-            said = f"Its process died: {reason}."
-        elif self.beheaded:
-            said = "The process that had started its worker was killed while it ran."
+            message = f"Its process died: {reason}."
+        elif self.leader_killed:
+            message = "The process that started its worker was killed while it ran."
         else:
-            said = "Its process ended without a word: something called os._exit, or killed it from outside."
+            message = "Its process ended silently: it called os._exit, or was killed from outside."
         return WorkerDeath(
             id=what,
-            how=DeathCause.HUNG if hung else DeathCause.CRASHED,
-            message=f"{said}\n{text}".rstrip(),
+            cause=DeathCause.HUNG if hung else DeathCause.CRASHED,
+            message=f"{message}\n{text}".rstrip(),
             seconds=max(0.0, worker.last_at - worker.started_at) or (self.limits.test if hung else 0.0),
             worker=worker.name,
             device=worker.device,
         )
 
 
-def _bounded(log: TextIO) -> Callable[[str], None]:
-    """Writes lines to a file until it is full."""
+def _bounded_writer(log: TextIO) -> Callable[[str], None]:
+    """Return a function that writes lines until the log is full."""
     left = _LOG_CHARACTERS
 
-    def take(line: str) -> None:
+    def write(line: str) -> None:
         nonlocal left
         if left > 0:
             left -= len(line) + 1
             log.write(f"{line}\n" if left > 0 else "[... and more]\n")
             log.flush()
 
-    return take
-
-
-def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Put a session's plan where its processes read it."""
-    part = folder / f"{PLAN}.part"
-    part.write_text(json.dumps(plan), encoding="utf-8")
-    part.replace(folder / PLAN)
-
-
-def _left(ended: Sequence[FinishedTest]) -> Iterator[str]:
-    for test in ended:
-        if test.left:
-            yield f"{test.id} left {len(test.left)} process{'es' if len(test.left) > 1 else ''} behind"
-
-
-def _how(returncode: int) -> str:
-    return f"exit status {returncode}" if returncode >= 0 else f"signal {-returncode}"
+    return write

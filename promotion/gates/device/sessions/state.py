@@ -1,4 +1,4 @@
-"""How far a pass is: what its sessions told, put together. Pure."""
+"""Progress of a pass, accumulated from its sessions. Pure."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from promotion.gates.device.results import Attempt, Ending, Round
 from promotion.gates.device.sessions.session import SessionOutcome, WorkerDeath
 
 RERUNS = 1
-"""How often a test whose process died is run again with the others' conditions; what merely failed never is."""
+"""Number of reruns with the other tests after a crash; a test that merely failed is never rerun."""
 
 Choose = Callable[[Sequence[str]], Sequence[str]]
-"""Which of the tests that there are shall be run."""
+"""Selects the tests to run from those that were collected."""
 
 
 @dataclass
 class PassState:
-    """One pass of a run.
+    """Progress of one pass.
 
     Attributes:
-        choose: asked when it is known what there is, and of what a file that was mended adds; None takes all.
-        chosen: tests to run; None until something was collected.
-        offered: tests that were chosen from.
+        choose: selects from collected tests, including those of a file that could be collected later; None selects all.
+        chosen: tests to run; None until tests were collected.
+        collected: all tests.
+        offered: tests that were passed to `choose`.
         tests: attempts at each test, in order.
-        files: attempts at each file that could not be collected, or skips itself.
-        broken: files that took their process with them.
-        suspects: tests that ran when a whole session was lost; each has to run alone.
-        died: how many tests, files and workers were lost.
-        cut_off: tests that ran alone when this program was killed -> how often.
+        files: attempts at each file that could not be collected or skips itself.
+        broken: files whose import ended their process.
+        suspects: tests that ran when a whole session was lost; each must run alone.
+        died: number of lost tests, files and workers.
+        interrupted: test -> how often the gate was killed while the test ran alone.
     """
 
     choose: Choose | None = None
@@ -41,51 +42,52 @@ class PassState:
     broken: dict[str, None] = field(default_factory=dict)
     suspects: dict[str, None] = field(default_factory=dict)
     died: int = 0
-    cut_off: Counter[str] = field(default_factory=Counter)
+    interrupted: Counter[str] = field(default_factory=Counter)
 
     def progress(self) -> tuple[int, ...]:
-        """Another value than before whenever the pass has come nearer to its end."""
-        tries = sum(len(attempts) for attempts in self.tests.values())
-        return tries, len(self.broken), len(self.suspects), len(self.chosen or ()), int(self.chosen is None)
+        """Return a value that changes whenever the pass advances."""
+        attempts = sum(len(attempts) for attempts in self.tests.values())
+        return attempts, len(self.broken), len(self.suspects), len(self.chosen or ()), int(self.chosen is None)
 
-    def done(self) -> int:
-        """How many tests have been tried."""
+    def attempted(self) -> int:
+        """Return the number of tests with an attempt."""
         return sum(bool(attempts) for attempts in self.tests.values())
 
-    def left(self) -> list[str]:
-        """Chosen tests that still have to be run with the others."""
+    def remaining(self) -> list[str]:
+        """Return the chosen tests that still have to run with the others."""
         return [test for test in self.chosen or () if test not in self.suspects and is_due(self.tests.get(test, ()))]
 
-    def alone(self) -> list[str]:
-        """Suspects that have not been tried since."""
+    def untried_suspects(self) -> list[str]:
+        """Return the suspects that have not run alone yet."""
         return [test for test in self.suspects if not self.tests.get(test)]
 
-    def all(self) -> Iterator[tuple[str, list[Attempt]]]:
-        """Each chosen test, and each file that is told of, with its attempts."""
+    def attempts(self) -> Iterator[tuple[str, list[Attempt]]]:
+        """Yield each file with attempts, and each chosen test, with its attempts."""
         yield from self.files.items()
         yield from ((test, self.tests.get(test, [])) for test in self.chosen or ())
 
-    def take(self, outcome: SessionOutcome, round_: Round, session: str) -> None:
-        """Note what a session told.
+    def add(self, outcome: SessionOutcome, round_: Round, session: str) -> None:
+        """Add the outcome of a session.
 
         Args:
-            round_: of the session; a second try in the first round is a rerun.
-            session: its name.
+            outcome: of the session.
+            round_: of the session; a second attempt in the first round is a rerun.
+            session: name of the session.
         """
         if outcome.items is not None:
-            self._collected(outcome.items, again=round_ is Round.RETRY)
+            self._add_collected(outcome.items, retried=round_ is Round.RETRY)
         for file, why in (*outcome.unusable.items(), *outcome.skipped_files.items()):
             ending = Ending.FAILED if file in outcome.unusable else Ending.SKIPPED
-            self._file(file, _attempt(round_, ending, why, session))
+            self._add_file(file, _file_attempt(round_, ending, why, session))
         for death in outcome.broken:
             self.broken.setdefault(death.id)
             self.died += 1
-            self._file(death.id, _death(death, round_, session))
+            self._add_file(death.id, _crash_attempt(death, round_, session))
         for test in outcome.ended:
             attempts = self.tests[test.id]
             attempts.append(
                 Attempt(
-                    round=_round(round_, attempts),
+                    round=_test_round(round_, attempts),
                     ending=Ending(test.ending),
                     seconds=test.seconds,
                     message=test.text,
@@ -100,48 +102,48 @@ class PassState:
         self.suspects |= {death.id: None for death in outcome.suspects if not self.tests.get(death.id)}
 
     def blame(self, death: WorkerDeath, round_: Round, session: str) -> None:
-        """A test took its process with it."""
+        """Record that a test ended its process."""
         self.died += 1
         attempts = self.tests[death.id]
-        attempts.append(_death(death, _round(round_, attempts), session))
+        attempts.append(_crash_attempt(death, _test_round(round_, attempts), session))
 
-    def mended(self, file: str, session: str) -> None:
-        """A file that could not be collected was, in a fresh process."""
-        self.files[file].append(_attempt(Round.RETRY, Ending.PASSED, "", session))
+    def recovered(self, file: str, session: str) -> None:
+        """Record that a file could be collected in a fresh process."""
+        self.files[file].append(_file_attempt(Round.RETRY, Ending.PASSED, "", session))
 
-    def _collected(self, items: Sequence[str], *, again: bool) -> None:
+    def _add_collected(self, items: Sequence[str], *, retried: bool) -> None:
         self.collected |= dict.fromkeys(items)
         new = [test for test in items if test not in self.offered]
-        if self.chosen is None or (again and new):  # a file that could be collected only then
+        if self.chosen is None or (retried and new):  # a file that could be collected only in a retry
             self.offered |= dict.fromkeys(new)
             chosen = new if self.choose is None else self.choose(new)
             self.chosen = {**(self.chosen or {}), **dict.fromkeys(chosen)}
 
-    def _file(self, file: str, attempt: Attempt) -> None:
-        """Each session says the same of a file; only a fresh process says something new."""
+    def _add_file(self, file: str, attempt: Attempt) -> None:
+        """Add an attempt at a file; sessions of the same round repeat themselves, so only the first one counts."""
         if not self.files[file] or attempt.round is Round.RETRY:
             self.files[file].append(attempt)
 
 
 def is_due(attempts: Sequence[Attempt]) -> bool:
-    """Whether a test has to be run with the others, or again."""
-    tries = [item for item in attempts if item.round is not Round.RETRY]
-    return all(item.ending is Ending.CRASHED for item in tries) and len(tries) <= RERUNS
+    """Return whether a test has to run, or run again, with the others."""
+    earlier = [item for item in attempts if item.round is not Round.RETRY]
+    return all(item.ending is Ending.CRASHED for item in earlier) and len(earlier) <= RERUNS
 
 
-def _round(round_: Round, attempts: Sequence[Attempt]) -> Round:
+def _test_round(round_: Round, attempts: Sequence[Attempt]) -> Round:
     return Round.RERUN if round_ is Round.FIRST and attempts else round_
 
 
-def _attempt(round_: Round, ending: Ending, message: str, session: str) -> Attempt:
+def _file_attempt(round_: Round, ending: Ending, message: str, session: str) -> Attempt:
     entry = "suite" if ending is Ending.SKIPPED else ""
     return Attempt(round=round_, ending=ending, seconds=0.0, message=message, worker=session, entry=entry)
 
 
-def _death(death: WorkerDeath, round_: Round, session: str) -> Attempt:
+def _crash_attempt(death: WorkerDeath, round_: Round, session: str) -> Attempt:
     return Attempt(
         round=round_,
-        ending=Ending(death.how.value),
+        ending=Ending(death.cause.value),
         seconds=death.seconds,
         message=death.message,
         worker=f"{session}/{death.worker}",
