@@ -1,4 +1,4 @@
-"""Suites of deliberately bad tests: what a harness may meet, each with the verdict that it has to get."""
+"""Deliberately bad tests, each with its expected verdict."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 INI = "[pytest]\nfilterwarnings =\naddopts = -p no:hypothesispytest\n"
-"""A plugin that every process would take longer to import than all else."""
+"""Disables a plugin that takes most of each process's start time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BadFile:
-    """One file of tests.
+    """A file of tests.
 
     Attributes:
         verdicts: test, without the file, or "" for the file as a whole -> verdict.
@@ -28,11 +28,11 @@ _DEVICE = (
     "import os\nfrom pathlib import Path\n"
     "DEVICE = Path(__file__).parent / 'devices' / f'{os.environ[\"ROCR_VISIBLE_DEVICES\"]}.node'\n"
 )
-"""The file of the fake device that a worker was lent."""
+"""File of the fake device of a worker's lease."""
 
 
 def _among_good(bad: str, name: str, verdict: str, says: str = "", head: str = "", also: str = "") -> BadFile:
-    """A bad test between good ones, all of which have to pass, as has the one that is called `also`."""
+    """Return a bad test between good ones; those, and the test named `also`, must pass."""
     good = "def test_{0}():\n    assert True\n\n"
     source = f"{head}\n{good.format('before')}{bad}\n\n" + "".join(good.format(f"after_{n}") for n in range(3))
     rest = dict.fromkeys(("test_before", "test_after_0", "test_after_1", "test_after_2"), "passed")
@@ -77,7 +77,7 @@ FILES: Mapping[str, BadFile] = {
         "Aborted",
         "import os, pytest",
     ),
-    # Not bad: what a worker was lent is there before anything of the suite is imported.
+    # Not bad: the lease is in place before any module of the suite is imported.
     "lease": BadFile(
         source="import os\n"
         "SEEN = [os.environ.get(name) for name in ('HIP_VISIBLE_DEVICES', 'OMP_NUM_THREADS', 'CUDA_VISIBLE_DEVICES')]\n"
@@ -109,7 +109,7 @@ FILES: Mapping[str, BadFile] = {
         f"import subprocess, time\n{_DEVICE}",
         "test_meanwhile",
     ),
-    # What a process has of this device's memory goes with the process, as a driver sees to it.
+    # The fake device's memory is released when the process ends.
     "leak_memory": _among_good(
         "def test_leak():\n    USED.unlink(missing_ok=True)  # the one of a process that is gone\n"
         "    USED.write_text(str(15 << 30))\n    held = os.open(USED, os.O_RDONLY)\n"
@@ -223,7 +223,7 @@ MANY = "import pytest\n\n@pytest.mark.parametrize('n', range(10_000))\ndef test_
 
 
 def write(folder: Path, *names: str) -> Path:
-    """Write some of the files, and what makes a folder a suite."""
+    """Write some of the files, and the configuration of a suite."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pytest.ini").write_text(INI)
     for name in names:

@@ -1,4 +1,4 @@
-"""Runs a suite in a process of its own, which a test can kill: suite, folder of the run."""
+"""Program that runs a suite in a process that a test can kill; arguments: suite, folder of the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMITS = SessionLimits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes
 
 
 def fake_device(root: Path, number: int) -> GpuDevice:
-    """A GPU that is nothing but files: one that its users have open, and two in which its driver counts bytes."""
+    """Return a GPU made of files: one that its users have open, and two with its total and used bytes."""
     folder = root / "devices"
     folder.mkdir(parents=True, exist_ok=True)
     node, total, used = (folder / f"{number}.{name}" for name in ("node", "total", "used"))
@@ -26,7 +26,7 @@ def fake_device(root: Path, number: int) -> GpuDevice:
 
 
 def work(root: Path, limits: SessionLimits = LIMITS, retries: int = 40) -> RunPlan:
-    """All tests below a folder, two workers at a time, each with a fake device."""
+    """Return a plan of all tests below a folder, for two workers with fake devices."""
     host = Allotment(cpus=tuple(sorted(os.sched_getaffinity(0))), cores=2, memory=64 * GIB)
     lent = leases(JaxPlatform.ROCM, [fake_device(root, number) for number in (3, 5)], host)
     return RunPlan(

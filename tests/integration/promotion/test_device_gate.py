@@ -223,7 +223,7 @@ GOOD = {
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("site")
-def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place, tmp_path: Path) -> None:
+def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> None:
     status, (evidence,), said = place.gate("device", f"--jax-tests=file://{place.repository}@{place.bad}")
     assert status == 15, said
     assert (evidence["gate"], evidence["tier"], evidence["outcome"]) == ("device-cpu", "cpu", "failed")
@@ -254,7 +254,7 @@ def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place, tmp_path:
     status, (evidence,), said = ci_build(tmp_path, *words, "--test=tests/bad_test.py::test_wrnog")
     assert status == 15, said
     assert place.results(evidence) == {"tests/bad_test.py::test_wrong": "failed"}
-    assert "only a part was run: this is shown, and no evidence" in said
+    assert "only part of the suite ran; no evidence was stored" in said
     # A test that is not there is an error, and no reason to say that all was well.
     assert (evidence["outcome"], evidence["counts"]["failed"]) == ("error", 1)
     assert "the suite has no tests/bad_test.py::test_wrnog" in said
@@ -262,14 +262,14 @@ def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place, tmp_path:
 
 @pytest.mark.usefixtures("site")
 @pytest.mark.heavy
-def test_shards_of_a_run_are_joined_to_one_word(place: Place) -> None:
+def test_merge_joins_shards_into_evidence(place: Place) -> None:
     source = f"--jax-tests={place.repository}@{place.good}"
     status, _, said = place.gate("merge", source)
     assert status == 2, said
     seen: dict[str, str] = {}
     for number in (1, 2):
         status, (evidence,), said = place.gate("device", source, f"--shard={number}/2", "--workers=1")
-        assert (status, f"shard {number}/2 is kept beside the set" in said) == (0, True), said
+        assert (status, f"shard {number}/2 is stored beside the set" in said) == (0, True), said
         part = place.results(evidence)
         assert 3 <= len(part) <= 6
         assert not part.keys() & seen.keys()
@@ -291,16 +291,14 @@ def test_shards_of_a_run_are_joined_to_one_word(place: Place) -> None:
     assert "there are more shards than tests" in evidence["findings"][0]["message"]
 
 
-def test_a_machine_without_a_gpu_is_told_before_anything_is_installed(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gate_without_gpu_fails_before_installation(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "")
     words = ("--platform=rocm", "--family=gfx94X-dcgpu", "--python=3.12")
     status, (evidence,), said = ci_build(place.folder, "gate", "device", "set", *words)
     assert (status, evidence["gate"], evidence["target"]) == (18, "device", "gfx942"), said
     assert (evidence["outcome"], evidence["counts"]["collected"]) == ("error", 0)
     assert {finding["code"] for finding in evidence["findings"]} == {"environment"}
-    assert "there is no rocm device that may be used" in said
+    assert "no rocm device is available" in said
     assert "environment with the set" not in said
     # It blocks where somebody asks for a word of this gate, and nowhere else.
     assert "channel local: blocked" in said
@@ -310,9 +308,7 @@ def test_a_machine_without_a_gpu_is_told_before_anything_is_installed(
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("site")
-def test_devices_that_compute_wrong_numbers_are_the_environments(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gate_blames_devices_with_wrong_results(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "child.py").write_text(WRONG)
     monkeypatch.setattr(preflight, "CHILD", tmp_path / "child.py")
     status, (evidence,), said = place.gate("device", f"--jax-tests={place.repository}@{place.good}", "--redo")
@@ -324,7 +320,7 @@ def test_devices_that_compute_wrong_numbers_are_the_environments(
 
 
 @pytest.mark.usefixtures("site")
-def test_a_suite_whose_conditions_cannot_be_read_is_an_error(place: Place) -> None:
+def test_gate_refuses_suite_with_unknown_conditions(place: Place) -> None:
     source = place.folder / "unreadable"
     write(
         source, {"ci/run_pytest_cpu.sh": "export XLA_FLAGS=$(flags)\npython -m pytest tests\n", "tests/a_test.py": ""}
@@ -335,7 +331,7 @@ def test_a_suite_whose_conditions_cannot_be_read_is_an_error(place: Place) -> No
 
 
 @pytest.mark.heavy
-def test_the_smoke_suite_passes_on_eight_virtual_devices(place: Place) -> None:
+def test_smoke_suite_passes_on_eight_virtual_devices(place: Place) -> None:
     """As people start it, with an environment that is made for this run."""
     argv = [sys.executable, str(ROOT / "build" / "ci_build"), "gate", "device", "set", "--platform=cpu", "--json"]
     argv.append(f"--work={place.folder / 'work'}")

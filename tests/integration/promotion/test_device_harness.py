@@ -1,4 +1,4 @@
-"""The harness with tests that do everything wrong: each gets its verdict, the run ends, nothing else is lost."""
+"""Harness with tests that do everything wrong: each gets its verdict, and no other result is lost."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def lines(folder: Path, event: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(("word", "killed"), [("exit 0", False), ("exit 3", False), ("kill -9 $$", True)])
-def test_who_was_killed_is_told_from_who_ended_before_anybody_waits(word: str, killed: bool) -> None:
+def test_was_killed_distinguishes_signals_from_exits(word: str, killed: bool) -> None:
     child = subprocess.Popen(["sh", "-c", f"read line; {word}"], stdin=subprocess.PIPE)
     assert not was_killed(child.pid)
     assert child.stdin is not None
@@ -70,8 +70,8 @@ def test_who_was_killed_is_told_from_who_ended_before_anybody_waits(word: str, k
     assert not was_killed(child.pid)
 
 
-def test_what_is_ended_is_gone(tmp_path: Path) -> None:
-    """Not only killed: until it is dead it has its device, and may write."""
+def test_kill_marked_waits_until_processes_are_gone(tmp_path: Path) -> None:
+    """A killed process may keep its device and write until it is dead."""
     ready = tmp_path / "ready"
     code = f"import os, pathlib, time; os.fork(); b = bytearray(b'x' * (1 << 28)); pathlib.Path({str(ready)!r}).touch()"
     argv = [sys.executable, "-c", f"{code}; time.sleep(600)"]
@@ -84,20 +84,20 @@ def test_what_is_ended_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_every_bad_test_gets_its_verdict_and_nothing_else_is_lost(tmp_path: Path) -> None:
+def test_harness_judges_every_bad_test(tmp_path: Path) -> None:
     names = list(bad_suite.FILES)
     report = run(work(bad_suite.write(tmp_path / "suite", *names)), tmp_path / "run")
     check(report, *names)
     assert report.problems == ()
     assert any("test_leave left 1 process" in note for note in report.notes)
     assert list(marked_processes(run_id(tmp_path / "run"))) == []
-    # In-process reruns are for crashes only.
+    # Only crashes are rerun with the others.
     for test, attempts in report.attempts.items():
         again = [attempt for attempt in attempts if attempt.round is Round.RERUN]
         assert not again or attempts[0].ending is Ending.CRASHED, test
 
 
-def test_a_crash_a_failure_and_a_flake_are_told_apart(tmp_path: Path) -> None:
+def test_harness_distinguishes_crash_failure_and_flake(tmp_path: Path) -> None:
     names = ("fail", "flake", "segfault", "import_exit", "skip", "lease")
     report = run(work(bad_suite.write(tmp_path / "suite", *names)), tmp_path / "run")
     check(report, *names)
@@ -110,7 +110,7 @@ def test_a_crash_a_failure_and_a_flake_are_told_apart(tmp_path: Path) -> None:
     assert {line["device"] for line in lines(tmp_path / "run", "worker")} == {"3", "5"}
 
 
-def test_a_part_of_a_suite_stays_that_part_when_one_of_it_fails(tmp_path: Path) -> None:
+def test_harness_keeps_choice_after_failures(tmp_path: Path) -> None:
     root = bad_suite.write(tmp_path / "suite", "fail")
     more = "".join(f"def test_more_{n}(): pass\n" for n in range(9))
     (root / "test_fail.py").write_text((root / "test_fail.py").read_text() + more)
@@ -124,7 +124,7 @@ def test_a_part_of_a_suite_stays_that_part_when_one_of_it_fails(tmp_path: Path) 
     report = run(replace(job, passes=(replace(job.passes[0], leases=job.passes[0].leases[:1]),)), tmp_path / "run")
     verdicts = Counter(result.verdict for result in report.results)
     assert verdicts[TestVerdict.NOT_RUN] == 0
-    # A half of what was there at first, the file that was mended, and a half of its tests.
+    # Half of the tests collected at first, the recovered file, and half of its tests.
     assert (
         sum(verdicts.values()) == len(split_tests([t for t in report.collected if "test_fail" in t], {}, 2)[0]) + 1 + 2
     )
@@ -132,7 +132,7 @@ def test_a_part_of_a_suite_stays_that_part_when_one_of_it_fails(tmp_path: Path) 
     assert report.problems == ()
 
 
-def test_a_suite_without_tests_is_no_success(tmp_path: Path) -> None:
+def test_harness_reports_suite_without_tests(tmp_path: Path) -> None:
     report = run(work(bad_suite.write(tmp_path / "suite")), tmp_path / "run")
     assert (report.results, report.collected) == ((), ())
     (tmp_path / "suite" / "conftest.py").write_text("import os\nos._exit(0)\n")
@@ -142,7 +142,7 @@ def test_a_suite_without_tests_is_no_success(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_ten_thousand_parametrisations(tmp_path: Path) -> None:
+def test_harness_runs_ten_thousand_tests(tmp_path: Path) -> None:
     root = bad_suite.write(tmp_path / "suite")
     (root / "test_many.py").write_text(bad_suite.MANY)
     report = run(work(root), tmp_path / "run")
@@ -150,7 +150,7 @@ def test_ten_thousand_parametrisations(tmp_path: Path) -> None:
     assert report.sessions == 1
 
 
-def test_when_everything_crashes_the_run_ends_and_says_so(tmp_path: Path) -> None:
+def test_harness_stops_after_too_many_crashes(tmp_path: Path) -> None:
     root = bad_suite.write(tmp_path / "suite")
     (root / "test_storm.py").write_text(
         "import os, pytest\n\n@pytest.mark.parametrize('n', range(500))\ndef test_storm(n):\n    os.abort()\n"
@@ -169,7 +169,7 @@ SLOW = "import time, pytest\n\n@pytest.mark.parametrize('n', range(40))\ndef tes
 
 
 def started(root: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """A controller that is in the middle of its work."""
+    """Start a gate, and return it while it runs tests."""
     root.mkdir(exist_ok=True)
     (root / "test_slow.py").write_text(SLOW)
     argv = [sys.executable, "-m", "tests.support.device_child", str(root), str(folder)]
@@ -178,7 +178,7 @@ def started(root: Path, folder: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_killed_controller_is_gone_on_with(tmp_path: Path) -> None:
+def test_harness_resumes_after_gate_was_killed(tmp_path: Path) -> None:
     root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
     process = started(root, folder)
     with pytest.raises(BusyError):
@@ -188,7 +188,7 @@ def test_a_killed_controller_is_gone_on_with(tmp_path: Path) -> None:
     report = run(work(root), folder)
     assert Counter(result.verdict for result in report.results) == {TestVerdict.PASSED: 40}
     done = [line["id"] for line in lines(folder, "end")]
-    # What had ended was not run again. What ran when it was killed may have done it, and runs alone.
+    # Finished tests do not run again. Those that ran when the gate was killed run alone.
     assert len(done) == len(set(done)) == 40
     assert report.sessions <= 4
     assert list(marked_processes(run_id(folder))) == []
@@ -196,7 +196,7 @@ def test_a_killed_controller_is_gone_on_with(tmp_path: Path) -> None:
         run(work(tmp_path / "another"), folder)
 
 
-def test_a_run_of_which_all_was_told_begins_anew_and_nothing_of_others_goes(tmp_path: Path) -> None:
+def test_harness_restarts_reported_run_and_keeps_other_files(tmp_path: Path) -> None:
     job, folder = replace(work(tmp_path / "suite"), passes=()), tmp_path / "run"
     run(job, folder)
     first = run_id(folder)
@@ -214,7 +214,7 @@ def test_a_run_of_which_all_was_told_begins_anew_and_nothing_of_others_goes(tmp_
     assert sorted(path.name for path in folder.iterdir()) == ["2026.txt", "run.json", "run.lock"]
 
 
-def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_harness_refuses_foreign_folder(tmp_path: Path) -> None:
     folder = tmp_path / "home"
     (folder / "2026").mkdir(parents=True)
     with pytest.raises(RequestError, match="contains 2026"):
@@ -233,12 +233,12 @@ def test_killer():
 """
 
 
-def test_a_test_that_kills_the_gate_is_to_blame(tmp_path: Path) -> None:
+def test_harness_blames_test_that_kills_the_gate(tmp_path: Path) -> None:
     root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
     (root / "test_a_killer.py").write_text(KILLER)
     (root / "test_slow.py").write_text(SLOW)
     argv = [sys.executable, "-m", "tests.support.device_child", str(root), str(folder)]
-    # Among others, twice alone, and once more when a fresh process has to decide.
+    # Killed with other tests, twice alone, and once more in the retry.
     ends = [subprocess.run(argv, cwd=ROOT, check=False).returncode for _ in range(5)]
     assert ends == [-signal.SIGKILL] * 4 + [0]
     report = run(work(root), folder)
@@ -250,7 +250,7 @@ def test_a_test_that_kills_the_gate_is_to_blame(tmp_path: Path) -> None:
     assert len(found) == 40
 
 
-def test_a_killed_worker_takes_no_test_with_it(tmp_path: Path) -> None:
+def test_harness_loses_no_test_of_killed_worker(tmp_path: Path) -> None:
     root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
     process = started(root, folder)
     victim = lines(folder, "worker")[0]["pid"]

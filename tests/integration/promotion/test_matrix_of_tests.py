@@ -20,7 +20,7 @@ def ci_build(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_the_matrix_of_tests() -> None:
+def test_matrix_lists_test_jobs() -> None:
     words = (
         "tests",
         "gfx94X-dcgpu/" + "a" * 64,
@@ -41,19 +41,19 @@ def test_the_matrix_of_tests() -> None:
     assert "gfx906" in body["without_runner"]
 
 
-def test_a_family_that_is_not_spelled_right_is_refused() -> None:
+def test_matrix_refuses_unknown_family() -> None:
     done = ci_build("tests", "SET", "--family", "gfx94x")
     assert done.returncode == 2
     assert "Unknown family: 'gfx94x'" in done.stderr
 
 
-def test_matrix_alone_is_about_builds() -> None:
+def test_matrix_without_occasion_lists_builds() -> None:
     done = ci_build("--rocm-versions", "7.2.0", "--families", "gfx94X-dcgpu")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout).keys() == {"include", "excluded"}
 
 
-def test_the_occasions_are_those_of_the_table() -> None:
+def test_matrix_occasions_match_table() -> None:
     (option,) = [item for item in command.tests.params if item.name == "when"]
     assert isinstance(option.type, click.Choice)
     assert [*option.type.choices] == [*Trigger]

@@ -69,7 +69,7 @@ def test_failure_lines_show_first_failures() -> None:
     assert "--- tests/a_test.py::bad" in lines
     assert any("apples" in line for line in lines)
     assert "... and 4 more in the evidence." in lines
-    # Each with how it is run again, and what the machine is to blame for after them.
+    # Each failure has its command; machine failures follow.
     at = lines.index("  tests/a_test.py::bad failed: AssertionError: apples.")
     assert lines[at + 1] == "  Run `run tests/a_test.py::bad`."
     assert lines[-2:] == ["--- tests/a_test.py::wet", "  environment: hipErrorNoDevice"]

@@ -1,4 +1,4 @@
-"""What a run is compared with: the sets that were promoted before, and the ledgers of what is known."""
+"""Comparison of runs with promoted sets and with the ledgers of known tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNFIT = error(ENVIRONMENT, "There is no GPU.", "")
 
 
 class Index:
-    """Sets that are staged, tested and promoted one after the other."""
+    """Sets that are staged, tested and promoted one after another."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bucket = folder, DirBucket(folder / "bucket")
@@ -46,7 +46,7 @@ class Index:
         self.count = 0
 
     def promoted(self, *words: tuple[Mapping[str, str], int, Outcome]) -> str:
-        """One more set, with a word of the device gate on gfx942 for each of `words`; returns its digest."""
+        """Promote another set with evidence of the device gate on gfx942 for each of `words`; return its digest."""
         self.count += 1
         staged = staged_in(self.bucket, self.folder, self.wheels, tools={"tests": str(self.count)})
         for number, (settings, run, outcome) in enumerate(words):
@@ -81,7 +81,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
     return Index(tmp_path)
 
 
-def test_a_run_is_compared_with_the_newest_one_that_was_alike_and_passed(index: Index) -> None:
+def test_baseline_is_newest_comparable_passed_run(index: Index) -> None:
     def before(settings: Mapping[str, str], target: str = "gfx942") -> tuple[str, int]:
         found = baseline(index.bucket, "multi-arch", "device", target, settings)
         return found.set_digest, found.counts.get("run", 0)
@@ -90,7 +90,7 @@ def test_a_run_is_compared_with_the_newest_one_that_was_alike_and_passed(index: 
     first = index.promoted((LARGE, 1000, Outcome.PASSED), (SMALL, 10, Outcome.PASSED))
     second = index.promoted((SMALL, 20, Outcome.PASSED), ({**LARGE, "passes": "single multi"}, 1200, Outcome.PASSED))
     index.promoted((LARGE, 0, Outcome.ERROR))
-    # Neither a smaller suite, nor one with more passes, nor a run that never came to its tests is a measure.
+    # Smaller suites, runs with more passes, and incomplete runs are not comparable.
     assert before(LARGE) == (first, 1000)
     assert before({**LARGE, "passes": "single multi"}) == (second, 1200)
     assert before(SMALL) == (second, 20)
@@ -100,7 +100,7 @@ def test_a_run_is_compared_with_the_newest_one_that_was_alike_and_passed(index: 
     assert (found.code, found.severity) == ("too-few-tests", Severity.ERROR)
 
 
-def test_shards_are_balanced_by_what_was_recorded_last(index: Index) -> None:
+def test_durations_come_from_last_promoted_set(index: Index) -> None:
     told = DeviceGateConfig(
         platform=JaxPlatform.ROCM, machine=MachineInfo(devices=()), environ={}, shard=Shard(number=1, count=2)
     )
@@ -121,7 +121,7 @@ WHOLE = {**LARGE, "passes": "single multi"}
     [
         ("tests/gone_test.py", WHOLE, True),
         ("tests/here_test.py", WHOLE, False),
-        # What a run leaves out may be there all the same.
+        # A partial run says nothing about tests that it leaves out.
         ("tests/gone_test.py", LARGE, False),
         ("tests/gone_test.py", SMALL, False),
         ("tests/gone_test.py", {**WHOLE, "size": "medium"}, True),
@@ -131,7 +131,7 @@ WHOLE = {**LARGE, "passes": "single multi"}
         ("test_gone.py::*", WHOLE, False),
     ],
 )
-def test_an_entry_is_idle_where_the_whole_suite_has_no_such_test(
+def test_check_ledgers_reports_unmatched_entry_of_whole_suite(
     pattern: str, settings: Mapping[str, str], idle: bool
 ) -> None:
     results = [TestResult(id="tests/here_test.py::x", file="tests/here_test.py", verdict=TestVerdict.PASSED)]
@@ -139,7 +139,7 @@ def test_an_entry_is_idle_where_the_whole_suite_has_no_such_test(
     assert [finding.code for finding in found] == (["ledger-idle"] if idle else [])
 
 
-def test_an_entry_whose_time_is_over_ischeck_record_where_it_would_have_spoken() -> None:
+def test_check_ledgers_reports_expired_entry_that_matches() -> None:
     today = date(2026, 4, 1)
     known = known_tests_for(
         [entry(KnownTestKind.FLAKE)], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today

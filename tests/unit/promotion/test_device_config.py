@@ -50,7 +50,7 @@ def test_options_omit_defaults() -> None:
     config = DeviceGateConfig(platform=JaxPlatform.CPU, machine=MachineInfo(devices=()), environ={}, devices=(1, 8))
     assert config.options == {"--platform": "cpu"}
     assert replace(config, per_device=AUTO).options["--workers-per-device"] == "auto"
-    # What lies here is found from any folder.
+    # Relative paths become absolute.
     here = replace(config, source=SuiteSource(location="jax"), bucket="bucket").options
     assert (here["--jax-tests"], here["--bucket"]) == (str(Path("jax").absolute()), str(Path("bucket").absolute()))
 

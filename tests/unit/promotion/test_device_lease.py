@@ -1,4 +1,4 @@
-"""Who gets which GPU: slices of a machine, and the laws of leases."""
+"""Masks of devices and properties of leases."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def slice_of(environ: Mapping[str, str], count: int = 8, platform: JaxPlatform =
         ({ROCR: "GPU-0000000000abc005,2"}, [5, 2]),
     ],
 )
-def test_slices(environ: Mapping[str, str], expected: list[int]) -> None:
+def test_visible_devices_applies_masks(environ: Mapping[str, str], expected: list[int]) -> None:
     assert slice_of(environ) == expected
 
 
-def test_a_cuda_machine_has_one_mask() -> None:
+def test_visible_devices_on_cuda_reads_one_mask() -> None:
     assert slice_of({CUDA: "3,1", HIP: "0", ROCR: "0"}, platform=JaxPlatform.CUDA) == [3, 1]
     assert slice_of({CUDA: ""}, platform=JaxPlatform.CUDA) == []
 
@@ -65,7 +65,7 @@ def test_a_cuda_machine_has_one_mask() -> None:
         ({ROCR: "1,2", HIP: "2"}, "HIP_VISIBLE_DEVICES=2: '2'"),
     ],
 )
-def test_a_mask_that_lies_is_refused(environ: Mapping[str, str], said: str) -> None:
+def test_visible_devices_refuses_invalid_mask(environ: Mapping[str, str], said: str) -> None:
     with pytest.raises(MachineError) as refused:
         slice_of(environ)
     assert said in refused.value.message
@@ -82,7 +82,7 @@ def test_a_mask_that_lies_is_refused(environ: Mapping[str, str], said: str) -> N
         (8, 1, 2, 4, 1),
     ],
 )
-def test_workers_per_device_are_the_scarcest_of_all(
+def test_workers_per_device_is_limited_by_scarcest_resource(
     count: int, memory: int, cores: int, ram: int, expected: int
 ) -> None:
     devices = fake_devices(count, memory=memory * GIB)
@@ -95,7 +95,7 @@ def test_workers_on_a_cpu() -> None:
     assert workers_on_cpu(HOST) == 16
 
 
-def test_a_rocm_worker_sees_its_device_as_the_first() -> None:
+def test_leases_number_rocm_device_from_zero() -> None:
     devices = visible_devices(fake_devices(8), JaxPlatform.ROCM, {ROCR: "3,5"})
     first, second = leases(JaxPlatform.ROCM, devices, HOST)
     assert second.env[ROCR] == second.device == "GPU-0000000000abc005"
@@ -105,13 +105,13 @@ def test_a_rocm_worker_sees_its_device_as_the_first() -> None:
     assert first.env["OPENBLAS_NUM_THREADS"] == "32"
 
 
-def test_the_whole_slice_is_lent_in_the_order_of_the_slice() -> None:
+def test_whole_machine_lease_keeps_order_of_devices() -> None:
     devices = visible_devices(fake_devices(8, uuids=False), JaxPlatform.ROCM, {ROCR: "3,5", HIP: "1,0"})
     env = whole_machine_lease(JaxPlatform.ROCM, devices, HOST).env
     assert (env[ROCR], env[HIP]) == ("5,3", "0,1")
 
 
-def test_without_a_device_nothing_is_lent() -> None:
+def test_leases_without_device_raise_machine_error() -> None:
     with pytest.raises(MachineError):
         leases(JaxPlatform.ROCM, (), HOST)
     with pytest.raises(RequestError):
@@ -130,7 +130,7 @@ HOSTS = st.builds(
 
 
 @given(PLATFORMS, st.integers(1, 16), st.booleans(), st.data(), HOSTS)
-def test_no_two_workers_share_a_device_and_every_device_is_used(
+def test_leases_use_every_device_once(
     platform: JaxPlatform, count: int, uuids: bool, data: st.DataObject, host: Allotment
 ) -> None:
     all_of_them = fake_devices(count, uuids=uuids)
@@ -150,15 +150,13 @@ def test_no_two_workers_share_a_device_and_every_device_is_used(
 
 
 @given(PLATFORMS, st.integers(1, 8), st.integers(1, 8), HOSTS)
-def test_those_who_are_told_to_share_share_evenly(
-    platform: JaxPlatform, count: int, per_device: int, host: Allotment
-) -> None:
+def test_leases_share_devices_evenly(platform: JaxPlatform, count: int, per_device: int, host: Allotment) -> None:
     lent = leases(platform, fake_devices(count), host, per_device=per_device)
     assert len(lent) == count * per_device
     assert [lease.slot for lease in lent] == list(range(len(lent)))
     held = [lease.device for lease in lent]
     assert {held.count(device) for device in held} == {per_device}
-    # However few of these workers run, none shares a device while another one is free.
+    # With any number of workers, none shares a device while another one is free.
     for running in range(1, count + 1):
         assert len(set(held[:running])) == running
     assert int(lent[0].env["OMP_NUM_THREADS"]) * min(len(lent), host.cores) <= host.cores or host.cores < len(lent)

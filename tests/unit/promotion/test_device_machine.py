@@ -1,4 +1,4 @@
-"""What a host allots and which GPUs the kernel shows, read from made-up trees of its files."""
+"""Detection of GPUs and allotments from made-up file trees, and checks of the machine."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_memory_of_both_versions(tmp_path: Path, files: Mapping[str, str], expec
     assert memory(tree(tmp_path, files)) == expected
 
 
-def test_the_scarcest_promise_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detect_allotment_uses_smallest_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4, 20)))
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1200000 100000\n", "proc/meminfo": MEMINFO}
     root = tree(tmp_path, files)
@@ -100,7 +100,7 @@ def test_the_scarcest_promise_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert detect_allotment({module.KUBE: "0.5"}, root=root).cores == 1
     assert detect_allotment({module.KUBE: "8"}, cpus=3, root=root).cores == 3
     assert detect_allotment({}, cpus=3, root=root).why == "--cpus 3"
-    # Jobs with other devices sit on other cores, of those that may be run on.
+    # Jobs with other devices use other cores.
     first, second = (detect_allotment({}, cpus=4, first=device, root=root).cpus for device in (0, 1))
     assert not set(first) & set(second)
     assert set(first) | set(second) <= set(range(4, 20))
@@ -120,7 +120,7 @@ def gpu(node: int, version: int, unique: int, minor: int) -> dict[str, str]:
     }
 
 
-def test_amd_gpus_are_read_from_the_kernel(tmp_path: Path) -> None:
+def test_kfd_lister_reads_topology(tmp_path: Path) -> None:
     cpu = {"sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 96\nsimd_count 0\n"}
     root = tree(tmp_path, {**cpu, **gpu(10, 90402, 0xABC, 130), **gpu(2, 90402, 0xDEF, 129)})
     (root / "sys/class/kfd/kfd/proc/4711").mkdir(parents=True)
@@ -139,7 +139,7 @@ def test_amd_gpus_are_read_from_the_kernel(tmp_path: Path) -> None:
 
 
 class FakeNvidiaSmi:
-    """What nvidia-smi prints on a machine with two cards."""
+    """Output of nvidia-smi on a machine with two cards."""
 
     def run(self, argv: Sequence[str], **_: object) -> object:
         class Done:
@@ -162,7 +162,7 @@ class NoNvidiaSmi:
         raise ProcessError("nvidia-smi could not be started")
 
 
-def test_nvidia_gpus_are_asked_for() -> None:
+def test_nvidia_lister_parses_nvidia_smi() -> None:
     found = NvidiaLister(FakeNvidiaSmi()).machine()  # type: ignore[arg-type]
     assert [(d.index, d.uuid, d.gfx, d.memory) for d in found.devices] == [
         (0, "GPU-1", "9.0", 143771 << 20),
@@ -173,7 +173,7 @@ def test_nvidia_gpus_are_asked_for() -> None:
     assert NvidiaLister(NoNvidiaSmi()).machine().devices == ()  # type: ignore[arg-type]
 
 
-def test_a_cpu_has_a_name(tmp_path: Path) -> None:
+def test_cpu_lister_reports_processor_name(tmp_path: Path) -> None:
     root = tree(tmp_path, {"proc/cpuinfo": "processor: 0\nmodel name : Some CPU\n"})
     assert CpuLister(root).machine().facts == {"processor": "Some CPU"}
 
@@ -201,12 +201,12 @@ def host(root: Path, devices: Sequence[GpuDevice], **more: Any) -> dict[str, str
     return bad([*check_host(MachineInfo(devices=tuple(devices), tenants=("one",)), devices, wanted(**more), root)])
 
 
-def test_a_fit_host_has_no_problem(tmp_path: Path) -> None:
+def test_check_host_accepts_fit_host(tmp_path: Path) -> None:
     root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
     assert host(root, fake_devices(2)) == {}
 
 
-def test_each_fault_of_a_host_has_its_name(tmp_path: Path) -> None:
+def test_check_host_names_each_problem(tmp_path: Path) -> None:
     root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
     good = fake_devices(2)
     assert host(root, ()) == {"devices": "no rocm device is available"}
@@ -216,13 +216,13 @@ def test_each_fault_of_a_host_has_its_name(tmp_path: Path) -> None:
     assert list(host(tmp_path / "other", good)) == ["/dev/kfd", "/dev/shm"]
 
 
-def test_a_container_with_the_usual_shared_memory_is_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_host_refuses_small_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=64 << 8, f_frsize=4096))
     assert host(root, fake_devices(2)) == {"/dev/shm": "/dev/shm has 67.1 MB free, not 1.07 GB"}
 
 
-def test_other_tenants_are_told_and_are_no_problem(tmp_path: Path) -> None:
+def test_check_host_notes_tenants(tmp_path: Path) -> None:
     root, devices = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""}), fake_devices(2)
     machine = MachineInfo(devices=devices, tenants=("process 7 uses an AMD GPU",))
     (item,) = (item for item in check_host(machine, devices, wanted(), root) if item.name == "tenants")
@@ -231,9 +231,7 @@ def test_other_tenants_are_told_and_are_no_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("counts", "good"), [((), True), ((2,), True), ((1, 2), True), ((1,), False), ((1, 8), False)])
-def test_fewer_or_more_devices_than_the_runner_has_are_the_environments(
-    tmp_path: Path, counts: tuple[int, ...], good: bool
-) -> None:
+def test_check_host_refuses_wrong_number_of_devices(tmp_path: Path, counts: tuple[int, ...], good: bool) -> None:
     root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
     said = {"devices": f"2 devices are available, not {' or '.join(map(str, counts))}"}
     assert host(root, fake_devices(2), counts=counts) == ({} if good else said)
@@ -264,12 +262,12 @@ def site_with(tmp_path: Path, version: str = "7.2.0") -> tuple[ExpectedMachine, 
     return expected, answer(libraries=loaded)
 
 
-def test_a_fit_jax_has_no_problem(tmp_path: Path) -> None:
+def test_check_jax_accepts_fit_jax(tmp_path: Path) -> None:
     expected, said = site_with(tmp_path)
     assert bad([*check_jax(said, expected)]) == {}
 
 
-def test_each_fault_of_jax_has_its_name(tmp_path: Path) -> None:
+def test_check_jax_names_each_problem(tmp_path: Path) -> None:
     expected, said = site_with(tmp_path)
 
     def problems(**changes: object) -> dict[str, str]:
@@ -299,12 +297,12 @@ def test_each_fault_of_jax_has_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "good"), [("7.2.1", True), ("7.1.0", False), ("10.2.0", False), ("odd", False)])
-def test_another_rocm_is_the_environments(tmp_path: Path, version: str, good: bool) -> None:
+def test_check_jax_refuses_other_rocm_release(tmp_path: Path, version: str, good: bool) -> None:
     expected, said = site_with(tmp_path, version)
     assert bad([*check_jax(said, expected)]).keys() == (set() if good else {"ROCm"})
 
 
-def test_the_rocm_is_the_one_that_the_set_was_built_with(tmp_path: Path) -> None:
+def test_check_jax_compares_libraries_with_manifest(tmp_path: Path) -> None:
     _, said = site_with(tmp_path)
     hip = tmp_path / "rocm/lib/libamdhip64.so.7.2.70200"
     hip.write_bytes(shared_library("libamdhip64.so.7", [Export(name="hipInit", data=8)]))
@@ -322,7 +320,7 @@ def test_the_rocm_is_the_one_that_the_set_was_built_with(tmp_path: Path) -> None
     assert "size" in problem(size=elf.size + 1)
     assert "has build id none; the set's ROCm has ab" in problem(build_id="ab")
     assert problem(soname="libamdhip64.so.6") == "no library of the set's ROCm was loaded"
-    # The very bytes count, where the manifest has their digest: a build id, or a size, is kept when code is patched.
+    # With a digest in the manifest, the bytes count: patching code keeps the build id and the size.
     digest = sha256_of(hip)
     assert problem(sha256=digest) == ""
     data = bytearray(hip.read_bytes())

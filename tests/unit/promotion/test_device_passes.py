@@ -70,7 +70,7 @@ def test_session_argv_with_and_without_workers() -> None:
     assert argv[-1] == "tests"
     alone = session_argv(("python",), SUITE, ONE, workers=0, files=["tests/a.py"])
     assert not any(word.startswith("--numprocesses") for word in alone)
-    # A test that kills its parent does not meet the gate.
+    # A test that kills its parent must not kill the gate.
     assert alone[:3] == ["python", "-I", "-c"]
 
 

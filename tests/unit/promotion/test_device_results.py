@@ -1,4 +1,4 @@
-"""The verdict that attempts add up to, and how results are kept."""
+"""Verdicts from attempts, and storage of results."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def test_verdicts(attempts: list[Attempt], verdict: TestVerdict) -> None:
     assert result.file == "tests/lax_test.py"
 
 
-def test_what_fails_on_a_sick_machine_is_the_machines_fault() -> None:
+def test_judge_blames_unfit_machine_for_failures() -> None:
     assert judge(TEST, [at(P, Ending.CRASHED)], machine_unfit=True).verdict is TestVerdict.ENVIRONMENT
     assert judge(TEST, [at(P, Ending.PASSED)], machine_unfit=True).verdict is TestVerdict.PASSED
 
 
-def test_a_flaky_test_keeps_what_it_failed_with() -> None:
+def test_judge_keeps_message_of_flake() -> None:
     assert judge(TEST, [at(P, Ending.FAILED, "1 != 2"), at(F, Ending.PASSED)]).message == "1 != 2"
 
 
-def test_the_entry_is_kept_of_what_was_skipped() -> None:
+def test_judge_keeps_ledger_entry_of_skip() -> None:
     assert judge(TEST, [at(P, Ending.SKIPPED, "known", "ledger-7")]).entry == "ledger-7"
 
 
@@ -86,7 +86,7 @@ ATTEMPTS = st.lists(
 
 
 @given(ATTEMPTS)
-def test_nothing_passes_that_ever_fell(attempts: list[Attempt]) -> None:
+def test_judge_never_passes_test_that_failed(attempts: list[Attempt]) -> None:
     result = judge(TEST, attempts)
     fell = any(item.ending in (Ending.FAILED, Ending.CRASHED, Ending.HUNG) for item in attempts)
     if fell:
@@ -95,7 +95,7 @@ def test_nothing_passes_that_ever_fell(attempts: list[Attempt]) -> None:
 
 
 @given(st.lists(st.builds(judge, st.text(min_size=1), ATTEMPTS), unique_by=lambda result: result.id))
-def test_results_come_back_as_they_went(results: list[TestResult]) -> None:
+def test_load_results_reads_dumped_results(results: list[TestResult]) -> None:
     data = dump_results(results)
     assert load_results(data, "x") == tuple(sorted(results, key=lambda result: result.id))
     assert dump_results(reversed(results)) == data
@@ -105,7 +105,7 @@ def test_results_come_back_as_they_went(results: list[TestResult]) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"schema": 9}', b'{"schema":1,"fields":["id"],"tests":[[1,2]]}'])
-def test_what_is_no_list_of_results_is_refused(data: bytes) -> None:
+def test_load_results_refuses_invalid_data(data: bytes) -> None:
     with pytest.raises(GateError, match="shard 2"):
         load_results(data, "shard 2")
 

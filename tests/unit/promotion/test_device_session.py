@@ -1,4 +1,4 @@
-"""A session that is watched: what its workers wrote until the last moment counts."""
+"""Supervision of a session and its journals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write(folder: Path, *events: Mapping[str, object]) -> None:
         file.writelines(json.dumps({"at": 1.0, **event}) + "\n" for event in events)
 
 
-def test_of_a_crash_the_thread_that_died_is_told(tmp_path: Path) -> None:
+def test_journal_crash_shows_crashed_thread(tmp_path: Path) -> None:
     threads = "".join(f"Thread 0x{n:04} (most recent call first):\n" + "  File y\n" * 90 + "\n" for n in range(99))
     own = 'Current thread 0x7 (most recent call first):\n  File "dead_test.py", line 3 in test_it\n'
     (tmp_path / "gw0.crash").write_text(f"Fatal Python error: Segmentation fault\n\n{threads}{own}")
@@ -42,7 +42,7 @@ START, END = {"event": "start", "id": "a_test.py::x"}, {"event": "end", "id": "a
         ((COLLECTED, START, {**END, "seconds": 1.0}, {"event": "finish", "status": 0}), "", set(), []),
     ],
 )
-def test_what_a_worker_wrote_before_it_was_found_dead_counts(
+def test_check_worker_reads_last_events_of_dead_worker(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     last: tuple[Mapping[str, object], ...],
@@ -50,7 +50,7 @@ def test_what_a_worker_wrote_before_it_was_found_dead_counts(
     lost: set[str],
     broken: list[str],
 ) -> None:
-    """It may get far between the moment in which its journal is read and the one in which it is looked for."""
+    """A worker may write more events between a read of its journal and the check that finds it dead."""
     session = Session(HostRunner({}), tmp_path, "run", SessionLimits())
     write(tmp_path, WORKER, COLLECT)
     session.journal.read()
@@ -71,10 +71,10 @@ def test_what_a_worker_wrote_before_it_was_found_dead_counts(
 @pytest.mark.parametrize(
     ("leader_killed", "blamed", "suspected"), [(False, ["a_test.py::x"], []), (True, [], ["a_test.py::x"])]
 )
-def test_who_had_nobody_to_report_to_is_not_to_blame(
+def test_outcome_does_not_blame_orphaned_worker(
     tmp_path: Path, leader_killed: bool, blamed: list[str], suspected: list[str]
 ) -> None:
-    """Another test killed the process that had started all workers: theirs cannot reach it, and say so."""
+    """If a test killed the controller, other workers fail with internal errors."""
     session = Session(HostRunner({}), tmp_path, "run", SessionLimits())
     session.leader_killed = leader_killed
     write(tmp_path, WORKER, COLLECT, COLLECTED, START, {"event": "internal", "text": "BrokenPipeError: [Errno 32]"})

@@ -1,4 +1,4 @@
-"""Tests are dealt out completely, the same way everywhere, and evenly."""
+"""Splitting of tests into shards, and storage of their results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IDS = st.sets(st.builds("tests/{}_test.py::test_{}".format, st.integers(0, 9), s
 
 
 @given(IDS, st.data(), st.integers(1, 9))
-def test_every_test_is_in_exactly_one_shard(tests: set[str], data: st.DataObject, count: int) -> None:
+def test_split_tests_puts_each_test_in_one_shard(tests: set[str], data: st.DataObject, count: int) -> None:
     known = data.draw(st.dictionaries(st.sampled_from(sorted(tests) or ["x"]), st.floats(0, 600)))
     parts = split_tests(tests, known, count)
     assert sorted(test for part in parts for test in part) == sorted(tests)
@@ -45,26 +45,26 @@ def test_every_test_is_in_exactly_one_shard(tests: set[str], data: st.DataObject
 
 
 @given(st.lists(st.floats(0.01, 60), min_size=1, max_size=300), st.integers(1, 8))
-def test_no_shard_takes_longer_than_the_law_allows(seconds: list[float], count: int) -> None:
+def test_split_tests_respects_bound_of_longest_shard(seconds: list[float], count: int) -> None:
     known = {f"t.py::test_{n}": took for n, took in enumerate(seconds)}
     longest = max(sum(known[test] for test in part) for part in split_tests(known, known, count))
     # Graham's bound on list scheduling.
     assert longest <= sum(seconds) / count + max(seconds) * (1 - 1 / count) + 1e-6
 
 
-def test_a_test_that_nobody_measured_is_taken_for_one_of_its_file() -> None:
+def test_split_tests_assumes_median_of_file_for_new_tests() -> None:
     known = {"slow.py::a": 10.0, "slow.py::b": 10.0, "quick.py::a": 1.0}
     parts = split_tests([*known, "slow.py::new"], known, 3)
     assert sorted(map(len, parts)) == [1, 1, 2]
 
 
-def test_shards_are_parsed() -> None:
+def test_parse_shard() -> None:
     assert parse_shard("2/4") == Shard(number=2, count=4)
     assert str(parse_shard("1/1")) == "1/1"
 
 
 @pytest.mark.parametrize("text", ["", "0/4", "5/4", "1/0", "a/b", "1", "1/2/3", "-1/2"])
-def test_what_is_no_shard_is_refused(text: str) -> None:
+def test_parse_shard_refuses_invalid_shard(text: str) -> None:
     with pytest.raises(RequestError):
         parse_shard(text)
 
@@ -148,7 +148,7 @@ def test_collect_shards_does_not_mix_runs(other: dict[str, Any]) -> None:
 
 
 def test_collect_shards_takes_machine_settings_from_shards() -> None:
-    """What follows from the runners' machines is theirs to say: the one that joins may have no device, or no Python."""
+    """The machine that joins shards may have no device and no Python of the set."""
     bucket = MemoryBucket()
     for python, when in (("3.12", "2026-01-01"), ("3.11", "2026-01-02")):
         made = shard_result(1, 1, settings={**SETTINGS, "python": python}, at=f"{when}T00:00:00Z")

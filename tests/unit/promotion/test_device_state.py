@@ -1,4 +1,4 @@
-"""What sessions told is put together: what is left, who is blamed, what is run again."""
+"""Progress of a pass: remaining tests, suspects, reruns and blame."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def outcome(items: Sequence[str] | None = (A, B, C), **more: Any) -> SessionOutc
     return SessionOutcome(**{**fields, **more})
 
 
-def test_what_did_not_end_is_left() -> None:
+def test_remaining_tests_are_unfinished_ones() -> None:
     state = PassState()
     state.add(outcome(ended=(ended(A),)), Round.FIRST, "0000")
     assert state.remaining() == [B, C]
 
 
-def test_a_crash_is_run_once_more_with_the_others_and_a_hang_is_not() -> None:
+def test_crash_is_rerun_once_and_hang_is_not() -> None:
     state = PassState()
     state.add(outcome(ended=(ended(C, "failed"),), died=(died(A), died(B, DeathCause.HUNG))), Round.FIRST, "0000")
     assert state.remaining() == [A]
@@ -55,7 +55,7 @@ def test_a_crash_is_run_once_more_with_the_others_and_a_hang_is_not() -> None:
     assert [item.round for item in state.tests[A]] == [Round.FIRST, Round.RERUN]
 
 
-def test_suspects_run_alone_and_nobody_is_blamed_for_what_another_did() -> None:
+def test_suspects_run_alone_before_blame() -> None:
     state = PassState()
     state.add(outcome(suspects=(died(A), died(B))), Round.FIRST, "0000")
     assert (state.remaining(), state.untried_suspects()) == ([C], [A, B])
@@ -66,7 +66,7 @@ def test_suspects_run_alone_and_nobody_is_blamed_for_what_another_did() -> None:
     assert judge(B, state.tests[B]).verdict is TestVerdict.CRASHED
 
 
-def test_a_file_that_ends_processes_is_told_once_and_may_be_mended() -> None:
+def test_broken_file_is_recorded_once_and_may_recover() -> None:
     state = PassState()
     for session in ("0000", "0001"):
         state.add(outcome(None, broken=(died("bad.py"), died("bad.py"))), Round.FIRST, session)
@@ -84,7 +84,7 @@ def test_a_file_that_ends_processes_is_told_once_and_may_be_mended() -> None:
     }
 
 
-def test_a_choice_is_made_once_of_each_test() -> None:
+def test_choose_sees_each_test_once() -> None:
     asked: list[Sequence[str]] = []
 
     def choose(tests: Sequence[str]) -> Sequence[str]:
@@ -95,10 +95,10 @@ def test_a_choice_is_made_once_of_each_test() -> None:
     state.add(outcome(), Round.FIRST, "0000")
     state.add(outcome([A, B, "new.py::x", "new.py::y"]), Round.FIRST, "0001")
     assert (state.remaining(), len(asked)) == ([A, C], 1)
-    # A test that is tried again is collected with all others of its file, and they are not chosen by that.
+    # A retry collects all tests of the file, which does not choose them.
     state.add(outcome([A, B]), Round.RETRY, "0002")
     assert (list(state.chosen or ()), len(asked)) == ([A, C], 1)
-    # What a mended file brings in a fresh process is chosen from as well.
+    # Tests of a recovered file are chosen from as well.
     state.add(outcome(["new.py::x", "new.py::y"]), Round.RETRY, "0003")
     assert list(state.chosen or ()) == [A, C, "new.py::x"]
 
@@ -117,7 +117,7 @@ OUTCOMES = st.builds(
 
 
 @given(st.lists(OUTCOMES, max_size=6))
-def test_every_chosen_test_is_left_or_suspected_or_was_tried(outcomes: list[SessionOutcome]) -> None:
+def test_every_chosen_test_is_remaining_suspected_or_tried(outcomes: list[SessionOutcome]) -> None:
     state = PassState()
     before = state.progress()
     for number, told in enumerate(outcomes):

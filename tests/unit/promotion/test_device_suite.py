@@ -1,4 +1,4 @@
-"""What JAX's scripts set is read, never executed; and which suite is meant."""
+"""Reading of JAX's scripts, and sources and sizes of suites."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read(root: Path, script: str = SCRIPT, defaults: str = DEFAULTS) -> Script:
     return read_script(checkout(root, script, defaults), "ci/run_pytest_rocm.sh")
 
 
-def test_what_tests_see_is_read(tmp_path: Path) -> None:
+def test_read_script_returns_environment_and_deselected_tests(tmp_path: Path) -> None:
     script = read(tmp_path)
     assert script.env == {
         "JAX_SKIP_SLOW_TESTS": "true",
@@ -72,7 +72,7 @@ def test_what_tests_see_is_read(tmp_path: Path) -> None:
     assert script.files == ("ci/run_pytest_rocm.sh", "ci/envs/default.env")
 
 
-def test_an_environment_in_a_file_of_its_own_is_followed(tmp_path: Path) -> None:
+def test_read_script_follows_sourced_file(tmp_path: Path) -> None:
     head, mark, tail = SCRIPT.partition("export JAX_SKIP_SLOW_TESTS=true\n")
     (tmp_path / "ci/utilities").mkdir(parents=True)
     (tmp_path / "ci/utilities/rocm_test_env.sh").write_text(mark)
@@ -100,13 +100,13 @@ def test_an_environment_in_a_file_of_its_own_is_followed(tmp_path: Path) -> None
         ("LEFT=\nif true; then\nLEFT=--ignore=tests/a_test.py\nfi\npytest $LEFT", "depends on a condition"),
     ],
 )
-def test_what_takes_executing_something_is_an_error(tmp_path: Path, line: str, said: str) -> None:
+def test_read_script_refuses_computed_settings(tmp_path: Path, line: str, said: str) -> None:
     with pytest.raises(GateError, match="Cannot determine how JAX's suite runs") as refused:
         read(tmp_path, SCRIPT.replace('echo "Running', f'{line}\necho "Running'))
     assert said in refused.value.message
 
 
-def test_how_many_processes_there_are_is_not_what_tests_see(tmp_path: Path) -> None:
+def test_read_script_ignores_number_of_processes(tmp_path: Path) -> None:
     script = read(
         tmp_path,
         """set -o allexport
@@ -131,12 +131,12 @@ count=$(nproc)
 @pytest.mark.parametrize(
     "script", ["", "export XLA_FLAGS=--a\n", "python -m pytest tests\n", "export lower=1\npython -m pytest tests\n"]
 )
-def test_a_script_that_says_nothing_is_an_error(tmp_path: Path, script: str) -> None:
+def test_read_script_refuses_script_without_settings(tmp_path: Path, script: str) -> None:
     with pytest.raises(GateError):
         read(tmp_path, script)
 
 
-def test_nothing_is_executed(tmp_path: Path) -> None:
+def test_read_script_executes_nothing(tmp_path: Path) -> None:
     marker = tmp_path / "executed"
     with pytest.raises(GateError):
         read(tmp_path, SCRIPT.replace("=true", f"=$(touch {marker})"))
@@ -144,7 +144,7 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_sources_name_a_commit() -> None:
+def test_parse_source_requires_commit_of_address() -> None:
     commit = "0123456789" * 4
     assert parse_source(f"https://example.invalid/jax.git@{commit}") == SuiteSource(
         location="https://example.invalid/jax.git", commit=commit
@@ -171,7 +171,7 @@ def prepared(root: Path, work: Path, **more: object) -> object:
     return jax_suite(SuiteSource(location=str(root)), JaxPlatform.ROCM, work, NoGit(), **more)  # type: ignore[arg-type]
 
 
-def test_the_tests_are_taken_without_the_jax_beside_them(tmp_path: Path) -> None:
+def test_jax_suite_copies_tests_without_jax(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src")
     names = ("tests/lax_test.py", "tests/d_test.py", "jax/__init__.py", "conftest.py", "tests/__pycache__/x.py")
     for name in (*names, "docs/autodidax.py", "examples/examples_test.py", "build/test-requirements.txt"):
@@ -186,14 +186,14 @@ def test_the_tests_are_taken_without_the_jax_beside_them(tmp_path: Path) -> None
     assert "tests/d_test.py::" in suite.deselect
 
 
-def test_a_folder_that_is_left_out_is_left_out_whole(tmp_path: Path) -> None:
+def test_jax_suite_ignores_whole_folder(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src", SCRIPT.replace("--ignore=tests/d_test.py", "--ignore=tests/deep"))
     (root / "tests/deep").mkdir(parents=True)
     tests = prepared(root, tmp_path / "work", size="large")
     assert "tests/deep/" in tests.suite.deselect  # type: ignore[attr-defined]
 
 
-def test_whatever_has_a_say_in_tests_makes_another_suite(tmp_path: Path) -> None:
+def test_suite_id_changes_with_test_conditions(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src")
     files = ("tests/a_test.py", "conftest.py", "pyproject.toml", "build/test-requirements.txt", "docs/autodidax.py")
     seen = set()
@@ -206,11 +206,11 @@ def test_whatever_has_a_say_in_tests_makes_another_suite(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("platform", [JaxPlatform.ROCM, JaxPlatform.CUDA])
-def test_workers_of_the_smoke_suite_can_share_a_device(platform: JaxPlatform) -> None:
+def test_smoke_suite_workers_can_share_device(platform: JaxPlatform) -> None:
     assert base_env(platform, smoke_suite().suite.env)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
 
 
-def test_a_list_chooses_tests_and_whole_files(tmp_path: Path) -> None:
+def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src")
     (root / "tests").mkdir()
     for name in "abc":
@@ -222,7 +222,7 @@ def test_a_list_chooses_tests_and_whole_files(tmp_path: Path) -> None:
     assert tests.choose(there) == [there[0], there[2]]  # type: ignore[attr-defined]
 
 
-def test_a_size_of_which_most_is_missing_is_refused(tmp_path: Path) -> None:
+def test_jax_suite_refuses_size_with_most_files_missing(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src")
     (root / "tests").mkdir()
     with pytest.raises(RequestError, match="has only 0 of the"):
@@ -233,7 +233,7 @@ def test_a_size_of_which_most_is_missing_is_refused(tmp_path: Path) -> None:
         prepared(tmp_path / "nowhere", tmp_path / "third", size="small")
 
 
-def test_a_file_of_a_size_that_a_release_does_not_have_is_told(tmp_path: Path) -> None:
+def test_jax_suite_notes_missing_file_of_size(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src")
     (gone, *there) = suite_sizes()["small"].files
     for name in there:
@@ -244,12 +244,12 @@ def test_a_file_of_a_size_that_a_release_does_not_have_is_told(tmp_path: Path) -
     assert tests.suite.files == tuple(there)  # type: ignore[attr-defined]
 
 
-def test_sizes_grow() -> None:
+def test_suite_sizes_grow() -> None:
     assert list(suite_sizes()) == ["small", "medium", "large"]
     assert [size.multi for size in suite_sizes().values()] == [False, False, True]
 
 
-def test_the_smoke_suite_is_named_after_its_files() -> None:
+def test_smoke_suite_commit_is_digest_of_files() -> None:
     tests = smoke_suite()
     assert tests.suite.commit.startswith("smoke-")
     assert (tests.suite.root / "pytest.ini").is_file()

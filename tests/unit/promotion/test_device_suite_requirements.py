@@ -1,4 +1,4 @@
-"""What JAX's suite asks for beside jax, and what it borrows from its checkout."""
+"""Requirements of JAX's suite, and helpers copied from its checkout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from promotion.gates.device.suite_requirements import copy_test_helpers, release
 HAVE = "absl-py==2.5.1 \\\n    --hash=sha256:00\nmpmath==1.4.1 \\\npytest==8.4.2 \\\n"
 
 
-def test_what_the_gate_has_in_another_version_or_not_at_all_is_told() -> None:
+def test_unmet_requirements_notes_other_versions_and_missing() -> None:
     asked = """absl-py
 mpmath==1.3.0  # its sinc(inf) is either nan or 0.0
 pytest<9.0
@@ -29,13 +29,13 @@ portpicker; python_version<"3.13"
     assert unmet_requirements("", HAVE, "3.12") == ()
 
 
-def test_the_lock_is_what_the_suites_of_supported_releases_ask_for() -> None:
+def test_lock_meets_requirements_of_supported_releases() -> None:
     asked = "absl-py\ncloudpickle\nfilelock\nflatbuffers\nhypothesis==6.142.1\nmpmath==1.3.0\npillow>=11.3\n"
     asked += "portpicker\npytest<9.0\npytest-xdist\nrich\n"
     assert unmet_requirements(asked, LOCK.read_text(), "3.12") == ()
 
 
-def test_a_suite_of_another_release_is_told(tmp_path: Path) -> None:
+def test_release_mismatch_notes_other_release(tmp_path: Path) -> None:
     assert release_mismatch(tmp_path, "0.10.2") == ""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax/version.py").write_text('import os\n\n_version = "0.10.2"\n')
@@ -45,7 +45,7 @@ def test_a_suite_of_another_release_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture
 def trees(tmp_path: Path) -> tuple[Path, Path]:
-    """A checkout of JAX, and site-packages with the jax of its wheel, which leaves out what is for tests alone."""
+    """Return a checkout of JAX, and site-packages with a jax that lacks test helpers."""
     files = {
         "jax/__init__.py": "checkout",
         "jax/_src/__init__.py": "",
@@ -68,7 +68,7 @@ def trees(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "checkout", tmp_path / "site"
 
 
-def test_only_what_tests_import_and_the_wheel_leaves_out_is_borrowed(trees: tuple[Path, Path]) -> None:
+def test_copy_test_helpers_copies_only_missing_imports(trees: tuple[Path, Path]) -> None:
     checkout, site = trees
     assert copy_test_helpers(checkout, site) == (
         "jax/_src/deep_test_util.py",
@@ -82,7 +82,7 @@ def test_only_what_tests_import_and_the_wheel_leaves_out_is_borrowed(trees: tupl
     assert copy_test_helpers(checkout, site) == ()
 
 
-def test_a_suite_without_a_jax_beside_it_borrows_nothing(tmp_path: Path) -> None:
+def test_copy_test_helpers_without_jax_copies_nothing(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/a_test.py").write_text("import jax._src.anything\n")
     assert copy_test_helpers(tmp_path, tmp_path / "site") == ()

@@ -40,7 +40,7 @@ def history(*words: str) -> int:
     return ci_build(["history", "gfx94X-dcgpu", *words])
 
 
-def test_the_history_of_tests(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_command_lists_outcomes(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert history("--tests", "--bucket", str(bucket)) == 0
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines() if "_test.py" in line] == [
         "a_test.py::test_x[1]",
@@ -51,7 +51,7 @@ def test_the_history_of_tests(bucket: Path, capsys: pytest.CaptureFixture[str]) 
     assert (found["verdict"], found["seconds"], found["run"]["finished"]) == ("flaky", 1.25, "2026-01-02T00:00:00Z")
 
 
-def test_how_runs_went(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_command_prints_trend(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert history("--tests", "--trend", "--bucket", str(bucket)) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if "2026-01-0" in line]
     assert [(line[0][:10], line[2]) for line in lines] == [("2026-01-02", "gfx1151"), ("2026-01-01", "gfx94X-dcgpu")]
@@ -62,7 +62,7 @@ def test_how_runs_went(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "--trend is of whole runs" in capsys.readouterr().err
 
 
-def test_options_without_an_effect_are_refused(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_command_refuses_options_without_effect(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert history("--family", "gfx1151", "--bucket", str(bucket)) == 2
     assert "--trend, --rebuild, --family and --limit are of the history of tests" in capsys.readouterr().err
     assert history("--tests", "--family", "gfx94x-dcgpu", "--bucket", str(bucket)) == 2
@@ -75,7 +75,7 @@ def explain(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return status, said.out + said.err
 
 
-def test_what_is_known_of_a_test_is_explained(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_entries_and_outcomes(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, said = explain(capsys, "--family=gfx94x-dcgpu")
     assert (status, "Unknown family: 'gfx94x-dcgpu'" in said) == (2, True)
     status, said = explain(capsys)
@@ -84,7 +84,7 @@ def test_what_is_known_of_a_test_is_explained(bucket: Path, capsys: pytest.Captu
     assert "2026-01-02T00:00:00Z: flaky in 1.2 s on gfx1151" in said
 
 
-def test_an_entry_is_explained_with_what_keeps_it_from_applying(
+def test_explain_prints_why_entry_does_not_apply(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     today = datetime.now(UTC).date()

@@ -1,4 +1,4 @@
-"""The ledgers of skips and flakes: complete entries with an end, exact matches, and reports of what does nothing."""
+"""Ledgers of known skips and flakes."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def as_toml(**changes: Any) -> str:
     return "[[entry]]\n" + "".join(f"{key} = {value}\n" for key, value in values.items())
 
 
-def test_the_real_ledgers_are_good() -> None:
+def test_load_entries_accepts_project_ledgers() -> None:
     assert all(found.state(found.opened) == "" for found in load_entries())
 
 
 @pytest.mark.parametrize("field", sorted(BODY))
-def test_an_entry_that_lacks_something_is_refused(field: str) -> None:
+def test_parse_entry_refuses_missing_field(field: str) -> None:
     body = {key: value for key, value in BODY.items() if key != field}
     with pytest.raises(ValueError, match=f"{field} is missing"):
         parse_entry(KnownTestKind.SKIP, body)
@@ -82,12 +82,12 @@ def test_an_entry_that_lacks_something_is_refused(field: str) -> None:
         ({"because": "x"}, "because is unknown"),
     ],
 )
-def test_an_entry_that_is_not_right_is_refused(changes: dict[str, Any], problem: str) -> None:
+def test_parse_entry_refuses_invalid_field(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=re.escape(problem)):
         entry(**changes)
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_load_entries_reports_all_problems(tmp_path: Path) -> None:
     folder = ledgers(tmp_path, as_toml(owner="") + as_toml(id="two") + as_toml(id="two"), as_toml(id="X"))
     with pytest.raises(RequestError) as caught:
         load_entries(folder)
@@ -98,7 +98,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "schema = 2\n", "schema = 1\n[more]\n", "schema = "])
-def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, text: str) -> None:
+def test_load_entries_refuses_invalid_file(tmp_path: Path, text: str) -> None:
     folder = ledgers(tmp_path)
     (folder / "skips.toml").write_text(text)
     with pytest.raises(RequestError, match=r"skips\.toml"):
@@ -121,12 +121,12 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, text: str) -> None:
         ("Tests/x_test.py", "tests/x_test.py::A", False),
     ],
 )
-def test_patterns(pattern: str, test: str, matches: bool) -> None:
+def test_matches_patterns(pattern: str, test: str, matches: bool) -> None:
     assert entry(pattern=pattern).matches(test) is matches
 
 
 @given(st.text())
-def test_what_has_no_wildcard_stands_for_itself(text: str) -> None:
+def test_pattern_without_wildcard_is_literal(text: str) -> None:
     plain = text.replace("*", "").replace("?", "")
     assert pattern_of(plain).fullmatch(plain)
     assert not pattern_of(plain).fullmatch(plain + "x")
@@ -144,14 +144,14 @@ def test_what_has_no_wildcard_stands_for_itself(text: str) -> None:
         ({"platform": "cpu"}, False),
     ],
 )
-def test_entries_are_for_exactly_what_they_say(changes: dict[str, str], counts: bool) -> None:
+def test_is_for_checks_jax_family_and_platform(changes: dict[str, str], counts: bool) -> None:
     run = {"jax": "0.10.2", "family": "gfx94X-dcgpu", "platform": "rocm"} | changes
     known = known_tests_for([entry()], **run, today=TODAY)
     assert (known.of("tests/pallas/a_test.py::test", KnownTestKind.SKIP) is not None) is counts
     assert known.of("tests/pallas/a_test.py::test", KnownTestKind.FLAKE) is None
 
 
-def test_any_is_any() -> None:
+def test_is_for_any() -> None:
     wide = entry(jax="any", families="any", platforms=["rocm", "cpu"])
     assert known_tests_for([wide], jax="99", family="", platform="cpu", today=TODAY).active == (wide,)
 
@@ -161,7 +161,7 @@ def test_any_is_any() -> None:
     [(date(2026, 1, 14), "opens on 2026-01-15"), (date(2026, 1, 15), ""), (date(2026, 3, 31), ""),
      (date(2026, 4, 1), "expired on 2026-04-01")],
 )  # fmt: skip
-def test_an_entry_ends(day: date, state: str) -> None:
+def test_state_changes_with_dates(day: date, state: str) -> None:
     known = known_tests_for([entry()], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=day)
     tests = ["tests/pallas/a_test.py::test_1", "tests/pallas/a_test.py::test_2", "tests/b_test.py::test"]
     assert entry().state(day) == state
@@ -173,7 +173,7 @@ def test_an_entry_ends(day: date, state: str) -> None:
         assert known.missed(tests) == ()
 
 
-def test_entries_that_match_nothing_are_told() -> None:
+def test_unmatched_returns_entries_without_tests() -> None:
     used, idle = entry(), entry(id="gone", pattern="tests/gone_test.py")
     known = known_tests_for([used, idle], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=TODAY)
     assert known.idle(["tests/pallas/a_test.py::test"]) == (idle,)
@@ -188,7 +188,7 @@ def test_entries_that_match_nothing_are_told() -> None:
         ("new", "", "Invalid version"),
     ],
 )
-def test_words_that_no_run_could_have_are_refused(jax: str, family: str, said: str) -> None:
+def test_check_run_refuses_unknown_family_or_version(jax: str, family: str, said: str) -> None:
     check_run(jax="0.10.2", family="gfx94X-dcgpu")
     check_run(jax="0.10.2", family="")
     with pytest.raises(RequestError, match=said):

@@ -1,4 +1,4 @@
-"""The history of tests: what it says, that it is bounded, and that nobody's run is lost."""
+"""History of tests: queries, limits and concurrent writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def results(**told: tuple[TestVerdict, float]) -> list[TestResult]:
     ]
 
 
-def test_short_suites_push_out_no_long_ones() -> None:
+def test_add_drops_only_runs_of_same_suite() -> None:
     with TestRuns() as history:
         history.add(run(1), results(a=(PASSED, 1.0)), keep=1)
         for number in (2, 3):
@@ -46,7 +46,7 @@ def test_short_suites_push_out_no_long_ones() -> None:
         assert {item.run.finished[8:10] for item in history.outcomes()} == {"01", "03"}
 
 
-def test_what_was_written_is_read() -> None:
+def test_history_round_trip() -> None:
     with TestRuns() as first:
         assert first.add(run(1), results(a=(PASSED, 1.5), b=(FLAKY, 2.0)))
         assert not first.add(run(1), results(a=(FAILED, 9.0)))
@@ -71,7 +71,7 @@ def skipped(name: str, entry: str, message: str) -> TestResult:
     )
 
 
-def test_runs_are_summed_up_with_what_was_skipped_and_why() -> None:
+def test_tallies_count_skips_by_reason() -> None:
     with TestRuns() as history:
         history.add(run(1), results(a=(PASSED, 1.0), b=(FAILED, 2.5)))
         silent = [skipped("c", "suite", "no  TPU"), skipped("d", "suite", "no TPU"), skipped("e", "no-fft", "later")]
@@ -84,7 +84,7 @@ def test_runs_are_summed_up_with_what_was_skipped_and_why() -> None:
         assert [tally.run.family for tally in history.tallies(limit=1)] == ["gfx1151"]
 
 
-def test_a_history_of_before_is_gone_on_with() -> None:
+def test_history_of_schema_1_is_upgraded() -> None:
     with TestRuns() as history:
         history.add(run(1), results(a=(PASSED, 1.0)))
         data = history.dump()
@@ -97,7 +97,7 @@ def test_a_history_of_before_is_gone_on_with() -> None:
         assert [dict(tally.skipped) for tally in history.tallies()] == [{"no-fft": 1}, {}]
 
 
-def test_outcomes_by_pattern_family_and_number_newest_first() -> None:
+def test_outcomes_filter_by_pattern_family_and_limit() -> None:
     with TestRuns() as history:
         for number in (2, 1, 3):
             history.add(run(number), results(**{"x[1]": (PASSED, 1.0), "x1": (PASSED, 1.0)}))
@@ -108,7 +108,7 @@ def test_outcomes_by_pattern_family_and_number_newest_first() -> None:
         assert len([*history.outcomes(limit=2)]) == 2
 
 
-def test_the_oldest_runs_of_a_family_go_and_tests_with_them() -> None:
+def test_add_drops_oldest_runs_of_family() -> None:
     with TestRuns() as history:
         history.add(run(9, family="gfx1151"), results(z=(PASSED, 1.0)))
         history.add(run(1), results(old=(PASSED, 1.0)), keep=2)
@@ -121,7 +121,7 @@ def test_the_oldest_runs_of_a_family_go_and_tests_with_them() -> None:
 
 
 @pytest.mark.parametrize("damage", ["noise", "cut", "schema", "page"])
-def test_damage_is_told(damage: str) -> None:
+def test_damaged_history_is_refused(damage: str) -> None:
     with TestRuns() as history:
         history.add(run(1), results(**{f"a{number}": (PASSED, 1.0) for number in range(500)}))
         data = history.dump()
@@ -141,7 +141,7 @@ def test_damage_is_told(damage: str) -> None:
 
 
 class Raced(MemoryBucket):
-    """Somebody else writes first, a few times."""
+    """Bucket in which another writer is faster a few times."""
 
     races = 2
 
@@ -155,7 +155,7 @@ class Raced(MemoryBucket):
         return super().put_if_match(key, data, etag=etag)
 
 
-def test_nobodys_run_is_lost() -> None:
+def test_record_keeps_concurrent_runs() -> None:
     bucket = Raced()
     assert record(bucket, "gfx94X-dcgpu", [(run(1), results(a=(PASSED, 1.0)))]) == 1
     with read_runs(bucket, "gfx94X-dcgpu") as history:
@@ -167,6 +167,6 @@ def test_nobodys_run_is_lost() -> None:
         record(bucket, "gfx94X-dcgpu", [(run(2), results(a=(PASSED, 1.0)))])
 
 
-def test_an_index_without_tests_has_an_empty_history() -> None:
+def test_read_runs_of_untested_index_is_empty() -> None:
     with read_runs(MemoryBucket(), "gfx94X-dcgpu") as history:
         assert [*history.outcomes()] == []
