@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build.rocm.request import Asked, RocmStorage
+from ci_build.rocm.request import RocmSource, RocmStorage
 from core.model import BuildRequest
 
 
@@ -27,7 +27,7 @@ class WheelSetRequest:
     """
 
     build: BuildRequest
-    rocm: Asked | None
+    rocm: RocmSource | None
     rocm_manifest: Path | None
     storage: RocmStorage
     registry: str

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from ci_build.rocm.packages import CORE, DEVEL, DEVICE, LIBRARIES, Packages
-from ci_build.rocm.request import SCHEME, Asked
+from ci_build.rocm.request import SCHEME, RocmSource
 from core.errors import InputError, ProcessError
 from core.model import GfxTarget, Progress
 from core.pip import InputStore, Resolved, parse_report
@@ -51,7 +50,7 @@ def names_for(targets: Sequence[GfxTarget], families: Sequence[str]) -> tuple[tu
 
 
 def fetch_packages(
-    asked: Asked,
+    asked: RocmSource,
     locked: Mapping[str, str],
     *,
     families: Sequence[str],
@@ -124,8 +123,3 @@ def _if_offered(runner: Runner, url: str, requirement: str) -> tuple[Resolved, .
         if _NOTHING_FITS in error.message:
             return ()
         raise
-
-
-def kept_in(cache: Path) -> InputStore:
-    """Where packages lie: with the tarballs, by content."""
-    return InputStore(cache / "rocm" / "tarballs")

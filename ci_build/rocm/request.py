@@ -9,9 +9,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ci_build.rocm.listing import MULTIARCH, parse_name
+from core import targets
 from core.errors import RequestError
 from core.model import GfxTarget
 from core.process import without_credentials
+from core.report import Reporter
 from core.units import parse_url
 from core.unpack.decompress import format_of
 
@@ -37,7 +39,7 @@ class GfxNames:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class RocmSource:
     """What somebody asked for.
 
     Attributes:
@@ -59,6 +61,12 @@ class Asked:
     lock: Path | None = None
     locked: bool = False
     index_version: str = ""
+
+    @property
+    def full_version(self) -> str:
+        """The version in full: from the file name, else as requested; empty if neither has one."""
+        found = parse_name(file_name(self.source))
+        return found[1] if found else self.index_version or self.version
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +94,7 @@ def file_name(source: str) -> str:
     return unquote(parse_url(source).path).rpartition("/")[2] if is_url(source) else Path(source).name
 
 
-def check_name(asked: Asked, gfx: GfxNames) -> str:
+def check_name(asked: RocmSource, gfx: GfxNames) -> str:
     """Compare what the source's name tells with what was asked for; nothing is fetched for it.
 
     Returns:
@@ -122,7 +130,7 @@ def is_index(source: str) -> bool:
     return source.startswith(SCHEME)
 
 
-def check_source(asked: Asked) -> None:
+def check_source(asked: RocmSource) -> None:
     """Refuse what cannot become a ROCm whatever is in it; nothing is fetched for it, a dry run does it too.
 
     A file or folder that is not there is no mistake yet: a plan may be looked at elsewhere than it is carried out.
@@ -148,3 +156,29 @@ def check_source(asked: Asked) -> None:
         format_of(name)
     elif path.is_dir() and asked.sha256:
         raise RequestError("--therock-sha256 is of a tarball, and a folder was given.", hint="Leave it out.")
+
+
+def gfx_names() -> GfxNames:
+    """Return the names of the gfx table that a ROCm is compared with."""
+    table = targets.load_table()
+    processors = [name for name, row in table.targets.items() if row.covers == (name,)]
+    return GfxNames(processors=processors, families=table.families, covers=targets.covers())
+
+
+def check_families(families: Sequence[str]) -> None:
+    """Check the families of `--family`.
+
+    Raises:
+        RequestError: a name that is no family.
+    """
+    known = gfx_names().families
+    if unknown := [family for family in families if family not in (*known, MULTIARCH)]:
+        raise RequestError(f"--family: {', '.join(unknown)} is no family.", hint="See `ci_build targets`.")
+
+
+def report_plan(source: RocmSource, reporter: Reporter) -> None:
+    """Report, in a dry run, what a build would download."""
+    location = without_credentials(source.source)
+    if not (is_url(location) or is_index(location) or Path(location).exists()):
+        reporter.warning(f"{location} is not there; the build will ask for it.")
+    reporter.line(f"would fetch what is missing of {location}, verify it and lock it in {source.lock}")

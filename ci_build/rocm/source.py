@@ -7,7 +7,6 @@ What its name tells is compared before a byte is fetched, what its files tell be
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,16 +14,31 @@ from ci_build.rocm.debs import debs_in, packages_of, prefix_of_debs
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
 from ci_build.rocm.listing import parse_name
 from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
+from ci_build.rocm.package_index import fetch_packages
 from ci_build.rocm.packages import Packages
-from ci_build.rocm.request import SCHEME, Asked, GfxNames, check_name, check_source, file_name, is_index, is_url
+from ci_build.rocm.request import (
+    SCHEME,
+    GfxNames,
+    RocmSource,
+    RocmStorage,
+    check_name,
+    check_source,
+    file_name,
+    gfx_names,
+    is_index,
+    is_url,
+)
 from ci_build.rocm.store import RocmStore, StoredTree
+from core import cache
 from core.errors import InputError, RequestError
-from core.http.client import Client, canonical, sidecar, without_user
+from core.http.client import Client, Connect, canonical, sidecar, without_user
+from core.layouts import family_packages
 from core.model import Progress
+from core.pip import InputStore
+from core.process import Runner, without_credentials
+from core.report import Reporter
 from core.unpack.contents import Contents
-
-PackageFinder = Callable[[Asked, Mapping[str, str]], Packages]
-"""Brings the packages of an index; those that are locked, file name -> sha256, or the fitting ones where none are."""
+from core.unpack.contents import differences as changes_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,26 +60,59 @@ class Rocm:
     notes: tuple[str, ...]
 
 
+def obtain_rocm(source: RocmSource, storage: RocmStorage, reporter: Reporter, runner: Runner, connect: Connect) -> Rocm:
+    """Return the ROCm of a source that was checked, report on it, and keep the cache within its limit."""
+    with reporter.group(f"ROCm: {source.source.rpartition('/')[2] or without_credentials(source.source)}"):
+        store = RocmStore(storage.cache / "rocm", progress=reporter, keep_tarballs=storage.keep_tarballs)
+        rocm = obtain(source, gfx_names(), store, connect(), progress=reporter, runner=runner)
+    for note in rocm.notes:
+        reporter.warning(note)
+    reporter.line(f"ROCm {rocm.facts.version}, {rocm.facts.compiler}, in {rocm.root}; {rocm.trust}")
+    for entry in cache.collect(storage.cache, limit=storage.limit, kinds=cache.ROCM):
+        reporter.line(f"removed {entry.name} from the cache, which was over its limit")
+    return rocm
+
+
+def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: Runner, connect: Connect) -> Rocm:
+    """Compare every file of a locked ROCm with its lock; it is downloaded if it is missing.
+
+    Raises:
+        InputError: the tree was changed; RequestError: it is not what is locked.
+    """
+    if (known := load_lock(lock)) is None:
+        raise RequestError(f"There is no {lock}.", hint="A build with --therock-path makes it.")
+    source = RocmSource(source=known.source, version=known.version, lock=lock, locked=True)
+    check_name(source, gfx_names())
+    check_source(source)
+    rocm = obtain_rocm(source, storage, reporter, runner, connect)
+    if rocm.contents is not None and (changed := changes_of(rocm.root, rocm.contents)):
+        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+        raise InputError(
+            f"{rocm.root} was changed since it was unpacked: {'; '.join(changed[:5])}{more}.",
+            hint=f"Remove {rocm.root.parent}; the next run unpacks it again.",
+        )
+    return rocm
+
+
 def obtain(
-    asked: Asked,
+    asked: RocmSource,
     gfx: GfxNames,
     store: RocmStore,
     client: Client,
     *,
     progress: Progress,
-    find_packages: PackageFinder | None = None,
+    runner: Runner,
 ) -> Rocm:
-    """Fetch, unpack, look, compare, lock.
+    """Download, unpack, inspect, compare and lock the ROCm of a source that was checked.
 
     Args:
-        find_packages: brings those of an index.
+        runner: Runs pip for an index.
 
     Raises:
         RequestError: it is not what was asked for, or not what is locked.
         InputError: it cannot be had, or lacks what a build for the targets needs.
     """
-    version = check_name(asked, gfx)
-    check_source(asked)
+    version = asked.full_version
     known = load_lock(asked.lock) if asked.lock else None
     source = _recorded(asked.source)
     if asked.locked and known is not None and known.source != source:
@@ -76,8 +123,7 @@ def obtain(
     pinned = known if known is not None and known.source == source else None
     packages = None
     if is_index(source):
-        assert find_packages is not None
-        packages, trust = _packages(asked, pinned, find_packages)
+        packages, trust = _packages(asked, pinned, store, runner, progress)
         version = packages.version
         stored: StoredTree | None = store.from_packages(packages, selection(full=asked.full))
     elif debs := debs_in(source):
@@ -115,10 +161,19 @@ def obtain(
     return Rocm(root=root, contents=contents, facts=facts, lock=lock, trust=trust, notes=notes)
 
 
-def _packages(asked: Asked, pinned: RocmLock | None, find: PackageFinder) -> tuple[Packages, str]:
-    """The packages, which are the locked ones as far as the lock knows them; and why they are believed to be right."""
+def _packages(
+    asked: RocmSource, pinned: RocmLock | None, store: RocmStore, runner: Runner, progress: Progress
+) -> tuple[Packages, str]:
+    """Return the packages of an index, which are the locked ones as far as the lock has them, and why to trust them."""
     locked = dict(pinned.packages) if pinned is not None else {}
-    found = find(asked, locked if asked.locked else {})
+    found = fetch_packages(
+        asked,
+        locked if asked.locked else {},
+        families=family_packages(asked.targets or None),
+        runner=runner,
+        store=InputStore(store.root / "tarballs"),
+        progress=progress,
+    )
     if other := sorted(name for name, digest in found.sha256.items() if locked.get(name, digest) != digest):
         raise InputError(
             f"The index serves other bytes than {asked.lock} has: {', '.join(other)}.",
@@ -135,7 +190,7 @@ def _recorded(source: str) -> str:
     return without_user(canonical(source)) if is_url(source) else str(Path(source).absolute())
 
 
-def _expected(asked: Asked, pinned: RocmLock | None, client: Client) -> tuple[str, str]:
+def _expected(asked: RocmSource, pinned: RocmLock | None, client: Client) -> tuple[str, str]:
     """The sha256 that the tarball has to have, if anybody says, and who says so."""
     if given := asked.sha256.lower():
         return given, "its sha256 is the one that was given"
@@ -157,7 +212,7 @@ def _told_beside(text: str, name: str) -> str:
     return ours[0][1] if ours else ""
 
 
-def _stored(asked: Asked, store: RocmStore, client: Client, sha256: str, source: str) -> StoredTree | None:
+def _stored(asked: RocmSource, store: RocmStore, client: Client, sha256: str, source: str) -> StoredTree | None:
     """The unpacked tarball; None for a folder, which is used where it is."""
     chosen, name = selection(full=asked.full), file_name(asked.source)
     if is_url(asked.source):
@@ -170,7 +225,7 @@ def _stored(asked: Asked, store: RocmStore, client: Client, sha256: str, source:
     return None
 
 
-def _compare(asked: Asked, pinned: RocmLock | None, found: RocmLock) -> None:
+def _compare(asked: RocmSource, pinned: RocmLock | None, found: RocmLock) -> None:
     """With --locked everything has to be as it was; the bytes behind a URL were compared in any case."""
     if pinned is None or not asked.locked:
         return

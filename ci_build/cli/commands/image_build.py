@@ -19,7 +19,7 @@ from ci_build.images.builder import BUILDER, LLVM, builder_image, builder_recipe
 from ci_build.images.local import sanitize
 from ci_build.images.recipe import UNKNOWN, ContextFile, Recipe
 from ci_build.images.runtime import BaseImage
-from ci_build.rocm.request import Asked, check_name, check_source
+from ci_build.rocm.request import RocmSource, check_name, check_source, gfx_names, report_plan
 from core.errors import RequestError
 from core.process import render
 
@@ -149,16 +149,13 @@ def names_rocm(settings: options.Settings) -> bool:
     return any(name in naming or settings.get(name).origin.startswith("--") for name in given)
 
 
-def find_rocm(job: ImageJob) -> Asked:
+def find_rocm(job: ImageJob) -> RocmSource:
     """Return the ROCm that the options name; no container engine is needed to refuse them.
 
     Raises:
         RequestError: the options name no ROCm, or two.
         InputError: there is no such ROCm.
     """
-    # Its clients and archives would slow every --help down.
-    from ci_build.rocm import selection
-
     if problems := options.rocm_problems(job.settings):
         raise RequestError(" ".join(problems), hint="Name one ROCm.")
     settings = job.settings.with_defaults(options.build_job_defaults(job.settings))
@@ -170,20 +167,20 @@ def find_rocm(job: ImageJob) -> Asked:
         )
     version = str(settings.get("rocm_version").value or "")
     found = replace(found, version=version or found.version, full=True)
-    check_name(found, selection.gfx_names())
+    check_name(found, gfx_names())
     check_source(found)
     return found
 
 
-def _obtain_rocm(job: ImageJob, found: Asked) -> _Rocm:
-    from ci_build.rocm import selection  # as above
+def _obtain_rocm(job: ImageJob, found: RocmSource) -> _Rocm:
+    from ci_build.rocm import source  # Its HTTP client and archives would slow every --help down.
 
     if job.dry_run:
-        version = check_name(found, selection.gfx_names())
-        selection.tell_plan(found, job.reporter)
+        version = found.full_version
+        report_plan(found, job.reporter)
         return _Rocm(version or "VERSION", ContextFile(digest=UNKNOWN, source=Path), {})
     storage = options.rocm_storage(job.settings, "build")
-    rocm = selection.obtain_rocm(found, storage, job.reporter, job.host, connector(job.reporter))
+    rocm = source.obtain_rocm(found, storage, job.reporter, job.host, connector(job.reporter))
     labels = {"com.amdgpu.therock_path": rocm.lock.source, "jax-rocm-release.rocm.sha256": rocm.lock.sha256}
     digest = f"full:{rocm.lock.sha256}" if rocm.lock.sha256 else ""
     tree = runtime.tree_file(rocm.root, digest)
@@ -213,7 +210,7 @@ def _manylinux(state: State, values: Mapping[str, Any]) -> None:
     job.finish([(image, (f"{BUILDER}-rocm-{sanitize(str(version)).lower()}",) if version else (), {})])
 
 
-def _manylinux_with_rocm(job: ImageJob, rocm: Asked, recipes: Sequence[Recipe]) -> None:
+def _manylinux_with_rocm(job: ImageJob, rocm: RocmSource, recipes: Sequence[Recipe]) -> None:
     """Build the image with a ROCm at /opt/rocm: …-therock-<version>, or …-rocm-<version>-<job>-<number>."""
     version, tree, labels = _obtain_rocm(job, rocm)
     parts = ["therock", version]

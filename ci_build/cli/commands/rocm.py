@@ -56,12 +56,13 @@ def manifest(state: State, tree: Path, out: Path | None, rocm_version: str | Non
 @click.pass_obj
 def list_builds(state: State, family: str | None, therock_listing: str | None, limit: int, *, as_json: bool) -> None:
     """List the builds that `--therock` chooses from, newest first."""
-    from ci_build.rocm import listing, selection
+    from ci_build.rocm import listing
+    from ci_build.rocm.request import check_families
     from core.http.client import without_user
     from core.report import print_table
 
     if family is not None:
-        selection.check_families([family])
+        check_families([family])
     after = {"therock_listing": therock_listing}
     client = connector(state.reporter(after))()
     builds = listing.list_builds(client, str(state.settings(after).get("therock_listing", "build").value))
@@ -112,10 +113,10 @@ def verify(state: State, lock: Path, cache_dir: str | None) -> None:
 
     Every file is read of what was unpacked; of a folder, of which no lock knows every file, what the lock tells.
     """
-    from ci_build.rocm import selection
+    from ci_build.rocm import source
 
     reporter = state.reporter()
     storage = options.rocm_storage(state.settings({"cache_dir": cache_dir}), "build")
-    rocm = selection.verify(lock, storage, reporter, host_runner(reporter), connector(reporter))
+    rocm = source.verify(lock, storage, reporter, host_runner(reporter), connector(reporter))
     how = "every file of it was read" if rocm.contents is not None else "its other files are not known to a lock"
     reporter.line(f"{rocm.root} is what {lock} says; {how}")

@@ -50,8 +50,7 @@ def wheel_set_request(
         RequestError: options contradict each other.
     """
     from ci_build.build.request import WheelSetRequest
-    from ci_build.rocm.request import check_name, check_source
-    from ci_build.rocm.selection import gfx_names
+    from ci_build.rocm.request import check_name, check_source, gfx_names
 
     from_source = settings.get("payload", *tables).value == Payload.SOURCE
     if from_source:

@@ -11,7 +11,7 @@ from core.errors import RequestError
 from core.units import parse_size
 
 if TYPE_CHECKING:
-    from ci_build.rocm.request import Asked, RocmStorage
+    from ci_build.rocm.request import RocmSource, RocmStorage
     from core.http.client import Connect
     from core.process import HostRunner
     from core.report import Reporter
@@ -40,7 +40,7 @@ def _limit(settings: Settings, *tables: str) -> int:
 
 def find_rocm(
     settings: Settings, reporter: Reporter, runner: HostRunner, connect: Connect, *tables: str
-) -> Asked | None:
+) -> RocmSource | None:
     """Return the ROCm that the options name, or None.
 
     A listing is downloaded where `--therock` chooses from it; nothing else is.
@@ -48,7 +48,7 @@ def find_rocm(
     Raises:
         RequestError: options contradict each other or have no effect.
     """
-    from ci_build.rocm.request import SCHEME, Asked
+    from ci_build.rocm.request import SCHEME, RocmSource
 
     _refuse_contradictions(settings)
     _limit(settings, *tables)
@@ -70,7 +70,7 @@ def find_rocm(
         path = _locked_source(lock)
     if not path:
         return None
-    return Asked(
+    return RocmSource(
         source=str(path),
         sha256=str(settings.get("therock_sha256").value or ""),
         full=settings.flag("rocm_full"),
@@ -80,12 +80,11 @@ def find_rocm(
     )
 
 
-def rocm_defaults(rocm: Asked) -> Mapping[str, Setting]:
+def rocm_defaults(rocm: RocmSource) -> Mapping[str, Setting]:
     """Return the ROCm version and the targets that the ROCm's name or lock implies."""
     from ci_build.rocm.listing import parse_name
     from ci_build.rocm.lock import load_lock
-    from ci_build.rocm.request import file_name, is_index
-    from ci_build.rocm.selection import gfx_names
+    from ci_build.rocm.request import file_name, gfx_names, is_index
 
     found: dict[str, Setting] = {}
     if rocm.index_version:
@@ -181,7 +180,7 @@ def _refuse_contradictions(settings: Settings) -> None:
 
 def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: str, *tables: str) -> str:
     from ci_build.rocm.listing import choose, list_builds
-    from ci_build.rocm.selection import check_families
+    from ci_build.rocm.request import check_families
 
     families = words(str(settings.get("family").value))
     if not families:

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from ci_build.rocm import selection as rocm_selection
 from ci_build.rocm.facts import parts, problems, read_facts, selection
 from ci_build.rocm.lock import RocmLock, differences, load_lock, write_lock
-from ci_build.rocm.request import Asked, check_name, check_source
+from ci_build.rocm.request import RocmSource, check_name, check_source, gfx_names
 from ci_build.rocm.source import Rocm, _told_beside, obtain
 from ci_build.rocm.store import RocmStore
 from core.errors import CiBuildError, InputError, RequestError
 from core.http.client import Client
 from core.model import GfxTarget
+from core.process import HostRunner
 from core.report import Reporter
 from core.targets import load_table
 from core.units import parse_size
@@ -37,13 +37,15 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def get(tmp_path: Path, asked: Asked) -> Rocm:
+def get(tmp_path: Path, asked: RocmSource) -> Rocm:
     store = RocmStore(tmp_path / "store", progress=REPORTER)
-    return obtain(asked, rocm_selection.gfx_names(), store, Client(), progress=REPORTER)
+    check_name(asked, gfx_names())
+    check_source(asked)
+    return obtain(asked, gfx_names(), store, Client(), progress=REPORTER, runner=HostRunner({}))
 
 
 def test_a_tarball_is_unpacked_looked_at_and_locked(tmp_path: Path, file: Path) -> None:
-    asked = Asked(source=str(file), version=VERSION, targets=(GFX942, GENERIC), lock=tmp_path / "rocm.lock")
+    asked = RocmSource(source=str(file), version=VERSION, targets=(GFX942, GENERIC), lock=tmp_path / "rocm.lock")
     (tmp_path / "made/lib/llvm/amdgcn/bitcode/oclc_isa_version_9-4-generic.bc").write_text("generic")
     file.write_bytes(tarball(tmp_path / "made"))
     rocm = get(tmp_path, asked)
@@ -73,7 +75,7 @@ def test_a_tarball_is_unpacked_looked_at_and_locked(tmp_path: Path, file: Path) 
 
 def test_a_folder_is_used_where_it_is(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm", told="7.2.0-43")
-    rocm = get(tmp_path, Asked(source=str(root), version="7.2.0", targets=(GFX942,)))
+    rocm = get(tmp_path, RocmSource(source=str(root), version="7.2.0", targets=(GFX942,)))
     assert (rocm.root, rocm.lock.sha256, rocm.contents) == (root, "", None)
     assert rocm.facts.kernels["hipBLASLt"] == ("gfx942",)
     assert not (tmp_path / "store").exists()
@@ -91,17 +93,17 @@ def test_a_folder_is_used_where_it_is(tmp_path: Path) -> None:
 def test_a_name_that_tells_something_else_is_refused(
     name: str, version: str, targets: tuple[GfxTarget, ...], words: str
 ) -> None:
-    asked = Asked(source=f"https://host/{name}", version=version, targets=targets)
+    asked = RocmSource(source=f"https://host/{name}", version=version, targets=targets)
     with pytest.raises(RequestError, match=words):
-        check_name(asked, rocm_selection.gfx_names())
+        check_name(asked, gfx_names())
 
 
 def test_a_name_that_agrees_or_tells_nothing_is_taken() -> None:
-    gfx = rocm_selection.gfx_names()
-    assert check_name(Asked(source=f"https://host/{NAME}", targets=(GFX942, GENERIC)), gfx) == VERSION
-    assert check_name(Asked(source="https://host/rocm.tar.gz", version="7.2.0", targets=(GFX950,)), gfx) == "7.2.0"
+    gfx = gfx_names()
+    assert check_name(RocmSource(source=f"https://host/{NAME}", targets=(GFX942, GENERIC)), gfx) == VERSION
+    assert check_name(RocmSource(source="https://host/rocm.tar.gz", version="7.2.0", targets=(GFX950,)), gfx) == "7.2.0"
     multi = NAME.replace("gfx94X-dcgpu", "multiarch")
-    assert check_name(Asked(source=f"https://host/{multi}", targets=(GFX950, GFX1100)), gfx) == VERSION
+    assert check_name(RocmSource(source=f"https://host/{multi}", targets=(GFX950, GFX1100)), gfx) == VERSION
 
 
 def without(path: str) -> Callable[[Path], None]:
@@ -134,7 +136,7 @@ def test_a_tree_that_lacks_something_is_refused(
     root = make_rocm(tmp_path / "made")
     harm(root)
     (tmp_path / NAME).write_bytes(tarball(root))
-    asked = Asked(source=str(tmp_path / NAME), version=VERSION, targets=(GFX942,), lock=tmp_path / "rocm.lock")
+    asked = RocmSource(source=str(tmp_path / NAME), version=VERSION, targets=(GFX942,), lock=tmp_path / "rocm.lock")
     if error is None:
         assert HIP not in get(tmp_path, asked).lock.libraries
         return
@@ -150,14 +152,14 @@ def test_kernels_in_packs_count_and_unlisted_ones_are_a_warning(tmp_path: Path) 
     for name in ("blas_lib_gfx942", "miopen_lib_gfx942", "blas_lib_gfx1103"):
         (root / ".kpack").mkdir(exist_ok=True)
         (root / f".kpack/{name}.kpack").write_text("pack")
-    facts, _ = read_facts(root, None, "", processors=rocm_selection.gfx_names().processors, progress=REPORTER)
+    facts, _ = read_facts(root, None, "", processors=gfx_names().processors, progress=REPORTER)
     targets = (GFX942, GfxTarget.parse("gfx1103"))
     assert problems(facts, targets, {}) == ((), ("Its MIOpen has no kernels for gfx1103.",))
 
 
 def test_one_processor_never_counts_as_another(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm", targets=("gfx1100",))
-    facts, _ = read_facts(root, None, "", processors=rocm_selection.gfx_names().processors, progress=REPORTER)
+    facts, _ = read_facts(root, None, "", processors=gfx_names().processors, progress=REPORTER)
     assert facts.kernels["MIOpen"] == facts.kernels["rocBLAS"] == ("gfx1100",)
     names = list(load_table().targets)
     assert not [(a, b) for a in names for b in names if a != b and a.startswith(b)]
@@ -165,7 +167,7 @@ def test_one_processor_never_counts_as_another(tmp_path: Path) -> None:
 
 def test_locked_refuses_everything_else(tmp_path: Path, file: Path) -> None:
     lock = tmp_path / "rocm.lock"
-    asked = Asked(source=str(file), version=VERSION, lock=lock, locked=True)
+    asked = RocmSource(source=str(file), version=VERSION, lock=lock, locked=True)
     with pytest.raises(RequestError, match="--locked, and there is no"):
         get(tmp_path, asked)
     get(tmp_path, replace(asked, locked=False))
@@ -190,7 +192,7 @@ def test_locked_refuses_everything_else(tmp_path: Path, file: Path) -> None:
 
 def test_a_folder_that_changed_is_not_what_was_locked(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm")
-    asked = Asked(source=str(root), lock=tmp_path / "rocm.lock")
+    asked = RocmSource(source=str(root), lock=tmp_path / "rocm.lock")
     get(tmp_path, asked)
     (root / "lib/llvm/amdgcn/bitcode/ocml.bc").write_text("other")
     with pytest.raises(RequestError, match=r"ocml\.bc: .*, locked is"):
@@ -206,7 +208,7 @@ def test_an_unreadable_lock_is_an_error(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("field", RocmLock.__dataclass_fields__)
 def test_a_lock_says_of_each_field_what_it_can_be(tmp_path: Path, file: Path, field: str) -> None:
-    lock = get(tmp_path, Asked(source=str(file))).lock
+    lock = get(tmp_path, RocmSource(source=str(file))).lock
     odd: Any = (
         "../" * 20
         if field == "sha256"
@@ -223,7 +225,7 @@ def test_a_lock_says_of_each_field_what_it_can_be(tmp_path: Path, file: Path, fi
 
 @pytest.mark.parametrize("field", ["device_libraries", "packages"])
 def test_digests_in_a_lock_are_digests(tmp_path: Path, file: Path, field: str) -> None:
-    lock = get(tmp_path, Asked(source=str(file))).lock
+    lock = get(tmp_path, RocmSource(source=str(file))).lock
     for digest, good in (("0" * 64, True), ("../x", False), ("0" * 63, False)):
         told: Any = {"x": digest}
         write_lock(tmp_path / "rocm.lock", replace(lock, **{field: told}))
@@ -232,7 +234,7 @@ def test_digests_in_a_lock_are_digests(tmp_path: Path, file: Path, field: str) -
 
 
 def test_every_field_of_a_lock_is_compared(tmp_path: Path, file: Path) -> None:
-    lock = get(tmp_path, Asked(source=str(file))).lock
+    lock = get(tmp_path, RocmSource(source=str(file))).lock
     assert differences(lock, lock) == ()
     for field in RocmLock.__dataclass_fields__:
         value = getattr(lock, field)
@@ -243,34 +245,34 @@ def test_every_field_of_a_lock_is_compared(tmp_path: Path, file: Path) -> None:
 @pytest.mark.parametrize("sha256", ["abc", "0" * 63, "g" * 64])
 def test_a_sha256_is_one(tmp_path: Path, file: Path, sha256: str) -> None:
     with pytest.raises(RequestError, match="is no sha256"):
-        get(tmp_path, Asked(source=str(file), sha256=sha256))
+        get(tmp_path, RocmSource(source=str(file), sha256=sha256))
 
 
 def test_what_is_not_there_or_no_tarball_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not there"):
-        get(tmp_path, Asked(source=str(tmp_path / "none.tar.gz")))
+        get(tmp_path, RocmSource(source=str(tmp_path / "none.tar.gz")))
     (tmp_path / "file.zip").write_text("x")
     with pytest.raises(RequestError, match="not a tarball that can be read"):
-        get(tmp_path, Asked(source=str(tmp_path / "file.zip")))
+        get(tmp_path, RocmSource(source=str(tmp_path / "file.zip")))
     with pytest.raises(RequestError, match="a folder was given"):
-        get(tmp_path, Asked(source=str(tmp_path), sha256="0" * 64))
+        get(tmp_path, RocmSource(source=str(tmp_path), sha256="0" * 64))
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (Asked(source="https://host/rocm.zip"), "not a tarball that can be read"),
-        (Asked(source="https://host/"), "not a tarball that can be read"),
-        (Asked(source="https://host/a%00b.tar.gz"), "no name that a file can have"),
-        (Asked(source=f"https://host/{'n' * 300}.tar.gz"), "no name that a file can have"),
-        (Asked(source="ftp://me:secret@host/rocm.tar.gz"), "not an http or https URL"),
-        (Asked(source=__file__), "not a tarball that can be read"),
-        (Asked(source="/", sha256="0" * 64), "a folder was given"),
-        (Asked(source="https://host/rocm.tar.gz", sha256="abc"), "is no sha256"),
-        (Asked(source="pip+https://host/", lock=Path("/no/rocm.lock"), locked=True), "there is no /no/rocm.lock"),
+        (RocmSource(source="https://host/rocm.zip"), "not a tarball that can be read"),
+        (RocmSource(source="https://host/"), "not a tarball that can be read"),
+        (RocmSource(source="https://host/a%00b.tar.gz"), "no name that a file can have"),
+        (RocmSource(source=f"https://host/{'n' * 300}.tar.gz"), "no name that a file can have"),
+        (RocmSource(source="ftp://me:secret@host/rocm.tar.gz"), "not an http or https URL"),
+        (RocmSource(source=__file__), "not a tarball that can be read"),
+        (RocmSource(source="/", sha256="0" * 64), "a folder was given"),
+        (RocmSource(source="https://host/rocm.tar.gz", sha256="abc"), "is no sha256"),
+        (RocmSource(source="pip+https://host/", lock=Path("/no/rocm.lock"), locked=True), "there is no /no/rocm.lock"),
     ],
 )
-def test_what_can_never_be_a_rocm_is_refused_without_a_look_at_it(asked: Asked, words: str) -> None:
+def test_what_can_never_be_a_rocm_is_refused_without_a_look_at_it(asked: RocmSource, words: str) -> None:
     with pytest.raises(RequestError, match=words) as caught:
         check_source(asked)
     assert "secret" not in str(caught.value)
@@ -295,7 +297,7 @@ def test_what_a_sidecar_tells(text: str, told: str) -> None:
 
 @pytest.mark.parametrize("source", ["https://host/a%2Bb.tar.xz", "pip+https://host/", "/", "/not/there", "/no/x.zip"])
 def test_what_may_be_a_rocm(source: str) -> None:
-    check_source(Asked(source=source))
+    check_source(RocmSource(source=source))
 
 
 def test_every_pattern_leaves_something_out() -> None:

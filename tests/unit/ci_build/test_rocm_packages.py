@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from ci_build.rocm.facts import selection
-from ci_build.rocm.package_index import fetch_packages, kept_in
+from ci_build.rocm.package_index import fetch_packages
 from ci_build.rocm.packages import Packages
-from ci_build.rocm.request import Asked
+from ci_build.rocm.request import RocmSource
 from ci_build.rocm.store import RocmStore, StoredTree
 from core.errors import ArchiveError, CiBuildError, InputError
+from core.pip import InputStore
 from core.process import HostRunner
 from core.report import Reporter
 from core.unpack.contents import differences
@@ -112,10 +113,10 @@ def test_packages_that_make_no_prefix_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_lock_of_something_else_than_wheels_is_refused(tmp_path: Path) -> None:
-    asked, progress = Asked(source="pip+https://host/", version=VERSION), Reporter(terminal=False)
+    asked, progress = RocmSource(source="pip+https://host/", version=VERSION), Reporter(terminal=False)
     with pytest.raises(InputError, match="is not of wheels"):
         fetch_packages(
-            asked, {"x": "0" * 64}, families=(), runner=HostRunner({}), store=kept_in(tmp_path), progress=progress
+            asked, {"x": "0" * 64}, families=(), runner=HostRunner({}), store=InputStore(tmp_path), progress=progress
         )
 
 
