@@ -228,11 +228,6 @@ def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(dict.fromkeys(findings), key=lambda item: (_ORDER[item.severity], item.code)))
 
 
-def worst_severity(findings: Iterable[Finding]) -> Severity | None:
-    """Return the highest severity, or None without findings."""
-    return min((item.severity for item in findings), key=_ORDER.__getitem__, default=None)
-
-
 def some(names: Sequence[str], limit: int = 4) -> str:
     """Join the first few names and the number of the others."""
     more = len(names) - limit

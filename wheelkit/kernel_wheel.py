@@ -28,7 +28,7 @@ _OBJECT = re.compile(rf"{_ROOT}/hsa/(?P<gfx>gfx[0-9a-z-]+)/(?:[A-Z0-9]+/)?(?P<mo
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KernelModule:
+class PackagedModule:
     """One kernel module of the manifest.
 
     Attributes:
@@ -59,7 +59,7 @@ class KernelManifest:
 
     version: str
     targets: tuple[str, ...]
-    modules: tuple[KernelModule, ...]
+    modules: tuple[PackagedModule, ...]
     missing: tuple[str, ...]
 
 
@@ -91,12 +91,12 @@ def read_manifest(archive: WheelArchive) -> KernelManifest:
         raise ArchiveError(f"Cannot read {MANIFEST} of {archive.name}: {error!r}.") from error
 
 
-def _module(name: str, entry: Mapping[str, Any]) -> KernelModule:
+def _module(name: str, entry: Mapping[str, Any]) -> PackagedModule:
     objects = {
         str(gfx): {f"{_ROOT}/hsa/{path}": str(sha256) for path, sha256 in files.items()}
         for gfx, files in entry["objects"].items()
     }
-    return KernelModule(
+    return PackagedModule(
         name=name,
         kind=str(entry["kind"]),
         library=f"{_ROOT}/{entry['library']}",
@@ -206,7 +206,7 @@ def check_target(manifest: KernelManifest, gfx: str) -> Iterator[Finding]:
             yield finding("target-missing", f"{module.name} has no code object for {gfx}.", member=module.library)
 
 
-def _misplaced(module: KernelModule, gfx: str, files: Mapping[str, str]) -> Iterator[Finding]:
+def _misplaced(module: PackagedModule, gfx: str, files: Mapping[str, str]) -> Iterator[Finding]:
     for path in files:
         place = _OBJECT.fullmatch(path)
         if place is None or (place["gfx"], place["module"]) != (gfx, module.name):

@@ -39,7 +39,7 @@ class JaxModule:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RocmLibrary:
+class DocumentedLibrary:
     """A library of ROCm; see `compatibility.toml`."""
 
     name: str
@@ -88,7 +88,7 @@ class ModuleRow:
 class LibraryRow:
     """A library and its version in the given ROCm. Empty when unknown."""
 
-    library: RocmLibrary
+    library: DocumentedLibrary
     version: str
 
 
@@ -125,7 +125,7 @@ class Tables:
     images: tuple[Mapping[str, Any], ...]
 
 
-def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[JaxModule, ...], tuple[RocmLibrary, ...]]:
+def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[JaxModule, ...], tuple[DocumentedLibrary, ...]]:
     """Load the modules and libraries of the tables.
 
     Raises:
@@ -136,7 +136,7 @@ def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[JaxModule, ...], tuple[Ro
         if tables.pop("schema") != _SCHEMA_VERSION:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")
         modules = tuple(JaxModule(**{**body, "checks": tuple(body["checks"])}) for body in tables.pop("module"))
-        libraries = tuple(RocmLibrary(**body) for body in tables.pop("library"))
+        libraries = tuple(DocumentedLibrary(**body) for body in tables.pop("library"))
         if tables:
             raise ValueError(f"{', '.join(tables)} is unknown")
     except (KeyError, TypeError, ValueError, OSError) as error:
@@ -185,7 +185,7 @@ def make_tables(
     rocm: str = "",
     rocm_source: str = "",
     images: Sequence[Mapping[str, Any]] = (),
-    spec: tuple[tuple[JaxModule, ...], tuple[RocmLibrary, ...]] | None = None,
+    spec: tuple[tuple[JaxModule, ...], tuple[DocumentedLibrary, ...]] | None = None,
 ) -> Tables:
     """Return the tables of an index.
 
@@ -253,7 +253,7 @@ def _module_row(module: JaxModule, promotions: Sequence[tuple[PromotedSet, Mappi
     )
 
 
-def _version(library: RocmLibrary, libraries: Mapping[str, str]) -> str:
+def _version(library: DocumentedLibrary, libraries: Mapping[str, str]) -> str:
     """Return the version of a library in any major, or several versions."""
     pattern = re.compile(re.escape(library.soname) + r"(?:\.\d+)*")
     return ", ".join(version or "?" for soname, version in sorted(libraries.items()) if pattern.fullmatch(soname))

@@ -69,7 +69,6 @@ class Segment(NamedTuple):
     offset: int
     address: int
     file_size: int
-    memory_size: int
 
 
 class DynamicEntry(NamedTuple):
@@ -130,7 +129,7 @@ class ElfImage:
         if (ph_count and ph_size != SEGMENT.size) or (sh and sh_size != SECTION.size):
             raise ElfError(f"{label} has header tables of an unknown row size.", hint="The file is damaged.")
         rows = [SEGMENT.unpack(row) for row in _rows(data, ph, SEGMENT.size, ph_count, label)]
-        segments = tuple(Segment(r[0], r[1], r[2], r[3], r[5], r[6]) for r in rows)
+        segments = tuple(Segment(r[0], r[1], r[2], r[3], r[5]) for r in rows)
         raw: list[tuple[int, ...]] = []
         if sh:
             first = SECTION.unpack(_rows(data, sh, SECTION.size, 1, label)[0])

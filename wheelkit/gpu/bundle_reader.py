@@ -266,10 +266,7 @@ class BundleReader:
         if pending is None:
             raise bundle.error("It is empty.")
         if verify and bundle.packed and digest_value(md5.digest()) != bundle.packed.digest:
-            raise ChecksumError(
-                bundle.error("Its content does not match the MD5 in its header.").message,
-                hint=_AGAIN,
-            )
+            raise bundle.error("Its content does not match the MD5 in its header.")
 
     def zeros(self, size: int) -> memoryview:
         """Return a zeroed buffer for a new bundle; it is valid until the next call."""
@@ -286,10 +283,6 @@ class BundleReader:
             return parse_entries(head, bundle.content_size)
         except FatbinError as error:
             raise bundle.error(error.message) from error
-
-
-class ChecksumError(FatbinError):
-    """A readable bundle whose content does not match the MD5 in its header."""
 
 
 def map_bundles(

@@ -11,8 +11,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core.model import Finding, Severity
-from wheelkit.findings import finding, sort_findings, worst_severity
+from core.model import Finding
+from wheelkit.findings import finding, sort_findings
 from wheelkit.inspect.inspect import inspect_wheel
 from wheelkit.inspect.metadata import JAX_ROCM, rocm_in_summary, same_release
 from wheelkit.inspect.model import WheelReport
@@ -46,12 +46,6 @@ def check_set(reports: Sequence[WheelReport]) -> tuple[Finding, ...]:
 def wheels_below(folder: Path) -> tuple[Path, ...]:
     """Return every wheel file in a folder and its subfolders, sorted."""
     return tuple(sorted(path for path in folder.rglob("*.whl") if path.is_file()))
-
-
-def worst_finding(report: WheelReport | SetReport) -> Severity | None:
-    """Return the highest severity found, or None; of a set, in any wheel or between them."""
-    nested = report.wheels if isinstance(report, SetReport) else ()
-    return worst_severity([*report.findings, *(item for wheel in nested for item in wheel.findings)])
 
 
 def check_duplicates(reports: Sequence[WheelReport]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from promotion.gates.common.gate import Check, GateContext, error
 from wheelkit import kernel_wheel
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import finding
-from wheelkit.kernel_wheel import KernelManifest, KernelModule
+from wheelkit.kernel_wheel import KernelManifest, PackagedModule
 
 
 def is_kernel_wheel(context: GateContext, wheel: Wheel) -> bool:
@@ -74,7 +74,7 @@ def _modules(context: GateContext, wheel: Wheel, manifest: KernelManifest) -> It
                 yield _module(wheel, module, target, [item for item in missing if item.member == module.library])
 
 
-def _module(wheel: Wheel, module: KernelModule, target: str, findings: list[Finding]) -> Check:
+def _module(wheel: Wheel, module: PackagedModule, target: str, findings: list[Finding]) -> Check:
     files = module.objects.get(GfxTarget.parse(target).processor, {})
     details = {"kind": module.kind, "code_objects": len(files)}
     return Check(name=f"{wheel.filename}: {module.name}", target=target, findings=tuple(findings), details=details)

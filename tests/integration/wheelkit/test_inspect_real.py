@@ -21,7 +21,7 @@ from wheelkit.findings import is_integrity
 from wheelkit.inspect.inspect import inspect_wheel
 from wheelkit.inspect.model import WheelReport
 from wheelkit.inspect.text import render
-from wheelkit.inspect.wheel_set import check_set, worst_finding
+from wheelkit.inspect.wheel_set import check_set
 
 XLA = frozenset(f"gfx{n}" for n in (908, "90a", 942, 950, 1030, 1100, 1101, 1103, 1150, 1151, 1200, 1201, 1250))
 NUMBERS = (900, 906, 908, "90a", "90c", 942, 950, 1010, 1011, 1012, *range(1030, 1037), *range(1100, 1104))
@@ -76,7 +76,7 @@ def test_inspect_pjrt_0_10_2(inspect: Inspect) -> None:
         "tag-by-exception": 1,
         "target-uncovered": 1,
     }
-    assert worst_finding(report) is Severity.ERROR
+    assert report.findings[0].severity is Severity.ERROR
     assert "16 of 95 entries" in message(report, "runpath-build-leftover")
     assert "15 of 27 targets" in message(report, "target-refused")
     assert "gfx1250" in message(report, "target-uncovered")

@@ -18,9 +18,9 @@ from promotion.compatibility.evidence import CheckOutcome, EvidenceChecks
 from promotion.compatibility.render import sheets, to_markdown, to_rst
 from promotion.compatibility.tables import (
     COMPAT_FILE,
+    DocumentedLibrary,
     JaxModule,
     ModuleRow,
-    RocmLibrary,
     Tables,
     load_spec,
     make_tables,
@@ -32,7 +32,10 @@ from promotion.index.ledger_state import EntryKind, IndexState
 
 NUMPY = JaxModule(name="jax.numpy", description="Arrays | of *numbers*", checks=("numpy.*", "test_numpy.py"))
 SPARSE = JaxModule(name="jax.experimental.sparse", description="Sparse", checks=("sparse.*",))
-SPEC = ((NUMPY, SPARSE), (RocmLibrary(name="hipBLAS", soname="libhipblas.so", purpose="algebra", used_in="matmul"),))
+SPEC = (
+    (NUMPY, SPARSE),
+    (DocumentedLibrary(name="hipBLAS", soname="libhipblas.so", purpose="algebra", used_in="matmul"),),
+)
 
 
 def check(name: str, outcome: str = "passed", reason: str = "") -> dict[str, str]:

@@ -35,7 +35,7 @@ from tests.unit.kernels.test_kernel_estimate import NoProcesses
 from wheelkit.inspect.inspect import inspect_wheel
 from wheelkit.inspect.model import WheelReport, member_infos
 from wheelkit.inspect.text import render
-from wheelkit.inspect.wheel_set import check_set, inspect_set, worst_finding
+from wheelkit.inspect.wheel_set import check_set, inspect_set
 
 # Plugins.
 
@@ -205,14 +205,15 @@ def test_check_set_accepts_matching_wheels(tmp_path: Path) -> None:
     paths = [clean_pjrt().write(tmp_path), clean_plugin().write(tmp_path)]
     report = inspect_set(paths)
     assert report.findings == ()
-    assert worst_finding(report) is None
+    assert not any(wheel.findings for wheel in report.wheels)
     assert [wheel.project for wheel in report.wheels] == ["jax-rocm7-pjrt", "jax-rocm7-plugin"]
 
 
-def test_worst_finding_of_set_includes_its_wheels(tmp_path: Path) -> None:
+def test_inspect_set_includes_findings_of_its_wheels(tmp_path: Path) -> None:
     made = clean_pjrt()
     made.replace("Root-Is-Purelib", "true")
-    assert worst_finding(inspect_set([made.write(tmp_path)])) is Severity.ERROR
+    (wheel,) = inspect_set([made.write(tmp_path)]).wheels
+    assert wheel.findings[0].severity is Severity.ERROR
 
 
 @pytest.mark.parametrize("field", ["rocm", "target", "pin", "jaxlib", "slot"])
