@@ -15,6 +15,7 @@ import pytest
 from core.wheelset import read_set
 from tests.integration.conftest import CI_BUILD
 from tests.support.file_server import Behaviour, serving
+from tests.support.machine import need
 from tests.support.made_jax import XLA, make_jax
 from tests.support.made_rocm import VERSION, make_rocm
 
@@ -126,6 +127,7 @@ def unreliable(script: str) -> str:
 
 
 def test_a_failure_is_told_and_its_place_can_be_looked_at(machine: Machine) -> None:
+    need("git")
     (machine.folder / "jax/fail").write_text("")
     done = machine.build()
     assert done.returncode == 12
@@ -156,6 +158,7 @@ def test_everything_that_a_machine_lacks_is_listed(machine: Machine) -> None:
 
 
 def test_tools_are_missed_before_a_rocm_is_fetched(machine: Machine) -> None:
+    need("git")
     with serving(Behaviour(files={})) as told:
         absent = f"--therock-path={told.url}/rocm.tar.gz"
         done = machine.build(absent, "--clang-path=/no/clang")

@@ -24,6 +24,7 @@ from core.model import BuildRequest
 from core.process import HostRunner
 from core.source_request import Checkout, SourceInputs
 from tests.support.golden_build_py import request
+from tests.support.machine import need
 from tests.unit.ci_build.test_native import FakeProgress
 
 XLA = "5a9e73cbd92530cac2ac36f4736a774b2412afe2"
@@ -45,6 +46,7 @@ def runner() -> HostRunner:
 @pytest.fixture
 def jax(tmp_path: Path) -> Path:
     """A repository that looks like jax, below a folder that stands in for the server."""
+    need("git")
     folder = tmp_path / "server" / "jax-ml" / "jax"
     for name, text in {
         "jax/version.py": '_version = "0.10.2"\n',

@@ -21,6 +21,8 @@ import pytest
 from filelock import FileLock
 from platformdirs import user_cache_path
 
+from tests.support.machine import need
+
 pytestmark = pytest.mark.network
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -123,6 +125,7 @@ def test_every_module_of_checks_is_run() -> None:
     "module", [pytest.param(name, marks=pytest.mark.heavy if name in LONGEST else ()) for name in COUNTS]
 )
 def test_checks_pass_with_jax(module: str, environment: Environment, tmp_path: Path) -> None:
+    need("cc")
     found = run(environment("0.10.2"), tmp_path, f"tests/jax_aiter/check_{module}.py")
     assert {name: bad for name, bad in found.items() if bad} == {}
     assert len(found) >= COUNTS[module]

@@ -28,6 +28,7 @@ from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.fake_sigstore import FakeSigstore, new_key, of_github, serving, sign
+from tests.support.machine import uv_environment
 from tests.support.promoting import RELEASED, objects, offered, staged_in
 from tests.support.wheel_sets import SetWheel, make_wheels
 
@@ -51,6 +52,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, **uv_environment()},
     )
     if "Failed to fetch" in done.stderr:
         pytest.skip(f"package index not reachable for uv: {done.stderr.splitlines()[-1]}")

@@ -28,6 +28,7 @@ from promotion.gates.device.results import TestVerdict, load_results
 from promotion.gates.device.suite import smoke_suite
 from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import StagedSet
+from tests.support.machine import need
 
 pytestmark = pytest.mark.network
 
@@ -154,6 +155,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def place(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Place:
+    need("git")
     folder = tmp_path_factory.mktemp("device")
     wheels: Sequence[Path] = [real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", "3.12")]
     adopt(list(map(str, wheels)), out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent())

@@ -66,8 +66,12 @@ class Loaded:
 
 
 @pytest.fixture(scope="session")
-def published(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Loaded]:
+def published(
+    real_wheel: Callable[..., Path], pythons: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Loaded]:
     """Give `published(version)`: adopted, staged, loaded once."""
+    if PYTHON not in pythons:
+        pytest.skip(f"needs Python {PYTHON}")
     known: dict[str, Loaded] = {}
 
     def find(version: str) -> Loaded:

@@ -22,6 +22,7 @@ from pjrt import recipe as pjrt
 from plugin import recipe as plugin
 from promotion.corpus import catalog as corpus
 from tests.support import fake_site
+from tests.support.machine import uv_environment
 from wheelkit.elf.snapshot import Elf
 
 pytestmark = pytest.mark.network
@@ -139,7 +140,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--python",
         sys.executable,
     ]
-    subprocess.run([*argv, "jax==0.10.2", "jaxlib==0.10.2"], check=True)
+    subprocess.run([*argv, "jax==0.10.2", "jaxlib==0.10.2"], check=True, env={**os.environ, **uv_environment()})
     return folder
 
 

@@ -1,0 +1,27 @@
+"""What tests need of the machine that they run on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+
+import pytest
+
+from promotion.gates.common.pip_config import parse_config, uv_options
+
+
+def need(*programs: str) -> None:
+    """Skip the test unless these programs are on PATH."""
+    if missing := [program for program in programs if shutil.which(program) is None]:
+        pytest.skip(f"needs {', '.join(missing)} on PATH")
+
+
+@cache
+def uv_environment() -> Mapping[str, str]:
+    """Return variables that make uv ask the index of the user's pip configuration."""
+    argv = [sys.executable, "-m", "pip", "config", "list"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    return uv_options(parse_config(said)).environment
