@@ -130,7 +130,7 @@ class KernelError(CiBuildError):
     exit_code = 19
 
 
-class DifferentError(CiBuildError):
+class ReproducibilityError(CiBuildError):
     """A rebuild gave other wheels than the ones that it should reproduce."""
 
     exit_code = 20

@@ -1,6 +1,6 @@
-"""`adopt` as a person asks for it: anybody's wheels become a wheel set, byte for byte, so that every gate takes them.
+"""Adoption of wheels that others built: they become a wheel set, byte for byte, so that gates can test it.
 
-What is wrong with the wheels is for the gates to say; refused is only what cannot be a set at all.
+Only wheels that cannot form a set are refused; the gates report defects of the wheels.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from wheelkit.inspect.model import WheelReport, member_infos
 from wheelkit.inspect.wheel_set import wheels_below
 
 ADOPTED = "adopted"
-"""Key of `WheelSet.request` that is true where nobody here made the wheels."""
+"""Key of `WheelSet.request` that is true for wheels that were not built here."""
 
 _JAXLIB = "jaxlib"
 _KERNELS = "jax-aiter"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Given:
-    """One wheel as it was found.
+class _InputWheel:
+    """A wheel to adopt.
 
     Attributes:
         kind: pjrt, plugin, jaxlib or jax-aiter.
         major: ROCm major in its name; 0 for jaxlib and jax-aiter.
-        pythons: supported Pythons that its tags name; empty for all.
-        rocm: ROCm versions that its libraries carry.
+        pythons: supported Pythons of its tags; empty for all.
+        rocm: ROCm versions in its libraries.
     """
 
     path: Path
@@ -55,26 +55,26 @@ class _Given:
     rocm: tuple[str, ...]
 
 
-def adopt(words: Sequence[str], *, out: Path, rocm: RocmVersion | None, progress: Progress) -> WheelSet:
-    """Make a set of wheels; the same wheels and the same ROCm give the same digest.
+def adopt(arguments: Sequence[str], *, out: Path, rocm: RocmVersion | None, progress: Progress) -> WheelSet:
+    """Create a set from wheels; the same wheels and ROCm give the same digest.
 
     Args:
-        words: wheel files, or folders with wheels.
-        out: the set's folder, which appears as a whole in place of the set before it.
-        rocm: the ROCm that they were built with; None reads it from their libraries.
+        arguments: wheel files, or folders with wheels.
+        out: folder of the set, which is replaced as a whole.
+        rocm: ROCm that the wheels were built with; None reads it from their libraries.
 
     Raises:
-        InputError: something that is not a wheel.
-        RequestError: wheels that cannot be one set, or a ROCm version that nobody can tell.
-        BusyError: another run works on `out`.
+        InputError: an argument is not a wheel.
+        RequestError: the wheels cannot form a set, or their ROCm version is unknown.
+        BusyError: another run uses `out`.
     """
     from filelock import FileLock, Timeout
 
-    given = [_look(path, progress) for path in _paths(words)]
+    given = [_read_wheel(path, progress) for path in _paths(arguments)]
     problems = list(_problems(given))
     if problems:
-        text = "\n  ".join(problems if len(problems) == 1 else ("These wheels are no set:", *problems))
-        raise RequestError(text, hint="Name the wheels of one release: pjrt, and plugin and jaxlib for each Python.")
+        text = "\n  ".join(problems if len(problems) == 1 else ("The wheels cannot form a set:", *problems))
+        raise RequestError(text, hint="Give the wheels of one release: pjrt, and plugin and jaxlib for each Python.")
     wheel_set = _describe_set(given, rocm)
     out = out.absolute()
     check_output_dir(out)
@@ -84,40 +84,41 @@ def adopt(words: Sequence[str], *, out: Path, rocm: RocmVersion | None, progress
             remove_leftovers(out)
             return _write(given, wheel_set, out)
     except Timeout as error:
-        raise BusyError(f"Another run works on {out}.", hint="Wait for it, or give another --out.") from error
+        raise BusyError(f"Another run uses {out}.", hint="Wait for it, or give another --out.") from error
 
 
-def _paths(words: Sequence[str]) -> list[Path]:
+def _paths(arguments: Sequence[str]) -> list[Path]:
     found: list[Path] = []
-    for path in map(Path, words):
+    for path in map(Path, arguments):
         if path.is_dir():
             found += wheels_below(path)
         elif path.is_file():
             found.append(path)
         else:
-            raise InputError(f"{path} is neither a file nor a folder.", hint="Name wheels, or folders with wheels.")
+            raise InputError(f"{path} is neither a file nor a folder.", hint="Give wheels, or folders with wheels.")
     if not found:
-        raise InputError(f"No wheel in {', '.join(words)}.", hint="Name wheels, or folders with wheels.")
+        raise InputError(f"No wheel in {', '.join(arguments)}.", hint="Give wheels, or folders with wheels.")
     return list({path.resolve(): path for path in found}.values())
 
 
-def _look(path: Path, progress: Progress) -> _Given:
-    """Read a wheel, as far as it can be read."""
+def _read_wheel(path: Path, progress: Progress) -> _InputWheel:
     try:
         report = inspect_wheel(path, verify=False, progress=progress)
         wheel = describe(path, sha256=report.sha256, source=path, source_sha256=report.sha256)
     except ArchiveError as error:
-        raise InputError(f"{path} is no wheel: {error.message}", hint="Check that the download is complete.") from error
+        raise InputError(
+            f"Not a wheel: {path}: {error.message}", hint="Check that the download is complete."
+        ) from error
     named = versions.parse_package_name(wheel.name)
     if named is None and wheel.name not in (_JAXLIB, _KERNELS):
         raise InputError(
-            f"{path.name} is a wheel of {wheel.name}, which is no part of a set.",
+            f"{path.name} is a wheel of {wheel.name}, which cannot be part of a set.",
             hint="A set has wheels of jax-rocm<N>-pjrt, jax-rocm<N>-plugin, jaxlib and jax-aiter; jax comes from PyPI.",
         )
     kind, major = named or (wheel.name, 0)
     interpreters = {tag.interpreter for tag in parse_wheel_filename(path.name)[3]}
     pythons = tuple(python for python in _supported() if f"cp{python.replace('.', '')}" in interpreters)
-    return _Given(
+    return _InputWheel(
         path=path,
         wheel=replace(wheel, members=_members(path, report)),
         kind=kind,
@@ -128,7 +129,7 @@ def _look(path: Path, progress: Progress) -> _Given:
 
 
 def _members(path: Path, report: WheelReport) -> tuple[MemberInfo, ...]:
-    """Its libraries, and its code objects with what their headers say that they are for."""
+    """Return the libraries, and the code objects with the targets in their headers."""
     with WheelArchive(path) as archive:
         names = kernel_wheel.code_objects(archive)
         codes = kernel_wheel.member_infos(archive, names, archive.record(), targets.machs()) if names else ()
@@ -137,12 +138,12 @@ def _members(path: Path, report: WheelReport) -> tuple[MemberInfo, ...]:
 
 
 def _supported() -> tuple[str, ...]:
-    """Pythons that wheels can be made for, oldest first."""
+    """Return the Pythons that wheels can be made for, oldest first."""
     return tuple(defaults()["pythons"]["supported"])
 
 
-def _problems(given: Sequence[_Given]) -> Iterator[str]:
-    """Why these wheels cannot be one set, all reasons."""
+def _problems(given: Sequence[_InputWheel]) -> Iterator[str]:
+    """Yield every reason why the wheels cannot form a set."""
     ours = [item for item in given if item.major]
     if not ours:
         yield "There is no wheel of jax-rocm<N>-pjrt or jax-rocm<N>-plugin."
@@ -161,18 +162,18 @@ def _problems(given: Sequence[_Given]) -> Iterator[str]:
             yield f"There are {len(paths)} wheels of {name} for {python}: {', '.join(paths)}."
     for item in given:
         if item.kind not in ("pjrt", _KERNELS) and not item.pythons:
-            yield f"{item.path.name} is for none of the Pythons {', '.join(_supported())}."
+            yield f"{item.path.name} supports none of the Pythons {', '.join(_supported())}."
     if not any(item.pythons for item in given):
-        yield "No wheel says for which Python the set is; the plugin's do."
+        yield "No wheel names a Python version; wheels of the plugin do."
 
 
-def _more_than_one(given: Collection[_Given], what: str, of: Callable[[_Given], str]) -> Iterator[str]:
+def _more_than_one(given: Collection[_InputWheel], what: str, of: Callable[[_InputWheel], str]) -> Iterator[str]:
     found = sorted({of(item) for item in given})
     if len(found) > 1:
-        yield f"They are of {len(found)} {what}: {', '.join(found)}."
+        yield f"They have {len(found)} different {what}: {', '.join(found)}."
 
 
-def _describe_set(given: Sequence[_Given], rocm: RocmVersion | None) -> WheelSet:
+def _describe_set(given: Sequence[_InputWheel], rocm: RocmVersion | None) -> WheelSet:
     ours = [item for item in given if item.major]
     version = Version(ours[0].wheel.version)
     release = jax_release(str(version))
@@ -193,22 +194,22 @@ def _describe_set(given: Sequence[_Given], rocm: RocmVersion | None) -> WheelSet
     )
 
 
-def _rocm_inside(ours: Sequence[_Given]) -> RocmVersion:
-    """The one ROCm version that the libraries carry."""
+def _rocm_inside(ours: Sequence[_InputWheel]) -> RocmVersion:
+    """Return the one ROCm version in the libraries."""
     found = sorted({text for item in ours for text in item.rocm})
     if len(found) == 1:
         return RocmVersion(text=found[0])
-    what = f"carry several ROCm versions: {', '.join(found)}" if found else "do not say which ROCm made them"
-    raise RequestError(f"The libraries {what}.", hint=f"Give it: --rocm-version={ours[0].major}.x.y.")
+    what = f"have several ROCm versions: {', '.join(found)}" if found else "have no ROCm version"
+    raise RequestError(f"The libraries {what}.", hint=f"Give --rocm-version={ours[0].major}.x.y.")
 
 
-def _write(given: Sequence[_Given], wheel_set: WheelSet, out: Path) -> WheelSet:
+def _write(given: Sequence[_InputWheel], wheel_set: WheelSet, out: Path) -> WheelSet:
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
         fresh = Path(name) / "set"
         fresh.mkdir()
         for item in given:
             shutil.copyfile(item.path, fresh / item.path.name)
-        # Without a lock: what an index offers today is no property of the wheels.
+        # Without a lock file: versions on an index today are not a property of the wheels.
         wheel_set = set_files.write_set(fresh, wheel_set, None)
         replace_folder(fresh, out, Path(name) / "old")
     return wheel_set

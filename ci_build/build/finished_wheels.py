@@ -1,4 +1,4 @@
-"""One input becomes one finished wheel of a set: repaired, taken as it is, or with its tag put right."""
+"""Finished wheels of a set: each is a repaired, retagged or unchanged input."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from wheelkit.repair.repair import repair
 from wheelkit.repair.retag import retag
 
 DEBUG = "debug"
-"""Folder of a finished step with the symbols that were moved out."""
+"""Folder of a finished step for separate debug symbols."""
 
 
 class WheelMaker:
-    """Makes one wheel after another; what was finished before for the same input and recipe is found, not made again.
+    """Produces finished wheels, or finds those that were finished before with the same input, recipe and tools.
 
     Attributes:
-        tools: what made them, with versions; they count for whether a finished one is found.
-        seconds: file name -> wall time, where it was made now.
+        tools: programs and libraries that process the wheels, with their versions.
+        seconds: file name -> wall time of wheels that were processed now.
         findings: file name -> warnings and notes.
     """
 
@@ -46,10 +46,10 @@ class WheelMaker:
         self.findings: dict[str, tuple[Finding, ...]] = {}
 
     def make(self, step: Step, recipe: RepairPlan | None, item: Resolved) -> FinishedStep:
-        """The wheel of a step, made of its input.
+        """Return the finished wheel of a step.
 
         Raises:
-            CiBuildError: the input is not what it claims to be, or does not hold what was asked for.
+            CiBuildError: the input is damaged, or lacks requested code.
         """
         key = step_key(effect=step.effect, recipe=recipe, input=item.sha256, name=item.filename, tools=self.tools)
         found, started = self.steps.find(key), time.monotonic()
@@ -64,12 +64,12 @@ class WheelMaker:
 
     def _repair(self, recipe: RepairPlan, item: Resolved, key: str) -> FinishedStep:
         source = self.inputs.path(item)
-        # Neither the URL nor our own digest: another mirror or a change of this program that changes no byte of the
-        # result shall give the same wheel.
+        # Without the URL and our own digest, so that another mirror, or a change of this program that does not affect
+        # the result, gives the same wheel.
         origin = {"filename": item.filename, "size": source.stat().st_size, "sha256": item.sha256}
         libraries = {name: version for name, version in self.tools.items() if name != "ci_build"}
         info = {**recipe.build_info, "inputs": [origin], "tools": libraries}
-        # MD5 of all the old code takes longer than the rest together, so it is done once for an input, not per build.
+        # The MD5 of all old code takes longer than the rest together, so it is checked once for each input.
         checked = self.inputs.was_checked(item, self.tools["ci_build"])
         plan = replace(recipe, build_info=info, verify_bundles=not checked)
         with self.steps.scratch() as name:
@@ -87,8 +87,8 @@ class WheelMaker:
 
     def _take(self, item: Resolved, key: str) -> FinishedStep:
         source = self.inputs.path(item)
-        # It stays as published, so only what makes it untrue counts; what is merely wrong with it is a finding.
-        report = self._sound(source, "cannot be taken as it is")
+        # Only integrity errors refuse a published wheel, since it stays as it is; other defects are findings.
+        report = self._checked(source, "cannot be used unchanged")
         with self.steps.scratch() as name:
             folder = Path(name) / "step"
             folder.mkdir()
@@ -102,22 +102,22 @@ class WheelMaker:
             folder = Path(name) / "step"
             folder.mkdir()
             path, findings = retag(source, folder, progress=self.progress)
-            report = self._sound(path, "is not what it claims to be")
+            report = self._checked(path, "is damaged")
             wheel = describe(path, sha256=file_sha256(path), source=source, source_sha256=item.sha256)
             self.findings[wheel.filename] = findings
             return self.steps.keep(key, folder, replace(wheel, members=member_infos(report)))
 
-    def _sound(self, path: Path, otherwise: str) -> WheelReport:
-        """What a wheel holds, if nothing in it is untrue."""
+    def _checked(self, path: Path, problem: str) -> WheelReport:
+        """Return the report of a wheel without integrity errors."""
         report = inspect_wheel(path, progress=self.progress)
         if errors := [finding for finding in report.findings if is_integrity(finding)]:
-            told = "; ".join(f"{finding.code}: {finding.member} {finding.message}" for finding in errors)
-            raise InputError(f"{path.name} {otherwise}: {told}")
+            details = "; ".join(f"{finding.code}: {finding.member} {finding.message}" for finding in errors)
+            raise InputError(f"{path.name} {problem}: {details}")
         return report
 
 
 def _refuse_other_targets(request: BuildRequest, done: RepairedWheel) -> None:
-    """Code for gfx942 also runs with xnack, but it is not the code for gfx942:xnack+ that was asked for."""
+    """Refuse code for gfx942 where gfx942:xnack+ was requested, although it would run there."""
     missing = [str(t) for t in request.targets or () if t.features and str(t) not in done.targets_kept]
     if missing:
         raise FatbinError(
@@ -127,7 +127,7 @@ def _refuse_other_targets(request: BuildRequest, done: RepairedWheel) -> None:
 
 
 def set_targets(request: BuildRequest, wheels: Sequence[Wheel]) -> tuple[str, ...]:
-    """What every member with device code holds: the request's targets, or for `all` those that were found."""
+    """Return the targets of the set: those of the request, or for `all` those in the wheels."""
     if request.targets is not None:
         return tuple(str(target) for target in request.targets)
     found = {target for wheel in wheels for member in wheel.members for target in member.targets}
@@ -135,22 +135,22 @@ def set_targets(request: BuildRequest, wheels: Sequence[Wheel]) -> tuple[str, ..
 
 
 def saved(done: RepairedWheel) -> str:
-    """What a repair dropped and saved, in one line."""
+    """Return one line about the targets and symbols that a repair removed."""
     parts = {part.part: part for part in done.sizes}
-    words = []
+    lines = []
     if done.targets_dropped:
         code = parts["device code"]
-        words.append(
+        lines.append(
             f"dropped {len(done.targets_dropped)} targets ({' '.join(done.targets_dropped)}): "
             f"device code {human(code.before)} -> {human(code.after)}"
         )
     if parts["symbols"].before:
-        words.append(f"moved {human(parts['symbols'].before)} of symbols to {DEBUG}/")
-    return "; ".join(words)
+        lines.append(f"moved {human(parts['symbols'].before)} of symbols to {DEBUG}/")
+    return "; ".join(lines)
 
 
 def describe(path: Path, *, sha256: str, source: Path, source_sha256: str) -> Wheel:
-    """The record of a wheel from its own metadata, without its members."""
+    """Return the record of a wheel from its metadata, without its members."""
     with WheelArchive(path) as archive:
         metadata, name = archive.metadata(), WheelName.parse(path.name)
         return Wheel(

@@ -1,4 +1,4 @@
-"""`inspect` as a person asks for it: wheels by path, folder or URL; one report each, and one on all together."""
+"""Inspection of wheels by path, folder or URL: a report for each wheel, and one for the set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _INTERPRETER = re.compile(r"([a-z]+)([0-9]+)")
 
 
 def inspect(
-    words: Sequence[str],
+    arguments: Sequence[str],
     *,
     expected: str | None,
     rocm: RocmVersion | None,
@@ -38,20 +38,20 @@ def inspect(
     progress: Progress,
     runner: Runner,
 ) -> SetReport:
-    """Report on every wheel that the words name.
+    """Return the reports of all wheels.
 
     Args:
-        words: wheel files, folders, or URLs (fetched with pip, so that its configuration counts).
-        expected: targets that device code must be for, as `--targets` takes them; None asks for nothing.
-        rocm: the ROCm whose libraries may be needed; None allows those of any.
+        arguments: wheel files, folders, or URLs (downloaded with pip and its configuration).
+        expected: targets that device code must support, as in `--targets`; None checks no targets.
+        rocm: ROCm whose libraries the wheels may need; None allows the libraries of any ROCm.
 
     Raises:
-        InputError: a word names no wheel.
+        InputError: an argument names no wheel.
     """
     allowed = None if rocm is None else layouts.allowed_sonames(rocm)
     wanted = None if expected is None else targets.expand(expected)
 
-    sets = _sets(words)
+    sets = _sets(arguments)
     taken = {wheel.sha256 for wheel_set in sets.values() for wheel in wheel_set.wheels if wheel.as_published}
 
     def report(path: Path) -> WheelReport:
@@ -67,22 +67,22 @@ def inspect(
         )
         return replace(found, findings=sort_findings(as_published(found.findings))) if found.sha256 in taken else found
 
-    with _collected(words, runner) as paths:
+    with _collected(arguments, runner) as paths:
         found = inspect_set(paths, report)
-    return replace(found, findings=sort_findings((*found.findings, *_unlike(sets, found.wheels))))
+    return replace(found, findings=sort_findings((*found.findings, *_set_differences(sets, found.wheels))))
 
 
-def _sets(words: Sequence[str]) -> dict[Path, WheelSet]:
-    """What the wheels.json of each named folder says; folders of others have none, or another one."""
+def _sets(arguments: Sequence[str]) -> dict[Path, WheelSet]:
+    """Return the wheel sets of the folders that have one."""
     sets = {}
-    for word in words:
+    for argument in arguments:
         with suppress(WheelSetError):
-            sets[Path(word)] = read_set(Path(word))
+            sets[Path(argument)] = read_set(Path(argument))
     return sets
 
 
-def _unlike(sets: Mapping[Path, WheelSet], wheels: Sequence[WheelReport]) -> Iterator[Finding]:
-    """Wheels of a set that its folder lacks, or has with other bytes."""
+def _set_differences(sets: Mapping[Path, WheelSet], wheels: Sequence[WheelReport]) -> Iterator[Finding]:
+    """Yield findings for wheels that are missing from their set's folder, or differ from it."""
     there = {(wheel.filename, wheel.sha256) for wheel in wheels}
     for folder, wheel_set in sets.items():
         for wheel in wheel_set.wheels:
@@ -94,29 +94,31 @@ def _unlike(sets: Mapping[Path, WheelSet], wheels: Sequence[WheelReport]) -> Ite
 
 
 @contextmanager
-def _collected(words: Sequence[str], runner: Runner) -> Iterator[list[Path]]:
+def _collected(arguments: Sequence[str], runner: Runner) -> Iterator[list[Path]]:
     with tempfile.TemporaryDirectory(prefix="inspect-") as scratch:
         paths: list[Path] = []
-        for number, word in enumerate(words):
-            if "://" in word:
+        for number, argument in enumerate(arguments):
+            if "://" in argument:
                 folder = Path(scratch, str(number))
-                runner.run([*_DOWNLOAD, "--only-binary=:all:", *tag_options(word), f"--dest={folder}", word])
+                runner.run([*_DOWNLOAD, "--only-binary=:all:", *tag_options(argument), f"--dest={folder}", argument])
                 paths += wheels_below(folder)
-            elif Path(word).is_dir():
-                paths += wheels_below(Path(word))
-            elif Path(word).is_file():
-                paths.append(Path(word))
+            elif Path(argument).is_dir():
+                paths += wheels_below(Path(argument))
+            elif Path(argument).is_file():
+                paths.append(Path(argument))
             else:
                 raise InputError(
-                    f"{word} is neither a file nor a folder.", hint="Name a wheel, a folder with wheels, or a URL."
+                    f"{argument} is neither a file nor a folder.", hint="Give a wheel, a folder with wheels, or a URL."
                 )
         if not paths:
-            raise InputError(f"No wheel in {', '.join(words)}.", hint="Name a wheel, a folder with wheels, or a URL.")
+            raise InputError(
+                f"No wheel in {', '.join(arguments)}.", hint="Give a wheel, a folder with wheels, or a URL."
+            )
         yield paths
 
 
 def tag_options(url: str) -> tuple[str, ...]:
-    """What makes pip fetch a wheel that is not for this Python or platform: the tags in its name (PEP 425)."""
+    """Return the pip options that select a wheel by the tags in its name (PEP 425), for any Python and platform."""
     name = unquote(parse_url(url).path.rpartition("/")[2])
     try:
         tags = parse_wheel_filename(name)[3]
@@ -130,7 +132,7 @@ def tag_options(url: str) -> tuple[str, ...]:
 
 
 def show(report: SetReport) -> None:
-    """Print every report on standard output, and what is wrong between the wheels at the end."""
+    """Print every report on standard output, then the findings about the set."""
     from rich.console import Console
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
@@ -141,7 +143,7 @@ def show(report: SetReport) -> None:
 
 
 def raise_for_errors(report: SetReport) -> None:
-    """Make errors count.
+    """Raise InspectionError if a finding is an error.
 
     Raises:
         InspectionError: at least one finding is an error.
@@ -153,5 +155,5 @@ def raise_for_errors(report: SetReport) -> None:
     )
     if count:
         raise InspectionError(
-            f"Inspection found {count} error{'s' if count > 1 else ''}.", hint="Each says its remedy."
+            f"Inspection found {count} error{'s' if count > 1 else ''}.", hint="Each error names its remedy."
         )

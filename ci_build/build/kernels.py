@@ -103,10 +103,10 @@ def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> C
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """`i/n` -> (i, n).
+    """Return (i, n) of `i/n`.
 
     Raises:
-        RequestError: not two numbers, or i is not from 1 to n.
+        RequestError: the text is not two numbers, or i is not from 1 to n.
     """
     found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
     if found is None or int(found[1]) > int(found[2]):
@@ -115,10 +115,10 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[int, int] | None:
-    """The part of the device code that `--shard` names; None for all of it.
+    """Return the part of the device code in `--shard`; None for all of it.
 
     Raises:
-        RequestError: the toolchain has no such parts, the shard is not two numbers, or `--units` no regular expression.
+        RequestError: the toolchain has no parts, or a value is invalid.
     """
     if request.toolchain == "pypi" and (shard or units):
         raise RequestError("--shard and --units are for the device code of a ROCm.", hint="Give --toolchain=rocm.")
@@ -126,13 +126,13 @@ def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[i
         re.compile(units)
     except re.error as error:
         raise RequestError(
-            f"--units is no regular expression: {error}.", hint="Write it like '_n(64|128)_'."
+            f"--units is not a regular expression: {error}.", hint="Write it like '_n(64|128)_'."
         ) from error
     return parse_shard(shard) if shard else None
 
 
 def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """What each target gets of each module: yes, portable or unsupported."""
+    """Return the support of each target by each module: yes, portable or unsupported."""
     from kernels.catalog import load_catalog
     from kernels.modules import processors
 
@@ -150,10 +150,10 @@ def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> li
 
 
 def planned(request: BuildRequest, version: str) -> dict[str, Any]:
-    """What building the kernels of a request means, as JSON values; nothing is fetched or touched.
+    """Return the plan of a request for kernels as JSON values, without downloads.
 
     Raises:
-        RequestError: what the build itself would refuse before it starts.
+        RequestError: the build would refuse the request.
     """
     from kernels import estimate, recipe
     from kernels.catalog import load_catalog
@@ -177,11 +177,12 @@ def compile_part(
     job: KernelBuild, part: tuple[int, int] | None, units: str, runner: HostRunner, reporter: Reporter, room: Capacity,
     *, only_say: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compile a part of a ROCm's device code, or say what everything, or a part, will take; nothing is packed.
+    """Compile a part of a ROCm's device code, or forecast its cost; no wheel is packed.
 
     Args:
-        part: as `parse_part` gives it.
-        units: regular expression; only units whose name it matches. Empty means all.
+        part: from `parse_part`.
+        units: regular expression that selects units by name; empty selects all.
+        only_say: only forecast.
     """
     from kernels.build import said
 
@@ -196,7 +197,7 @@ def compile_part(
 
 
 def forecast(found: Forecast) -> dict[str, Any]:
-    """What there is, or was, to compile, as JSON values: CPU and wall time in seconds."""
+    """Return a forecast, or the cost of a build, as JSON values with CPU and wall time in seconds."""
     return {
         "steps": found.steps,
         "found": found.found,
@@ -207,7 +208,7 @@ def forecast(found: Forecast) -> dict[str, Any]:
 
 
 def receipt(path: Path, sha256: str, size: int, built: KernelBuildResult) -> dict[str, Any]:
-    """What was made, as JSON values."""
+    """Return the result of a kernel build as JSON values."""
     return {
         "wheel": str(path),
         "sha256": sha256,

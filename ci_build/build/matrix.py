@@ -1,9 +1,9 @@
-"""The matrix of builds: which wheel sets are made of which Python, JAX, ROCm and family, with the command of each."""
+"""The build matrix: one command for each combination of Python, JAX, ROCm and GPU family."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from packaging.specifiers import SpecifierSet
@@ -20,11 +20,11 @@ _SPLIT = ","
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axes:
-    """What is combined with what.
+    """Axes of the matrix.
 
     Attributes:
-        pythons, jax_versions, rocm_versions, families: in the order in which cells are wanted.
-        join_pythons: one cell for all Pythons of a set, whose pjrt wheel is then built once.
+        pythons, jax_versions, rocm_versions, families: values in the order of the cells.
+        join_pythons: build all Pythons of a set in one cell, so that its pjrt wheel is built once.
     """
 
     pythons: tuple[str, ...]
@@ -39,9 +39,9 @@ class Cell:
     """One build.
 
     Attributes:
-        name: short, and different for each cell; also the name of its set's folder.
+        name: short unique name, also of the set's folder.
         python: one version, or several with commas.
-        command: what builds it, as an argument list.
+        command: build command as an argument list.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Excluded:
-    """A combination that is not built, and why."""
+    """A combination that is not built, and the reason."""
 
     python: str
     jax: str
@@ -67,13 +67,13 @@ class Excluded:
 def make_matrix(
     axes: Axes, payload: Payload, more: Sequence[str] = ()
 ) -> tuple[tuple[Cell, ...], tuple[Excluded, ...]]:
-    """Every combination, as a cell or as an exclusion; the same axes always give the same.
+    """Return every combination, as a cell or as an exclusion.
 
     Args:
-        more: further arguments for each command.
+        more: further arguments of each command.
 
     Raises:
-        RequestError: an axis is empty or names something unknown, or everything is excluded.
+        RequestError: an axis is empty or has an invalid value, or every combination is excluded.
     """
     _check(axes)
     cells: list[Cell] = []
@@ -81,7 +81,7 @@ def make_matrix(
     for jax, rocm, family in itertools.product(axes.jax_versions, axes.rocm_versions, axes.families):
         good = []
         for python in axes.pythons:
-            if why := _why_not(python, jax, payload, more):
+            if why := _exclusion(python, jax, payload, more):
                 excluded.append(Excluded(python=python, jax=jax, rocm=rocm, family=family, why=why))
             else:
                 good.append(python)
@@ -113,8 +113,8 @@ def _check(axes: Axes) -> None:
         expand(family)
 
 
-def _why_not(python: str, jax: str, payload: Payload, more: Sequence[str]) -> str:
-    """Why a Python is not built for a JAX release; empty when it is."""
+def _exclusion(python: str, jax: str, payload: Payload, more: Sequence[str]) -> str:
+    """Return why a Python is not built for a JAX release; empty when it is."""
     wanted = requires_python(jax)
     if python not in SpecifierSet(wanted):
         return f"jax {jax} needs Python {wanted}"
@@ -148,14 +148,3 @@ def _cell(pythons: tuple[str, ...], jax: str, rocm: str, family: str, payload: P
             *more,
         ),
     )
-
-
-def words(text: str) -> tuple[str, ...]:
-    """The words of a list with commas."""
-    return tuple(_words(text))
-
-
-def _words(text: str) -> Iterator[str]:
-    for part in text.split(_SPLIT):
-        if word := part.strip():
-            yield word

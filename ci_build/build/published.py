@@ -1,4 +1,4 @@
-"""Native code from wheels that a package index publishes; pip finds and fetches them, so its configuration counts."""
+"""Published wheels: pip resolves and downloads them, with its own configuration."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from core.versions import package_name
 
 
 def jax_release(version: str) -> str:
-    """The release of jax that a version of the plugin is for: without `.postN`, which counts the plugin's own."""
+    """Return the release of jax for a version of the plugin, without the plugin's own `.postN`."""
     return Version(version).public.partition(".post")[0]
 
 
 def requirements(request: BuildRequest) -> tuple[str, ...]:
-    """Exact requirements of the published set: jax, jaxlib, plugin and pjrt; the last two only if they are taken."""
+    """Return the exact requirements of a set: jax, jaxlib, and for published wheels also plugin and pjrt."""
     major = request.rocm_version.major
     base = jax_release(request.jax_version)
-    around = (f"jax=={base}", f"jaxlib=={base}")
+    jax = (f"jax=={base}", f"jaxlib=={base}")
     if request.payload is Payload.SOURCE:
-        return around
+        return jax
     return (
-        *around,
+        *jax,
         f"{package_name('plugin', major)}=={request.jax_version}",
         f"{package_name('pjrt', major)}=={request.jax_version}",
     )
 
 
 def resolve_argv(request: BuildRequest, python: str) -> tuple[str, ...]:
-    """The pip command that resolves the set for one Python and prints an installation report (JSON)."""
+    """Return the pip command that resolves the set for one Python and prints an installation report (JSON)."""
     return pip_argv(
         "install",
         "--dry-run",
@@ -46,9 +46,9 @@ def resolve_argv(request: BuildRequest, python: str) -> tuple[str, ...]:
 
 
 def resolve(request: BuildRequest, python: str, runner: Runner) -> tuple[Resolved, ...]:
-    """What pip would install for one Python: the set itself and everything that it depends on."""
+    """Return what pip would install for one Python: the set and all its dependencies."""
     try:
-        # The report is long and no use to a person, so its lines are shown to nobody.
+        # The report is long, so it is not logged.
         done = runner.run(resolve_argv(request, python), env=PIP_ENV_OVERRIDES, on_line=lambda _: None)
     except ProcessError as error:
         hint = "Check that the package indexes of pip's configuration answer (`pip config list`) and offer these."

@@ -1,6 +1,6 @@
-"""The bill of materials of a set, as CycloneDX 1.6 JSON: its wheels, what they were made of, and what they need.
+"""The bill of materials of a set as CycloneDX 1.6 JSON: its wheels, their inputs and their dependencies.
 
-Equal sets give equal bytes: the serial number follows from the content, and there is no time in it.
+Equal sets give equal bytes: the serial number is derived from the content, and there is no timestamp.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from core.model import InputFile, Wheel, WheelSet
 from core.pip import Resolved
 
 _NAMESPACE = "jax-rocm-release"
-"""Of our properties; CycloneDX wants one in front of each name."""
+"""Namespace of our properties, as CycloneDX requires."""
 
 
 def sbom(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> str:
-    """The text of the bill.
+    """Return the bill of materials of a set.
 
     Args:
-        wheel_set: the set; its `files` do not matter.
-        resolved: Python version -> what pip would install for it; entries that the set replaces are left out.
+        wheel_set: the set; its `files` are ignored.
+        resolved: Python version -> pip's resolution; entries that the set replaces are omitted.
     """
     own = {wheel.name for wheel in wheel_set.wheels}
     inputs = {item.sha256: item for item in wheel_set.inputs}
@@ -66,7 +66,7 @@ def sbom(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> str
 
 
 def _reproducible(text: str) -> str:
-    """The bill without what differs from run to run, and with a number that follows from the rest."""
+    """Return the bill without a timestamp, and with a serial number derived from its content."""
     body = json.loads(text)
     body["metadata"].pop("timestamp", None)
     body.pop("serialNumber", None)
@@ -88,7 +88,7 @@ def _wheel(wheel: Wheel, source: InputFile | None) -> Component:
         bom_ref=wheel.filename,
         purl=PackageURL("pypi", None, wheel.name, wheel.version, {"file_name": wheel.filename}),
         hashes=[_sha256(wheel.sha256)],
-        external_references=[_made_of(source, wheel)] if source else [],
+        external_references=[_input(source, wheel)] if source else [],
         properties=[
             *([_property("targets", " ".join(targets))] if targets else []),
             *(_property(f"sha256 of {member.path}", member.sha256) for member in wheel.members),
@@ -96,7 +96,7 @@ def _wheel(wheel: Wheel, source: InputFile | None) -> Component:
     )
 
 
-def _made_of(source: InputFile, wheel: Wheel) -> ExternalReference:
+def _input(source: InputFile, wheel: Wheel) -> ExternalReference:
     return ExternalReference(
         type=ExternalReferenceType.DISTRIBUTION,
         url=XsUri(source.url or source.filename),

@@ -1,4 +1,4 @@
-"""Writing the files of a set: wheels.json, constraints.txt, pylock.toml (PEP 751), SBOM, SHA256SUMS."""
+"""Files of a set: wheels.json, constraints.txt, pylock.toml (PEP 751), SBOM, SHA256SUMS."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ CREATED_BY = "jax-rocm-release"
 
 
 def constraints(wheel_set: WheelSet) -> str:
-    """Exact versions of everything in the set and of its pins, for `pip install -c`."""
+    """Return the exact versions of the set and of its pins, for `pip install -c`."""
     versions = {wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(wheel_set.pins)
     return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 
 
 def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> str:
-    """The lock file of the set (PEP 751): its own wheels by path, everything they depend on by URL; all hashed.
+    """Return the lock file of the set (PEP 751): its wheels by path, their dependencies by URL, all with hashes.
 
     Args:
-        resolved: Python version -> what pip would install for it; entries that the set replaces are left out.
+        resolved: Python version -> pip's resolution; entries that the set replaces are omitted.
     """
     import tomli_w
 
@@ -88,25 +88,25 @@ def _normalised(name: str) -> NormalizedName:
 
 
 def _marker(served: Sequence[str], pythons: Sequence[str]) -> Marker | None:
-    """The Pythons that a package is for; none when it is for all of them."""
+    """Return a marker for the Pythons of a package; None for all of them."""
     if list(served) == list(pythons):
         return None
     return Marker(" or ".join(f"python_version == '{python}'" for python in served))
 
 
 def sha256sums(files: Iterable[tuple[str, str]]) -> str:
-    """Lines that `sha256sum --check` reads, from (name, sha256) pairs."""
+    """Return the text for `sha256sum --check` from (name, sha256) pairs."""
     return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(files))
 
 
 def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]] | None) -> WheelSet:
-    """Write the set's files into a folder that holds wheels, debug files and manifest already; wheels.json comes last.
+    """Write the set's files beside its wheels, debug files and manifest; wheels.json is written last.
 
     Args:
-        resolved: as `pylock` takes it; None leaves the lock out.
+        resolved: as in `pylock`; None omits lock file and SBOM.
 
     Returns:
-        The set with `files`, so that its digest covers every file but SHA256SUMS, which follows from it.
+        The set with `files`; its digest covers every file but SHA256SUMS, which is derived from it.
     """
     (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
     beside = [folder / CONSTRAINTS, *folder.glob(ROCM_MANIFEST), *folder.glob("debug/**/*.debug")]

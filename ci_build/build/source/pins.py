@@ -1,4 +1,4 @@
-"""`sources.toml`: which commits are built for a JAX release, and how that release's build is spoken to."""
+"""`sources.toml`: the pinned commits of JAX releases, and the interfaces of their builds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class Kind(enum.StrEnum):
-    """Whose build.py makes the ROCm wheels."""
+    """The repository whose build.py builds the ROCm wheels."""
 
     JAX = "jax"
     ROCM_JAX = "rocm-jax"
@@ -28,17 +28,17 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interface:
-    """How the build of some JAX releases is spoken to.
+    """Interface of the build of some JAX releases.
 
     Attributes:
-        since: first release that it is for.
-        folder: where build/build.py lies in the tree, relative; empty for the tree itself.
-        xla_repository: key of `repositories` whose HEAD `--xla=head` means.
-        bazelrc: file of the tree that Bazel is to read beside its own, or empty.
-        options: what its ROCm wheels are always built with.
-        compilers: host compilers that it takes.
+        since: first release with this interface.
+        folder: parent of build/build.py, relative to the tree; empty for the tree itself.
+        xla_repository: key of `repositories` for `--xla=head`.
+        bazelrc: additional bazelrc in the tree, or empty.
+        options: Bazel options of every ROCm wheel.
+        compilers: supported host compilers.
         rbe_platform: label of the platform of remote executors.
-        bazel: the Bazel that the sources are made for.
+        bazel: Bazel version of the sources.
     """
 
     since: str
@@ -57,9 +57,9 @@ class Pins:
     """The commits of one JAX release, 40 hexadecimal digits each.
 
     Attributes:
-        jax, xla: what is compiled.
-        rocm_jax: of the tree with the build; empty where jax has it itself.
-        epoch: when the commit that is built was made, in seconds since 1970.
+        jax, xla: commits that are compiled.
+        rocm_jax: commit of the tree with the build; empty where jax has the build.
+        epoch: commit time in seconds since 1970.
     """
 
     jax: str
@@ -74,22 +74,22 @@ def _table() -> Mapping[str, Any]:
 
 
 def releases() -> tuple[str, ...]:
-    """The JAX releases with pinned sources, oldest first."""
+    """Return the JAX releases with pinned sources, oldest first."""
     return tuple(sorted(_table()["pins"], key=Version))
 
 
 def interface_for(jax_version: str) -> Interface:
-    """The interface of a JAX release, pre-releases and post-releases included.
+    """Return the interface of a JAX release, including pre-releases and post-releases.
 
     Raises:
-        RequestError: older than every interface.
+        RequestError: the release is older than every interface.
     """
     release = Version(Version(jax_version).base_version)
     rows = [row for row in _table()["interfaces"] if Version(row["since"]) <= release]
     if not rows:
         oldest = min((row["since"] for row in _table()["interfaces"]), key=Version)
         raise RequestError(
-            f"jax {jax_version} is older than every build that is known here.", hint=f"Build jax {oldest} or newer."
+            f"jax {jax_version} is too old to be built from source.", hint=f"Build jax {oldest} or newer."
         )
     row = max(rows, key=lambda row: Version(row["since"]))
     return Interface(
@@ -103,7 +103,7 @@ def interface_for(jax_version: str) -> Interface:
 
 
 def pins_for(jax_version: str) -> Pins | None:
-    """The pinned commits of a JAX release; None where there are none."""
+    """Return the pinned commits of a JAX release, or None."""
     row = _table()["pins"].get(Version(jax_version).base_version)
     if row is None or Version(jax_version).is_prerelease:
         return None
@@ -111,11 +111,11 @@ def pins_for(jax_version: str) -> Pins | None:
 
 
 def repository_url(name: str, mirror: str = "") -> str:
-    """Where a repository is fetched from.
+    """Return the URL of a repository.
 
     Args:
         name: a key of `repositories`.
-        mirror: URL or folder to put in front of the repository's path instead of the usual server.
+        mirror: URL or folder that replaces the server.
     """
     server = mirror or _table()["repositories"]["server"]
     return f"{server.rstrip('/')}/{_table()['repositories'][name]}"

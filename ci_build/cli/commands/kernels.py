@@ -28,7 +28,7 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
     from kernels.modules import processors
 
     wanted = expand(spec)
-    rows = kernels.table(wanted, options.words(modules))
+    rows = kernels.table(wanted, options.split_list(modules))
     if as_json:
         print_json(rows)
         return

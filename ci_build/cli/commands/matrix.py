@@ -52,17 +52,17 @@ def builds(
 
     `include` is what a CI service takes as its matrix; `excluded` says what is not built, and why.
     """
-    from ci_build.build.matrix import Axes, make_matrix, words
+    from ci_build.build.matrix import Axes, make_matrix
     from ci_build.cli import main
     from ci_build.cli.commands.accepts import refusal
     from core.errors import RequestError
 
-    options.require_known_pythons(words(python_versions), "--python-versions")
+    options.require_known_pythons(options.split_list(python_versions), "--python-versions")
     axes = Axes(
-        pythons=words(python_versions),
-        jax_versions=words(jax_versions),
-        rocm_versions=words(rocm_versions),
-        families=words(families),
+        pythons=options.split_list(python_versions),
+        jax_versions=options.split_list(jax_versions),
+        rocm_versions=options.split_list(rocm_versions),
+        families=options.split_list(families),
         join_pythons=join_pythons,
     )
     cells, excluded = make_matrix(axes, Payload(payload), more)
@@ -90,11 +90,10 @@ def tests(
     several runners share. Families in `without_runner` have no machine, so that nothing is promoted for them unless
     the policy says otherwise.
     """
-    from ci_build.build.matrix import words
     from promotion.policy.families import Trigger, load_families
     from promotion.policy.jobs import job_matrix
 
-    pythons = words(python_versions)
+    pythons = options.split_list(python_versions)
     options.require_known_pythons(pythons, "--python-versions")
     made = job_matrix(
         load_families(), when=Trigger(when), wheel_set=wheel_set, pythons=pythons, names=families,

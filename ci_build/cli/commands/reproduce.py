@@ -9,7 +9,7 @@ import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import State, connector, host_runner, print_json
-from core.errors import DifferentError
+from core.errors import ReproducibilityError
 
 
 @cloup.command()
@@ -60,7 +60,7 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
             for item in differences:
                 click.echo("  " + " ".join(part for part in (item.member, item.section, item.what) if part))
     if found.differences:
-        raise DifferentError(
+        raise ReproducibilityError(
             f"{len(found.differences)} of {len(found.differences) + len(found.same)} wheels came out otherwise.",
             hint="What differs is listed above.",
         )

@@ -40,7 +40,7 @@ from ci_build.cli.options.rocm import (
     rocm_problems,
     rocm_storage,
 )
-from ci_build.cli.options.settings import Setting, Settings, cache_dir, cache_note, refuse_misplaced, words
+from ci_build.cli.options.settings import Setting, Settings, cache_dir, cache_note, refuse_misplaced, split_list
 from ci_build.cli.options.source import container_size, image_settings, source_defaults
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
@@ -104,8 +104,8 @@ __all__ = [
     "signing_key",
     "signing_key_option",
     "source_defaults",
+    "split_list",
     "this_python_and_one_more",
     "trust_config_option",
     "wheel_set_request",
-    "words",
 ]

@@ -1,4 +1,4 @@
-"""What the environment says of the place that we run in: what commands inherit, keys, proxies, who runs this."""
+"""The environment of this program: variables for child processes, keys, proxies, the user."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def environment() -> dict[str, str]:
 
 
 def signing_key(file: Path | None) -> SigningKey:
-    """The key that was given, else that of the environment, else the user's own."""
+    """Return the given key, else that of the environment, else the user's own."""
     if file is not None:
         return SigningKey(file=file, origin="--signing-key")
     if text := os.environ.get(SIGNING_KEY, ""):
@@ -85,11 +85,11 @@ def _is_writable(folder: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """What the environment says of the place that we run in.
+    """The terminal or CI service that this program runs in.
 
     Attributes:
-        terminal: a person watches on standard error.
-        groups: it folds `::group::` lines.
+        terminal: whether standard error is a terminal.
+        groups: whether `::group::` lines are folded.
     """
 
     terminal: bool
@@ -104,7 +104,7 @@ class Surroundings:
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for a URL: http_proxy, https_proxy, all_proxy, no_proxy."""
+    """Return the proxy for a URL from http_proxy, https_proxy, all_proxy and no_proxy."""
     from urllib.parse import urlsplit
     from urllib.request import getproxies_environment, proxy_bypass
 
@@ -119,7 +119,7 @@ _CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 
 
 def connection() -> tuple[dict[str, str], str]:
-    """How this machine reaches others: variables that name proxies, and a file of certificates or nothing."""
+    """Return the variables that name proxies, and the CA bundle or an empty path."""
     names = (*_PROXIES, *map(str.upper, _PROXIES))
     proxies = {name: os.environ[name] for name in names if os.environ.get(name)}
     files = [os.environ.get(name, "") for name in _CERTIFICATES]
@@ -127,14 +127,14 @@ def connection() -> tuple[dict[str, str], str]:
 
 
 def actor() -> str:
-    """Who runs this, for records: a CI service's run, else the user and the machine."""
+    """Return the CI run, else the user and the machine, for records."""
     run = os.environ.get("GITHUB_RUN_ID") or os.environ.get("CI_JOB_ID") or os.environ.get("BUILD_ID")
     user = os.environ.get("GITHUB_ACTOR") or _user()
     return f"{user}, run {run}" if run else f"{user}@{platform.node()}"
 
 
 def _user() -> str:
-    """Who owns this process; a user without a name goes by number."""
+    """Return the name of the process owner, or the user id."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""Options of commands that make no wheels: gates, buckets, the policy, keys."""
+"""Options of commands that build no wheels: gates, buckets, the policy, keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ci_build.cli.options.environment import ENV_PREFIX, SIGNING_KEY
 from core.defaults import defaults
 
 CHANNELS = ("local", "nightly", "release")
-"""What promotion/policy.toml has a table for."""
+"""Tables of promotion/policy.toml."""
 
 bucket_option = click.option(
     "--bucket",
@@ -20,10 +20,10 @@ bucket_option = click.option(
     show_default=True,
     help="The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
 )
-"""For commands that work on a bucket and make no wheels."""
+"""For commands that use a bucket and build no wheels."""
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="List every write to the bucket, and do none.")
-"""For commands that write to a bucket and make no wheels."""
+"""For commands that write to a bucket and build no wheels."""
 
 channel_option = click.option(
     "--channel",
@@ -31,9 +31,9 @@ channel_option = click.option(
     envvar=ENV_PREFIX + "CHANNEL",
     default=CHANNELS[0],
     show_default=True,
-    help="What the policy asks for.",
+    help="Channel of the policy.",
 )
-"""For commands that ask the policy."""
+"""For commands that evaluate the policy."""
 
 
 def _has_folder(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:

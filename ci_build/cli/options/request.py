@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_build.cli.options.rocm import find_rocm, rocm_defaults, rocm_problems, rocm_storage
-from ci_build.cli.options.settings import Problems, Setting, Settings, cache_dir, words
+from ci_build.cli.options.settings import Problems, Setting, Settings, cache_dir, split_list
 from ci_build.cli.options.source import source_defaults, source_problems, source_request
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
@@ -185,12 +185,12 @@ def _kernels(settings: Settings, *tables: str) -> tuple[KernelRequest | None, li
         given = [name for name in NEEDS_KERNELS if settings.given(name)]
         return None, [f"{settings.get(name).origin} needs --kernels." for name in given]
     request = KernelRequest(
-        modules=words(settings.get("kernel_modules").value),
+        modules=split_list(settings.get("kernel_modules").value),
         toolchain=_text(settings.get("kernel_toolchain", *tables)),
         rocm=str(settings.get("kernel_rocm").value or ""),
         image=str(settings.get("kernel_image").value or ""),
         source=str(settings.get("aiter_source").value or ""),
-        require=words(settings.get("require").value),
+        require=split_list(settings.get("require").value),
         allow_partial=settings.flag("allow_partial"),
         instances=str(settings.get("kernel_instances").value or ""),
     )
@@ -261,7 +261,7 @@ def chosen_pythons(settings: Settings, tables: tuple[str, ...]) -> tuple[str, ..
     if not settings.given("python_versions") and "release_local" in tables:
         return this_python_and_one_more(supported, f"{sys.version_info.major}.{sys.version_info.minor}")
     setting = settings.get("python_versions", *tables)
-    chosen = words(_text(setting))
+    chosen = split_list(_text(setting))
     require_known_pythons(chosen, setting.origin)
     return tuple(version for version in supported if version in chosen)
 

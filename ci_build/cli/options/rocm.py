@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_build.cli.options.settings import Setting, Settings, cache_dir, words
+from ci_build.cli.options.settings import Setting, Settings, cache_dir, split_list
 from core.errors import RequestError
 from core.units import parse_size
 
@@ -182,7 +182,7 @@ def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: st
     from ci_build.rocm.listing import choose, list_builds
     from ci_build.rocm.request import check_families
 
-    families = words(str(settings.get("family").value))
+    families = split_list(str(settings.get("family").value))
     if not families:
         raise RequestError("--family is empty.", hint="See `ci_build targets`.")
     check_families(families)

@@ -1,4 +1,4 @@
-"""What each option is, and where that came from: the command line, the environment, a default."""
+"""Values of options with their origins: the command line, the environment, a default."""
 
 from __future__ import annotations
 
@@ -62,24 +62,24 @@ class Problems:
             raise RequestError(" ".join([*self._texts, *self._errors]), hint=HELP_HINT)
 
 
-def words(text: str | None) -> tuple[str, ...]:
-    """The words of a list with commas."""
+def split_list(text: str | None) -> tuple[str, ...]:
+    """Return the items of a list with commas."""
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
 def refuse_misplaced(before: Mapping[str, Any], command: str, taken: Collection[str] = ()) -> None:
-    """Refuse build options in front of a command that does not take them: they would be ignored, `--dry-run` even.
+    """Refuse build options before a command that ignores them, such as `--dry-run`.
 
     Args:
-        taken: names of those that it takes, which may stand before it as well as after it.
+        taken: names of the options that the command accepts, before or after it.
 
     Raises:
-        RequestError: any other but `--verbose` was given.
+        RequestError: an option other than `--verbose` would be ignored.
     """
     misplaced = [name for name, value in before.items() if value is not None and name not in ("verbose", *taken)]
     if misplaced:
-        words = ", ".join("--" + name.replace("_", "-") for name in sorted(misplaced))
-        raise RequestError(f"`{command}` does not take {words}.", hint=f"See `ci_build {command} --help`.")
+        names = ", ".join("--" + name.replace("_", "-") for name in sorted(misplaced))
+        raise RequestError(f"`{command}` does not take {names}.", hint=f"See `ci_build {command} --help`.")
 
 
 class Settings:
@@ -91,7 +91,7 @@ class Settings:
         environ: the process environment, or a stand-in.
 
     Raises:
-        RequestError: a URL that is none.
+        RequestError: a value is an invalid URL.
     """
 
     def __init__(
@@ -130,17 +130,17 @@ class Settings:
         return Setting(value=None, origin="not given")
 
     def given(self, name: str) -> bool:
-        """Whether a person or the environment set it; a switch that the environment turns off is not set."""
+        """Return whether the command line or the environment sets an option; a disabled switch is not set."""
         return name in self._given and (name not in SWITCHES or self.flag(name))
 
     def flag(self, name: str) -> bool:
-        """A switch; an environment variable counts unless it says 0, false or no."""
+        """Return the value of a switch; 0, false and no in the environment disable it."""
         value = self.get(name).value
         return value not in (None, False) and str(value).lower() not in ("0", "false", "no")
 
 
 def cache_dir(settings: Settings) -> Path:
-    """Where fetched inputs and finished steps are kept; absolute, as mounts of containers have to be."""
+    """Return the absolute path of the folder for downloads and finished steps."""
     given = settings.get("cache_dir").value
     if given:
         return Path(given).absolute()

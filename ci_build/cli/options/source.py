@@ -199,7 +199,7 @@ def _secret_problems(settings: Settings) -> list[str]:
 
 
 def _sources(settings: Settings, jax_version: str, *tables: str) -> tuple[Checkout, ...]:
-    """The trees of the build; those of folders have no commit yet."""
+    """Return the trees of the build; those of folders have no commit yet."""
     from ci_build.build.source.pins import Kind, interface_for, pins_for, repository_url
 
     interface, pins = interface_for(jax_version), pins_for(jax_version)

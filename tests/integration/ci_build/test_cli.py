@@ -21,7 +21,7 @@ def test_a_word_from_the_environment_is_checked_and_its_variable_named(tmp_path:
     done = ci_build("dist_wheels", cwd=tmp_path, env={"CI_BUILD_PAYLOAD": "elsewhere"})
     assert (done.returncode, done.stderr) == (
         2,
-        "error: CI_BUILD_PAYLOAD is 'elsewhere'. Known are source, published.\n",
+        "error: CI_BUILD_PAYLOAD is 'elsewhere'. Give one of source, published.\n",
     )
 
 

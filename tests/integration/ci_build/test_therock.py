@@ -136,7 +136,7 @@ def test_the_newest_build_of_a_listing(tmp_path: Path, told: Behaviour) -> None:
     assert f"ROCm {VERSION}, clang" in done.stderr
     assert list((tmp_path / "cache/rocm/trees").glob("*-full/rocm/share/doc/rocm/README"))
     nobody = run(tmp_path, "--therock=nightly", "--family=,", listing, "dist_wheels")
-    assert (nobody.returncode, "--family names none." in nobody.stderr) == (2, True), nobody.stderr
+    assert (nobody.returncode, "--family is empty." in nobody.stderr) == (2, True), nobody.stderr
     none = run(tmp_path, "--therock=latest", "--family=gfx94X-dcgpu", listing, "dist_wheels")
     assert none.returncode == 2
     assert "No build latest has gfx94X-dcgpu" in none.stderr
@@ -227,4 +227,4 @@ def test_a_build_job_of_ones_own_is_fetched_by_number_or_as_its_last_good_one(tm
         assert f'source = "{told.url}/nightly/{number}/{NAME}"' in (tmp_path / "work" / f"{number}.lock").read_text()
     refused = run(tmp_path, "--rocm-build-num=8", *words)
     assert refused.returncode == 6
-    assert f"/nightly/8/{NAME} cannot be had" in refused.stderr
+    assert f"/nightly/8/{NAME} cannot be fetched" in refused.stderr

@@ -82,7 +82,7 @@ def test_kernel_modules_belong_to_the_release_of_their_version(tmp_path: Path) -
     told = {member.path: member.targets for member in found.members}
     assert told == {LIBRARY: (), OBJECT: ("gfx942",), OTHER: ("gfx950",)}
     others = written(tmp_path / "others", pjrt(), plugin(), kernels("0.10.2+rocm7.3.0"))
-    assert "They are of 2 versions: 0.10.2+rocm7.2.0" in refused(others, tmp_path / "no set")
+    assert "They have 2 different versions: 0.10.2+rocm7.2.0" in refused(others, tmp_path / "no set")
 
 
 def test_the_same_wheels_give_the_same_digest(tmp_path: Path) -> None:
@@ -120,26 +120,34 @@ def test_a_damaged_wheel_is_for_the_gates_to_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "reasons"),
     [
-        ([pjrt(), plugin(), plugin("0.10.2+rocm7.3.0", python="3.11")], ["They are of 2 versions: 0.10.2+rocm7.2.0"]),
-        ([pjrt(), plugin(), jaxlib(), jaxlib("0.12.0", "311")], ["2 versions of jaxlib: 0.10.2, 0.12.0"]),
-        ([pjrt(), plugin(), jaxlib(), jaxlib("0.12.0")], ["2 versions of jaxlib", "2 wheels of jaxlib for 3.12"]),
+        (
+            [pjrt(), plugin(), plugin("0.10.2+rocm7.3.0", python="3.11")],
+            ["They have 2 different versions: 0.10.2+rocm7.2.0"],
+        ),
+        ([pjrt(), plugin(), jaxlib(), jaxlib("0.12.0", "311")], ["2 different versions of jaxlib: 0.10.2, 0.12.0"]),
+        (
+            [pjrt(), plugin(), jaxlib(), jaxlib("0.12.0")],
+            ["2 different versions of jaxlib", "2 wheels of jaxlib for 3.12"],
+        ),
         ([jaxlib()], ["There is no wheel of jax-rocm<N>-pjrt"]),
-        ([pjrt()], ["No wheel says for which Python"]),
-        ([pjrt(), plugin(python="3.9")], ["is for none of the Pythons 3.11, 3.12, 3.13, 3.14"]),
+        ([pjrt()], ["No wheel names a Python version"]),
+        ([pjrt(), plugin(python="3.9")], ["supports none of the Pythons 3.11, 3.12, 3.13, 3.14"]),
     ],
 )
 def test_wheels_that_are_no_set(tmp_path: Path, made: list[MadeWheel], reasons: list[str]) -> None:
     message = refused(written(tmp_path / "w", *made), tmp_path / "set")
     for reason in reasons:
         assert reason in message
-    assert "Name the wheels of one release" in message
+    assert "Give the wheels of one release" in message
 
 
 def test_two_rocm_majors(tmp_path: Path) -> None:
     other = pjrt()
     other.project = "jax_rocm8_pjrt"
     other.replace("Name", "jax-rocm8-pjrt")
-    assert "They are of 2 ROCm majors: 7, 8." in refused(written(tmp_path / "w", other, plugin()), tmp_path / "set")
+    assert "They have 2 different ROCm majors: 7, 8." in refused(
+        written(tmp_path / "w", other, plugin()), tmp_path / "set"
+    )
 
 
 def test_files_that_are_no_wheels(tmp_path: Path) -> None:
@@ -151,11 +159,11 @@ def test_files_that_are_no_wheels(tmp_path: Path) -> None:
     empty.mkdir()
     (foreign,) = written(tmp_path / "w", plain("numpy", "2.4"))
     for word, reason in (
-        (text, "notes.txt is no wheel"),
-        (renamed, "x86_64.whl is no wheel"),
+        (text, "Not a wheel: "),
+        (renamed, "x86_64.whl: "),
         (tmp_path / "nowhere.whl", "is neither a file nor a folder"),
         (empty, "No wheel in"),
-        (foreign, "is a wheel of numpy, which is no part of a set"),
+        (foreign, "is a wheel of numpy, which cannot be part of a set"),
     ):
         assert reason in refused([str(word)], tmp_path / "set", InputError)
 
@@ -163,7 +171,7 @@ def test_files_that_are_no_wheels(tmp_path: Path) -> None:
 def test_a_rocm_that_nobody_can_tell(tmp_path: Path) -> None:
     words = written(tmp_path / "w", pjrt(), plugin())
     message = refused(words, tmp_path / "set", rocm=None)
-    assert message == "The libraries do not say which ROCm made them. Give it: --rocm-version=7.x.y."
+    assert message == "The libraries have no ROCm version. Give --rocm-version=7.x.y."
 
 
 def test_a_folder_with_other_files_stays(tmp_path: Path) -> None:

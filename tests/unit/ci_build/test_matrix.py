@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.build.matrix import Axes, Cell, make_matrix, words
+from ci_build.build.matrix import Axes, Cell, make_matrix
 from ci_build.cli import options
 from ci_build.cli.commands import matrix as command
 from ci_build.cli.options import SOURCE_OPTIONS
@@ -127,7 +127,7 @@ def test_the_command_prints_what_a_ci_service_takes() -> None:
     cells, excluded = make_matrix(
         Axes(
             pythons=("3.12",),
-            jax_versions=words(options.defaults()["build"]["jax_version"]),
+            jax_versions=options.split_list(options.defaults()["build"]["jax_version"]),
             rocm_versions=("7.10.0a20251120",),
             families=("gfx94X-dcgpu",),
         ),
@@ -155,5 +155,5 @@ def test_words_that_no_build_takes_are_refused_now(more: str, said: str) -> None
 
 
 def test_words_of_a_list() -> None:
-    assert words(" a, b,,c ") == ("a", "b", "c")
+    assert options.split_list(" a, b,,c ") == ("a", "b", "c")
     assert any("--rbe" in names for names, _ in SOURCE_OPTIONS)

@@ -114,7 +114,7 @@ def test_every_option_is_tried(jax: Path) -> None:
         ({"compiler": "gcc"}, "--compiler=gcc: jax 0.10.2 is built by clang only"),
         ({"jax_version": "0.12.0"}, "There are no pinned sources of jax 0.12.0"),
         ({"jax_version": "0.8.1", "jax_source_dir": "."}, "rocm-jax builds its plugin"),
-        ({"jax_version": "0.7.1"}, "older than every build"),
+        ({"jax_version": "0.7.1"}, "too old to be built"),
         ({"container_memory": "lots"}, "--container-memory: 'lots' is not a size"),
         ({"container_memory": "0g"}, "--container-memory: '0g' is not a size"),
         ({"container_shm_size": "-1"}, "--container-shm-size: '-1' is not a size"),
