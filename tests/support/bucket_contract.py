@@ -1,4 +1,4 @@
-"""What every Bucket does: one suite, run on a folder in tests/unit and on a real S3 server in tests/integration."""
+"""The contract of every Bucket: run on a folder in tests/unit and on a real S3 server in tests/integration."""
 
 from __future__ import annotations
 

@@ -51,12 +51,12 @@ def b64(data: bytes) -> str:
 
 
 def canonical(value: object) -> bytes:
-    """JSON as RFC 8785 wants it, for what is logged here: ASCII, no fractions."""
+    """Return JSON in the form of RFC 8785 for ASCII without fractions."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def of_github(repository: str = "owner/name", workflow: str = "release.yml", ref: str = "refs/heads/main") -> Claims:
-    """What the token of a job on GitHub Actions says of it, as far as a certificate repeats it."""
+    """Claims of the identity token of a GitHub Actions job that certificates contain."""
     home = f"https://github.com/{repository}"
     return {
         "iss": GITHUB,
@@ -97,7 +97,7 @@ class FakeFulcio:
         start: datetime | None = None,
         log_key: Key | None = None,
     ) -> x509.Certificate:
-        """A certificate for ten minutes, with the word of the certificate log inside.
+        """Return a certificate for ten minutes with the timestamp of the certificate log.
 
         Args:
             key: whose.
@@ -250,7 +250,7 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
 
 
 def path_of(index: int, leaves: Sequence[bytes]) -> list[bytes]:
-    """What proves that a leaf is below the root, from below."""
+    """Return the inclusion proof of a leaf, from the leaf to the root."""
     if len(leaves) == 1:
         return []
     at = _split(len(leaves))
@@ -274,7 +274,7 @@ class FakeIdentities:
         return f"{head}.{_url(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
 
     def claims_of(self, token: str) -> Claims:
-        """What a token says; InvalidSignature when it is not one of ours."""
+        """Return the claims of a token, or raise InvalidSignature."""
         head, _, signature = token.rpartition(".")
         raw = base64.urlsafe_b64decode(signature + "==")
         pair = encode_dss_signature(int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big"))

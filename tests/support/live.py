@@ -1,4 +1,4 @@
-"""What happens to an index while somebody reads it: the same on a folder and on an S3 store."""
+"""Changes of an index while it is read, on a folder and on an S3 store."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Scene:
         return frozenset(wheel.wheel.filename for number in sets for wheel in self.groups[number])
 
     def start(self, operation: str, argument: str = "", *die: int) -> subprocess.Popen[bytes]:
-        """Begin an operation in a process of its own."""
+        """Start an operation in a process of its own."""
         argv = [sys.executable, "-m", "tests.support.promotion_child", self.where, operation, argument, *map(str, die)]
         return subprocess.Popen(
             argv, cwd=ROOT, env={**os.environ, **self.environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -74,7 +74,7 @@ def staged_sets(bucket: Bucket, folder: Path, count: int) -> tuple[list[StagedSe
 
 
 def ended(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process; what it printed is the message of a failed assertion elsewhere."""
+    """Wait for a process and fail with its output."""
     said, _ = process.communicate(timeout=120)
     assert process.returncode in (0, -signal.SIGKILL), said.decode()
     return process.returncode
@@ -137,7 +137,7 @@ def check_readers_while_everything_happens(scene: Scene) -> None:
 
 
 def watched(reader: HttpReader, seconds: float = 30) -> None:
-    """Wait until the reader has seen what is there now."""
+    """Wait until the reader has seen the current state."""
     seen, end = sum(reader.views.values()), time.monotonic() + seconds
     while sum(reader.views.values()) < seen + 4 and time.monotonic() < end and not reader.problems:
         time.sleep(0.02)
@@ -145,7 +145,7 @@ def watched(reader: HttpReader, seconds: float = 30) -> None:
 
 
 def check_killed_and_run_again(scene: Scene, undisturbed: Mapping[str, bytes], kills: Sequence[int]) -> None:
-    """Of a promotion, killed at some writes, one after the other: what is left in the end is what one run makes."""
+    """Kill a promotion at several writes, and compare the result with an uninterrupted one."""
     digest = scene.sets[0].digest
     assert [ended(scene.start("promote", digest, at)) for at in kills] == [-signal.SIGKILL] * len(kills)
     assert ended(scene.start("promote", digest)) == 0

@@ -51,7 +51,7 @@ class MemoryBucket:
             return {key: data for key, (data, _) in self._objects.items()}
 
     def damage(self, key: str, data: bytes | None) -> None:
-        """Let an object have other bytes, or none, whatever the rules are."""
+        """Change or remove an object without any checks."""
         with self._lock:
             if data is None:
                 del self._objects[key]
@@ -138,7 +138,7 @@ class MemoryBucket:
 
 
 class Fault(enum.Enum):
-    """What befalls one write."""
+    """A fault of one write."""
 
     REFUSED = "the store fails and nothing is written"
     REPLY_LOST = "it is written, and the writer is told that it was not"

@@ -1,4 +1,4 @@
-"""Promotions in tests: staged sets with all their evidence, what users then see, and buckets that die."""
+"""Staged sets with complete evidence, visible content of an index, and failing buckets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def objects(bucket: Bucket, prefix: str = "v2/") -> dict[str, bytes]:
 
 
 def offered(bucket: Bucket) -> dict[str, dict[str, Any]]:
-    """What a user of the index sees: file name -> entry of the JSON page."""
+    """Return the visible wheels of the index: file name -> entry of the JSON page."""
     keys = [key for key in bucket.list(RELEASED.simple) if key.count("/") == 4 and key.endswith(".json")]
     return {file["filename"]: file for key in keys for file in json.loads(bucket.get(key))["files"]}
 

@@ -1,4 +1,4 @@
-"""The key that signs evidence in tests: always the same one, and nobody's."""
+"""A fixed key that signs evidence in tests."""
 
 from __future__ import annotations
 

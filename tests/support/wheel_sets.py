@@ -145,7 +145,7 @@ def plain(project: str, version: str, *, tag: str = "py3-none-any", requires: Se
 
 
 def ordinary_index(folder: Path) -> Path:
-    """A folder with what the set pins and needs from elsewhere, for pip's `--find-links`."""
+    """Create a folder with the pins and dependencies of the set for pip's `--find-links`."""
     folder.mkdir(parents=True, exist_ok=True)
     jax = plain("jax", "0.10.2", requires=["jaxlib==0.10.2", "small-dependency"])
     jax.files["jax/__init__.py"] = JAX.encode()
@@ -191,7 +191,7 @@ def make_wheels(
 
 
 def padded_wheels(folder: Path, size: int) -> list[SetWheel]:
-    """The wheels of a set for one Python, of so many bytes together: zeros in front of each, which zip ignores."""
+    """Return wheels of a set for one Python with a total size: zeros before each archive, which zip ignores."""
     wheels = make_wheels(folder, pythons=("3.12",))
     padding = bytes(size // len(wheels))
     return [
@@ -244,7 +244,7 @@ def write_set(folder: Path, wheels: Sequence[SetWheel], wheel_set: WheelSet) -> 
 
 
 def passing_evidence(wheel_set: WheelSet, policy: Policy | None = None) -> list[Evidence]:
-    """Evidence that just satisfies a policy, if somebody signs it: that of the local channel when none is given."""
+    """Return evidence that satisfies a policy once it is signed; the default is the policy of the local channel."""
     policy = policy or load_policy("multi-arch")
     return [
         Evidence(

@@ -42,7 +42,7 @@ Provenance = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with what the lock of `attest` names, and nothing else."""
+    """A Python with only the packages of the lock file for `attest`."""
     folder = tmp_path_factory.mktemp("attest") / "venv"
     subprocess.run([UV, "venv", "-q", "--python", sys.executable, folder], check=True)
     lock = ROOT / "build" / "requirements-attest.lock"
@@ -69,7 +69,7 @@ class Cli:
 
     def __call__(self, *words: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(SERVICES)}
-        # Nothing but loopback: whatever else were asked would fail at once.
+        # Loopback only: any other address fails at once.
         nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "https_proxy", "http_proxy"), "http://127.0.0.1:9")
         loopback = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         return subprocess.run(
@@ -296,7 +296,7 @@ def test_a_mere_root_does_not_say_where_to_sign(
     assert "does not say where to sign" in done.stderr
 
 
-# What is refused, by name
+# Refused provenance files, by name
 
 WHEEL = "jax_rocm7_pjrt-0.10.2-py3-none-any.whl"
 BYTES = b"a wheel"
@@ -328,7 +328,7 @@ def damaged(sigstore: FakeSigstore, damage: Callable[[Provenance], object]) -> b
 
 
 def changed_statement(body: Provenance) -> None:
-    """What was signed, with another time of day in it: still of this wheel."""
+    """Return a signed statement with another time, still for this wheel."""
     envelope = attestation(body)["envelope"]
     statement = json.loads(base64.b64decode(envelope["statement"]))
     envelope["statement"] = base64.b64encode(json.dumps({**statement, "predicate": {"at": 1}}).encode()).decode()
@@ -344,7 +344,7 @@ def forged_root(body: Provenance) -> None:
 
 
 def forged_checkpoint(body: Provenance) -> None:
-    """A checkpoint of the right root, signed by nobody whom the trust root names."""
+    """Return a checkpoint of the right root with an untrusted signature."""
     checkpoint = entry(body)["inclusionProof"]["checkpoint"]
     note, _, mark = checkpoint["envelope"].partition("\n\n")
     words = mark.split(" ")
@@ -488,7 +488,7 @@ def refusals(
     trust: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Mapping[str, dict[str, Any]]:
-    """Case -> what `attest --verify` says of it; every case is verified by itself, in a folder of its own."""
+    """Case -> output of `attest --verify` for it, in a folder of its own."""
     code = (
         "import json, sys\n"
         "from pathlib import Path\n"

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.network]
 
 @pytest.fixture(scope="module")
 def unpacked(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle of the release, made by the command from what is released alone, and unpacked."""
+    """The bundle of a released set, created by the command and unpacked."""
     folder = tmp_path_factory.mktemp("bundle")
     released.copy(folder)
     buckets = [path.parent for path in folder.rglob("v2-staging")]
@@ -57,7 +57,7 @@ def test_the_readmes_line_installs_it_without_an_index(unpacked: Path, tmp_path:
         "PIP_CONFIG_FILE": os.devnull,
         "HTTPS_PROXY": "http://127.0.0.1:9",
         "HTTP_PROXY": "http://127.0.0.1:9",
-        "PIP_NO_COMPILE": "1",  # most of what is compiled would never be imported
+        "PIP_NO_COMPILE": "1",  # most of the compiled files would never be imported
     }
     done = subprocess.run(
         [str(python), *line[1].split()], cwd=unpacked, env=nowhere, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Real pip and uv against the served index of a bucket: what they find, fetch, resolve and refuse."""
+"""Real pip and uv with the served index of a bucket."""
 
 from __future__ import annotations
 

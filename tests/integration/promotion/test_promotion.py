@@ -323,7 +323,7 @@ def test_a_pin_that_is_not_to_be_had(bucket: DirBucket, tmp_path: Path, runner: 
 
 
 class Cheat(Uv):
-    """Installs from somewhere else than it was told."""
+    """A runner that installs from another index."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(find_uv_bin(), uv_options(parse_config("")))
@@ -343,7 +343,7 @@ def test_wheels_that_came_from_elsewhere_do_not_count(bucket: DirBucket, tmp_pat
 
 
 class Elsewhere:
-    """A bucket that is no folder: what is in it has to be fetched."""
+    """A bucket that is not a folder, so its objects are downloaded."""
 
     def __init__(self, bucket: DirBucket) -> None:
         self._bucket = bucket

@@ -79,7 +79,6 @@ def test_killed_at_any_time(scene: Scene) -> None:
 
 @pytest.mark.parametrize("client", ["pip", "uv"])
 def test_installers_always_find_a_set_that_fits(scene: Scene, tmp_path: Path, client: str) -> None:
-    """They ask for no version: whatever is the newest when they read it has to come with its pins."""
     act(scene.bucket, "promote", scene.sets[0].digest)
     ordinary = ordinary_index(tmp_path / "ordinary")
     stop = threading.Event()

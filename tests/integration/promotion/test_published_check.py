@@ -43,7 +43,7 @@ class Published:
     wheels: list[SetWheel]
 
     def replace(self, key: str, data: bytes | None) -> None:
-        """Change what is served; None removes it."""
+        """Change a served file; None removes it."""
         path = self.bucket.path(key)
         path.unlink()
         if data is not None:

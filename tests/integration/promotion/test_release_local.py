@@ -102,7 +102,7 @@ def test_the_small_corpus_was_compiled(released: Released) -> None:
 
 def test_the_printed_line_installs_what_was_tested(released: Released, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "v")], check=True)
-    env = {**os.environ, "PIP_NO_COMPILE": "1"}  # most of what is compiled would never be imported
+    env = {**os.environ, "PIP_NO_COMPILE": "1"}  # most of the compiled files would never be imported
     with served(released.folder / "bucket") as url:
         words = shlex.split(released.install_line.replace("http://127.0.0.1:8000/", url))
         done = subprocess.run(
@@ -171,7 +171,7 @@ def test_the_same_steps_one_by_one(released: Released, tmp_path: Path) -> None:
         ("coverage", "gfx942"),
         ("coverage", "gfx950"),
     ]
-    # The set's folder says the same, and what has been answered is not looked at again.
+    # The set's folder gives the same result, and existing evidence is reused.
     again = run("gate", "coverage", str(released.folder / "dist"), bucket, "--json", cwd=tmp_path)
     assert (again.stdout, "stage set" in again.stderr) == (told, False)
     assert "gate coverage passed before on gfx942, gfx950" in again.stderr
@@ -218,7 +218,7 @@ def test_the_doctor_proposes_the_released_set(released: Released, tmp_path: Path
     python = f"--python={tmp_path / 'v' / 'bin' / 'python'}"
     with served(released.folder / "bucket") as url:
         simple = f"{url}v2/multi-arch/simple/"
-        # Whatever is wrong with this machine, the set is what belongs on it.
+        # Problems of this machine do not matter here.
         body = json.loads(run("doctor", "--json", python, "--index", simple, cwd=released.folder, check=False).stdout)
     wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
     if not body["machine"]["gpus"]:

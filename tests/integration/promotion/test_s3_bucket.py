@@ -1,4 +1,4 @@
-"""S3Bucket on a real S3 server: the contract of all buckets, and what is S3's own."""
+"""S3Bucket on a real S3 server: the contract of all buckets, and behaviour of S3."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def scene_of(s3_server: ceph.Ceph, bucket: S3Bucket, folder: Path, count: int) -
 
 
 def installed(simple: str, folder: Path) -> str:
-    """The version of the plugin that pip installs for somebody who has no keys of the store."""
+    """Return the version of the plugin that pip installs without credentials of the store."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "AWS_"))}
     argv = [sys.executable, "-m", "pip", "install", "--target", str(folder), "--no-cache-dir", "--only-binary=:all:"]
     argv += ["--index-url", simple, "jax-rocm7-plugin"]

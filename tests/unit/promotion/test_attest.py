@@ -74,7 +74,7 @@ ME = Identity(
 
 
 def vouched(data: bytes, filename: str, sha256: str) -> AttestationReport:
-    """As if whatever has the right form were signed by ME."""
+    """Verify as if every well-formed provenance file were signed by ME."""
     problems = provenance_problems(data, filename, sha256)
     return AttestationReport(wheel=filename, signers=() if problems else (ME,), trust=PUBLIC, problems=problems)
 
@@ -93,7 +93,7 @@ def sign(filename: str, sha256: str) -> bytes:
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What survives a power cut is not tested here."""
+    """Disable fsync: durability is not tested here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -253,7 +253,7 @@ def test_without_the_packages_one_line_says_what_to_do(
     )
 
 
-# What cannot be verified is not good
+# Attestations that cannot be verified
 
 
 def test_a_promotion_says_who_attested(bucket: DirBucket, staged: StagedSet) -> None:
@@ -267,7 +267,6 @@ def test_a_promotion_says_who_attested(bucket: DirBucket, staged: StagedSet) -> 
 
 
 def test_verify_asks_again(bucket: DirBucket, staged: StagedSet) -> None:
-    """Of what is released: it has to be good now, and of whom the ledger names."""
     attest(bucket, staged, sign, Steps())
     done = go(bucket, staged)
     attested = sorted(name for names in done.attested.values() for name in names)
@@ -346,7 +345,6 @@ def test_what_was_verified_is_what_is_offered(bucket: DirBucket, staged: StagedS
 
 
 def test_a_trust_configuration_that_is_none_is_told(bucket: DirBucket, tmp_path: Path) -> None:
-    """Without the packages that is what is told first; either way nothing passes."""
     found = lazy_verifier(tmp_path / "absent.json")(sign(WHEEL.filename, WHEEL.sha256), WHEEL.filename, WHEEL.sha256)
     assert len(found.problems) == 1
     assert (found.signers, found.trust) == ((), "")

@@ -1,4 +1,4 @@
-"""What a policy asks of attestations: the whole truth table, and laws; pure, so nothing is signed here."""
+"""Requirements of a policy for attestations: the complete truth table and laws, without signatures."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ IDENTITIES: dict[str, Mapping[str, Identity] | None] = {
 
 
 def expected(state: str, required: bool, trust: str, who: str) -> bool:
-    """The table in words: what is allowed, and nothing else."""
+    """Return the expected decision for a row of the table."""
     if state == "absent":
         return not required
     if state in ("nobody", "bad", "bad though signed"):
@@ -160,7 +160,6 @@ def test_what_is_wrong_with_one_never_opens(
 
 @given(facts=FACTS, rule=RULES)
 def test_nobody_opens_by_being_forgotten(facts: list[AttestationReport], rule: AttestationRule) -> None:
-    """Where attestations are asked for, taking one away never opens, unless it was of no wheel or not good."""
     strict = replace(rule, required=PROJECTS)
     for at, one in enumerate(facts):
         alone = [*attestation_problems(NAMES, (), rule, [one])]

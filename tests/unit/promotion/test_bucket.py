@@ -1,4 +1,4 @@
-"""DirBucket: the contract of all buckets, and what is a folder's own: crash safety, locks, failing disks."""
+"""DirBucket: the contract of all buckets, crash safety, locks and failing disks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ class TestDirBucket(SharedBucketContract):
 
 
 class TestMemoryBucket(SharedBucketContract):
-    """What stands in for a bucket where thousands of runs are made is one."""
-
     @pytest.fixture
     def bucket(self) -> MemoryBucket:
         return MemoryBucket()

@@ -1,4 +1,4 @@
-"""What a person may call a bucket."""
+"""Names of buckets on the command line."""
 
 from __future__ import annotations
 

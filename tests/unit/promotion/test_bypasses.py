@@ -1,4 +1,4 @@
-"""Bypasses: whatever is not complete does not exist, and says so."""
+"""Bypasses of the policy."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_bare_word_is_no_bypass(body: object) -> None:
         (datetime(2026, 1, 1, tzinfo=UTC), ""),
         (datetime(2026, 1, 9, 23, 59, 59, tzinfo=UTC), ""),
         (datetime(2026, 1, 10, tzinfo=UTC), "expired on 2026-01-10"),
-        # Days are UTC's, whatever clock the caller has.
+        # Days are UTC, independent of the caller's time zone.
         (datetime(2026, 1, 9, 23, tzinfo=timezone(timedelta(hours=-5))), "expired on 2026-01-10"),
     ],
 )

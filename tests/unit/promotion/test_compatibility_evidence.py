@@ -1,4 +1,4 @@
-"""What lies beside a promoted set is read for the compatibility tables as it was written."""
+"""Results of checks and tests in the evidence of promoted sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Core metadata beside a wheel: whatever is wrong with the archive is one error that names it."""
+"""Core metadata of wheels and of damaged archives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence: written once, read field by field, the last word of each gate counts."""
+"""Evidence files: writing, parsing and selection of the latest one."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def rebuilding(bucket: Bucket) -> None:
 
 
 def losing_status(bucket: Bucket) -> None:
-    """No operation, but what may happen to a store."""
+    """An event on the store instead of an operation."""
     assert isinstance(bucket, MemoryBucket)
     bucket.damage(RELEASED.status, b"{")
 
@@ -113,7 +113,7 @@ def losing_a_page(bucket: Bucket) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """What is disturbed, and what was done before."""
+    """The interrupted operation and the operations before it."""
 
     act: Act
     before: Sequence[Act] = ()

@@ -134,7 +134,7 @@ def test_what_is_wrong_is_told(bucket: DirBucket, capsys: pytest.CaptureFixture[
 
 
 def answer(bucket: DirBucket, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """What a command prints as JSON; nothing else may stand there."""
+    """Return the JSON output of a command."""
     capsys.readouterr()
     assert run(bucket, *words, "--json") == 0
     return json.loads(capsys.readouterr().out)

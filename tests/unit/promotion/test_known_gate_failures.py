@@ -149,7 +149,7 @@ def test_04_a_set_that_lacks_a_wheel_is_not_promoted_and_no_pattern_decides(desk
     for project in {"jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"} - {*left}:
         assert f"The set has 0 wheels of {project}" in message
     assert offered(desk.bucket) == {}
-    # Any tag will do: what the set names is what goes.
+    # Any tag is good: files are removed by the names in the set.
     tag = "cp312-cp312-manylinux_2_27_x86_64"
     jaxlib = set_wheel(plain("jaxlib", "0.10.2", tag=tag), desk.folder / "w")
     chosen = [wheel for wheel in wheels if "cp311" not in wheel.wheel.filename and wheel.wheel.name != "jaxlib"]
@@ -189,7 +189,7 @@ def test_06_pages_come_from_the_ledger_and_no_update_is_lost(desk: Desk) -> None
     seen = offered(desk.bucket)
     assert seen.keys() == {wheel.wheel.filename for group in groups for wheel in group}
     assert all(file["hashes"]["sha256"] for file in seen.values())
-    # Whatever lies about in the bucket is not offered, and what is only staged neither.
+    # Foreign and staged files in the bucket are not offered.
     foreign = RELEASED.wheel("jaxlib", "jaxlib-9.9-py3-none-any.whl")
     desk.bucket.put_if_absent(foreign, b"x", sha256=sha256_of(b"x"))
     desk.staged(desk.wheels(9))

@@ -1,4 +1,4 @@
-"""Rollback, yank, quarantine, pins, retention and verify: nothing a user sees is ever without what it pins."""
+"""Rollback, yank, quarantine, pins, retention and verify."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ def test_nothing_is_written_after_a_hole(index: Index, number: int) -> None:
     assert objects(index.bucket) == before
 
 
-# Laws: what is written step by step is what the ledger alone says, and every instant is consistent
+# Laws: incremental updates equal a complete render, and every intermediate state is consistent
 
 
 def entry(number: int, wheels: Mapping[str, tuple[str, ...]]) -> LedgerEntry:
@@ -435,7 +435,6 @@ def unsure(shelf: WheelFiles) -> PageState:
 def test_steps_lead_to_what_the_ledger_says_and_never_offer_what_cannot_be_installed(
     before: IndexState, between: IndexState, now: IndexState, data: st.DataObject
 ) -> None:
-    """Also when somebody began to write another state and died."""
     shown = shelves(before)
     sets = sets_that_differ((before, between))
     begun = page_updates(RELEASED, sets, between, lambda project: sure(shown[project]), ENTRIES.__getitem__)

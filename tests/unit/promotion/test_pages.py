@@ -66,7 +66,7 @@ class Anchors(HTMLParser):
 
 
 def as_json_file(anchor: dict[str, str]) -> dict[str, Any]:
-    """What an anchor says, in the words of PEP 691."""
+    """Return an anchor as PEP 691 JSON."""
     url, _, fragment = anchor["href"].partition("#sha256=")
     said = {
         "filename": anchor["text"],

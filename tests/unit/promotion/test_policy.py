@@ -1,4 +1,4 @@
-"""The policy's file, and what it asks of a set itself."""
+"""The policy file."""
 
 from __future__ import annotations
 
@@ -135,7 +135,6 @@ INDEXES = ["multi-arch", *sorted(load_table().families)]
 
 @pytest.mark.parametrize("index", INDEXES)
 def test_a_release_gets_no_free_pass(index: str) -> None:
-    """Whatever a nightly has to have shown, a release has to show too."""
     nightly, release = (load_policy(index, channel=channel) for channel in ("nightly", "release"))
     assert all(at_least(release.asked(str(target)), nightly.asked(str(target))) for target in load_table().targets)
     for name, rule in nightly.gates.items():

@@ -43,7 +43,7 @@ from tests.support.wheel_sets import SetWheel, but, make_set, make_wheels, passi
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What survives a power cut is not tested here, and waiting for the disk takes most of the time."""
+    """Disable fsync, which takes most of the time; durability is not tested here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -313,7 +313,7 @@ def test_promoters_of_different_sets_lose_nothing(bucket: DirBucket, tmp_path: P
 
 
 class OvertakenBucket(DirBucket):
-    """Lets somebody else do something just before one of its accesses."""
+    """Calls a function before one of its accesses."""
 
     def __init__(self, root: Path, *, at: int, other: Callable[[], object]) -> None:
         super().__init__(root)

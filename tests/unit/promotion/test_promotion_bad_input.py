@@ -1,4 +1,4 @@
-"""What is broken, cut short, unknown, or full: a sentence that says so and what to do next, and nothing is changed."""
+"""Errors for damaged, truncated and unknown input and for a full disk."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_full_disk(tmp_path: Path, place: str) -> None:
 
 
 def failure(act: Callable[[Bucket], None], bucket: Bucket) -> CiBuildError | None:
-    """The error that somebody meets; any other one is no sentence for a person."""
+    """Return the CiBuildError of an action."""
     try:
         act(bucket)
     except CiBuildError as error:

@@ -23,7 +23,7 @@ LEDGER = RELEASED.ledger_entry(1)
 
 
 def may(policy: Mapping[str, Any], who: str, action: str, key: str) -> bool:
-    """What AWS decides: a denial wins, and nothing is allowed that is not said."""
+    """Return the decision of AWS: a denial wins, and everything else must be allowed explicitly."""
     effects = [
         statement["Effect"]
         for statement in policy["Statement"]

@@ -1,4 +1,4 @@
-"""What the index server answers; the server itself is tested with real clients."""
+"""Answers of the index server; `test_index_clients` tests the server with real clients."""
 
 from __future__ import annotations
 

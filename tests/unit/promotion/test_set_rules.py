@@ -1,4 +1,4 @@
-"""Sizes, growth and variants: what a set may be beside what the index offers."""
+"""Rules for sizes, growth and variants of a set."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ REPORTER = Reporter(terminal=False)
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What survives a power cut is not tested here."""
+    """Disable fsync: durability is not tested here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

@@ -1,4 +1,4 @@
-"""Staging: what is in the bucket is what wheels.json names, or there is nothing."""
+"""Staging of a set's folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.wheel_sets import SetWheel, make_set, make_wheels, write_set
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What survives a power cut is not tested here, and waiting for the disk takes most of the time."""
+    """Disable fsync, which takes most of the time; durability is not tested here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

@@ -1,4 +1,4 @@
-"""status.json for monitors, and the page for people: what they say of a set, and when an index is stale."""
+"""status.json and the overview page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict: everything that is not as the policy wants it blocks, with a sentence of its own."""
+"""The verdict of a policy on evidence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WARNED = replace(WRONG, severity=Severity.WARNING, message="It may be broken.")
 
 
 def verdict(wheel_set: WheelSet, evidences: Sequence[Evidence], policy: Policy, **more: Any) -> Verdict:
-    """The verdict on evidence that nobody signed."""
+    """Return the verdict on unsigned evidence."""
     return judge(wheel_set, [EvidenceFile(evidence=evidence) for evidence in evidences], policy, now=NOW, **more)
 
 
@@ -353,7 +353,7 @@ def test_the_order_of_evidence_does_not_matter(wheel_set: WheelSet, shuffler: ra
     assert verdict(wheel_set, shuffled, POLICY) == verdict(wheel_set, evidence, POLICY)
 
 
-# What the policy says of evidence
+# Requirements of the policy for evidence
 
 
 def test_clocks_may_differ_a_little(wheel_set: WheelSet) -> None:
@@ -482,7 +482,6 @@ def test_a_python_that_failed_blocks_whatever_another_did(wheel_set: WheelSet) -
 
 
 def test_a_smaller_run_takes_nothing_from_a_larger_one(wheel_set: WheelSet) -> None:
-    """A word that would do stands, whatever part was tried later; one that would not does not do because of it."""
     rule = replace(DEVICE, min_passed=9, settings={"size": "large"})
     policy = replace(POLICY, tiers={"gfx942": Tier.DEVICE}, gates={**POLICY.gates, "device": rule})
     good = passing_evidence(wheel_set, policy)
@@ -547,7 +546,7 @@ def test_what_ran_elsewhere_never_meets_a_requirement_of_rocm(wheel_set: WheelSe
     for target in wheel_set.targets:
         assert any(f"{target} was tested at tier compiled; device is required." == text for text in word.blocked_by)
         assert any(f"The gate device for {target} has tier {tier}" in text for text in word.blocked_by)
-    # Not even a policy that asks for such a gate makes it a tier of a target.
+    # Such a gate gives no tier even when the policy names it.
     odd = replace(policy, gates={**policy.gates, f"device-{tier}": replace(DEVICE, tier=tier, per="target")})
     assert "device" not in verdict(wheel_set, [*others, *elsewhere], odd).tiers.values()
     assert tier.value not in verdict(wheel_set, [*others, *elsewhere], odd).tiers.values()

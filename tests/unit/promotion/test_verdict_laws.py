@@ -114,10 +114,10 @@ ROWS = [
 
 
 def expected(row: tuple[Any, ...], *, believes_all: bool) -> bool:
-    """The table in words: what is allowed, and nothing else."""
+    """Return the expected verdict for a row of the table."""
     outcome, signed, time, counts, same_set, same_edition, same_tier, bypass = row
     if outcome != "absent" and (not same_set or time == "none"):
-        return False  # Nobody knows what this evidence is of: no bypass passes over that.
+        return False  # Evidence without a known gate cannot be bypassed.
     if bypass in ("valid", "this set"):
         return True
     heard = signed == "mine" or (believes_all and signed in ("theirs", "unsigned"))
