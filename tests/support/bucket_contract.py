@@ -31,7 +31,7 @@ def run_together(actions: list[Callable[[], None]]) -> None:
 class BucketContract:
     """Needs a fixture `bucket` that gives an empty one."""
 
-    def test_what_was_put_can_be_read(self, bucket: Bucket, tmp_path: Path) -> None:
+    def test_put_object_can_be_read(self, bucket: Bucket, tmp_path: Path) -> None:
         assert bucket.head("a/b.txt") is None
         assert put(bucket, "a/b.txt", b"content")
         info = bucket.head("a/b.txt")
@@ -48,28 +48,28 @@ class BucketContract:
         fetched = bucket.fetch("a/b.txt", tmp_path)
         assert (fetched.name, fetched.read_bytes()) == ("b.txt", b"content")
 
-    def test_the_same_bytes_again_are_a_no_op(self, bucket: Bucket) -> None:
+    def test_put_same_bytes_changes_nothing(self, bucket: Bucket) -> None:
         assert put(bucket, "p/k", b"one")
         before = bucket.head("p/k")
         assert not put(bucket, "p/k", b"one")
         assert bucket.head("p/k") == before
 
-    def test_other_bytes_under_a_taken_key_are_refused(self, bucket: Bucket) -> None:
+    def test_put_other_bytes_is_refused(self, bucket: Bucket) -> None:
         put(bucket, "p/k", b"one")
         with pytest.raises(ConflictError, match="p/k is stored with sha256"):
             put(bucket, "p/k", b"two")
         assert bucket.get("p/k") == b"one"
 
-    def test_bytes_with_another_hash_are_refused(self, bucket: Bucket) -> None:
+    def test_put_refuses_other_digest(self, bucket: Bucket) -> None:
         with pytest.raises(BucketError, match="have sha256"):
             bucket.put_if_absent("p/k", b"one", sha256=sha256_of(b"two"))
         assert bucket.head("p/k") is None
 
-    def test_a_source_that_is_gone_is_named(self, bucket: Bucket, tmp_path: Path) -> None:
+    def test_put_names_missing_source(self, bucket: Bucket, tmp_path: Path) -> None:
         with pytest.raises(BucketError, match=r"gone\.whl cannot be read"):
             bucket.put_if_absent("p/k", tmp_path / "gone.whl", sha256="0" * 64)
 
-    def test_compare_and_swap(self, bucket: Bucket) -> None:
+    def test_put_if_match_compares_etag(self, bucket: Bucket) -> None:
         first = bucket.put_if_match("p/page", b"1", etag=None)
         with pytest.raises(ConflictError):
             bucket.put_if_match("p/page", b"2", etag=None)
@@ -81,14 +81,14 @@ class BucketContract:
         with pytest.raises(ConflictError):
             bucket.put_if_match("p/never-there", b"", etag=first.etag)
 
-    def test_pages_are_kept_under_their_own_key(self, bucket: Bucket) -> None:
+    def test_put_page_keeps_key(self, bucket: Bucket) -> None:
         for key in ("v2/i/simple/index.html", "v2/i/simple/p/index.html", "v2/i/simple/p/index.json"):
             bucket.put_if_match(key, key.encode(), etag=None)
         listed = list(bucket.list("v2/i/simple/"))
         assert listed == ["v2/i/simple/index.html", "v2/i/simple/p/index.html", "v2/i/simple/p/index.json"]
         assert all(bucket.get(key) == key.encode() for key in listed)
 
-    def test_copy_is_by_digest(self, bucket: Bucket) -> None:
+    def test_copy_checks_digest(self, bucket: Bucket) -> None:
         put(bucket, "staged/w", b"wheel")
         digest = sha256_of(b"wheel")
         assert bucket.copy("staged/w", "released/w", sha256=digest)
@@ -107,14 +107,14 @@ class BucketContract:
         assert bucket.get("released/taken") == b"other"
         assert bucket.head("released/other") is None
 
-    def test_list_gives_objects_only(self, bucket: Bucket) -> None:
+    def test_list_returns_objects_only(self, bucket: Bucket) -> None:
         for key in ("s/b/2", "s/a", "s/b/1", "t/x"):
             put(bucket, key, b"")
         bucket.put_if_match("s/page", b"", etag=None)
         assert list(bucket.list("s/")) == ["s/a", "s/b/1", "s/b/2", "s/page"]
         assert list(bucket.list("nothing/")) == []
 
-    def test_delete_is_by_digest(self, bucket: Bucket) -> None:
+    def test_delete_checks_digest(self, bucket: Bucket) -> None:
         put(bucket, "s/k", b"one")
         with pytest.raises(ConflictError, match="s/k has sha256"):
             bucket.delete("s/k", sha256=sha256_of(b"two"))
@@ -125,16 +125,16 @@ class BucketContract:
         assert list(bucket.list("s/")) == []
 
     @pytest.mark.parametrize("key", BAD_KEYS)
-    def test_keys_that_could_leave_the_folder_are_refused(self, bucket: Bucket, key: str) -> None:
+    def test_invalid_keys_are_refused(self, bucket: Bucket, key: str) -> None:
         for action in (bucket.head, bucket.get, lambda key: put(bucket, key, b""), bucket.open):
             with pytest.raises(BucketError, match="is not a valid key"):
                 action(key)
 
-    def test_wheel_names_are_keys(self, bucket: Bucket) -> None:
+    def test_wheel_names_are_valid_keys(self, bucket: Bucket) -> None:
         assert put(bucket, WHEEL, b"")
         assert list(bucket.list("p/")) == [WHEEL]
 
-    def test_absent_objects(self, bucket: Bucket, tmp_path: Path) -> None:
+    def test_absent_objects_are_reported(self, bucket: Bucket, tmp_path: Path) -> None:
         put(bucket, "folder/object", b"")
         for key in ("folder", "folder/object/below", "nowhere"):
             assert bucket.head(key) is None
@@ -149,7 +149,7 @@ class SharedBucketContract(BucketContract):
     rounds = 20
     """How many races to run."""
 
-    def test_a_file_is_copied_in_and_not_aliased(self, bucket: Bucket, tmp_path: Path) -> None:
+    def test_put_copies_source_file(self, bucket: Bucket, tmp_path: Path) -> None:
         source = tmp_path / "wheel"
         source.write_bytes(os.urandom(3 << 20))
         assert bucket.put_if_absent("p/wheel", source, sha256=sha256_of(source))
@@ -161,7 +161,7 @@ class SharedBucketContract(BucketContract):
         with pytest.raises(ConflictError):
             bucket.put_if_absent("p/wheel", source, sha256=sha256_of(source))
 
-    def test_of_many_creators_one_wins(self, bucket: Bucket) -> None:
+    def test_concurrent_creators_have_one_winner(self, bucket: Bucket) -> None:
         for round_ in range(self.rounds):
             key = f"p/k{round_}"
             outcomes: list[int] = []
@@ -177,7 +177,7 @@ class SharedBucketContract(BucketContract):
             assert len(outcomes) == 1
             assert bucket.get(key) == b"%d" % outcomes[0]
 
-    def test_of_many_copies_onto_one_key_one_wins(self, bucket: Bucket) -> None:
+    def test_concurrent_copies_have_one_winner(self, bucket: Bucket) -> None:
         contents = [b"%d" % number for number in range(8)]
         for content in contents:
             put(bucket, f"staged/{content.decode()}", content)
@@ -196,7 +196,7 @@ class SharedBucketContract(BucketContract):
             assert len(won) == 1
             assert bucket.get(key) == won[0]
 
-    def test_no_update_is_lost(self, bucket: Bucket) -> None:
+    def test_concurrent_updates_are_all_applied(self, bucket: Bucket) -> None:
         bucket.put_if_match("p/counter", b"0", etag=None)
 
         def add_five() -> None:

@@ -121,7 +121,7 @@ def own_wheels(bucket: DirBucket, staged: StagedSet) -> dict[str, str]:
     return {wheel.filename: wheel.sha256 for wheel in wheels if not wheel.as_published}
 
 
-def test_without_an_identity_one_line_says_what_to_do(cli: Cli, bucket: DirBucket, staged: StagedSet) -> None:
+def test_attest_without_identity_reports_remedy(cli: Cli, bucket: DirBucket, staged: StagedSet) -> None:
     before = objects(bucket, "v2-staging/")
     done = cli("attest", staged, "--bucket", bucket.root)
     assert (done.returncode, done.stdout) == (18, "")
@@ -170,7 +170,7 @@ def attested(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: Staged
 
 
 @pytest.mark.heavy
-def test_what_a_job_signs_is_promoted_where_it_is_asked_for_and_readers_verify_it(
+def test_attest_signed_set_is_promoted_and_verifies(
     cli: Cli, strict_checkout: Path, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet, tmp_path: Path
 ) -> None:
     strict = Cli(cli.python, strict_checkout)
@@ -209,9 +209,7 @@ def test_what_a_job_signs_is_promoted_where_it_is_asked_for_and_readers_verify_i
     assert (read.returncode, read.stderr) == (0, f"  {names[0]}: {ME}\n")
 
 
-def test_a_job_of_gitlab_signs_with_the_token_in_its_environment(
-    cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet
-) -> None:
+def test_attest_signs_with_gitlab_token(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet) -> None:
     home = "https://gitlab.com/group/sub/name"
     claims = {
         "iss": "https://gitlab.com",
@@ -233,9 +231,7 @@ def test_a_job_of_gitlab_signs_with_the_token_in_its_environment(
     assert said["attested"] == {who: sorted(own_wheels(bucket, staged))}
 
 
-def test_a_token_that_the_authority_does_not_know_signs_nothing(
-    cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet
-) -> None:
+def test_attest_refuses_unknown_token(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet) -> None:
     config = bucket.root.parent / "trust.json"
     with serving(sigstore, of_github()):
         config.write_text(json.dumps(sigstore.trust_config()))
@@ -246,7 +242,7 @@ def test_a_token_that_the_authority_does_not_know_signs_nothing(
     assert not list(bucket.root.rglob("*.provenance"))
 
 
-def test_a_fork_that_signs_is_refused(
+def test_attest_by_fork_is_refused(
     cli: Cli, strict_checkout: Path, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet
 ) -> None:
     config = attested(cli, sigstore, bucket, staged, repository="other/name")
@@ -258,7 +254,7 @@ def test_a_fork_that_signs_is_refused(
     assert not (bucket.root / "v2").exists()
 
 
-def test_a_bad_one_blocks_where_none_is_asked_for(
+def test_invalid_attestation_blocks_without_requirement(
     cli: Cli, sigstore: FakeSigstore, trust: Path, bucket: DirBucket, staged: StagedSet
 ) -> None:
     name, digest = min(own_wheels(bucket, staged).items())
@@ -272,7 +268,7 @@ def test_a_bad_one_blocks_where_none_is_asked_for(
     assert done.returncode == 0, done.stderr
 
 
-def test_sigstore_that_cannot_be_reached_is_one_line(cli: Cli, bucket: DirBucket, staged: StagedSet) -> None:
+def test_attest_with_unreachable_sigstore_reports_one_line(cli: Cli, bucket: DirBucket, staged: StagedSet) -> None:
     sigstore = FakeSigstore()
     with serving(sigstore, of_github()) as env:
         config = bucket.root.parent / "trust.json"
@@ -287,7 +283,7 @@ def test_sigstore_that_cannot_be_reached_is_one_line(cli: Cli, bucket: DirBucket
     assert not list(bucket.root.rglob("*.provenance"))
 
 
-def test_a_mere_root_does_not_say_where_to_sign(
+def test_attest_refuses_trusted_root_without_signing_service(
     cli: Cli, trust: Path, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet
 ) -> None:
     with serving(sigstore, of_github()) as env:
@@ -515,26 +511,26 @@ def refusals(
     return said
 
 
-def test_a_good_one_passes(refusals: Mapping[str, dict[str, Any]]) -> None:
+def test_attest_verify_accepts_valid_attestation(refusals: Mapping[str, dict[str, Any]]) -> None:
     assert refusals["good"] == {"attested": {ME: [WHEEL]}, "problems": [], "notes": []}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_bad_one_is_refused_by_name(refusals: Mapping[str, dict[str, Any]], case: str) -> None:
+def test_attest_verify_refuses_invalid_attestation(refusals: Mapping[str, dict[str, Any]], case: str) -> None:
     problems = refusals[case]["problems"]
     assert len(problems) == 1, problems
     assert problems[0].startswith(f"{WHEEL}.provenance ")
     assert CASES[case][1] in problems[0]
 
 
-def test_a_missing_one_is_refused(refusals: Mapping[str, dict[str, Any]]) -> None:
+def test_attest_verify_refuses_missing_attestation(refusals: Mapping[str, dict[str, Any]]) -> None:
     assert refusals["nothing beside it"]["problems"] == [
         f"{WHEEL} has no attestation, which the policy requires: run `ci_build attest` on the set."
     ]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"mediaType": "x"}', "not JSON"])
-def test_a_trust_configuration_that_is_none_is_refused(cli: Cli, tmp_path: Path, text: str) -> None:
+def test_attest_verify_refuses_invalid_trust_config(cli: Cli, tmp_path: Path, text: str) -> None:
     (tmp_path / "trust.json").write_text(text)
     (tmp_path / WHEEL).write_bytes(BYTES)
     done = cli("attest", tmp_path, "--verify", "--trust-config", tmp_path / "trust.json")
@@ -542,9 +538,7 @@ def test_a_trust_configuration_that_is_none_is_refused(cli: Cli, tmp_path: Path,
     assert "is no trust configuration of Sigstore" in done.stderr
 
 
-def test_without_a_network_the_public_root_that_is_here_judges(
-    cli: Cli, sigstore: FakeSigstore, tmp_path: Path
-) -> None:
+def test_attest_verify_offline_uses_cached_public_root(cli: Cli, sigstore: FakeSigstore, tmp_path: Path) -> None:
     """It came with the packages, and does not know the private instance."""
     (tmp_path / WHEEL).write_bytes(BYTES)
     (tmp_path / provenance_name(WHEEL)).write_text(json.dumps(sigstore.provenance(WHEEL, DIGEST)))
@@ -561,7 +555,7 @@ def test_without_a_network_the_public_root_that_is_here_judges(
     )
 
 
-def test_a_public_root_that_cannot_be_kept_is_one_line(cli: Cli, sigstore: FakeSigstore, tmp_path: Path) -> None:
+def test_attest_verify_with_unwritable_cache_reports_one_line(cli: Cli, sigstore: FakeSigstore, tmp_path: Path) -> None:
     (tmp_path / WHEEL).write_bytes(BYTES)
     (tmp_path / provenance_name(WHEEL)).write_text(json.dumps(sigstore.provenance(WHEEL, DIGEST)))
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"), "/dev/null")

@@ -45,7 +45,7 @@ def unpacked(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return root
 
 
-def test_the_readmes_line_installs_it_without_an_index(unpacked: Path, tmp_path: Path) -> None:
+def test_bundle_installs_without_index(unpacked: Path, tmp_path: Path) -> None:
     version = "{}.{}".format(*sys.version_info[:2])
     said = (unpacked / "README.txt").read_text()
     line = re.search(rf"^    python{version} (-m pip install --no-index .+)$", said, re.MULTILINE)
@@ -68,7 +68,7 @@ def test_the_readmes_line_installs_it_without_an_index(unpacked: Path, tmp_path:
     assert (done.returncode, done.stdout.split()) == (0, ["cpu"]), done.stderr
 
 
-def test_its_index_and_its_evidence_are_there(unpacked: Path) -> None:
+def test_bundle_contains_index_and_evidence(unpacked: Path) -> None:
     links = re.findall(r'href="([^"#]+)#sha256=', "".join(p.read_text() for p in unpacked.glob("simple/*/index.html")))
     wheels = sorted(path.name for path in unpacked.glob("wheels/*.whl"))
     assert sorted(link.removeprefix("../../wheels/").replace("%2B", "+") for link in links) == wheels
@@ -78,7 +78,7 @@ def test_its_index_and_its_evidence_are_there(unpacked: Path) -> None:
     assert (unpacked / "set" / "wheels.json").is_file()
 
 
-def test_a_changed_wheel_is_refused_by_pip(unpacked: Path, tmp_path: Path) -> None:
+def test_bundle_with_changed_wheel_is_refused_by_pip(unpacked: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(unpacked), str(copy)], check=True)
     (wheel,) = copy.glob("wheels/opt_einsum-*.whl")
@@ -92,7 +92,7 @@ def test_a_changed_wheel_is_refused_by_pip(unpacked: Path, tmp_path: Path) -> No
     assert "DO NOT MATCH THE HASHES" in done.stderr
 
 
-def test_no_such_set(tmp_path: Path) -> None:
+def test_bundle_refuses_unknown_set(tmp_path: Path) -> None:
     staged = StagedSet(index="multi-arch", digest="a" * 64)
     quiet = Reporter(terminal=False, groups=False, verbose=False)
     with pytest.raises(BucketError, match="has no set"):

@@ -99,7 +99,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("fault", "catch"), ROWS)
-def test_each_fault_is_caught(bench: Bench, pythons: Mapping[str, Path], fault: Fault, catch: Catch) -> None:
+def test_gates_report_each_fault(bench: Bench, pythons: Mapping[str, Path], fault: Fault, catch: Catch) -> None:
     if catch.gate in WHOLE:
         needs_python(pythons)
     (evidence,) = bench.judge(fault.inject(bench), [gate(catch.gate)], whole=catch.gate in WHOLE)
@@ -114,7 +114,7 @@ def test_each_fault_is_caught(bench: Bench, pythons: Mapping[str, Path], fault: 
 
 
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in BEYOND])
-def test_what_no_gate_sees(bench: Bench, fault: Fault) -> None:
+def test_gates_miss_documented_faults(bench: Bench, fault: Fault) -> None:
     """Should one of them see it some day, the README has to say so."""
     for evidence in bench.judge(fault.inject(bench), [gate("coverage"), gate("inspection")], whole=False):
         assert errors(evidence) == []
@@ -122,7 +122,7 @@ def test_what_no_gate_sees(bench: Bench, fault: Fault) -> None:
 
 
 @pytest.mark.heavy
-def test_the_unbroken_set_passes_every_gate(bench: Bench, pythons: Mapping[str, Path]) -> None:
+def test_gates_pass_unbroken_set(bench: Bench, pythons: Mapping[str, Path]) -> None:
     """Taken apart and put together by the same bench."""
     needs_python(pythons)
     gates = [gate(name) for name in ("inspection", "abi", "load", "coverage", "compile", "install")]

@@ -102,7 +102,7 @@ def install_argv(client: str, index: ServedIndex, target: Path, *words: str) -> 
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_plugin_brings_what_it_pins(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+def test_install_plugin_installs_its_pins(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
     runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
     assert (tmp_path / "t" / PJRT_LIBRARY).read_bytes()
     distributions = {path.name for path in (tmp_path / "t").glob("*.dist-info")}
@@ -114,15 +114,13 @@ def test_a_plugin_brings_what_it_pins(client: str, index: ServedIndex, runner: H
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_newest_set_wins(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+def test_install_selects_newest_set(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
     runner.run(install_argv(client, index, tmp_path / "t", "jax-rocm7-plugin"))
     assert (tmp_path / "t" / f"jax_rocm7_plugin-{VERSIONS[1]}.dist-info").is_dir()
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_resolving_fetches_metadata_and_no_wheel(
-    client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path
-) -> None:
+def test_resolve_downloads_metadata_only(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
     if client == "pip":
         argv = install_argv("pip", index, tmp_path / "t", "--dry-run", "--ignore-installed", "--quiet", PLUGIN)
     else:
@@ -135,7 +133,7 @@ def test_resolving_fetches_metadata_and_no_wheel(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_clients_take_the_json_page(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+def test_clients_use_json_page(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
     runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
     pages = {request.path for request in index.requests if request.path.endswith("simple/jaxlib/")}
     assert pages == {"v2/multi-arch/simple/jaxlib/"}
@@ -146,7 +144,9 @@ def test_clients_take_the_json_page(client: str, index: ServedIndex, runner: Hos
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_html_pages_alone_are_enough(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+def test_clients_install_with_html_pages_only(
+    client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path
+) -> None:
     for page in (index.bucket.root / "v2").rglob("index.json"):
         page.unlink()
     # A static host knows no Accept header: it gives index.html to everybody.
@@ -191,7 +191,7 @@ def tamper(index: ServedIndex, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_tampered_wheel_is_refused(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+def test_clients_refuse_tampered_wheel(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
     tamper(index, tmp_path / "w")
     with pytest.raises(ProcessError, match=r"(?i)hash"):
         runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
@@ -199,7 +199,7 @@ def test_a_tampered_wheel_is_refused(client: str, index: ServedIndex, runner: Ho
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_tampered_metadata_is_refused(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+def test_clients_refuse_tampered_metadata(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
     name = index.sets[1][0].wheel.filename + ".metadata"
     path = index.bucket.root / f"v2/multi-arch/packages/jax-rocm7-pjrt/{name}"
     data = path.read_bytes()
@@ -210,7 +210,9 @@ def test_tampered_metadata_is_refused(client: str, index: ServedIndex, runner: H
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_requirements_file_with_hashes(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+def test_clients_check_hashes_of_requirements(
+    client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path
+) -> None:
     wheels = index.sets[1]
     lines = [f"{w.wheel.name}=={w.wheel.version} --hash=sha256:{w.wheel.sha256}\n" for w in wheels]
     locked = tmp_path / "locked.txt"
@@ -222,9 +224,7 @@ def test_a_requirements_file_with_hashes(client: str, index: ServedIndex, runner
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_python_that_is_too_old_is_told_by_the_page(
-    client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path
-) -> None:
+def test_clients_refuse_too_old_python(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
     argv = install_argv(client, index, tmp_path / "t", "--python-version=3.8", "--only-binary=:all:", "jax-rocm7-pjrt")
     with pytest.raises(ProcessError):
         runner.run(argv)
@@ -232,7 +232,7 @@ def test_a_python_that_is_too_old_is_told_by_the_page(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_project_that_is_not_there(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+def test_clients_report_missing_project(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
     with pytest.raises(ProcessError, match="no-such-project"):
         runner.run(install_argv(client, index, tmp_path / "t", "no-such-project"))
 
@@ -240,7 +240,7 @@ def test_a_project_that_is_not_there(client: str, index: ServedIndex, runner: Ho
 # The server itself
 
 
-def test_wheels_with_a_plus_are_found_quoted_and_plain(index: ServedIndex) -> None:
+def test_server_finds_quoted_and_plain_plus(index: ServedIndex) -> None:
     wheel = index.sets[1][0]
     folder = "/v2/multi-arch/packages/jax-rocm7-pjrt/"
     for name in (wheel.wheel.filename, quote(wheel.wheel.filename, safe="")):
@@ -251,7 +251,7 @@ def test_wheels_with_a_plus_are_found_quoted_and_plain(index: ServedIndex) -> No
     assert part == wheel.data[2:6]
 
 
-def test_one_connection_serves_many_requests(index: ServedIndex) -> None:
+def test_server_answers_head_and_unchanged_etag(index: ServedIndex) -> None:
     parts = urlsplit(index.server.url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
     for method in ("GET", "HEAD", "GET"):
@@ -270,11 +270,11 @@ def test_one_connection_serves_many_requests(index: ServedIndex) -> None:
 @pytest.mark.parametrize(
     "path", ["/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/.lock", "/v2/%00", "//etc/passwd"]
 )
-def test_nothing_else_is_served(index: ServedIndex, path: str) -> None:
+def test_server_refuses_paths_outside(index: ServedIndex, path: str) -> None:
     assert index.get(path)[0] == 404
 
 
-def test_other_methods_are_refused(index: ServedIndex) -> None:
+def test_server_refuses_other_methods(index: ServedIndex) -> None:
     parts = urlsplit(index.server.url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
     connection.request("PUT", "/v2/multi-arch/status.json", body=b"x")
@@ -282,7 +282,7 @@ def test_other_methods_are_refused(index: ServedIndex) -> None:
     connection.close()
 
 
-def test_many_clients_at_once(index: ServedIndex) -> None:
+def test_server_answers_concurrent_clients(index: ServedIndex) -> None:
     wheel = index.sets[0][0]
     url = "/v2/multi-arch/packages/jax-rocm7-pjrt/" + quote(wheel.wheel.filename)
     bodies: list[bytes] = []
@@ -294,7 +294,7 @@ def test_many_clients_at_once(index: ServedIndex) -> None:
     assert bodies == [wheel.data] * 32
 
 
-def test_no_thread_or_connection_outlives_the_server(tmp_path: Path) -> None:
+def test_server_close_ends_threads(tmp_path: Path) -> None:
     before = threading.active_count()
     (tmp_path / "x").write_bytes(b"x")
     with IndexServer(tmp_path) as server:
@@ -306,7 +306,7 @@ def test_no_thread_or_connection_outlives_the_server(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_what_a_client_has_got_is_counted_before_anybody_looks(tmp_path: Path) -> None:
+def test_server_counts_answer_before_its_body(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x")
     counted: list[Served] = []
 
@@ -320,7 +320,7 @@ def test_what_a_client_has_got_is_counted_before_anybody_looks(tmp_path: Path) -
         assert [answer.sent for answer in counted] == [1]
 
 
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_server_reports_used_port(tmp_path: Path) -> None:
     with IndexServer(tmp_path) as server:
         port = urlsplit(server.url).port or 0
         with pytest.raises(MachineError, match=f"Cannot listen on 127.0.0.1:{port}"), IndexServer(tmp_path, port=port):

@@ -106,7 +106,7 @@ def told(evidence: Evidence) -> str:
     return "\n".join(f"{finding.code}: {finding.message}" for finding in evidence.findings)
 
 
-def test_the_whole_way(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_passes_and_set_is_promoted(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     staged = staged_in(bucket, tmp_path, wheels)
     gates = (inspection.GATE, coverage_gate.GATE, install_gate.make_gate())
@@ -146,7 +146,7 @@ def test_the_whole_way(bucket: DirBucket, tmp_path: Path, runner: HostRunner) ->
 
 
 @pytest.mark.parametrize("major", [10, 99])
-def test_any_major_of_rocm_goes_the_whole_way(
+def test_install_gate_passes_for_any_rocm_major(
     bucket: DirBucket, tmp_path: Path, runner: HostRunner, major: int
 ) -> None:
     version = f"0.10.2+rocm{major}.2.0"
@@ -160,9 +160,7 @@ def test_any_major_of_rocm_goes_the_whole_way(
     assert line.split()[4:] == [f"jax-rocm{major}-plugin=={version}", "jax==0.10.2"]
 
 
-def test_a_python_that_is_not_here_is_unpacked_and_counted_as_skipped(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner
-) -> None:
+def test_install_gate_skips_missing_python_and_unpacks(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN, ABSENT))
     staged = staged_in(bucket, tmp_path, wheels, (OWN, ABSENT))
     pythons = {OWN: Path(sys.executable)}
@@ -176,7 +174,7 @@ def test_a_python_that_is_not_here_is_unpacked_and_counted_as_skipped(
     assert promote(bucket, staged, policy_for_made_up_libraries()).new
 
 
-def test_a_wheel_with_the_wrong_tag_cannot_be_unpacked(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_reports_wrong_tag(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(ABSENT,))
     staged = staged_in(bucket, tmp_path, wheels, (ABSENT, "3.98"))
     evidence = installed(bucket, staged, runner, with_=configured_installers)
@@ -185,9 +183,7 @@ def test_a_wheel_with_the_wrong_tag_cannot_be_unpacked(bucket: DirBucket, tmp_pa
 
 
 @pytest.mark.parametrize("with_", [only_pip, only_uv])
-def test_a_tampered_wheel_is_refused_by_its_hash(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any
-) -> None:
+def test_install_gate_reports_tampered_wheel(bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     staged = staged_in(bucket, tmp_path, wheels)
     made = pjrt(loader="evil = True\n")
@@ -204,7 +200,7 @@ def with_pjrt(tmp_path: Path, made: Any) -> list[SetWheel]:
     return [set_wheel(made, tmp_path / "w", {PJRT_LIBRARY: ("gfx942", "gfx950")}), *wheels[1:]]
 
 
-def test_a_loader_that_says_nothing(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_reports_silent_loader(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     wheels = with_pjrt(tmp_path, pjrt(loader="def initialize():\n    pass\n"))
     message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
     assert "loader-silent: loader after uv for Python" in message
@@ -227,7 +223,7 @@ GOES_ON = "JAX goes on without it; JAX_PLATFORMS=cpu silences this message.\n"
         (RIGHT + GOES_ON, "with JAX_PLATFORMS=rocm"),
     ],
 )
-def test_a_loader_that_says_something_else(
+def test_install_gate_reports_other_loader_output(
     bucket: DirBucket, tmp_path: Path, runner: HostRunner, said: str, reason: str
 ) -> None:
     wheels = with_pjrt(tmp_path, pjrt(loader=ONE_LINE.format(said)))
@@ -236,7 +232,7 @@ def test_a_loader_that_says_something_else(
     assert reason in message
 
 
-def test_of_a_loader_as_published_it_is_a_warning(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_warns_of_published_loader(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     (first, *others) = with_pjrt(tmp_path, pjrt(loader="def initialize():\n    pass\n"))
     first = replace(first, wheel=replace(first.wheel, source_sha256=first.wheel.sha256))
     evidence = installed(bucket, staged_in(bucket, tmp_path, [first, *others]), runner)
@@ -246,7 +242,7 @@ def test_of_a_loader_as_published_it_is_a_warning(bucket: DirBucket, tmp_path: P
 
 @pytest.mark.parametrize("with_", [only_pip, only_uv])
 @pytest.mark.parametrize("as_published", [False, True])
-def test_a_pair_that_metadata_does_not_forbid(
+def test_install_gate_reports_unforbidden_pair(
     bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any, as_published: bool
 ) -> None:
     made = pjrt()
@@ -262,7 +258,7 @@ def test_a_pair_that_metadata_does_not_forbid(
 
 
 @pytest.mark.parametrize("with_", [only_pip, only_uv])
-def test_other_files_under_the_sets_names_in_the_users_index(
+def test_install_gate_ignores_same_names_in_user_index(
     bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any
 ) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
@@ -275,19 +271,19 @@ def test_other_files_under_the_sets_names_in_the_users_index(
     assert "it chose jax-rocm7-plugin with sha256" in message
 
 
-def test_a_package_that_cannot_be_imported(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_reports_import_failure(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     wheels = with_pjrt(tmp_path, pjrt(loader="import no_such_module\n"))
     message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
     assert "import jax_plugins.xla_rocm7 failed: ModuleNotFoundError" in message
 
 
-def test_a_loader_that_breaks_jax(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_reports_loader_that_breaks_jax(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     wheels = with_pjrt(tmp_path, pjrt(loader="def initialize():\n    raise ValueError('no')\n"))
     message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
     assert "jax.devices() failed: ValueError: no" in message
 
 
-def test_a_library_that_is_not_the_promised_one(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_reports_wrong_library(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     first, *others = make_wheels(tmp_path / "w", pythons=(OWN,))
     lie = replace(first.wheel.members[0], sha256="0" * 64)
     wheels = [replace(first, wheel=replace(first.wheel, members=(lie,))), *others]
@@ -297,7 +293,9 @@ def test_a_library_that_is_not_the_promised_one(bucket: DirBucket, tmp_path: Pat
 
 
 @pytest.mark.parametrize("with_", [only_pip, only_uv])
-def test_requirements_that_nobody_can_meet(bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any) -> None:
+def test_install_gate_reports_unsatisfiable_requirements(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any
+) -> None:
     made = pjrt()
     made.replace("Requires-Dist", "jaxlib<0.9")
     wheels = with_pjrt(tmp_path, made)
@@ -305,7 +303,7 @@ def test_requirements_that_nobody_can_meet(bucket: DirBucket, tmp_path: Path, ru
     assert message.startswith("dependencies-failed: ")
 
 
-def test_an_installation_that_does_not_fit_together(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_reports_inconsistent_installation(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     made = pjrt()
     made.replace("Requires-Dist", "jaxlib<0.9")
     staged = staged_in(bucket, tmp_path, with_pjrt(tmp_path, made))
@@ -314,7 +312,7 @@ def test_an_installation_that_does_not_fit_together(bucket: DirBucket, tmp_path:
     assert told(installed(bucket, staged, runner)).startswith("install-inconsistent: ")
 
 
-def test_a_pin_that_is_not_to_be_had(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_reports_unavailable_pin(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     staged = staged_in(bucket, tmp_path, wheels, pins={"jax": "9.9.9"})
     message = told(installed(bucket, staged, runner))
@@ -334,7 +332,7 @@ class Cheat(Uv):
         return replace(command, argv=(*command.argv, f"--find-links={self.folder}", "--no-index"))
 
 
-def test_wheels_that_came_from_elsewhere_do_not_count(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_refuses_wheels_of_other_origin(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     staged = staged_in(bucket, tmp_path, wheels)
     folder = bucket.path(staged.file("wheels.json")).parent
@@ -357,14 +355,14 @@ class Elsewhere:
         return path
 
 
-def test_a_bucket_that_is_no_folder(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_works_with_remote_bucket(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=(OWN,)))
     gate = install_gate.make_gate({OWN: Path(sys.executable)}, with_=only_uv)
     (evidence,) = run_gates(cast("Bucket", Elsewhere(bucket)), staged, [gate], runner, Steps())
     assert (evidence.findings, evidence.counts["run"]) == ((), 4)
 
 
-def test_nothing_is_left_behind(
+def test_install_gate_leaves_no_files(
     bucket: DirBucket, tmp_path: Path, runner: HostRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch = tmp_path / "scratch"

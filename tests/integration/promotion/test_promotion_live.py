@@ -36,15 +36,15 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         )
 
 
-def test_eight_threads_promote_eight_sets(scene: Scene) -> None:
+def test_promote_in_eight_threads_keeps_all_sets(scene: Scene) -> None:
     live.check_threads_that_promote_at_once(scene)
 
 
-def test_eight_processes_promote_eight_sets(scene: Scene) -> None:
+def test_promote_in_eight_processes_keeps_all_sets(scene: Scene) -> None:
     live.check_processes_that_promote_at_once(scene)
 
 
-def test_readers_stumble_over_nothing(scene: Scene) -> None:
+def test_readers_always_see_consistent_pages(scene: Scene) -> None:
     live.check_readers_while_everything_happens(scene)
 
 
@@ -55,12 +55,12 @@ def undisturbed(scene: Scene, folder: Path) -> dict[str, bytes]:
     return objects(other)
 
 
-def test_killed_at_some_writes(scene: Scene, tmp_path: Path) -> None:
+def test_promote_killed_at_some_writes_is_completed(scene: Scene, tmp_path: Path) -> None:
     live.check_killed_and_run_again(scene, undisturbed(scene, tmp_path / "undisturbed"), (0, 13, 18, 1, 3))
 
 
 @pytest.mark.heavy
-def test_killed_at_every_write(scene: Scene, tmp_path: Path) -> None:
+def test_promote_killed_at_every_write_is_completed(scene: Scene, tmp_path: Path) -> None:
     expected = undisturbed(scene, tmp_path / "undisturbed")
     bucket = scene.bucket
     assert isinstance(bucket, DirBucket)
@@ -73,12 +73,12 @@ def test_killed_at_every_write(scene: Scene, tmp_path: Path) -> None:
     assert at >= 20
 
 
-def test_killed_at_any_time(scene: Scene) -> None:
+def test_promote_killed_at_any_time_is_completed(scene: Scene) -> None:
     live.check_killed_at_any_time(scene, (0.35, 0.5, 0.6, 0.75))
 
 
 @pytest.mark.parametrize("client", ["pip", "uv"])
-def test_installers_always_find_a_set_that_fits(scene: Scene, tmp_path: Path, client: str) -> None:
+def test_installers_always_find_consistent_set(scene: Scene, tmp_path: Path, client: str) -> None:
     act(scene.bucket, "promote", scene.sets[0].digest)
     ordinary = ordinary_index(tmp_path / "ordinary")
     stop = threading.Event()

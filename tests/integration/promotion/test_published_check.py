@@ -87,7 +87,7 @@ def told(found: list[Check]) -> list[str]:
     return [f"{finding.code}: {finding.message}" for check in found for finding in check.findings]
 
 
-def test_a_set_that_is_right(published: Published, users: dict[str, str]) -> None:
+def test_index_check_passes_intact_set(published: Published, users: dict[str, str]) -> None:
     assert read_published(published.url).wheel_set.digest == published.digests[1], "the newest one, if none is named"
     found = checks(published, users, published.digests[0][:12])
     assert told(found) == []
@@ -98,7 +98,7 @@ def test_a_set_that_is_right(published: Published, users: dict[str, str]) -> Non
     assert found[1].details["installed"]["jax-rocm7-plugin"] == VERSIONS[0]
 
 
-def test_served_bytes_that_changed(published: Published, users: dict[str, str]) -> None:
+def test_index_check_reports_changed_wheel(published: Published, users: dict[str, str]) -> None:
     data = bytearray(published.wheels[0].data)
     data[len(data) // 2] ^= 1
     published.replace(published.wheel_key(0), bytes(data))
@@ -108,7 +108,7 @@ def test_served_bytes_that_changed(published: Published, users: dict[str, str]) 
         assert "hash" in text.lower()
 
 
-def test_bytes_and_pages_that_changed_together(published: Published, users: dict[str, str]) -> None:
+def test_index_check_reports_changed_wheel_and_pages(published: Published, users: dict[str, str]) -> None:
     wheel = published.wheels[0]
     data = wheel.data + b"\0" * 22  # still an archive to some readers, but another file
     published.replace(published.wheel_key(0), data)
@@ -121,7 +121,7 @@ def test_bytes_and_pages_that_changed_together(published: Published, users: dict
     assert all(any(text.startswith(f"install-failed: {name}") for text in found) for name in ("pip", "uv"))
 
 
-def test_a_wheel_that_is_missing(
+def test_index_check_reports_missing_wheel(
     published: Published, users: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     published.replace(published.wheel_key(1), None)
@@ -150,7 +150,7 @@ def test_a_wheel_that_is_missing(
         ("ledger", lambda data: data.replace(b'"set_digest": "', b'"set_digest": "0'), "has no set"),
     ],
 )
-def test_an_index_that_contradicts_itself(
+def test_read_published_refuses_inconsistent_index(
     published: Published, key: str, change: Callable[[bytes], bytes | None], message: str
 ) -> None:
     keys = {
@@ -163,7 +163,7 @@ def test_an_index_that_contradicts_itself(
         read_published(published.url)
 
 
-def test_a_ledger_that_names_other_bytes(published: Published, users: dict[str, str]) -> None:
+def test_index_check_reports_other_digest_in_ledger(published: Published, users: dict[str, str]) -> None:
     key, wheel = INDEX.ledger_entry(2), published.wheels[0].wheel
     body = json.loads(published.bucket.get(key))
     body["promoted"]["wheels"][0]["sha256"] = "0" * 64
@@ -174,7 +174,7 @@ def test_a_ledger_that_names_other_bytes(published: Published, users: dict[str, 
     ]
 
 
-def test_what_was_asked_for_does_not_exist(published: Published, users: dict[str, str]) -> None:
+def test_read_published_refuses_unknown_set_and_python(published: Published, users: dict[str, str]) -> None:
     with pytest.raises(RequestError, match="does not offer the set ffff"):
         read_published(published.url, "ffff")
     with pytest.raises(RequestError, match=r"not for Python 3\.98"):
@@ -187,6 +187,6 @@ def test_what_was_asked_for_does_not_exist(published: Published, users: dict[str
         read_published(published.url.replace("//", "//user:word@"))
 
 
-def test_a_server_that_is_not_there(published: Published) -> None:
+def test_read_published_reports_unreachable_server(published: Published) -> None:
     with pytest.raises(GateError, match="cannot be read"):
         read_published("http://127.0.0.1:1/v2/multi-arch/simple/")

@@ -43,7 +43,7 @@ def served(bucket: Path) -> Iterator[str]:
             process.terminate()
 
 
-def test_it_ends_with_a_receipt_and_the_install_line(released: Released) -> None:
+def test_release_prints_receipt_and_install_command(released: Released) -> None:
     assert "tested at tier: gfx942 compiled, gfx950 compiled;" in released.said
     assert f"jax-rocm7-plugin=={VERSION}" in released.install_line
     (serve,) = (shlex.split(line) for line in released.said.splitlines() if " index serve " in line)
@@ -54,14 +54,14 @@ def test_it_ends_with_a_receipt_and_the_install_line(released: Released) -> None
     assert len(wheel_set.python_versions) == 2
 
 
-def test_it_says_what_was_dropped_and_saved(released: Released) -> None:
+def test_release_prints_dropped_targets_and_savings(released: Released) -> None:
     line = next(line for line in released.said.splitlines() if line.startswith("jax_rocm7_pjrt") and "dropped" in line)
     assert "dropped 25 targets (gfx1010 " in line
     assert "device code 55.0 MB -> 6.8 MB" in line
     assert "moved 128.7 MB of symbols to debug/" in line
 
 
-def test_what_is_in_v2_is_byte_for_byte_what_was_staged_and_built(released: Released) -> None:
+def test_release_publishes_built_bytes(released: Released) -> None:
     wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
     bucket = released.folder / "bucket"
     staged = bucket / "v2-staging" / "multi-arch" / wheel_set.digest
@@ -71,7 +71,7 @@ def test_what_is_in_v2_is_byte_for_byte_what_was_staged_and_built(released: Rele
         assert (bucket / "v2" / "multi-arch" / "packages" / wheel.name / wheel.filename).read_bytes() == built
 
 
-def test_evidence_names_the_set_and_its_tier(released: Released) -> None:
+def test_release_evidence_names_set_and_tier(released: Released) -> None:
     wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
     folder = released.folder / "bucket" / "v2" / "multi-arch" / "sets" / wheel_set.digest / "evidence"
     words = [json.loads(path.read_text()) for path in folder.rglob("*.json")]
@@ -95,12 +95,12 @@ def test_evidence_names_the_set_and_its_tier(released: Released) -> None:
     assert {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in logs} == logs
 
 
-def test_the_small_corpus_was_compiled(released: Released) -> None:
+def test_release_compiles_small_corpus(released: Released) -> None:
     (path,) = released.folder.glob("bucket/v2/multi-arch/sets/*/evidence/compile/gfx942/*.json")
     check_small_corpus(load_evidence(path.read_bytes(), str(path)))
 
 
-def test_the_printed_line_installs_what_was_tested(released: Released, tmp_path: Path) -> None:
+def test_release_install_command_installs_tested_wheels(released: Released, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "v")], check=True)
     env = {**os.environ, "PIP_NO_COMPILE": "1"}  # most of the compiled files would never be imported
     with served(released.folder / "bucket") as url:
@@ -119,7 +119,7 @@ def test_the_printed_line_installs_what_was_tested(released: Released, tmp_path:
     assert told.stderr.count("cannot use ROCm") == 1
 
 
-def test_the_index_serves_both_kinds_of_pages(released: Released) -> None:
+def test_release_index_serves_html_and_json(released: Released) -> None:
     with served(released.folder / "bucket") as url:
         page = f"{url}v2/multi-arch/simple/jax-rocm7-plugin/"
         request = urllib.request.Request(page, headers={"Accept": "application/vnd.pypi.simple.v1+json"})
@@ -136,7 +136,7 @@ def test_the_index_serves_both_kinds_of_pages(released: Released) -> None:
         assert file["requires-python"] == ">=3.11"
 
 
-def test_a_second_run_changes_nothing(released: Released, work_cache: Path, tmp_path: Path) -> None:
+def test_release_twice_changes_nothing(released: Released, work_cache: Path, tmp_path: Path) -> None:
     released.copy(tmp_path)
     bucket = tmp_path / "bucket"
     before = {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file() and path.name != ".lock"}
@@ -147,7 +147,7 @@ def test_a_second_run_changes_nothing(released: Released, work_cache: Path, tmp_
     assert after == before
 
 
-def test_the_whole_structure_gate_answers_from_its_evidence(released: Released, tmp_path: Path) -> None:
+def test_gate_structure_reuses_evidence(released: Released, tmp_path: Path) -> None:
     bucket = released.folder / "bucket"
     before = {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file()}
     done = run("gate", "structure", str(released.folder / "dist"), f"--bucket={bucket}", "--json", cwd=tmp_path)
@@ -159,7 +159,7 @@ def test_the_whole_structure_gate_answers_from_its_evidence(released: Released, 
     assert {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file()} == before
 
 
-def test_the_same_steps_one_by_one(released: Released, tmp_path: Path) -> None:
+def test_single_commands_give_same_release(released: Released, tmp_path: Path) -> None:
     bucket = f"--bucket={tmp_path / 'bucket'}"
     staged = run("stage", str(released.folder / "dist"), bucket, cwd=tmp_path).stdout.strip()
     blocked = run("promote", staged, bucket, cwd=tmp_path, check=False)
@@ -180,7 +180,7 @@ def test_the_same_steps_one_by_one(released: Released, tmp_path: Path) -> None:
     assert "coverage" not in still.stderr
 
 
-def test_a_changed_staged_wheel_is_refused_by_name(released: Released, tmp_path: Path) -> None:
+def test_promote_refuses_changed_staged_wheel(released: Released, tmp_path: Path) -> None:
     shutil.copytree(released.folder / "bucket" / "v2-staging", tmp_path / "bucket" / "v2-staging")
     (wheel,) = (tmp_path / "bucket" / "v2-staging").rglob("jax_rocm7_pjrt-*.whl")
     data = bytearray(wheel.read_bytes())
@@ -194,26 +194,26 @@ def test_a_changed_staged_wheel_is_refused_by_name(released: Released, tmp_path:
     assert not (tmp_path / "bucket" / "v2").exists()
 
 
-def test_dry_run_touches_nothing(tmp_path: Path) -> None:
+def test_release_dry_run_changes_nothing(tmp_path: Path) -> None:
     done = run("release", "--local", "--dry-run", cwd=tmp_path)
     assert "gates: inspection, abi, load, coverage, compile, install (small corpus)" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dry_run_for_machines(tmp_path: Path) -> None:
+def test_release_dry_run_prints_json(tmp_path: Path) -> None:
     plan = json.loads(run("release", "--local", "--dry-run", "--json", cwd=tmp_path).stdout)["plan"]
     assert any("pip install --dry-run" in line for line in plan)
     assert plan[-1].startswith("promote: copied to bucket/v2/")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_release_needs_to_know_where(tmp_path: Path) -> None:
+def test_release_requires_local(tmp_path: Path) -> None:
     done = run("release", cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert "release --local" in done.stderr
 
 
-def test_the_doctor_proposes_the_released_set(released: Released, tmp_path: Path) -> None:
+def test_doctor_recommends_released_set(released: Released, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True)
     python = f"--python={tmp_path / 'v' / 'bin' / 'python'}"
     with served(released.folder / "bucket") as url:

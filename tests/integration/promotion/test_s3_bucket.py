@@ -54,7 +54,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
     return 5 << 20
 
 
-def test_a_large_file_goes_in_parts(bucket: S3Bucket, tmp_path: Path, small_parts: int) -> None:
+def test_put_large_file_uploads_parts(bucket: S3Bucket, tmp_path: Path, small_parts: int) -> None:
     path = big_file(tmp_path, 3 * small_parts + 17)
     digest = sha256_of(path)
     assert bucket.put_if_absent("p/big.whl", path, sha256=digest)
@@ -67,7 +67,7 @@ def test_a_large_file_goes_in_parts(bucket: S3Bucket, tmp_path: Path, small_part
     assert bucket.copy("p/big.whl", "q/big.whl", sha256=digest)
 
 
-def test_parts_that_are_there_are_not_sent_again(
+def test_put_large_file_reuses_uploaded_parts(
     bucket: S3Bucket, s3_client: Any, tmp_path: Path, small_parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = big_file(tmp_path, 4 * small_parts)
@@ -92,7 +92,7 @@ def test_parts_that_are_there_are_not_sent_again(
     assert set(sent) - {-1} == {1, 2, 3, 4} - before
 
 
-def test_the_store_refuses_bytes_that_changed_on_the_way(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_put_refuses_bytes_changed_in_transit(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("promotion.storage.s3_bucket.sha256_of", lambda data: hashlib.sha256(b"promised").hexdigest())
     with pytest.raises(BucketError, match="BadDigest"):
         bucket.put_if_absent("p/k", b"sent", sha256=hashlib.sha256(b"promised").hexdigest())
@@ -112,7 +112,7 @@ class Deaf:
         return lambda **words: real(**{k: v for k, v in words.items() if k not in ("IfNoneMatch", "IfMatch")})
 
 
-def test_a_store_without_conditional_writes_is_refused(bucket: S3Bucket, s3_client: Any) -> None:
+def test_put_refuses_store_without_conditional_writes(bucket: S3Bucket, s3_client: Any) -> None:
     deaf: Any = Deaf(s3_client)
     with pytest.raises(BucketError, match="ignores If-None-Match") as raised:
         put(S3Bucket(deaf, bucket.name), "v2/k", b"")
@@ -122,7 +122,7 @@ def test_a_store_without_conditional_writes_is_refused(bucket: S3Bucket, s3_clie
     assert bucket.head("v2/k") is None
 
 
-def test_a_single_writer_is_careful_all_the_same(bucket: S3Bucket, s3_client: Any) -> None:
+def test_put_with_single_writer_checks_existing_objects(bucket: S3Bucket, s3_client: Any) -> None:
     deaf: Any = Deaf(s3_client)
     alone = S3Bucket(deaf, bucket.name, single_writer=True)
     assert put(alone, "v2/k", b"one")
@@ -138,7 +138,7 @@ def test_a_single_writer_is_careful_all_the_same(bucket: S3Bucket, s3_client: An
         alone.copy("v2/page", "v2/l", sha256=sha256_of(b"2"))
 
 
-def test_pages_answer_at_their_folder_for_anybody(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:
+def test_pages_are_public_at_their_folder(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:
     bucket.put_if_match("v2/i/simple/p/index.html", b"<!DOCTYPE html>", etag=None)
     where = f"arn:aws:s3:::{bucket.name}/*"
     statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": where}
@@ -151,7 +151,7 @@ def test_pages_answer_at_their_folder_for_anybody(bucket: S3Bucket, s3_client: A
         assert answer.headers["Cache-Control"] == "no-cache"
 
 
-def test_errors_are_sentences(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_errors_are_reported(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.owner.access)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(BucketError, match=r"refuses v2/k: 403"):
@@ -167,12 +167,12 @@ def test_errors_are_sentences(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPa
         put(S3Bucket(connect(endpoint=s3_server.url), "none-such"), "v2/k", b"")
 
 
-def test_an_endpoint_that_is_none() -> None:
+def test_open_bucket_refuses_invalid_endpoint() -> None:
     with pytest.raises(BucketError, match="No connection"):
         open_bucket("s3://name?endpoint_url=nonsense")
 
 
-def test_roles_are_kept_apart_by_the_store(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:
+def test_bucket_policy_separates_roles(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:
     users = {role: s3_server.user(f"{bucket.name}-{role}") for role in (Role.BUILDER, Role.TESTER, Role.PROMOTER)}
     arns = {role: [f"arn:aws:iam:::user/{user.name}"] for role, user in users.items()}
     policy = bucket_policy(bucket.name, arns, prefix=bucket.prefix)

@@ -67,7 +67,7 @@ def installed(simple: str, folder: Path) -> str:
     return found["jax_rocm7_plugin"]
 
 
-def test_the_whole_way(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+def test_set_is_promoted_on_s3(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
     scene = scene_of(s3_server, bucket, tmp_path, 2)
     for number in (0, 1):
         act(bucket, "promote", scene.sets[number].digest)
@@ -93,23 +93,25 @@ def _sha256(bucket: S3Bucket, key: str) -> str:
     return info.sha256
 
 
-def test_eight_processes_promote_eight_sets(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+def test_promote_in_eight_processes_keeps_all_sets(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
     live.check_processes_that_promote_at_once(scene_of(s3_server, bucket, tmp_path, 8))
 
 
-def test_eight_threads_promote_eight_sets(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+def test_promote_in_eight_threads_keeps_all_sets(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
     live.check_threads_that_promote_at_once(scene_of(s3_server, bucket, tmp_path, 8))
 
 
-def test_readers_stumble_over_nothing(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+def test_readers_always_see_consistent_pages(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
     live.check_readers_while_everything_happens(scene_of(s3_server, bucket, tmp_path, 5))
 
 
-def test_killed_at_any_time(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+def test_promote_killed_at_any_time_is_completed(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
     live.check_killed_at_any_time(scene_of(s3_server, bucket, tmp_path, 4), (0.9, 1.1, 1.3, 1.6))
 
 
-def test_killed_at_some_writes(s3_server: ceph.Ceph, bucket: S3Bucket, s3_client: Any, tmp_path: Path) -> None:
+def test_promote_killed_at_some_writes_is_completed(
+    s3_server: ceph.Ceph, bucket: S3Bucket, s3_client: Any, tmp_path: Path
+) -> None:
     scene = scene_of(s3_server, bucket, tmp_path, 1)
     other = S3Bucket(s3_client, bucket.name, prefix="undisturbed/")
     staged_sets(other, tmp_path / "other", 1)
@@ -118,7 +120,7 @@ def test_killed_at_some_writes(s3_server: ceph.Ceph, bucket: S3Bucket, s3_client
     live.check_killed_and_run_again(scene, expected, (0, 13, 18, 1, 3))
 
 
-def test_no_bytes_of_a_wheel_pass_through_the_program(bucket: S3Bucket, tmp_path: Path) -> None:
+def test_promote_copies_wheels_within_store(bucket: S3Bucket, tmp_path: Path) -> None:
     move = moving(bucket, tmp_path, 60)
     assert move.copies <= move.files
     assert move.sent + move.received < 200_000
@@ -126,7 +128,7 @@ def test_no_bytes_of_a_wheel_pass_through_the_program(bucket: S3Bucket, tmp_path
     assert not all(goal.met for goal in goals([], replace(move, received=move.wheel_bytes)))
 
 
-def test_what_passes_is_counted(bucket: S3Bucket) -> None:
+def test_traffic_is_counted(bucket: S3Bucket) -> None:
     with watch(bucket, NotImplemented) as traffic:
         bucket.put_if_match("v2/k", b"12345", etag=None)
         assert bucket.get("v2/k") == b"12345"

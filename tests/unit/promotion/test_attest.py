@@ -116,7 +116,7 @@ def ours(bucket: DirBucket, staged: StagedSet) -> set[str]:
     return {wheel.filename for wheel in read_staged(bucket, staged).wheels if not wheel.as_published}
 
 
-def test_pages_link_what_was_attested(bucket: DirBucket, staged: StagedSet) -> None:
+def test_pages_link_attestations(bucket: DirBucket, staged: StagedSet) -> None:
     done = attest(bucket, staged, sign, Steps())
     assert set(done) == ours(bucket, staged)
     assert done
@@ -135,12 +135,12 @@ def test_pages_link_what_was_attested(bucket: DirBucket, staged: StagedSet) -> N
         assert f'data-provenance="{seen[wheel.filename]["provenance"]}"' in html
 
 
-def test_without_attestations_nothing_is_linked(bucket: DirBucket, staged: StagedSet) -> None:
+def test_pages_without_attestations_have_no_links(bucket: DirBucket, staged: StagedSet) -> None:
     go(bucket, staged)
     assert not any("provenance" in file for file in offered(bucket).values())
 
 
-def test_attestations_of_other_bytes_block(bucket: DirBucket, staged: StagedSet) -> None:
+def test_promote_refuses_attestation_of_other_bytes(bucket: DirBucket, staged: StagedSet) -> None:
     attest(bucket, staged, sign, Steps())
     name = sorted(ours(bucket, staged))[0]
     path = bucket.root / staged.file(provenance_name(name))
@@ -153,13 +153,13 @@ def test_attestations_of_other_bytes_block(bucket: DirBucket, staged: StagedSet)
     assert not (bucket.root / "v2").exists()
 
 
-def test_what_a_signer_gives_is_looked_at_too(bucket: DirBucket, staged: StagedSet) -> None:
+def test_attest_refuses_provenance_of_other_wheel(bucket: DirBucket, staged: StagedSet) -> None:
     with pytest.raises(BucketError, match="is not the provenance of its wheel"):
         attest(bucket, staged, lambda name, _: sign(name, "0" * 64), Steps())
     assert not list(bucket.root.rglob("*.provenance"))
 
 
-def test_changed_bytes_are_not_attested(bucket: DirBucket, staged: StagedSet) -> None:
+def test_attest_refuses_changed_wheel(bucket: DirBucket, staged: StagedSet) -> None:
     name = sorted(ours(bucket, staged))[0]
     path = bucket.root / staged.file(name)
     path.chmod(0o644)
@@ -203,7 +203,7 @@ DAMAGE: list[Callable[[dict[str, Any]], object]] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_provenance_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
+def test_provenance_problems_reports_damage(damage: Callable[[dict[str, Any]], object]) -> None:
     body = made_up(WHEEL.filename, WHEEL.sha256)
     assert provenance_problems(json.dumps(body).encode(), WHEEL.filename, WHEEL.sha256) == ()
     damage(body)
@@ -212,7 +212,7 @@ def test_a_damaged_provenance_is_refused(damage: Callable[[dict[str, Any]], obje
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"\xff", b"{}"])
-def test_what_is_no_provenance_at_all_is_refused(data: bytes) -> None:
+def test_provenance_problems_reports_other_content(data: bytes) -> None:
     assert len(provenance_problems(data, WHEEL.filename, WHEEL.sha256)) == 1
 
 
@@ -228,13 +228,13 @@ GITLAB = {
 }
 
 
-def test_the_publisher_is_what_the_certificate_says() -> None:
+def test_publisher_of_reads_certificate() -> None:
     assert publisher_of(GITHUB) == ("GitHub", "owner/name", "release.yml")
     assert publisher_of(GITLAB) == ("GitLab", "group/sub/name", "ci/release.yml")
 
 
 @pytest.mark.parametrize("oid", sorted(GITHUB))
-def test_another_kind_of_identity_is_refused(oid: str) -> None:
+def test_publisher_of_refuses_other_issuers(oid: str) -> None:
     for claims in (GITHUB, GITLAB):
         with pytest.raises(MachineError, match="not belong to a job of"):
             publisher_of({**claims, oid: "https://somewhere.invalid"})
@@ -242,7 +242,7 @@ def test_another_kind_of_identity_is_refused(oid: str) -> None:
         publisher_of({})
 
 
-def test_without_the_packages_one_line_says_what_to_do(
+def test_attest_without_packages_reports_remedy(
     bucket: DirBucket, staged: StagedSet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pypi_attestations", None)
@@ -256,7 +256,7 @@ def test_without_the_packages_one_line_says_what_to_do(
 # Attestations that cannot be verified
 
 
-def test_a_promotion_says_who_attested(bucket: DirBucket, staged: StagedSet) -> None:
+def test_promote_prints_signers(bucket: DirBucket, staged: StagedSet) -> None:
     done = attest(bucket, staged, sign, Steps())
     promotion = go(bucket, staged)
     assert promotion.attested == {str(ME): sorted(done)}
@@ -266,7 +266,7 @@ def test_a_promotion_says_who_attested(bucket: DirBucket, staged: StagedSet) -> 
     assert told["policy"]["attested"] == {str(ME): sorted(done)}
 
 
-def test_verify_asks_again(bucket: DirBucket, staged: StagedSet) -> None:
+def test_verify_checks_attestations(bucket: DirBucket, staged: StagedSet) -> None:
     attest(bucket, staged, sign, Steps())
     done = go(bucket, staged)
     attested = sorted(name for names in done.attested.values() for name in names)
@@ -285,7 +285,7 @@ def test_verify_asks_again(bucket: DirBucket, staged: StagedSet) -> None:
     assert [*verify(bucket, RELEASED, verify_attestations=bad)] == [f"{name} is forged." for name in attested]
 
 
-def test_what_is_there_and_cannot_be_verified_blocks(
+def test_promote_refuses_unverifiable_attestation(
     bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sigstore.errors", None)
@@ -303,7 +303,7 @@ def test_what_is_there_and_cannot_be_verified_blocks(
     assert not (bucket.root / "v2").exists()
 
 
-def test_a_policy_that_asks_for_attestations_gets_them(bucket: DirBucket, staged: StagedSet) -> None:
+def test_promote_requires_attestations_of_policy(bucket: DirBucket, staged: StagedSet) -> None:
     rule = AttestationRule(required=PROJECTS, trust=PUBLIC, identities={"release": ME})
     policy = replace(POLICY, attestations=rule)
     reasons = check(bucket, staged, policy, verify=vouched).blocked_by
@@ -318,14 +318,14 @@ def test_a_policy_that_asks_for_attestations_gets_them(bucket: DirBucket, staged
     assert len(word.blocked_by) == len(ours(bucket, staged))
 
 
-def test_attestations_of_no_wheel_of_the_set_block(bucket: DirBucket, staged: StagedSet) -> None:
+def test_promote_refuses_foreign_attestation(bucket: DirBucket, staged: StagedSet) -> None:
     (bucket.root / staged.file("other-1-py3-none-any.whl.provenance")).write_bytes(b"{}")
     assert "other-1-py3-none-any.whl.provenance does not belong to a wheel of the set." in (
         check(bucket, staged, POLICY, verify=vouched).blocked_by
     )
 
 
-def test_what_was_verified_is_what_is_offered(bucket: DirBucket, staged: StagedSet) -> None:
+def test_promote_publishes_verified_attestation(bucket: DirBucket, staged: StagedSet) -> None:
     """Attestations that come between the look and the copy are not taken along, and changed ones stop it."""
     name = sorted(ours(bucket, staged))[0]
     side = bucket.root / staged.file(provenance_name(name))
@@ -344,7 +344,7 @@ def test_what_was_verified_is_what_is_offered(bucket: DirBucket, staged: StagedS
     assert not list((bucket.root / "v2").rglob("*.provenance"))
 
 
-def test_a_trust_configuration_that_is_none_is_told(bucket: DirBucket, tmp_path: Path) -> None:
+def test_load_trust_refuses_invalid_file(bucket: DirBucket, tmp_path: Path) -> None:
     found = lazy_verifier(tmp_path / "absent.json")(sign(WHEEL.filename, WHEEL.sha256), WHEEL.filename, WHEEL.sha256)
     assert len(found.problems) == 1
     assert (found.signers, found.trust) == ((), "")
@@ -353,7 +353,7 @@ def test_a_trust_configuration_that_is_none_is_told(bucket: DirBucket, tmp_path:
 REFS = {"1.3.6.1.4.1.57264.1.13": "0" * 40, "1.3.6.1.4.1.57264.1.14": "refs/heads/main"}
 
 
-def test_the_identity_is_what_the_certificate_says() -> None:
+def test_identity_of_reads_certificate() -> None:
     assert identity_of({**GITHUB, **REFS}) == ME
     gitlab = identity_of({**GITLAB, **REFS})
     assert (gitlab.repository, gitlab.workflow) == ("https://gitlab.com/group/sub/name", "ci/release.yml")
@@ -372,6 +372,6 @@ def test_the_identity_is_what_the_certificate_says() -> None:
     {"1.3.6.1.4.1.57264.1.18": "https://github.com/owner/name/@refs/heads/main"},
     {"1.3.6.1.4.1.57264.1.18": "https://github.com/owner/name/.github/workflows/release.yml"},
 ])  # fmt: skip
-def test_a_certificate_of_no_workflow_has_no_identity(change: dict[str, str]) -> None:
+def test_identity_of_refuses_certificate_without_workflow(change: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="not for a workflow of a CI service"):
         identity_of({**GITHUB, **REFS, **change})

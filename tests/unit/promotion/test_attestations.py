@@ -77,7 +77,7 @@ def expected(state: str, required: bool, trust: str, who: str) -> bool:
     return who != "nobody"
 
 
-def test_the_truth_table() -> None:
+def test_attestation_problems_match_truth_table() -> None:
     opened = 0
     rows = [*product(STATES, (True, False), (ANY, PUBLIC, PRIVATE), IDENTITIES)]
     for state, required, trust, who in rows:
@@ -98,7 +98,7 @@ def allowed(attested: list[AttestationReport], rule: AttestationRule) -> bool:
     return verdict(SET, SAID, replace(POLICY, attestations=rule), now=NOW, attested=attested).allowed
 
 
-def test_the_verdict_asks_the_rule_and_tells_who_signed() -> None:
+def test_verdict_applies_rule_and_names_signers() -> None:
     good = [AttestationReport(wheel=name, signers=(ME,), trust=PUBLIC, notes=("The root is old.",)) for name in NAMES]
     word = verdict(SET, SAID, replace(POLICY, attestations=RULE), now=NOW, attested=good)
     assert (word.blocked_by, word.warnings) == ((), ("The root is old.",))
@@ -110,7 +110,7 @@ def test_the_verdict_asks_the_rule_and_tells_who_signed() -> None:
     assert word.attested == {}
 
 
-def test_only_named_projects_need_one_whatever_the_set_says_of_its_wheels() -> None:
+def test_verdict_requires_attestations_of_named_projects_only() -> None:
     theirs = replace(SET, wheels=tuple(replace(wheel, source_sha256=wheel.sha256) for wheel in SET.wheels))
     assert all(wheel.as_published for wheel in theirs.wheels)
     policy = replace(POLICY, attestations=replace(RULE, required=("jax-rocm{major}-pjrt",)))
@@ -121,7 +121,7 @@ def test_only_named_projects_need_one_whatever_the_set_says_of_its_wheels() -> N
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Identity)])
-def test_identities_are_compared_letter_by_letter(field: str) -> None:
+def test_identities_match_exactly(field: str) -> None:
     own = getattr(ME, field)
     for other in (own + "x", own[:-1], own.upper(), f" {own}", own.replace("e", "3"), f"{own}/..", ""):
         signer = replace(ME, **{field: other})
@@ -151,7 +151,7 @@ FACTS = st.lists(ATTESTED, max_size=5) | st.just([replace(GOOD_ONE, wheel=name) 
 
 
 @given(facts=FACTS, rule=RULES, more=ATTESTED, at=st.integers(0, 5))
-def test_what_is_wrong_with_one_never_opens(
+def test_adding_invalid_report_never_allows(
     facts: list[AttestationReport], rule: AttestationRule, more: AttestationReport, at: int
 ) -> None:
     bad = replace(more, problems=("It is forged.",))
@@ -159,7 +159,7 @@ def test_what_is_wrong_with_one_never_opens(
 
 
 @given(facts=FACTS, rule=RULES)
-def test_nobody_opens_by_being_forgotten(facts: list[AttestationReport], rule: AttestationRule) -> None:
+def test_removing_report_never_allows(facts: list[AttestationReport], rule: AttestationRule) -> None:
     strict = replace(rule, required=PROJECTS)
     for at, one in enumerate(facts):
         alone = [*attestation_problems(NAMES, (), rule, [one])]
@@ -170,9 +170,7 @@ def test_nobody_opens_by_being_forgotten(facts: list[AttestationReport], rule: A
 
 
 @given(facts=FACTS, rule=RULES, name=st.sampled_from(["a", "b", "c"]))
-def test_a_policy_that_names_fewer_opens_no_more(
-    facts: list[AttestationReport], rule: AttestationRule, name: str
-) -> None:
+def test_removing_identity_never_allows(facts: list[AttestationReport], rule: AttestationRule, name: str) -> None:
     named = rule.identities or {}
     fewer = replace(rule, identities={key: who for key, who in named.items() if key != name})
     assert allowed(facts, rule) or not allowed(facts, fewer)
@@ -180,7 +178,7 @@ def test_a_policy_that_names_fewer_opens_no_more(
 
 
 @given(facts=FACTS)
-def test_bad_ones_are_nobodys(facts: list[AttestationReport]) -> None:
+def test_wheels_by_signer_skips_invalid_reports(facts: list[AttestationReport]) -> None:
     told = wheels_by_signer(facts)
     assert {name for names in told.values() for name in names} == {
         one.wheel for one in facts if one.signers and not one.problems
@@ -196,7 +194,7 @@ TABLE: dict[str, Any] = {
 }
 
 
-def test_the_table_is_read() -> None:
+def test_parse_rule_reads_table() -> None:
     assert parse_rule(TABLE) == RULE
     assert parse_rule({**TABLE, "identities": ANY}).identities is None
     assert parse_rule({**TABLE, "trust": PRIVATE}).trust == PRIVATE
@@ -218,6 +216,6 @@ def test_the_table_is_read() -> None:
     {"identities": {"x": {**TABLE["identities"]["release"], "branch": "main"}}},
     {"surprise": 1},
 ])  # fmt: skip
-def test_a_table_that_is_not_understood_is_refused(change: dict[str, Any]) -> None:
+def test_parse_rule_refuses_invalid_table(change: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)):
         parse_rule({**TABLE, **change})

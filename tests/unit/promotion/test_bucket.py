@@ -39,26 +39,26 @@ class TestMemoryBucket(SharedBucketContract):
         return MemoryBucket()
 
 
-def test_the_same_bytes_again_do_not_touch_the_file(bucket: DirBucket) -> None:
+def test_put_same_bytes_keeps_file(bucket: DirBucket) -> None:
     put(bucket, "k", b"one")
     stat = bucket.path("k").stat()
     put(bucket, "k", b"one")
     assert bucket.path("k").stat().st_mtime_ns == stat.st_mtime_ns
 
 
-def test_what_a_crash_left_is_no_object(bucket: DirBucket) -> None:
+def test_list_skips_files_of_crashes(bucket: DirBucket) -> None:
     put(bucket, "s/a", b"")
     (bucket.root / "s" / ".new-left-by-a-crash").write_bytes(b"half")
     assert list(bucket.list("s/")) == ["s/a"]
 
 
-def test_an_object_cannot_lie_below_another_one(bucket: DirBucket) -> None:
+def test_put_below_object_is_refused(bucket: DirBucket) -> None:
     put(bucket, "folder/object", b"")
     with pytest.raises(BucketError):
         put(bucket, "folder/object/below", b"")
 
 
-def test_without_hard_links_it_works_the_same(bucket: DirBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bucket_works_without_hard_links(bucket: DirBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(*args: object) -> None:
         raise OSError(errno.EPERM, "no hard links here")
 
@@ -73,7 +73,7 @@ def test_without_hard_links_it_works_the_same(bucket: DirBucket, monkeypatch: py
 
 
 @pytest.mark.parametrize("broken", ["fsync", "link"])
-def test_a_failing_disk_leaves_nothing(bucket: DirBucket, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+def test_failing_disk_leaves_no_file(bucket: DirBucket, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     def fail(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -85,7 +85,7 @@ def test_a_failing_disk_leaves_nothing(bucket: DirBucket, monkeypatch: pytest.Mo
     assert leftovers(bucket) == []
 
 
-def test_a_lock_that_is_held_is_reported(tmp_path: Path) -> None:
+def test_put_reports_held_lock(tmp_path: Path) -> None:
     first, second = DirBucket(tmp_path), DirBucket(tmp_path, lock_seconds=0.05)
     with first._locked(), pytest.raises(BusyError, match=r"locked .* 0\.05 s"):
         second.put_if_match("page", b"", etag=None)

@@ -12,7 +12,7 @@ from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.s3_bucket import S3Bucket
 
 
-def test_a_folder(tmp_path: Path) -> None:
+def test_open_bucket_opens_folder(tmp_path: Path) -> None:
     bucket = open_bucket(str(tmp_path))
     assert isinstance(bucket, DirBucket)
     assert bucket.root == tmp_path
@@ -24,7 +24,7 @@ def unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("promotion.storage.s3_client.connect", lambda **words: words)
 
 
-def test_a_store() -> None:
+def test_open_bucket_opens_store() -> None:
     bucket = open_bucket("s3://name/some/prefix/?endpoint_url=http://127.0.0.1:1&region=r&single_writer=yes&website=no")
     assert isinstance(bucket, S3Bucket)
     assert (bucket.name, bucket.prefix) == ("name", "some/prefix/")
@@ -47,6 +47,6 @@ def test_a_store() -> None:
         "s3://name/../up",
     ],
 )
-def test_other_words_are_refused(text: str) -> None:
+def test_open_bucket_refuses_other_names(text: str) -> None:
     with pytest.raises((RequestError, BucketError)):
         open_bucket(text)

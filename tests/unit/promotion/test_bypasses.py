@@ -25,7 +25,7 @@ COMPLETE: dict[str, Any] = {
 }
 
 
-def test_a_complete_entry_counts() -> None:
+def test_parse_bypasses_accepts_complete_entry() -> None:
     ((entry,), void) = parse_bypasses([COMPLETE])
     assert void == ()
     assert entry.covers("device", "gfx942")
@@ -34,7 +34,7 @@ def test_a_complete_entry_counts() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMPLETE))
-def test_every_field_is_needed(name: str) -> None:
+def test_parse_bypasses_requires_every_field(name: str) -> None:
     ((), (sentence,)) = parse_bypasses([{key: value for key, value in COMPLETE.items() if key != name}])
     assert sentence.startswith("Bypass 1 of the policy is void: ")
     assert name in sentence
@@ -60,13 +60,13 @@ def test_every_field_is_needed(name: str) -> None:
         ({"scope": "everything"}, "scope is unknown"),
     ],
 )
-def test_what_is_not_understood_does_not_count(change: dict[str, Any], why: str) -> None:
+def test_parse_bypass_refuses_invalid_field(change: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_bypass({**COMPLETE, **change})
 
 
 @pytest.mark.parametrize("body", ["true", 1, [], None, "False"])
-def test_a_bare_word_is_no_bypass(body: object) -> None:
+def test_parse_bypasses_refuses_text(body: object) -> None:
     assert parse_bypasses([body]) == ((), ("Bypass 1 of the policy is void: it is not a table.",))
 
 
@@ -81,11 +81,11 @@ def test_a_bare_word_is_no_bypass(body: object) -> None:
         (datetime(2026, 1, 9, 23, tzinfo=timezone(timedelta(hours=-5))), "expired on 2026-01-10"),
     ],
 )
-def test_its_time(now: datetime, state: str) -> None:
+def test_state_reports_days_outside_of_bypass(now: datetime, state: str) -> None:
     assert parse_bypass(COMPLETE).state(now) == state
 
 
-def test_it_is_for_one_set_or_for_one_version() -> None:
+def test_is_for_matches_set_or_version() -> None:
     wheel_set = sets.wheel_set(index="multi-arch")
     assert parse_bypass(COMPLETE).is_for(wheel_set)
     assert not parse_bypass({**COMPLETE, "version": "0.10.3"}).is_for(wheel_set)
@@ -109,7 +109,7 @@ version = "0.10.2"
 """
 
 
-def test_the_policy_takes_those_of_its_channel_and_index(tmp_path: Path) -> None:
+def test_load_policy_selects_bypasses_of_channel_and_index(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(POLICY_FILE.read_text() + ENTRY + ENTRY.replace('reason = "why not"', ""))
     policy = load_policy("multi-arch", channel="nightly", file=path)
@@ -119,5 +119,5 @@ def test_the_policy_takes_those_of_its_channel_and_index(tmp_path: Path) -> None
     assert load_policy("gfx94X-dcgpu", channel="nightly", file=path).bypasses == ()
 
 
-def test_no_bypass_is_open_in_the_policy_of_this_repository_for_ever() -> None:
+def test_policy_file_has_no_expired_bypass() -> None:
     assert load_policy("multi-arch").void == ()

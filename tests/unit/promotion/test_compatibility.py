@@ -72,7 +72,7 @@ def row(made: Tables, name: str) -> ModuleRow:
     return next(item for item in made.modules if item.module.name == name)
 
 
-def test_the_real_file_is_good_and_names_programs_that_exist() -> None:
+def test_spec_covers_programs_of_corpus() -> None:
     modules, libraries = load_spec()
     assert len({module.name for module in modules}) == len(modules)
     assert {library.soname for library in libraries} >= {"libamdhip64.so", "librccl.so"}
@@ -93,7 +93,7 @@ def test_the_real_file_is_good_and_names_programs_that_exist() -> None:
         ("checks =", "check ="),
     ],
 )
-def test_a_file_that_is_not_understood_is_refused(tmp_path: Path, old: str, new: str) -> None:
+def test_load_spec_refuses_invalid_file(tmp_path: Path, old: str, new: str) -> None:
     file = tmp_path / "compat.toml"
     file.write_text(COMPAT_FILE.read_text().replace(old, new, 1))
     assert tomllib.loads(file.read_text())
@@ -101,7 +101,7 @@ def test_a_file_that_is_not_understood_is_refused(tmp_path: Path, old: str, new:
         load_spec(file)
 
 
-def test_every_test_of_the_smoke_suite_counts_for_a_module() -> None:
+def test_spec_covers_smoke_suite() -> None:
     modules, _ = load_spec()
     folder = COMPAT_FILE.parents[1] / "gates" / "suites" / "smoke"
     tests = [
@@ -115,7 +115,7 @@ def test_every_test_of_the_smoke_suite_counts_for_a_module() -> None:
     assert [pattern for pattern in patterns if not any(re.fullmatch(regex_of(pattern), test) for test in tests)] == []
 
 
-def test_the_strongest_gate_is_heard_for_each_target() -> None:
+def test_module_support_uses_strongest_gate() -> None:
     told = {
         "c942": evidence(check("numpy.a"), check("numpy.b")),
         "d942": evidence(check("test_numpy.py"), gate="device"),
@@ -129,7 +129,7 @@ def test_the_strongest_gate_is_heard_for_each_target() -> None:
     assert module_support(SPARSE, told) == ()
 
 
-def test_a_stronger_gate_that_says_no_is_not_drowned_by_a_weaker_one() -> None:
+def test_module_support_prefers_failure_of_stronger_gate() -> None:
     told = {
         "c": evidence(check("numpy.a")),
         "d": evidence(check("test_numpy.py", "failed"), gate="device", outcome=Outcome.FAILED),
@@ -148,13 +148,13 @@ def test_a_stronger_gate_that_says_no_is_not_drowned_by_a_weaker_one() -> None:
         ([check("numpy.a")], Outcome.ERROR, False),
     ],
 )
-def test_what_works(checks: list[dict[str, str]], outcome: Outcome, works: bool) -> None:
+def test_module_support_requires_passed_checks(checks: list[dict[str, str]], outcome: Outcome, works: bool) -> None:
     (word,) = module_support(NUMPY, {"c": evidence(*checks, outcome=outcome)})
     assert (word.tier is not None) is works
     assert len(word.unsupported) == sum(item["outcome"] != "passed" for item in checks)
 
 
-def test_a_check_that_was_skipped_says_nothing() -> None:
+def test_module_support_ignores_skipped_checks() -> None:
     assert module_support(NUMPY, {"c": evidence(check("numpy.a", "skipped"), check("sparse.x"))}) == ()
 
 
@@ -174,12 +174,12 @@ GOOD, BAD = {"c": evidence(check("numpy.a"))}, {"c": evidence(check("numpy.a", "
         ([(entry(1, "0.10.2", "7.10.0"), GOOD), (entry(2, "0.10.2", "7.9.0"), BAD)], ("0.10.2", "7.10.0")),
     ],
 )
-def test_since_when(history: list[Any], since: tuple[str, str]) -> None:
+def test_make_tables_finds_first_supported_versions(history: list[Any], since: tuple[str, str]) -> None:
     found = row(tables(*history), "jax.numpy")
     assert (found.since_jax, found.since_rocm) == since
 
 
-def test_versions_of_libraries_are_those_of_the_rocm_at_hand() -> None:
+def test_make_tables_lists_library_versions() -> None:
     libraries = {"libhipblas.so.3": "3.1.70200", "libhipblaslt.so.1": "1.2", "libhipblas.so.2": ""}
     source = "https://example.org/rocm.tar.gz, sha256 ab"
     made = tables(libraries=libraries, rocm="7.2.0", rocm_source=source)
@@ -189,7 +189,7 @@ def test_versions_of_libraries_are_those_of_the_rocm_at_hand() -> None:
     assert [item.version for item in tables().libraries] == [""]
 
 
-def test_what_build_dockers_prints_fills_the_table_of_images() -> None:
+def test_sheets_list_images() -> None:
     labels = {
         "com.amdgpu.jax_version": "0.10.2",
         "com.amdgpu.rocm_version": "7.2.0",
@@ -203,7 +203,7 @@ def test_what_build_dockers_prints_fills_the_table_of_images() -> None:
     )  # fmt: skip
 
 
-def test_an_image_leads_to_what_was_tested_in_it() -> None:
+def test_sheets_link_evidence_of_images() -> None:
     def ran(**more: Any) -> EvidenceChecks:
         said = evidence(check("test_numpy.py"), gate="device")
         return replace(said, evidence=replace(said.evidence, details={"checks": [{"name": "run", **more}]}))
@@ -221,7 +221,7 @@ def test_an_image_leads_to_what_was_tested_in_it() -> None:
     )
 
 
-def test_every_row_leads_to_its_evidence_and_is_escaped() -> None:
+def test_sheets_link_evidence_and_escape_text() -> None:
     known = evidence(check("numpy.a"), check("numpy.b", "known", "needs `mfma` | no"))
     made = tables(
         (entry(1, "0.10.2"), {"v2/x/compile/gfx942/1.json": known}), images=[{"name": "i", "digest": "sha256:1"}]

@@ -43,9 +43,7 @@ LOCK = RocmLock(
 )  # fmt: skip
 
 
-def test_what_the_gates_said_ischeck_record_once_with_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_read_evidence_returns_each_check_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bucket = DirBucket(tmp_path / "bucket")
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path))
     wheel_set = read_staged(bucket, staged)

@@ -22,11 +22,11 @@ PATIENCE = 60
 
 
 @given(items=st.lists(st.integers(), max_size=30))
-def test_results_come_in_the_order_of_the_items(items: list[int]) -> None:
+def test_map_concurrently_keeps_order(items: list[int]) -> None:
     assert map_concurrently(lambda item: item * 2, items) == tuple(item * 2 for item in items)
 
 
-def test_so_many_run_together_and_no_more() -> None:
+def test_map_concurrently_limits_calls() -> None:
     together, lock = threading.Barrier(MAX_REQUESTS), threading.Lock()
     running = most = 0
 
@@ -44,7 +44,7 @@ def test_so_many_run_together_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("kind", [ValueError, KilledError, KeyboardInterrupt])
-def test_after_a_failure_none_is_begun(kind: type[BaseException]) -> None:
+def test_map_concurrently_stops_after_failure(kind: type[BaseException]) -> None:
     begun: list[int] = []
     failed = threading.Event()
 
@@ -60,7 +60,7 @@ def test_after_a_failure_none_is_begun(kind: type[BaseException]) -> None:
     assert len(begun) < 100 * MAX_REQUESTS
 
 
-def test_the_first_failure_in_the_order_of_the_items_is_told() -> None:
+def test_map_concurrently_raises_first_failure_in_order() -> None:
     second = threading.Event()
 
     def call(item: int) -> None:
@@ -90,7 +90,7 @@ class MeetingBucket(MemoryBucket):
         return super().copy(source, target, sha256=sha256)
 
 
-def test_a_promotion_copies_several_files_together_and_names_them_afterwards(tmp_path: Path) -> None:
+def test_promote_copies_concurrently_before_ledger(tmp_path: Path) -> None:
     bucket = MeetingBucket()
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)), python_versions=("3.12",))
     bucket.order.clear()
@@ -104,7 +104,7 @@ def test_a_promotion_copies_several_files_together_and_names_them_afterwards(tmp
     assert bucket.order[-1].endswith("status.json")
 
 
-def test_a_dry_run_tells_each_write_once(tmp_path: Path) -> None:
+def test_dry_run_reports_each_write_once(tmp_path: Path) -> None:
     from promotion.storage.dry_run import DryRunBucket
 
     bucket: Any = DirBucket(tmp_path / "bucket")

@@ -36,7 +36,7 @@ def broken_stream() -> bytearray:
     return data
 
 
-def test_it_is_read() -> None:
+def test_core_metadata_reads_metadata() -> None:
     assert core_metadata(io.BytesIO(wheel(NAME, "p/__init__.py")), "p.whl") == TEXT
 
 
@@ -45,6 +45,6 @@ def test_it_is_read() -> None:
     [wheel("p/x"), wheel(NAME, "q-1.dist-info/METADATA"), wheel(NAME)[:-30], encrypted(), broken_stream()],
     ids=["none", "two", "cut off", "encrypted", "damaged"],
 )
-def test_what_cannot_be_read_is_named(data: bytearray) -> None:
+def test_core_metadata_names_damaged_wheel(data: bytearray) -> None:
     with pytest.raises(ArchiveError, match=r"^p\.whl "):
         core_metadata(io.BytesIO(data), "p.whl")

@@ -34,7 +34,7 @@ def files(bucket: DirBucket) -> dict[str, bytes]:
     return {key: bucket.get(key) for key in bucket.list("s/")}
 
 
-def test_every_write_is_told_and_none_is_done(under: DirBucket) -> None:
+def test_dry_run_reports_writes_without_writing(under: DirBucket) -> None:
     told: list[str] = []
     bucket, before = DryRunBucket(under, told.append), files(under)
     page = bucket.head("s/page")

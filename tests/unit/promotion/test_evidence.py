@@ -44,7 +44,7 @@ EVIDENCE = Evidence(
 )
 
 
-def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_load_evidence_restores_dumped_evidence(tmp_path: Path) -> None:
     bucket = DirBucket(tmp_path)
     key = record(bucket, STAGED, EVIDENCE)
     assert record(bucket, STAGED, EVIDENCE) == key
@@ -56,7 +56,7 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
     }
 
 
-def test_evidence_of_another_set_is_refused(tmp_path: Path) -> None:
+def test_record_refuses_evidence_of_another_set(tmp_path: Path) -> None:
     with pytest.raises(BucketError, match="coverage is for set 0000"):
         record(DirBucket(tmp_path), STAGED, replace(EVIDENCE, set_digest="0" * 64))
     assert list(tmp_path.iterdir()) == []
@@ -78,7 +78,7 @@ def test_evidence_of_another_set_is_refused(tmp_path: Path) -> None:
         lambda b: b.update(findings=7),
     ],
 )
-def test_what_is_not_understood_is_refused(change: object) -> None:
+def test_load_evidence_refuses_invalid_field(change: object) -> None:
     body = json.loads(dump_evidence(EVIDENCE))
     assert callable(change)
     change(body)
@@ -87,19 +87,19 @@ def test_what_is_not_understood_is_refused(change: object) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff", b"null"])
-def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+def test_load_evidence_refuses_other_json(data: bytes) -> None:
     with pytest.raises(BucketError, match="some/key"):
         load_evidence(data, "some/key")
 
 
-def test_the_last_word_counts() -> None:
+def test_latest_selects_last_evidence() -> None:
     passed = replace(EVIDENCE, outcome=Outcome.PASSED, ended="2026-01-02T03:04:07Z")
     assert latest([passed, EVIDENCE])["coverage", EVIDENCE.target] == passed
     assert latest([EVIDENCE, replace(passed, ended=EVIDENCE.ended)])["coverage", EVIDENCE.target] == EVIDENCE
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_no_part_takes_back_what_another_said(part: str) -> None:
+def test_latest_keeps_worst_part(part: str) -> None:
     def said(word: str, second: int, outcome: Outcome) -> Evidence:
         ended = f"2026-01-02T03:04:{second:02}Z"
         return replace(EVIDENCE, settings={part: word}, outcome=outcome, ended=ended)
@@ -132,7 +132,7 @@ class Ordered(DirBucket):
         return super().put_if_absent(key, data, sha256=sha256)
 
 
-def test_signed_evidence_names_its_key_and_the_signature_comes_first(tmp_path: Path, signer: Signer) -> None:
+def test_record_stores_signature_before_evidence(tmp_path: Path, signer: Signer) -> None:
     bucket = Ordered(tmp_path / "bucket")
     key = record(bucket, STAGED, EVIDENCE, signer=signer)
     assert bucket.order == [f"{key}.sig", key]
@@ -140,7 +140,7 @@ def test_signed_evidence_names_its_key_and_the_signature_comes_first(tmp_path: P
     assert read_all(bucket, STAGED) == {key: EvidenceFile(evidence=EVIDENCE, key=signer.key)}
 
 
-def test_a_signature_of_other_evidence_is_a_flaw(tmp_path: Path, signer: Signer) -> None:
+def test_read_all_reports_signature_of_other_evidence(tmp_path: Path, signer: Signer) -> None:
     bucket = DirBucket(tmp_path / "bucket")
     one = record(bucket, STAGED, EVIDENCE, signer=signer)
     two = record(bucket, STAGED, replace(EVIDENCE, outcome=Outcome.PASSED), signer=signer)
@@ -152,7 +152,7 @@ def test_a_signature_of_other_evidence_is_a_flaw(tmp_path: Path, signer: Signer)
     assert (said[two].key, said[two].flaw) == ("", f"{two}.sig is not the signature of {two}.")
 
 
-def test_a_signature_that_cannot_be_read_is_a_flaw(tmp_path: Path, signer: Signer) -> None:
+def test_read_all_reports_damaged_signature(tmp_path: Path, signer: Signer) -> None:
     bucket = DirBucket(tmp_path / "bucket")
     key = record(bucket, STAGED, EVIDENCE, signer=signer)
     path = bucket.root / f"{key}.sig"
@@ -163,7 +163,7 @@ def test_a_signature_that_cannot_be_read_is_a_flaw(tmp_path: Path, signer: Signe
     assert "is not a signature" in said.flaw
 
 
-def test_a_log_is_kept_once_beside_the_evidence_and_is_none(tmp_path: Path) -> None:
+def test_record_log_stores_log_once(tmp_path: Path) -> None:
     bucket = DirBucket(tmp_path)
     logs = record_log(bucket, STAGED, "load", "a line\n")
     assert record_log(bucket, STAGED, "load", "a line\n") == logs
@@ -177,6 +177,6 @@ def test_a_log_is_kept_once_beside_the_evidence_and_is_none(tmp_path: Path) -> N
     "text",
     ["", "yesterday", "2026-1-2T03:04:05Z", "2026-01-02T03:04:05+00:00", "2026-01-02T03:04:05", "2026-13-02T03:04:05Z"],
 )
-def test_only_one_way_to_write_a_time_is_one(text: str) -> None:
+def test_time_of_accepts_one_format(text: str) -> None:
     assert time_of(text) is None
     assert time_of("2026-01-02T03:04:05Z") is not None

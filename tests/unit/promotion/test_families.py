@@ -60,7 +60,7 @@ def toml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def test_the_real_file_is_good_and_spells_what_it_says() -> None:
+def test_families_file_is_valid() -> None:
     real = load_families()
     assert real.of("gfx94X-dcgpu").targets == ("gfx942",)
     assert {"gfx94X-dcgpu", "gfx950-dcgpu"} <= real.families.keys()
@@ -72,7 +72,7 @@ def test_the_real_file_is_good_and_spells_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("name", ["gfx94x-dcgpu", "gfx94X", "gfx942:xnack+", "94X-dcgpu", "gfx94X-dcgpu "])
-def test_names_match_exactly(name: str) -> None:
+def test_families_match_names_exactly(name: str) -> None:
     with pytest.raises(RequestError, match="Unknown family"):
         load_families().of(name)
 
@@ -101,7 +101,7 @@ def test_names_match_exactly(name: str) -> None:
         (family("gfx1151") + BYPASS + 'targets = ["gfx942"]\n', "has targets, which the family determines"),
     ],
 )
-def test_what_is_not_understood_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_load_families_refuses_invalid_file(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(RequestError, match=re.escape(problem)):
         families(tmp_path, text)
 
@@ -111,12 +111,12 @@ def test_what_is_not_understood_is_refused(tmp_path: Path, text: str, problem: s
     [('"small"', '"tiny"'), ("shards = 1", "shards = 0"), ("false", '"no"'), ("minutes = 60", "minutes = 1e9"),
      ("when.weekly", "when.monthly")],
 )  # fmt: skip
-def test_occasions_are_complete(tmp_path: Path, old: str, new: str) -> None:
+def test_load_families_requires_complete_triggers(tmp_path: Path, old: str, new: str) -> None:
     with pytest.raises(RequestError, match="is invalid"):
         families(tmp_path, family("gfx942"), occasions=OCCASIONS.replace(old, new, 1))
 
 
-def test_a_bypass_of_a_family_is_one_of_the_policy(tmp_path: Path) -> None:
+def test_family_bypass_becomes_policy_bypass(tmp_path: Path) -> None:
     (bypass,) = families(tmp_path, family("gfx1151") + BYPASS).bypasses
     assert bypass.index == "gfx1151"
     assert bypass.covers("device", "gfx1151")
@@ -124,7 +124,7 @@ def test_a_bypass_of_a_family_is_one_of_the_policy(tmp_path: Path) -> None:
     assert not bypass.covers("inspection", "gfx1151")
 
 
-def test_the_policy_knows_the_bypasses_of_families(tmp_path: Path) -> None:
+def test_load_policy_includes_family_bypasses(tmp_path: Path) -> None:
     families(tmp_path, family("gfx1151") + BYPASS)
     file = tmp_path / "families.toml"
     (bypass,) = load_policy("gfx1151", channel="nightly", families=file).bypasses
@@ -148,7 +148,7 @@ THREE = family("gfx942") + family("gfx950", when="postsubmit") + family("gfx1151
         ("weekly", {"gfx942", "gfx950"}, ("gfx1151",)),
     ],
 )
-def test_each_occasion_does_what_more_frequent_ones_do(
+def test_trigger_includes_earlier_triggers(
     tmp_path: Path, when: str, tested: set[str], without: tuple[str, ...]
 ) -> None:
     matrix = job_matrix(families(tmp_path, THREE), when=Trigger(when), wheel_set="SET", pythons=["3.12"], jax_tests="J")
@@ -156,7 +156,7 @@ def test_each_occasion_does_what_more_frequent_ones_do(
     assert matrix.without_runner == without
 
 
-def test_a_job_says_what_it_is_and_how_it_is_run(tmp_path: Path) -> None:
+def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
     two = families(tmp_path, family("gfx942", multi=EIGHT, minutes=77) + family("gfx1151", sanity_only=True))
     jobs = job_matrix(two, when=Trigger.WEEKLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c").jobs
     assert len({job.name for job in jobs}) == len(jobs) == 2 * (1 + 1)
@@ -177,13 +177,13 @@ def test_a_job_says_what_it_is_and_how_it_is_run(tmp_path: Path) -> None:
     assert "--jax-tests" not in smoke.argv
 
 
-def test_without_a_suite_of_jax_the_smoke_suite_runs(tmp_path: Path) -> None:
+def test_job_matrix_without_jax_tests_runs_smoke(tmp_path: Path) -> None:
     jobs = job_matrix(families(tmp_path, THREE), when=Trigger.NIGHTLY, wheel_set="SET", pythons=["3.12"]).jobs
     assert {job.suite for job in jobs} == {"smoke"}
     assert all(job.shard == "1/1" for job in jobs)
 
 
-def test_families_can_be_named_whatever_the_occasion(tmp_path: Path) -> None:
+def test_job_matrix_accepts_families_of_other_triggers(tmp_path: Path) -> None:
     three = families(tmp_path, THREE)
     matrix = job_matrix(three, when=Trigger.PRESUBMIT, wheel_set="SET", pythons=["3.12"], names=["gfx950", "gfx950"])
     assert [job.family for job in matrix.jobs] == ["gfx950"]
@@ -192,18 +192,18 @@ def test_families_can_be_named_whatever_the_occasion(tmp_path: Path) -> None:
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 9), min_size=1, max_size=4), st.text())
-def test_a_draw_is_the_same_for_the_same_words(runners: dict[str, int], words: str) -> None:
+def test_draw_is_deterministic(runners: dict[str, int], words: str) -> None:
     label = draw(runners, words)
     assert label in runners
     assert draw(dict(reversed(runners.items())), words) == label
 
 
-def test_weights_count() -> None:
+def test_draw_respects_weights() -> None:
     drawn = [draw({"often": 9, "seldom": 1}, str(number)) for number in range(2000)]
     assert 0.86 < drawn.count("often") / 2000 < 0.94
 
 
-def test_every_option_of_a_job_is_one_of_the_gate(tmp_path: Path) -> None:
+def test_job_options_exist_in_gate(tmp_path: Path) -> None:
     two = families(tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True))
     known, joining = ({word for option in command.params for word in option.opts} for command in (device, merge))
     for when in Trigger:
@@ -214,7 +214,7 @@ def test_every_option_of_a_job_is_one_of_the_gate(tmp_path: Path) -> None:
             assert {word for word in one.argv if word.startswith("--")} <= joining
 
 
-def test_what_several_runners_share_is_joined(tmp_path: Path) -> None:
+def test_job_matrix_merges_shards(tmp_path: Path) -> None:
     two = families(tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True))
     nightly = job_matrix(two, when=Trigger.NIGHTLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c")
     assert [(one.family, one.python) for one in nightly.merges] == [("gfx942", "3.11"), ("gfx942", "3.12")]
@@ -230,7 +230,7 @@ def test_what_several_runners_share_is_joined(tmp_path: Path) -> None:
         assert job_matrix(two, when=when, wheel_set="I/D", pythons=["3.12"], jax_tests="URL@c").merges == ()
 
 
-def test_the_policy_asks_of_sanity_only_families_what_their_suite_can_give() -> None:
+def test_policy_accepts_smoke_of_sanity_only_families() -> None:
     for one in load_families().families.values():
         index = family_of(map(GfxTarget.parse, one.targets))
         for channel in ("nightly", "release"):

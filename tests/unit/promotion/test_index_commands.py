@@ -32,7 +32,7 @@ def run(bucket: DirBucket, *words: str) -> int:
     return cli.run([*words, "--bucket", str(bucket.root)])
 
 
-def test_there_and_back(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollback_and_undo_restore_index(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
     assert POLICY.channel == "local"
     before = offered(bucket)
     assert run(bucket, "rollback", "multi-arch", "--reason", "wrong numbers") == 0
@@ -50,7 +50,9 @@ def test_there_and_back(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(("kind", "back"), [("yank", "unyank"), ("quarantine", "unquarantine"), ("pin", "unpin")])
-def test_marks(bucket: DirBucket, kind: str, back: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mark_commands_change_index(
+    bucket: DirBucket, kind: str, back: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = offered(bucket)
     assert run(bucket, kind, "multi-arch/2", "--reason", "because") == 0
     assert (offered(bucket) == before) == (kind == "pin")
@@ -62,7 +64,7 @@ def test_marks(bucket: DirBucket, kind: str, back: str, capsys: pytest.CaptureFi
     assert run(bucket, "verify", "multi-arch") == 0
 
 
-def test_a_dry_run_lists_the_writes_and_does_none(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_lists_writes_without_writing(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
     before = objects(bucket)
     assert run(bucket, "rollback", "multi-arch", "--reason", "to see", "--dry-run") == 0
     said = capsys.readouterr().err
@@ -72,7 +74,7 @@ def test_a_dry_run_lists_the_writes_and_does_none(bucket: DirBucket, capsys: pyt
     assert objects(bucket) == before
 
 
-def test_retention_is_told_first_and_done_when_asked(
+def test_retention_prints_plan_and_applies_it(
     bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("retention", "multi-arch", "--days", "1", "--keep-newest", "1")
@@ -90,7 +92,7 @@ def test_retention_is_told_first_and_done_when_asked(
     assert run(bucket, "verify", "multi-arch") == 0
 
 
-def test_the_receipt_of_a_promotion(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_promote_json_has_receipt(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
     digest = json.loads(bucket.get(RELEASED.status))["last_set"]
     assert run(bucket, "promote", f"multi-arch/{digest}", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {
@@ -104,20 +106,20 @@ def test_the_receipt_of_a_promotion(bucket: DirBucket, capsys: pytest.CaptureFix
     }
 
 
-def test_what_a_rollback_leaves_out_is_told(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollback_prints_withheld_sets(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(bucket, "quarantine", "multi-arch/2", "--reason", "leaks") == 0
     assert run(bucket, "rollback", "multi-arch", "--to", "2", "--reason", "back") == 0
     said = capsys.readouterr().err
     assert "not brought back, since in quarantine, retired or removed: the sets of entries 2\nnothing to do\n" in said
 
 
-def test_an_index_that_is_not_there(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_refuse_unknown_index(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("verify", "history"):
         assert run(bucket, command, "gfx94X-dcgpu") == RequestError.exit_code
         assert "The bucket has no index gfx94X-dcgpu." in capsys.readouterr().err
 
 
-def test_what_is_wrong_is_told(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_prints_problems(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
     bucket.path(RELEASED.overview).write_bytes(b"defaced")
     assert run(bucket, "verify", "multi-arch") == BucketError.exit_code
     assert "multi-arch/index.html has sha256" in capsys.readouterr().err
@@ -140,7 +142,7 @@ def answer(bucket: DirBucket, capsys: pytest.CaptureFixture[str], *words: str) -
     return json.loads(capsys.readouterr().out)
 
 
-def test_changes_are_told_as_json(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_operations_print_json(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
     (yanked,) = answer(bucket, capsys, "yank", "multi-arch/2", "--reason", "slow")
     assert (yanked["index"], yanked["ledger_entry"], yanked["withheld"]) == ("multi-arch", 3, [])
     assert yanked["pages"]
@@ -154,14 +156,14 @@ def test_changes_are_told_as_json(bucket: DirBucket, capsys: pytest.CaptureFixtu
     assert answer(bucket, capsys, "verify", "multi-arch") == {"index": "multi-arch", "problems": []}
 
 
-def test_what_verify_finds_is_told_as_json(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_prints_json(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
     (bucket.root / RELEASED.root / "stranger").write_bytes(b"x")
     assert run(bucket, "verify", "multi-arch", "--json") != 0
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
     assert problem.startswith("v2/multi-arch/stranger does not belong to a set of this index")
 
 
-def test_what_was_staged_is_told_as_json(bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stage_prints_json(bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wheels = make_wheels(tmp_path / "more", pythons=("3.12",))
     made = make_set(wheels, python_versions=("3.12",))
     folder = write_set(tmp_path / "set", wheels, made)
@@ -174,7 +176,7 @@ def test_what_was_staged_is_told_as_json(bucket: DirBucket, tmp_path: Path, caps
     }
 
 
-def test_an_index_that_is_not_there_is_not_published(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_publish_refuses_unknown_index(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
     before = objects(bucket)
     for more in ((), ("--everything",), ("--dry-run",)):
         assert run(bucket, "index", "publish", "multi-arhc", *more) == RequestError.exit_code

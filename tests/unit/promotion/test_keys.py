@@ -13,7 +13,7 @@ DIGEST = "ab" * 32
 WHEEL = "jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"
 
 
-def test_every_key_is_valid_and_different() -> None:
+def test_keys_are_valid_and_unique() -> None:
     staged, released = StagedSet(index="gfx94X-dcgpu", digest=DIGEST), ReleasedIndex(index="gfx94X-dcgpu")
     keys = [
         staged.file(WHEEL),
@@ -34,7 +34,7 @@ def test_every_key_is_valid_and_different() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_the_layout_is_the_documented_one() -> None:
+def test_keys_match_documented_layout() -> None:
     staged, released = StagedSet(index="multi-arch", digest=DIGEST), ReleasedIndex(index="multi-arch")
     assert staged.root == f"v2-staging/multi-arch/{DIGEST}/"
     assert released.wheel("jaxlib", "jaxlib-1-py3-none-any.whl") == (
@@ -53,7 +53,7 @@ def test_ledger_keys_sort_by_number() -> None:
 
 
 @pytest.mark.parametrize("index", ["", "../x", "a/b", ".a", "a b"])
-def test_strange_index_names_are_refused(index: str) -> None:
+def test_keys_refuse_invalid_index_names(index: str) -> None:
     with pytest.raises(BucketError, match="name of an index"):
         ReleasedIndex(index=index)
     with pytest.raises(BucketError, match="name of an index"):
@@ -61,6 +61,6 @@ def test_strange_index_names_are_refused(index: str) -> None:
 
 
 @pytest.mark.parametrize("digest", ["", "ab", "AB" * 32, "zz" * 32, DIGEST + "0"])
-def test_strange_digests_are_refused(digest: str) -> None:
+def test_keys_refuse_invalid_digests(digest: str) -> None:
     with pytest.raises(BucketError, match="digest of a set"):
         StagedSet(index="multi-arch", digest=digest)

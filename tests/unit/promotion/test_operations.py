@@ -95,7 +95,7 @@ def index(tmp_path: Path) -> Index:
 # Rollback
 
 
-def test_rollback_restores_what_an_entry_led_to_and_can_be_undone(index: Index) -> None:
+def test_rollback_restores_state_and_can_be_undone(index: Index) -> None:
     done = index.rollback()
     assert (done.vanished, done.appeared) == ((3,), ())
     assert index.seen() == index.names(0, 1)
@@ -112,7 +112,7 @@ def test_rollback_restores_what_an_entry_led_to_and_can_be_undone(index: Index) 
     assert index.sound()
 
 
-def test_what_was_rolled_back_can_be_promoted_again(index: Index) -> None:
+def test_promote_after_rollback_restores_set(index: Index) -> None:
     index.rollback(to=2)
     index.promote(4)
     assert index.seen() == index.names(0, 1, 2)
@@ -120,14 +120,14 @@ def test_what_was_rolled_back_can_be_promoted_again(index: Index) -> None:
     assert index.sound()
 
 
-def test_a_rollback_to_where_one_is_changes_nothing(index: Index) -> None:
+def test_rollback_to_current_state_changes_nothing(index: Index) -> None:
     done = index.rollback(to=3)
     assert (done.entry, done.pages) == (None, ())
     assert len(read_ledger(index.bucket, RELEASED).entries) == 3
 
 
 @pytest.mark.parametrize("to", [-1, 4])
-def test_there_is_no_such_entry(index: Index, to: int) -> None:
+def test_rollback_refuses_unknown_entry(index: Index, to: int) -> None:
     with pytest.raises(RequestError, match="the last one is 3"):
         index.rollback(to=to)
     with pytest.raises(RequestError, match="no earlier state"):
@@ -137,7 +137,7 @@ def test_there_is_no_such_entry(index: Index, to: int) -> None:
 # Marks
 
 
-def test_a_yanked_set_stays_for_those_who_pin_it(index: Index) -> None:
+def test_yank_marks_files(index: Index) -> None:
     index.mark(EntryKind.YANK, index.digests[2][:8])
     shown = offered(index.bucket)
     yanked = {name for name, file in shown.items() if file.get("yanked") == WHY}
@@ -151,7 +151,7 @@ def test_a_yanked_set_stays_for_those_who_pin_it(index: Index) -> None:
     assert index.sound()
 
 
-def test_quarantine_outlasts_a_rollback(index: Index) -> None:
+def test_quarantine_survives_rollback(index: Index) -> None:
     assert index.mark(EntryKind.QUARANTINE, "2").vanished == (2,)
     assert index.seen() == index.names(0, 2)
     index.rollback(to=1)
@@ -162,7 +162,7 @@ def test_quarantine_outlasts_a_rollback(index: Index) -> None:
     assert index.sound()
 
 
-def test_an_index_takes_sets_of_its_own_channel_only(index: Index) -> None:
+def test_promote_refuses_other_channel(index: Index) -> None:
     other = replace(POLICY, channel="nightly")
     wheels = make_wheels(index.folder / "w", version="0.10.2+rocm7.5.0", pythons=("3.12",))
     staged = staged_in(index.bucket, index.folder / "sets", wheels, python_versions=("3.12",))
@@ -174,7 +174,7 @@ def test_an_index_takes_sets_of_its_own_channel_only(index: Index) -> None:
     assert promote(index.bucket, staged, other).new
 
 
-def test_a_set_in_quarantine_is_not_promoted_again(index: Index) -> None:
+def test_promote_refuses_quarantined_set(index: Index) -> None:
     index.mark(EntryKind.QUARANTINE, "3")
     for _ in range(2):
         with pytest.raises(PromotionBlockedError, match=f"ledger entry 3, .* is quarantined: {WHY}"):
@@ -185,7 +185,7 @@ def test_a_set_in_quarantine_is_not_promoted_again(index: Index) -> None:
     assert index.seen() == index.names(0, 1, 2)
 
 
-def test_quarantine_that_comes_during_a_promotion_counts(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_promote_refuses_concurrently_quarantined_set(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.rollback(to=2)
     copy = DirBucket.copy
 
@@ -199,7 +199,7 @@ def test_quarantine_that_comes_during_a_promotion_counts(index: Index, monkeypat
     assert index.seen() == index.names(0, 1)
 
 
-def test_a_yanked_set_that_was_taken_back_is_not_promoted_as_if_nothing_were(index: Index) -> None:
+def test_promote_refuses_yanked_hidden_set(index: Index) -> None:
     index.mark(EntryKind.YANK, "3")
     index.promote(4)
     index.rollback(to=2)
@@ -207,14 +207,14 @@ def test_a_yanked_set_that_was_taken_back_is_not_promoted_as_if_nothing_were(ind
         index.promote(4)
 
 
-def test_a_rollback_says_what_does_not_come_back(index: Index) -> None:
+def test_rollback_reports_withheld_sets(index: Index) -> None:
     index.mark(EntryKind.QUARANTINE, "2")
     done = index.rollback(to=3)
     assert (done.entry, done.withheld) == (None, (2,))
     assert index.rollback(to=1).withheld == ()
 
 
-def test_what_makes_no_sense_is_refused(index: Index) -> None:
+def test_mark_refuses_impossible_changes(index: Index) -> None:
     for kind in (EntryKind.YANK, EntryKind.QUARANTINE, EntryKind.PIN):
         with pytest.raises(RequestError, match="requires a reason"):
             index.mark(kind, "1", reason=" ")
@@ -224,7 +224,7 @@ def test_what_makes_no_sense_is_refused(index: Index) -> None:
     assert len(read_ledger(index.bucket, RELEASED).entries) == 3
 
 
-def test_what_holds_already_is_no_change(index: Index) -> None:
+def test_mark_twice_changes_nothing(index: Index) -> None:
     for kind in (EntryKind.UNYANK, EntryKind.FREE, EntryKind.UNPIN):
         assert index.mark(kind, "1", reason="").entry is None
     index.rollback()
@@ -241,7 +241,7 @@ def test_history_is_newest_first(index: Index) -> None:
 # Retention
 
 
-def test_old_sets_leave_the_pages_and_later_the_bucket(index: Index) -> None:
+def test_retention_retires_then_sweeps(index: Index) -> None:
     rule = RetentionRule(days=1.5, grace_days=7)
     before = plan(index.bucket, RELEASED, rule, now=lambda: index.day(3))
     assert (before.retire, before.sweep) == ((1, 2), ())
@@ -260,7 +260,7 @@ def test_old_sets_leave_the_pages_and_later_the_bucket(index: Index) -> None:
     assert index.sound()
 
 
-def test_a_name_that_was_swept_never_comes_again(index: Index) -> None:
+def test_promote_refuses_swept_name(index: Index) -> None:
     rule = RetentionRule(days=0.5, grace_days=0.5)
     for day in (3, 5):
         apply(index.bucket, RELEASED, rule, actor=ME, now=lambda day=day: index.day(day))  # type: ignore[misc]
@@ -269,7 +269,7 @@ def test_a_name_that_was_swept_never_comes_again(index: Index) -> None:
     assert index.sound()
 
 
-def test_what_is_pinned_new_or_in_a_lock_stays(index: Index) -> None:
+def test_retention_keeps_pinned_new_and_locked_sets(index: Index) -> None:
     index.mark(EntryKind.PIN, "1")
     rule = RetentionRule(days=0.5, keep=frozenset({index.digests[1]}))
     found = plan(index.bucket, RELEASED, rule, now=lambda: index.day(9))
@@ -282,7 +282,7 @@ def test_what_is_pinned_new_or_in_a_lock_stays(index: Index) -> None:
     assert by_wheel.kept[2] == f"{wheel.filename} is named in a lock file"
 
 
-def test_a_retired_set_may_come_back_before_it_is_swept(index: Index) -> None:
+def test_promote_restores_retired_set(index: Index) -> None:
     rule = RetentionRule(days=0.5, grace_days=5)
     apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: index.day(3))
     index.promote(2)
@@ -307,7 +307,7 @@ def damaged(index: Index, key: str, data: bytes | None) -> list[str]:
     return list(verify(index.bucket, RELEASED))
 
 
-def test_bit_rot_and_foreign_writes_are_told(index: Index) -> None:
+def test_verify_reports_damage_and_foreign_files(index: Index) -> None:
     (wheel,) = (w.wheel for w in index.wheels[0] if w.wheel.name == "jax-rocm7-pjrt")
     key = RELEASED.wheel(wheel.name, wheel.filename)
     for what, data, said in (
@@ -322,9 +322,7 @@ def test_bit_rot_and_foreign_writes_are_told(index: Index) -> None:
         assert any(said in line for line in damaged(index, what, data)), said
 
 
-def test_bytes_that_the_store_still_vouches_for_are_found_by_reading(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_read_reports_silent_damage(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(verify(index.bucket, RELEASED, read=True)) == []
     (wheel,) = (w.wheel for w in index.wheels[0] if w.wheel.name == "jax-rocm7-pjrt")
     key = RELEASED.wheel(wheel.name, wheel.filename)
@@ -339,14 +337,14 @@ def test_bytes_that_the_store_still_vouches_for_are_found_by_reading(
     assert said.startswith(key)
 
 
-def test_a_ledger_that_was_rewritten_is_told(index: Index) -> None:
+def test_verify_reports_rewritten_ledger(index: Index) -> None:
     last = read_ledger(index.bucket, RELEASED).entries[-1]
     forged = replace(last, state=replace(last.state, offered=(3,)))
     assert any("has another state" in line for line in damaged(index, RELEASED.ledger_entry(3), forged.dump()))
     assert damaged(index, RELEASED.ledger_entry(2), None)[0].startswith("The ledger of multi-arch has a gap")
 
 
-def test_a_ledger_that_was_lost_is_told(index: Index) -> None:
+def test_verify_reports_lost_ledger(index: Index) -> None:
     for number in (1, 2, 3):
         index.bucket.path(RELEASED.ledger_entry(number)).unlink()
     (said,) = verify(index.bucket, RELEASED)
@@ -357,7 +355,7 @@ def test_a_ledger_that_was_lost_is_told(index: Index) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_nothing_is_written_after_a_hole(index: Index, number: int) -> None:
+def test_append_refuses_ledger_with_gap(index: Index, number: int) -> None:
     index.bucket.path(RELEASED.ledger_entry(number)).unlink()
     before = objects(index.bucket)
     with pytest.raises(BucketError, match=f"gap or a foreign file: .*{number}.json"):
@@ -432,7 +430,7 @@ def unsure(shelf: WheelFiles) -> PageState:
 
 
 @given(before=STATES, between=STATES, now=STATES, data=st.data())
-def test_steps_lead_to_what_the_ledger_says_and_never_offer_what_cannot_be_installed(
+def test_page_updates_reach_state_without_unmet_pins(
     before: IndexState, between: IndexState, now: IndexState, data: st.DataObject
 ) -> None:
     shown = shelves(before)
@@ -454,7 +452,7 @@ def test_steps_lead_to_what_the_ledger_says_and_never_offer_what_cannot_be_insta
 
 
 @given(numbers=st.lists(st.integers(1, COUNT), max_size=8))
-def test_wheels_of_sets_are_added_in_any_order_and_any_number_of_times(numbers: list[int]) -> None:
+def test_with_sets_is_idempotent_and_commutative(numbers: list[int]) -> None:
     shelf: WheelFiles = {}
     for number in numbers:
         shelf = with_sets(RELEASED, shelf, "jaxlib", [number], ENTRIES.__getitem__)
@@ -463,7 +461,7 @@ def test_wheels_of_sets_are_added_in_any_order_and_any_number_of_times(numbers: 
 
 
 @given(visible=st.sets(st.integers(1, COUNT), min_size=1))
-def test_a_shared_wheel_shows_the_best_tier_of_each_target(visible: set[int]) -> None:
+def test_files_of_sets_show_best_tier(visible: set[int]) -> None:
     for offer in files_of_sets(RELEASED, "jaxlib", visible, ENTRIES.__getitem__).values():
         said = [TIERS[number] for number in offer.sets]
         order = ("none", "structure", "compiled", "device")
@@ -475,7 +473,7 @@ def test_a_shared_wheel_shows_the_best_tier_of_each_target(visible: set[int]) ->
         assert offer.tier == weakest(offer.tiers)
 
 
-def test_a_set_that_goes_takes_its_tiers_along() -> None:
+def test_without_sets_recomputes_tiers() -> None:
     three = files_of_sets(RELEASED, "jaxlib", {3, 4, 5}, ENTRIES.__getitem__)
     (offer,) = three.values()
     assert offer.tiers == {"gfx1100": "compiled", "gfx942": "device", "gfx950": "device"}
@@ -501,7 +499,7 @@ CHANGES: dict[EntryKind, Callable[[IndexState, int], Change]] = {
 
 
 @given(data=st.data())
-def test_a_state_stays_sane_whatever_happens(data: st.DataObject) -> None:
+def test_apply_change_keeps_state_consistent(data: st.DataObject) -> None:
     state, states = EMPTY_STATE, [EMPTY_STATE]
     for number in range(1, 15):
         kind = data.draw(st.sampled_from(EntryKind))
@@ -523,7 +521,7 @@ def test_a_state_stays_sane_whatever_happens(data: st.DataObject) -> None:
         assert len({*state.held}) == len(state.held)
 
 
-def test_publishing_after_everything_changes_nothing(index: Index) -> None:
+def test_publish_after_operations_changes_nothing(index: Index) -> None:
     index.mark(EntryKind.YANK, "1")
     index.rollback(to=2)
     index.mark(EntryKind.QUARANTINE, "2")

@@ -113,14 +113,14 @@ offers = st.builds(
 
 
 @given(st.lists(offers, max_size=4))
-def test_html_and_json_say_the_same(group: list[IndexedWheel]) -> None:
+def test_html_and_json_have_same_content(group: list[IndexedWheel]) -> None:
     page = Anchors(project_html("some-project", group))
     files = project_json("some-project", group)["files"]
     assert [as_json_file(anchor) for anchor in page.anchors] == files
     assert page.meta["pypi:repository-version"] == "1.1"
 
 
-def test_a_page_holds_what_the_standards_ask_for() -> None:
+def test_project_pages_follow_standards() -> None:
     body = project_json("jax-rocm7-plugin", [OFFER])
     assert body["meta"] == {"api-version": "1.1"}
     assert body["name"] == "jax-rocm7-plugin"
@@ -135,7 +135,7 @@ def test_a_page_holds_what_the_standards_ask_for() -> None:
     assert file["_tiers"] == {"gfx942": "compiled", "gfx1010": "structure"}
 
 
-def test_in_staging_no_tier_and_no_time_is_shown() -> None:
+def test_staging_pages_have_no_tier_and_time() -> None:
     staged = replace(OFFER, tier="", tiers={}, uploaded="")
     assert "tier" not in project_html("p", [staged])
     assert not {"_tier", "_tiers", "upload-time"} & set(project_json("p", [staged])["files"][0])
@@ -149,7 +149,7 @@ def test_links_are_relative_and_quoted() -> None:
     assert unquote(href).endswith(OFFER.wheel.filename)
 
 
-def test_pages_come_dependencies_first_and_the_list_last() -> None:
+def test_pages_are_ordered_by_dependencies() -> None:
     pjrt = of(project="jax-rocm7-pjrt", requires_dist=("jaxlib",))
     jaxlib = of(project="jaxlib", requires_dist=("scipy>=1.11",))
     keys = [page.key for page in pages("s/", [OFFER, pjrt, jaxlib])]
@@ -163,7 +163,7 @@ def test_pages_come_dependencies_first_and_the_list_last() -> None:
     assert root["projects"] == [{"name": name} for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib")]
 
 
-def test_only_asked_pages_are_made() -> None:
+def test_pages_only_renders_given_projects() -> None:
     jaxlib = of(project="jaxlib", requires_dist=())
     assert [page.key for page in pages("s/", [OFFER, jaxlib], only={"jaxlib"})] == [
         *("s/jaxlib/index.html", "s/jaxlib/index.json"),
@@ -171,7 +171,7 @@ def test_only_asked_pages_are_made() -> None:
     ]
 
 
-def test_files_are_in_the_order_of_versions() -> None:
+def test_pages_sort_files_by_version() -> None:
     versions = ["0.10.2", "0.9.1", "0.10.2+rocm7.2", "0.10.2.post1"]
     group = [of(version=version, filename=f"p-{version}.whl") for version in versions]
     page = json.loads(next(page.data for page in pages("s/", group) if page.key.endswith("plugin/index.json")))
@@ -179,12 +179,12 @@ def test_files_are_in_the_order_of_versions() -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abcdefg"), st.lists(st.sampled_from("abcdefgxyz"), max_size=4)))
-def test_every_project_comes_once(needs: dict[str, list[str]]) -> None:
+def test_dependencies_first_returns_each_project_once(needs: dict[str, list[str]]) -> None:
     assert sorted(dependencies_first(needs)) == sorted(needs)
 
 
 @given(st.dictionaries(st.integers(0, 20), st.lists(st.integers(0, 20), max_size=4)))
-def test_without_circles_each_comes_after_those_it_needs(numbers: dict[int, list[int]]) -> None:
+def test_dependencies_first_orders_acyclic_projects(numbers: dict[int, list[int]]) -> None:
     needs = {str(n): [str(m) for m in needed if m < n and m in numbers] for n, needed in numbers.items()}
     order = dependencies_first(needs)
     assert all(order.index(one) < order.index(project) for project in needs for one in needs[project])
@@ -194,5 +194,5 @@ def test_without_circles_each_comes_after_those_it_needs(numbers: dict[int, list
     ("requirement", "project"),
     [("Jax_ROCm7.pjrt ==1.0", "jax-rocm7-pjrt"), ('numpy>=2; extra == "x"', "numpy"), ("a[b,c]<2", "a")],
 )
-def test_project_of_a_requirement(requirement: str, project: str) -> None:
+def test_project_of_returns_normalised_name(requirement: str, project: str) -> None:
     assert project_of(requirement) == project

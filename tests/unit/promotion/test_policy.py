@@ -17,7 +17,7 @@ from promotion.policy.set_rules import missing_targets, unused_targets
 POLICY = load_policy("multi-arch")
 
 
-def test_generic_code_serves_the_targets_that_it_covers() -> None:
+def test_generic_targets_cover_their_targets() -> None:
     assert missing_targets(("gfx9-4-generic",), ("gfx942", "gfx950")) == ()
     assert missing_targets(("gfx9-4-generic",), ("gfx942", "gfx1100")) == ("gfx1100",)
     assert unused_targets(("gfx9-4-generic", "gfx1100"), ("gfx942",)) == ("gfx1100",)
@@ -35,7 +35,7 @@ def policy_file(tmp_path: Path, old: str, new: str) -> Path:
     return path
 
 
-def test_one_index_may_differ(tmp_path: Path) -> None:
+def test_load_policy_applies_index_values(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(POLICY_FILE.read_text() + '\n[local.index."gfx94X-dcgpu"]\npythons = 4\ntier = "device"\n')
     special, usual = load_policy("gfx94X-dcgpu", file=path), load_policy("multi-arch", file=path)
@@ -92,13 +92,13 @@ def test_one_index_may_differ(tmp_path: Path) -> None:
         ("[local.gates.install]", "[local.gates.install"),
     ],
 )
-def test_a_policy_that_is_not_understood_is_refused(tmp_path: Path, old: str, new: str) -> None:
+def test_load_policy_refuses_invalid_file(tmp_path: Path, old: str, new: str) -> None:
     with pytest.raises(RequestError, match=r"policy\.toml"):
         load_policy("multi-arch", file=policy_file(tmp_path, old, new))
 
 
 @pytest.mark.parametrize("like", ["nobody", "release", "local"])
-def test_a_channel_may_not_be_like_nobody_or_itself(tmp_path: Path, like: str) -> None:
+def test_load_policy_refuses_invalid_base_channel(tmp_path: Path, like: str) -> None:
     path = policy_file(tmp_path, 'like = "local"', f'like = "{like}"')
     if like == "local":
         assert load_policy("multi-arch", channel="release", file=path).python_versions
@@ -107,17 +107,17 @@ def test_a_channel_may_not_be_like_nobody_or_itself(tmp_path: Path, like: str) -
         load_policy("multi-arch", channel="release", file=path)
 
 
-def test_an_unknown_channel_is_refused() -> None:
+def test_load_policy_refuses_unknown_channel() -> None:
     with pytest.raises(RequestError, match="no channel 'staging'"):
         load_policy("multi-arch", channel="staging")
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
-def test_every_channel_that_one_can_ask_for_is_there(channel: str) -> None:
+def test_policy_file_has_every_channel(channel: str) -> None:
     assert load_policy("multi-arch", channel=channel).channel == channel
 
 
-def test_channels_take_over_what_they_do_not_say() -> None:
+def test_load_policy_inherits_values() -> None:
     nightly, release = (load_policy("multi-arch", channel=channel) for channel in ("nightly", "release"))
     assert (nightly.wheels, release.pins) == (POLICY.wheels, POLICY.pins)
     assert set(nightly.gates) == set(release.gates) == {*POLICY.gates, "device"}
@@ -134,7 +134,7 @@ INDEXES = ["multi-arch", *sorted(load_table().families)]
 
 
 @pytest.mark.parametrize("index", INDEXES)
-def test_a_release_gets_no_free_pass(index: str) -> None:
+def test_release_requires_at_least_nightly(index: str) -> None:
     nightly, release = (load_policy(index, channel=channel) for channel in ("nightly", "release"))
     assert all(at_least(release.asked(str(target)), nightly.asked(str(target))) for target in load_table().targets)
     for name, rule in nightly.gates.items():
@@ -157,14 +157,14 @@ def _known(rule: GateRule) -> int:
     return rule.known_failures if isinstance(rule.known_failures, int) else len(rule.known_failures)
 
 
-def test_one_index_may_change_one_value_of_a_gate(tmp_path: Path) -> None:
+def test_load_policy_merges_gate_values(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(POLICY_FILE.read_text() + "\n[nightly.index.x.gates.device]\nmin_passed = 7\n")
     changed, usual = (load_policy(index, channel="nightly", file=path).gates["device"] for index in ("x", "y"))
     assert changed == replace(usual, min_passed=7)
 
 
-def test_bypasses_do_not_make_gates_run_again_but_device_members_do(tmp_path: Path) -> None:
+def test_gate_inputs_include_device_members_not_bypasses(tmp_path: Path) -> None:
     assert edition() == str(POLICY.edition)
     more = tmp_path / "policy.toml"
     more.write_text(POLICY_FILE.read_text() + "\n[[bypass_tests_for_releases]]\n")

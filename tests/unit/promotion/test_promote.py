@@ -67,7 +67,7 @@ def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedS
     return staged_in(bucket, tmp_path, wheels)
 
 
-def test_users_get_the_staged_bytes(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
+def test_promote_publishes_staged_bytes(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
     done = go(bucket, staged)
     assert done.new
     assert done.simple == "v2/multi-arch/simple/"
@@ -84,7 +84,7 @@ def test_users_get_the_staged_bytes(bucket: DirBucket, staged: StagedSet, wheels
         assert file["core-metadata"]["sha256"] == sha256_of(metadata)
 
 
-def test_the_evidence_lies_beside_the_set(bucket: DirBucket, staged: StagedSet) -> None:
+def test_promote_copies_evidence(bucket: DirBucket, staged: StagedSet) -> None:
     entry = go(bucket, staged).promoted
     names = [name for name in entry.files if name.startswith("evidence/")]
     assert len(names) == len(passing_evidence(read_staged(bucket, staged)))
@@ -93,7 +93,7 @@ def test_the_evidence_lies_beside_the_set(bucket: DirBucket, staged: StagedSet) 
         assert entry.files[name] == sha256_of(bucket.get(staged.file(name)))
 
 
-def test_the_ledger_and_status_tell_the_tier(bucket: DirBucket, staged: StagedSet) -> None:
+def test_promote_records_tier(bucket: DirBucket, staged: StagedSet) -> None:
     done = go(bucket, staged)
     assert (done.entry.number, done.entry.previous, done.promoted.tier) == (1, "", TIER)
     assert done.promoted.tiers == {"gfx942": TIER, "gfx950": TIER}
@@ -103,7 +103,7 @@ def test_the_ledger_and_status_tell_the_tier(bucket: DirBucket, staged: StagedSe
     assert (status["sets"][0]["tier"], status["sets"][0]["tiers"]) == (TIER, {"gfx942": TIER, "gfx950": TIER})
 
 
-def test_each_target_has_a_tier_of_its_own(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+def test_promote_records_tier_of_each_target(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
     staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
     rules = {name: rule for name, rule in POLICY.gates.items() if name != "compile"}
     device = replace(rules["coverage"], tier=Tier.DEVICE, per="tier")
@@ -117,7 +117,7 @@ def test_each_target_has_a_tier_of_its_own(bucket: DirBucket, tmp_path: Path, wh
     assert 'data-tiers="gfx942 device, gfx950 structure"' in page
 
 
-def test_promoting_twice_is_a_no_op(bucket: DirBucket, staged: StagedSet) -> None:
+def test_promote_twice_changes_nothing(bucket: DirBucket, staged: StagedSet) -> None:
     go(bucket, staged)
     before = {key: bucket.path(key).stat().st_mtime_ns for key in bucket.list("v2/")}
     again = go(bucket, staged)
@@ -126,7 +126,7 @@ def test_promoting_twice_is_a_no_op(bucket: DirBucket, staged: StagedSet) -> Non
     assert {key: bucket.path(key).stat().st_mtime_ns for key in bucket.list("v2/")} == before
 
 
-def test_a_second_set_comes_on_top(
+def test_promote_adds_second_set(
     bucket: DirBucket, staged: StagedSet, tmp_path: Path, wheels: list[SetWheel], next_wheels: list[SetWheel]
 ) -> None:
     first = go(bucket, staged).entry
@@ -153,7 +153,7 @@ def unmet(bucket: DirBucket, staged: StagedSet) -> str:
     return str(caught.value)
 
 
-def test_without_evidence_every_reason_is_listed(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+def test_promote_refuses_set_without_evidence(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
     wheel_set = make_set(wheels)
     staged = stage(bucket, write_set(tmp_path / "set", wheels, wheel_set))
     message = unmet(bucket, staged)
@@ -162,7 +162,7 @@ def test_without_evidence_every_reason_is_listed(bucket: DirBucket, tmp_path: Pa
     assert not check(bucket, staged, POLICY).allowed
 
 
-def test_a_failed_gate_blocks(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
+def test_promote_refuses_failed_gate(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
     failed = but(passing_evidence(make_set(wheels)), "install", outcome=Outcome.FAILED, ended="2026-02-02T00:00:00Z")
     record(bucket, staged, next(evidence for evidence in failed if evidence.gate == "install"))
     assert "The gate install failed" in unmet(bucket, staged)
@@ -173,30 +173,30 @@ def swap(bucket: DirBucket, key: str, data: bytes) -> None:
     bucket.path(key).write_bytes(data)
 
 
-def test_staged_bytes_that_changed_block(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
+def test_promote_refuses_changed_wheel(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
     name = wheels[0].wheel.filename
     swap(bucket, staged.file(name), wheels[1].data)
     assert f"{name} has sha256" in unmet(bucket, staged)
 
 
 @pytest.mark.parametrize("name", ["constraints.txt", "debug/library.debug"])
-def test_set_files_that_changed_block(bucket: DirBucket, staged: StagedSet, name: str) -> None:
+def test_promote_refuses_changed_set_file(bucket: DirBucket, staged: StagedSet, name: str) -> None:
     swap(bucket, staged.file(name), b"other")
     assert f"{name} has sha256" in unmet(bucket, staged)
 
 
-def test_metadata_that_changed_blocks(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
+def test_promote_refuses_changed_metadata(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
     name = wheels[0].wheel.filename + ".metadata"
     swap(bucket, staged.file(name), b"Requires-Dist: evil\n")
     assert f"{name} has sha256" in unmet(bucket, staged)
 
 
-def test_a_file_that_vanished_blocks(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
+def test_promote_refuses_missing_file(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
     bucket.path(staged.file(wheels[2].wheel.filename)).unlink()
     assert "is not in the bucket" in unmet(bucket, staged)
 
 
-def test_other_bytes_under_a_released_name_block(
+def test_promote_refuses_reused_name(
     bucket: DirBucket, staged: StagedSet, tmp_path: Path, wheels: list[SetWheel]
 ) -> None:
     go(bucket, staged)
@@ -210,7 +210,7 @@ def test_other_bytes_under_a_released_name_block(
 # A ledger that cannot be trusted
 
 
-def test_a_changed_ledger_entry_is_noticed(
+def test_read_ledger_reports_changed_entry(
     bucket: DirBucket, staged: StagedSet, tmp_path: Path, next_wheels: list[SetWheel]
 ) -> None:
     go(bucket, staged)
@@ -222,7 +222,7 @@ def test_a_changed_ledger_entry_is_noticed(
 
 
 @pytest.mark.parametrize("name", ["00000001.json", "00000003.json", "notes.txt"])
-def test_gaps_and_foreign_files_in_the_ledger(
+def test_read_ledger_reports_gaps_and_foreign_files(
     bucket: DirBucket, staged: StagedSet, tmp_path: Path, next_wheels: list[SetWheel], name: str
 ) -> None:
     go(bucket, staged)
@@ -236,7 +236,7 @@ def test_gaps_and_foreign_files_in_the_ledger(
         publish(bucket, RELEASED, everything=True)
 
 
-def test_a_ledger_that_lost_its_end_is_noticed(bucket: DirBucket, staged: StagedSet) -> None:
+def test_promote_refuses_truncated_ledger(bucket: DirBucket, staged: StagedSet) -> None:
     go(bucket, staged)
     bucket.path(RELEASED.ledger_entry(1)).unlink()
     with pytest.raises(BucketError, match=r"00000001\.json, named in .*status\.json, is missing"):
@@ -244,12 +244,12 @@ def test_a_ledger_that_lost_its_end_is_noticed(bucket: DirBucket, staged: Staged
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"schema": 3}', b'{"schema": 2}', b'{"schema": 2, "state": []}'])
-def test_entries_that_are_not_understood(data: bytes) -> None:
+def test_load_entry_refuses_invalid_entry(data: bytes) -> None:
     with pytest.raises(BucketError, match="the/key"):
         load_entry(data, "the/key")
 
 
-def test_an_entry_comes_back_as_it_was(bucket: DirBucket, staged: StagedSet) -> None:
+def test_load_entry_restores_dumped_entry(bucket: DirBucket, staged: StagedSet) -> None:
     entry = go(bucket, staged).entry
     assert isinstance(entry, LedgerEntry)
     assert load_entry(entry.dump(), "k") == entry
@@ -260,7 +260,7 @@ def test_an_entry_comes_back_as_it_was(bucket: DirBucket, staged: StagedSet) -> 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("after", [False, True])
-def test_dying_at_any_write_and_running_again(tmp_path: Path, after: bool) -> None:
+def test_promote_resumes_after_failure_at_any_write(tmp_path: Path, after: bool) -> None:
     one_python: dict[str, Any] = {"python_versions": ("3.12",)}
     wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
     next_wheels = make_wheels(tmp_path / "w", version="0.10.2+rocm7.3.0", pythons=("3.12",))
@@ -284,7 +284,7 @@ def test_dying_at_any_write_and_running_again(tmp_path: Path, after: bool) -> No
             return
 
 
-def test_two_promoters_of_one_set(bucket: DirBucket, staged: StagedSet) -> None:
+def test_concurrent_promotions_of_one_set_agree(bucket: DirBucket, staged: StagedSet) -> None:
     outcomes: list[bool] = []
     threads = [threading.Thread(target=lambda: outcomes.append(go(bucket, staged).new)) for _ in range(3)]
     for thread in threads:
@@ -295,7 +295,7 @@ def test_two_promoters_of_one_set(bucket: DirBucket, staged: StagedSet) -> None:
     assert len(read_ledger(bucket, RELEASED).entries) == 1
 
 
-def test_promoters_of_different_sets_lose_nothing(bucket: DirBucket, tmp_path: Path) -> None:
+def test_concurrent_promotions_of_two_sets_keep_both(bucket: DirBucket, tmp_path: Path) -> None:
     groups = [make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0") for minor in range(4)]
     sets = [staged_in(bucket, tmp_path / "sets", group) for group in groups]
     threads = [threading.Thread(target=go, args=(bucket, staged)) for staged in sets]
@@ -341,7 +341,7 @@ class OvertakenBucket(DirBucket):
             self._inside = False
 
 
-def test_whoever_is_overtaken_while_writing_pages_writes_nothing_old(tmp_path: Path) -> None:
+def test_overtaken_publisher_writes_no_old_page(tmp_path: Path) -> None:
     one_python: dict[str, Any] = {"python_versions": ("3.12",)}
     before = DirBucket(tmp_path / "before")
     sets = [
@@ -375,7 +375,7 @@ def test_whoever_is_overtaken_while_writing_pages_writes_nothing_old(tmp_path: P
         shutil.rmtree(bucket.root)
 
 
-def test_lost_pages_are_made_again(bucket: DirBucket, staged: StagedSet) -> None:
+def test_publish_restores_lost_pages(bucket: DirBucket, staged: StagedSet) -> None:
     go(bucket, staged)
     before = objects(bucket)
     swap(bucket, f"{RELEASED.simple}jaxlib/index.html", b"defaced")
@@ -387,7 +387,7 @@ def test_lost_pages_are_made_again(bucket: DirBucket, staged: StagedSet) -> None
     assert objects(bucket) == before
 
 
-def test_a_status_that_cannot_be_read_is_made_again(bucket: DirBucket, staged: StagedSet) -> None:
+def test_publish_restores_damaged_status(bucket: DirBucket, staged: StagedSet) -> None:
     go(bucket, staged)
     before = objects(bucket)
     swap(bucket, RELEASED.status, b"{")

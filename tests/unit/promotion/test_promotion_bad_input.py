@@ -64,7 +64,7 @@ def refused(bucket: MemoryBucket, act: Callable[[], object]) -> str:
     return caught.value.message
 
 
-def test_evidence(bucket: MemoryBucket, staged: StagedSet) -> None:
+def test_bad_evidence_is_reported(bucket: MemoryBucket, staged: StagedSet) -> None:
     key = next(key for key in bucket.list(staged.evidence) if key.endswith(".json"))
     good = bucket.get(key)
     for data in (*BROKEN, good[: len(good) // 2], json.dumps({**json.loads(good), "surprise": 1}).encode()):
@@ -78,7 +78,7 @@ def test_evidence(bucket: MemoryBucket, staged: StagedSet) -> None:
 
 
 @pytest.mark.parametrize("name", ["wheels.json", "SHA256SUMS"])
-def test_files_of_a_staged_set(bucket: MemoryBucket, staged: StagedSet, name: str) -> None:
+def test_bad_staged_file_is_reported(bucket: MemoryBucket, staged: StagedSet, name: str) -> None:
     good = bucket.get(staged.file(name))
     for data in (*BROKEN[1:], good[: len(good) // 2], good[:-30]):
         bucket.damage(staged.file(name), data)
@@ -87,7 +87,7 @@ def test_files_of_a_staged_set(bucket: MemoryBucket, staged: StagedSet, name: st
     assert go(bucket, staged).new
 
 
-def test_a_sets_folder(bucket: MemoryBucket, tmp_path: Path) -> None:
+def test_bad_set_folder_is_reported(bucket: MemoryBucket, tmp_path: Path) -> None:
     wheels = wheels_of(tmp_path)
     folder = write_set(tmp_path / "set", wheels, make_set(wheels, **ONE))
     path = folder / "wheels.json"
@@ -99,7 +99,7 @@ def test_a_sets_folder(bucket: MemoryBucket, tmp_path: Path) -> None:
     refused(bucket, lambda: stage(bucket, folder))
 
 
-def test_the_last_ledger_entry(bucket: MemoryBucket, staged: StagedSet, tmp_path: Path) -> None:
+def test_bad_last_ledger_entry_is_reported(bucket: MemoryBucket, staged: StagedSet, tmp_path: Path) -> None:
     go(bucket, staged)
     other = staged_in(bucket, tmp_path / "sets", wheels_of(tmp_path, 3), **ONE)
     key = RELEASED.ledger_entry(1)
@@ -122,7 +122,7 @@ def test_the_last_ledger_entry(bucket: MemoryBucket, staged: StagedSet, tmp_path
 
 
 @pytest.mark.parametrize("hole", [1, 2])
-def test_a_hole_in_the_ledger(bucket: MemoryBucket, staged: StagedSet, tmp_path: Path, hole: int) -> None:
+def test_ledger_gap_is_reported(bucket: MemoryBucket, staged: StagedSet, tmp_path: Path, hole: int) -> None:
     go(bucket, staged)
     for minor in (3, 4):
         go(bucket, staged_in(bucket, tmp_path / "sets", wheels_of(tmp_path, minor), **ONE))
@@ -140,7 +140,7 @@ def test_a_hole_in_the_ledger(bucket: MemoryBucket, staged: StagedSet, tmp_path:
     assert key in refused(bucket, lambda: publish(bucket, RELEASED))
 
 
-def test_clocks_that_are_wrong(bucket: MemoryBucket, tmp_path: Path) -> None:
+def test_wrong_clocks_are_reported(bucket: MemoryBucket, tmp_path: Path) -> None:
     wheel_set = make_set(wheels_of(tmp_path), **ONE)
     staged = stage(bucket, write_set(tmp_path / "set", wheels_of(tmp_path), wheel_set))
     for evidence in passing_evidence(wheel_set):
@@ -149,7 +149,7 @@ def test_clocks_that_are_wrong(bucket: MemoryBucket, tmp_path: Path) -> None:
     assert promote(bucket, staged, POLICY, now=lambda: NOW.replace(hour=6)).new
 
 
-def test_times_that_are_none(bucket: MemoryBucket, staged: StagedSet, tmp_path: Path) -> None:
+def test_invalid_times_are_reported(bucket: MemoryBucket, staged: StagedSet, tmp_path: Path) -> None:
     evidence = passing_evidence(make_set(wheels_of(tmp_path), **ONE))[0]
     for ended in ("", "yesterday", "2026-13-40T00:00:00Z", "2026-01-02T03:04:06+01:00"):
         fresh = bucket.copied()
@@ -158,7 +158,7 @@ def test_times_that_are_none(bucket: MemoryBucket, staged: StagedSet, tmp_path: 
 
 
 @pytest.mark.parametrize("line", ["surprise = 1\n", "[local]\n", "[local.gates.inspection]\ntier = 3\n", "= \n"])
-def test_the_policy(tmp_path: Path, line: str) -> None:
+def test_bad_policy_is_reported(tmp_path: Path, line: str) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(POLICY_FILE.read_text().replace("[local]\n", f"[local]\n{line}", 1))
     with pytest.raises(CiBuildError) as caught:
@@ -195,7 +195,7 @@ def full_from(patch: pytest.MonkeyPatch, place: str, at: int) -> None:
 @pytest.mark.parametrize(
     "place", [pytest.param(place, marks=pytest.mark.heavy if place in LONGEST else ()) for place in PLACES]
 )
-def test_a_full_disk(tmp_path: Path, place: str) -> None:
+def test_full_disk_is_reported(tmp_path: Path, place: str) -> None:
     groups = [wheels_of(tmp_path, 2), wheels_of(tmp_path, 3)]
     reader = Reader(wheel for group in groups for wheel in group)
     before, folder = DirBucket(tmp_path / "before"), write_set(tmp_path / "set", groups[1], make_set(groups[1], **ONE))

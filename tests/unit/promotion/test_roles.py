@@ -49,26 +49,26 @@ WRITES = {
 
 
 @pytest.mark.parametrize("role", Role)
-def test_who_may_write_what(policy: Mapping[str, Any], role: Role) -> None:
+def test_roles_write_only_their_keys(policy: Mapping[str, Any], role: Role) -> None:
     keys = {key for keys in WRITES.values() for key in keys}
     assert {key for key in keys if may(policy, WHO[role], "s3:PutObject", key)} == WRITES[role]
 
 
-def test_nobody_but_the_promoter_removes(policy: Mapping[str, Any]) -> None:
+def test_only_promoter_removes(policy: Mapping[str, Any]) -> None:
     allowed = {
         role for role in Role for key in (WHEEL, EVIDENCE, PACKAGE) if may(policy, WHO[role], "s3:DeleteObject", key)
     }
     assert allowed == {Role.PROMOTER}
 
 
-def test_who_may_read_what(policy: Mapping[str, Any]) -> None:
+def test_roles_read_their_keys(policy: Mapping[str, Any]) -> None:
     staging = {role for role in Role if may(policy, WHO[role], "s3:GetObject", WHEEL)}
     assert staging == {Role.BUILDER, Role.TESTER, Role.PROMOTER}
     released = {role for role in Role if may(policy, WHO[role], "s3:GetObject", PACKAGE)}
     assert released == {Role.TESTER, Role.PROMOTER, Role.READER}
 
 
-def test_create_only_is_asked_of_the_store() -> None:
+def test_create_only_adds_condition() -> None:
     policy = bucket_policy("b", {Role.READER: ["*"]}, create_only=True)
     last = policy["Statement"][-1]
     assert (last["Effect"], last["Condition"]["Null"]) == ("Deny", {"s3:if-none-match": "true"})
@@ -83,6 +83,6 @@ def test_create_only_is_asked_of_the_store() -> None:
         ({}, "No principal was given"),
     ],
 )
-def test_what_is_refused(principals: Mapping[Role, list[str]], said: str) -> None:
+def test_bucket_policy_refuses_invalid_principals(principals: Mapping[Role, list[str]], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         bucket_policy("b", principals)

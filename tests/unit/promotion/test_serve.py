@@ -44,7 +44,7 @@ def ask(root: Path, path: str, **headers: str) -> tuple[Answer, bytes]:
         return answer, file.read(answer.length)
 
 
-def test_a_file(root: Path) -> None:
+def test_answer_to_returns_file(root: Path) -> None:
     answer, body = ask(root, WHEEL)
     assert (answer.status, body) == (HTTPStatus.OK, b"0123456789")
     assert answer.headers["Content-Type"] == "application/octet-stream"
@@ -52,12 +52,12 @@ def test_a_file(root: Path) -> None:
     assert answer.headers["Accept-Ranges"] == "bytes"
 
 
-def test_a_name_that_no_file_can_have_is_absent(root: Path) -> None:
+def test_answer_to_refuses_overlong_names(root: Path) -> None:
     for path in ("a" * 300, "a" * 300 + "/", f"simple/{'a' * 5000}"):
         assert ask(root, path)[0].status is HTTPStatus.NOT_FOUND
 
 
-def test_pages_are_not_kept_by_caches(root: Path) -> None:
+def test_answer_to_disables_caching_of_pages(root: Path) -> None:
     for path in ("simple/p/", "simple/p/index.html", "status.json"):
         assert ask(root, path)[0].headers["Cache-Control"] == "no-cache"
 
@@ -83,7 +83,7 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;
         ("TEXT/HTML", "text/html; charset=utf-8"),
     ],
 )
-def test_a_page_in_the_wanted_form(root: Path, accept: str, content_type: str) -> None:
+def test_answer_to_negotiates_page(root: Path, accept: str, content_type: str) -> None:
     answer, body = ask(root, "simple/p/", Accept=accept)
     assert answer.status == HTTPStatus.OK
     assert answer.headers["Content-Type"] == content_type
@@ -92,16 +92,16 @@ def test_a_page_in_the_wanted_form(root: Path, accept: str, content_type: str) -
 
 
 @pytest.mark.parametrize("accept", ["image/png", "text/html;q=0", "*/*;q=0"])
-def test_a_form_that_is_not_on_offer(root: Path, accept: str) -> None:
+def test_answer_to_refuses_unavailable_types(root: Path, accept: str) -> None:
     assert ask(root, "simple/p/", Accept=accept)[0].status == HTTPStatus.NOT_ACCEPTABLE
 
 
 @pytest.mark.parametrize("accept", ["text/html;q=nonsense", ";;;,", ",", "text/html;q="])
-def test_strange_accept_headers_do_no_harm(accept: str) -> None:
+def test_negotiate_tolerates_malformed_headers(accept: str) -> None:
     assert negotiate(accept) in (None, "text/html")
 
 
-def test_a_folder_wants_a_slash(root: Path) -> None:
+def test_answer_to_redirects_folder(root: Path) -> None:
     answer, _ = ask(root, "simple/p")
     assert (answer.status, answer.headers["Location"]) == (HTTPStatus.MOVED_PERMANENTLY, "/simple/p/")
 
@@ -124,7 +124,7 @@ def test_a_folder_wants_a_slash(root: Path) -> None:
         WHEEL + "/",
     ],
 )
-def test_what_is_not_there(root: Path, path: str) -> None:
+def test_answer_to_returns_not_found(root: Path, path: str) -> None:
     assert ask(root, path)[0].status == HTTPStatus.NOT_FOUND
 
 
@@ -138,26 +138,26 @@ def test_what_is_not_there(root: Path, path: str) -> None:
         ("bytes=-100", b"0123456789", "bytes 0-9/10"),
     ],
 )
-def test_a_part_of_a_file(root: Path, asked: str, body: bytes, content_range: str) -> None:
+def test_answer_to_returns_range(root: Path, asked: str, body: bytes, content_range: str) -> None:
     answer, got = ask(root, WHEEL, Range=asked)
     assert (answer.status, got) == (HTTPStatus.PARTIAL_CONTENT, body)
     assert answer.headers["Content-Range"] == content_range
 
 
 @pytest.mark.parametrize("asked", ["bytes=10-", "bytes=5-2", "bytes=-0"])
-def test_a_part_that_is_not_there(root: Path, asked: str) -> None:
+def test_answer_to_refuses_unsatisfiable_range(root: Path, asked: str) -> None:
     answer, _ = ask(root, WHEEL, Range=asked)
     assert answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
     assert answer.headers["Content-Range"] == "bytes */10"
 
 
 @pytest.mark.parametrize("asked", ["bytes=0-1,3-4", "lines=0-1", "bytes=x-y", ""])
-def test_ranges_that_are_not_understood_give_the_whole(root: Path, asked: str) -> None:
+def test_answer_to_ignores_unknown_ranges(root: Path, asked: str) -> None:
     answer, body = ask(root, WHEEL, Range=asked)
     assert (answer.status, body) == (HTTPStatus.OK, b"0123456789")
 
 
-def test_what_the_client_has_already(root: Path) -> None:
+def test_answer_to_returns_not_modified(root: Path) -> None:
     etag = ask(root, WHEEL)[0].headers["ETag"]
     for known in (etag, f'"other", {etag}', "*"):
         answer, body = ask(root, WHEEL, If_None_Match=known)
@@ -167,7 +167,7 @@ def test_what_the_client_has_already(root: Path) -> None:
     assert ask(root, WHEEL, Range="bytes=0-3", If_Range='"other"')[1] == b"0123456789"
 
 
-def test_a_page_that_was_replaced_has_another_etag(root: Path) -> None:
+def test_answer_to_changes_etag_of_replaced_page(root: Path) -> None:
     page = root / "simple/p/index.html"
     before = ask(root, "simple/p/")[0].headers["ETag"]
     fresh = page.with_name("fresh")

@@ -45,14 +45,14 @@ def before(**sizes: int) -> PromotedSet:
 
 
 @pytest.mark.parametrize(("size", "says"), [(250_000_000, ()), (250_000_001, ("has 250.0 MB; the policy allows 250",))])
-def test_a_wheel_over_its_budget(size: int, says: tuple[str, ...]) -> None:
+def test_size_problems_reports_oversized_wheel(size: int, says: tuple[str, ...]) -> None:
     large = replace(SET, wheels=(replace(PJRT, size=size), *SET.wheels[1:]))
     found = [*size_problems(large, replace(POLICY, sizes={"jax-rocm{major}-pjrt": 250}))]
     assert len(found) == len(says)
     assert all(part in text for text, part in zip(found, says, strict=True))
 
 
-def test_growth_is_told_beyond_what_the_policy_lets_pass() -> None:
+def test_growth_problems_reports_growth_beyond_policy() -> None:
     policy = replace(POLICY, growth_percent=25)
     grown = replace(SET, wheels=(replace(PJRT, size=1250), *SET.wheels[1:]))
     assert [*growth_problems(grown, policy, before(jax_rocm7_pjrt=1000, jaxlib=1000))] == []
@@ -80,14 +80,14 @@ NAME = "jax-rocm7-plugin"
         ("what is this", False),
     ],
 )
-def test_variants_of_one_rocm_do_not_share_an_index(offered: str, clash: bool) -> None:
+def test_variant_problems_reports_two_variants(offered: str, clash: bool) -> None:
     assert SET.wheels[1].version == "0.10.2+rocm7.2.0.gfx942"
     found = [*variant_problems(SET, {NAME: ("0.9.0+rocm7.0.0.gfx942", offered), "other": ("1+rocm7.2.0",)})]
     assert len(found) == clash
     assert all(f"The index has {NAME} {offered}, another variant" in text for text in found)
 
 
-def test_a_default_set_does_not_come_beside_a_variant() -> None:
+def test_variant_problems_reports_default_beside_variant() -> None:
     default = replace(SET, wheels=(replace(PJRT, version="0.10.2+rocm7.2.0"),))
     (found,) = variant_problems(default, {PJRT.name: ("0.10.2+rocm7.2.0.gfx942",)})
     assert "pip would select the higher version" in found

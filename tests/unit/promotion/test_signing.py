@@ -36,7 +36,7 @@ def signer(tmp_path: Path) -> Signer:
     return new_key(tmp_path / "keys" / "key")
 
 
-def test_a_key_signs_and_its_public_half_tells(signer: Signer, tmp_path: Path) -> None:
+def test_signature_is_valid_for_its_key(signer: Signer, tmp_path: Path) -> None:
     signature = load_signature(signer.sign(DATA, EVIDENCE_TYPE).dump(), "x.sig")
     assert is_valid_signature(DATA, EVIDENCE_TYPE, signature)
     assert signature.key == signer.key == public_key(f"{signer.key} comment")
@@ -44,7 +44,7 @@ def test_a_key_signs_and_its_public_half_tells(signer: Signer, tmp_path: Path) -
 
 
 @given(at=st.integers(0, len(DATA) - 1), bit=st.integers(0, 7))
-def test_one_bit_of_the_document_breaks_it(at: int, bit: int) -> None:
+def test_signature_is_invalid_for_changed_document(at: int, bit: int) -> None:
     signer = Signer(pem(ed25519.Ed25519PrivateKey.generate()), origin="made")
     signature = signer.sign(DATA, EVIDENCE_TYPE)
     changed = bytearray(DATA)
@@ -53,7 +53,7 @@ def test_one_bit_of_the_document_breaks_it(at: int, bit: int) -> None:
     assert not is_valid_signature(bytes(changed), EVIDENCE_TYPE, signature)
 
 
-def test_another_kind_of_document_or_anothers_name_breaks_it(signer: Signer, tmp_path: Path) -> None:
+def test_signature_is_invalid_for_other_type_or_key(signer: Signer, tmp_path: Path) -> None:
     signature = signer.sign(DATA, EVIDENCE_TYPE)
     assert not is_valid_signature(DATA, "application/json", signature)
     claimed = dataclasses.replace(signature, key=new_key(tmp_path / "other").key)
@@ -64,13 +64,13 @@ def pem(key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def test_keys_of_openssl_and_of_openssh_are_the_same(tmp_path: Path) -> None:
+def test_signer_reads_openssl_and_openssh_keys(tmp_path: Path) -> None:
     key = ed25519.Ed25519PrivateKey.generate()
     ssh = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     assert Signer(pem(key), origin="a").key == Signer(ssh, origin="b").key
 
 
-def test_a_new_key_is_its_owners_alone(tmp_path: Path) -> None:
+def test_new_key_is_private(tmp_path: Path) -> None:
     path = tmp_path / "key"
     made = new_key(path)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -84,7 +84,7 @@ def test_a_new_key_is_its_owners_alone(tmp_path: Path) -> None:
         load_signer(path)
 
 
-def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path) -> None:
+def test_signer_refuses_invalid_key_without_printing_it(tmp_path: Path) -> None:
     secret = ed25519.Ed25519PrivateKey.generate()
     locked = secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password"))
     other = pem(ec.generate_private_key(ec.SECP256R1()))
@@ -97,7 +97,7 @@ def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path) -> None:
         load_signer(tmp_path / "none")
 
 
-def test_a_damaged_signature_file_is_refused(signer: Signer) -> None:
+def test_load_signature_refuses_damaged_file(signer: Signer) -> None:
     body = json.loads(signer.sign(DATA, EVIDENCE_TYPE).dump())
     for change in ({"schema": 2}, {"key": "ssh-rsa AAAA"}, {"key": 3}, {"signature": "!"}, {"more": 1}):
         with pytest.raises(RequestError, match=r"x\.sig is not a signature"):
@@ -107,7 +107,7 @@ def test_a_damaged_signature_file_is_refused(signer: Signer) -> None:
             load_signature(text, "x.sig")
 
 
-def test_public_keys() -> None:
+def test_public_key_accepts_openssh_format() -> None:
     with pytest.raises(ValueError, match="is not a public key"):
         public_key("ssh-ed25519 nonsense")
     with pytest.raises(ValueError, match="is not a public key"):

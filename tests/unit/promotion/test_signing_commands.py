@@ -65,7 +65,7 @@ def bucket(tmp_path: Path) -> DirBucket:
 # Keys
 
 
-def test_a_key_is_made_for_its_owner_alone_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_new_creates_private_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "keys" / "ci"
     assert cli.run(["keys", "new", str(file)]) == 0
     made = capsys.readouterr().out
@@ -77,7 +77,7 @@ def test_a_key_is_made_for_its_owner_alone_and_shown(tmp_path: Path, capsys: pyt
     assert f"{file} is there already" in capsys.readouterr().err
 
 
-def test_show_without_a_file_is_about_the_key_that_would_sign(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_show_prints_effective_key(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["keys", "show"]) == 2, "there is none yet, and looking makes none"
     capsys.readouterr()
     signer = gating.find_signer(options.signing_key(None), REPORTER)
@@ -85,7 +85,7 @@ def test_show_without_a_file_is_about_the_key_that_would_sign(home: Path, capsys
     assert capsys.readouterr().out.strip() == signer.key
 
 
-def test_a_users_own_key_is_made_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gate_creates_user_key_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = gating.find_signer(options.signing_key(None), REPORTER)
     assert "created a key" in capsys.readouterr().err
     (file,) = (home / "config").rglob("signing-key")
@@ -94,9 +94,7 @@ def test_a_users_own_key_is_made_once(home: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
 
 
-def test_a_file_comes_before_the_environment_and_that_before_ones_own(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signing_key_precedence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = new_key(home / "given")
     monkeypatch.setenv(SIGNING_KEY, signing_key())
     in_environment = gating.find_signer(options.signing_key(None), REPORTER)
@@ -105,7 +103,7 @@ def test_a_file_comes_before_the_environment_and_that_before_ones_own(
     assert not (home / "config").exists()
 
 
-def test_a_key_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_never_prints_private_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SIGNING_KEY, "-----BEGIN secret")
     key = options.signing_key(None)
     assert "secret" not in repr(key)
@@ -114,7 +112,7 @@ def test_a_key_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in str(error.value)
 
 
-def test_what_is_tested_does_not_inherit_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_processes_do_not_inherit_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SIGNING_KEY, "secret")
     monkeypatch.setenv("SOMETHING_ELSE", "kept")
     assert SIGNING_KEY not in options.environment()
@@ -150,7 +148,7 @@ def go(bucket: DirBucket, staged: StagedSet, gate: Gate, signer: Signer | None) 
     run_gates(bucket, staged, [gate], Talking({}), REPORTER, signer=signer)
 
 
-def test_evidence_is_signed_and_says_what_was_printed(bucket: DirBucket, staged: StagedSet, tmp_path: Path) -> None:
+def test_gate_signs_evidence_and_stores_output(bucket: DirBucket, staged: StagedSet, tmp_path: Path) -> None:
     signer = new_key(tmp_path / "key")
     go(bucket, staged, gate(lambda context: context.runner.run(["python", "-c", "pass"])), signer)
     (said,) = read_all(bucket, staged).values()
@@ -160,7 +158,7 @@ def test_evidence_is_signed_and_says_what_was_printed(bucket: DirBucket, staged:
     assert text == "python -c pass\nhttps://****@index.invalid said hello\n"
 
 
-def test_what_somebody_else_signed_is_run_again(bucket: DirBucket, staged: StagedSet, tmp_path: Path) -> None:
+def test_gate_repeats_evidence_of_other_key(bucket: DirBucket, staged: StagedSet, tmp_path: Path) -> None:
     mine, theirs = (new_key(tmp_path / name) for name in ("mine", "theirs"))
     ran: list[GateContext] = []
     for signer in (None, theirs, mine):
@@ -171,7 +169,7 @@ def test_what_somebody_else_signed_is_run_again(bucket: DirBucket, staged: Stage
     assert len(ran) == 3
 
 
-def test_an_interrupted_gate_leaves_no_evidence(bucket: DirBucket, staged: StagedSet) -> None:
+def test_interrupted_gate_leaves_no_evidence(bucket: DirBucket, staged: StagedSet) -> None:
     def cancelled(context: GateContext) -> None:
         raise KeyboardInterrupt
 
@@ -181,7 +179,7 @@ def test_an_interrupted_gate_leaves_no_evidence(bucket: DirBucket, staged: Stage
     assert "The gate load has not run on this set." in way.check_policy(staged, bucket, "local", REPORTER).blocked_by
 
 
-def test_evidence_of_an_older_edition_is_run_again(
+def test_gate_repeats_evidence_of_older_edition(
     bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[GateContext] = []
@@ -191,7 +189,7 @@ def test_evidence_of_an_older_edition_is_run_again(
     assert len(ran) == 2
 
 
-def test_a_transcript_keeps_the_end() -> None:
+def test_transcript_keeps_end() -> None:
     transcript = Transcript(most=10)
     assert transcript.text == ""
     for word in ("first", "second", "last"):
@@ -248,7 +246,9 @@ def run(bucket: DirBucket, *words: str) -> int:
     return cli.run([*words, "--bucket", str(bucket.root)])
 
 
-def test_a_bypass_is_told_everywhere(bucket: DirBucket, nightly: StagedSet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bypass_is_reported_everywhere(
+    bucket: DirBucket, nightly: StagedSet, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(bucket, "policy", "check", str(nightly), "--channel", "nightly") == 0
     said = capsys.readouterr()
     assert said.out == f"{nightly} may be promoted to channel nightly\n"
@@ -266,7 +266,7 @@ def test_a_bypass_is_told_everywhere(bucket: DirBucket, nightly: StagedSet, caps
     assert json.loads(bucket.get(RELEASED.status))["sets"][0]["policy"]["bypasses"] == promoted.policy["bypasses"]
 
 
-def test_checking_the_policy_changes_nothing_and_its_exit_code_tells(
+def test_policy_check_reports_by_exit_code(
     bucket: DirBucket, nightly: StagedSet, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = everything(bucket)
@@ -282,7 +282,7 @@ def test_checking_the_policy_changes_nothing_and_its_exit_code_tells(
     assert everything(bucket) == before
 
 
-def test_unsigned_evidence_is_enough_for_a_folder_and_for_nothing_else(
+def test_only_local_channel_accepts_unsigned_evidence(
     bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel], capsys: pytest.CaptureFixture[str]
 ) -> None:
     staged = staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
@@ -291,9 +291,7 @@ def test_unsigned_evidence_is_enough_for_a_folder_and_for_nothing_else(
     assert run(bucket, "promote", str(staged)) == 0
 
 
-def test_a_log_that_is_not_the_one_the_evidence_speaks_of_blocks(
-    bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]
-) -> None:
+def test_promote_refuses_changed_log(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
     staged = staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
     evidence = next(item for item in passing_evidence(read_staged(bucket, staged)) if item.gate == "load")
     record(bucket, staged, replace(evidence, logs={"load/0.log": "0" * 64}))
@@ -301,7 +299,7 @@ def test_a_log_that_is_not_the_one_the_evidence_speaks_of_blocks(
     assert reason == f"{staged.evidence}load/0.log is not in the bucket."
 
 
-def test_a_failed_gate_keeps_its_word_whoever_signed(
+def test_promote_refuses_failure_with_any_signature(
     bucket: DirBucket, nightly: StagedSet, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evidence = passing_evidence(read_staged(bucket, nightly))[0]
@@ -310,7 +308,7 @@ def test_a_failed_gate_keeps_its_word_whoever_signed(
     assert f"The gate {evidence.gate} failed" in capsys.readouterr().err
 
 
-def test_variants_of_one_rocm_do_not_meet_in_an_index(
+def test_promote_refuses_second_variant(
     bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel], capsys: pytest.CaptureFixture[str]
 ) -> None:
     staged = staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
@@ -327,7 +325,7 @@ def test_variants_of_one_rocm_do_not_meet_in_an_index(
 
 
 @pytest.mark.parametrize("word", ["warn", "block"])
-def test_growth_is_told_or_blocks_as_the_policy_says(
+def test_promote_reports_growth_as_policy_says(
     bucket: DirBucket,
     tmp_path: Path,
     wheels: list[SetWheel],

@@ -44,7 +44,7 @@ def snapshot(bucket: DirBucket) -> dict[str, tuple[bytes, int]]:
     return {key: (bucket.get(key), bucket.path(key).stat().st_mtime_ns) for key in bucket.list("v2-staging/")}
 
 
-def test_a_set_lies_under_its_digest(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
+def test_stage_stores_set_under_digest(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
     staged = stage(bucket, folder)
     wheel_set = make_set(wheels)
     assert staged == StagedSet(index="multi-arch", digest=wheel_set.digest)
@@ -63,7 +63,7 @@ def test_a_set_lies_under_its_digest(bucket: DirBucket, folder: Path, wheels: li
         assert bucket.get(staged.file(wheel.wheel.filename)) == wheel.data
 
 
-def test_its_own_index_offers_exactly_it(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
+def test_stage_writes_index_of_set(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
     staged = stage(bucket, folder)
     offered = {}
     for project in ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"):
@@ -77,14 +77,14 @@ def test_its_own_index_offers_exactly_it(bucket: DirBucket, folder: Path, wheels
     assert offered == {wheel.wheel.filename: wheel.wheel.sha256 for wheel in wheels}
 
 
-def test_staging_again_changes_nothing(bucket: DirBucket, folder: Path) -> None:
+def test_stage_twice_changes_nothing(bucket: DirBucket, folder: Path) -> None:
     stage(bucket, folder)
     before = snapshot(bucket)
     stage(bucket, folder)
     assert snapshot(bucket) == before
 
 
-def test_an_interrupted_staging_is_completed(bucket: DirBucket, folder: Path) -> None:
+def test_stage_completes_interrupted_staging(bucket: DirBucket, folder: Path) -> None:
     staged = stage(bucket, folder)
     complete = {key: data for key, (data, _) in snapshot(bucket).items()}
     for key in (staged.file("wheels.json"), f"{staged.simple}jaxlib/index.json", staged.file("constraints.txt")):
@@ -93,7 +93,7 @@ def test_an_interrupted_staging_is_completed(bucket: DirBucket, folder: Path) ->
     assert {key: data for key, (data, _) in snapshot(bucket).items()} == complete
 
 
-def test_other_bytes_in_the_bucket_are_refused(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
+def test_stage_refuses_other_stored_bytes(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
     staged = stage(bucket, folder)
     path = bucket.path(staged.file(wheels[0].wheel.filename))
     path.unlink()
@@ -137,7 +137,7 @@ FAULTS: list[tuple[str, Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize(("fault", "message"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
-def test_a_folder_that_is_not_the_set_is_refused(
+def test_stage_refuses_changed_folder(
     bucket: DirBucket, folder: Path, fault: Callable[[Path], object], message: str
 ) -> None:
     fault(folder)
@@ -147,14 +147,14 @@ def test_a_folder_that_is_not_the_set_is_refused(
     assert snapshot(bucket) == {}
 
 
-def test_all_that_is_wrong_is_told(bucket: DirBucket, folder: Path) -> None:
+def test_stage_reports_all_problems(bucket: DirBucket, folder: Path) -> None:
     (folder / "constraints.txt").write_text("x")
     first_wheel(folder).unlink()
     with pytest.raises(WheelSetError, match=r"(?s)pjrt.* is missing.*constraints\.txt has sha256|constraints.*pjrt"):
         stage(bucket, folder)
 
 
-def test_paths_out_of_the_folder_are_refused(bucket: DirBucket, folder: Path) -> None:
+def test_stage_refuses_paths_outside(bucket: DirBucket, folder: Path) -> None:
     (folder / "SHA256SUMS").write_text(f"{'0' * 64}  ../../etc/passwd\n")
     with pytest.raises(BucketError, match="is not a valid key"):
         stage(bucket, folder)
@@ -173,7 +173,7 @@ def rewrite(folder: Path, wheels: list[SetWheel], change: Callable[[WheelSet], W
         ("requires_dist", (), "METADATA has Requires-Dist"),
     ],
 )
-def test_the_index_repeats_only_what_metadata_says(
+def test_stage_refuses_different_metadata(
     bucket: DirBucket, folder: Path, wheels: list[SetWheel], field: str, value: object, message: str
 ) -> None:
     def change(wheel_set: WheelSet) -> WheelSet:
@@ -186,7 +186,7 @@ def test_the_index_repeats_only_what_metadata_says(
     assert snapshot(bucket) == {}
 
 
-def test_something_that_is_no_wheel_is_refused(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+def test_stage_refuses_invalid_wheel(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
     data = b"this is no archive"
     wheel = replace(wheels[0].wheel, size=len(data), sha256=hashlib.sha256(data).hexdigest())
     broken = [SetWheel(data=data, wheel=wheel), *wheels[1:]]
@@ -194,13 +194,13 @@ def test_something_that_is_no_wheel_is_refused(bucket: DirBucket, tmp_path: Path
         stage(bucket, write_set(tmp_path / "set", broken, make_set(broken)))
 
 
-def test_a_set_with_a_strange_index_is_refused(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+def test_stage_refuses_invalid_index_name(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
     folder = write_set(tmp_path / "set", wheels, make_set(wheels, index="../up"))
     with pytest.raises(BucketError, match="name of an index"):
         stage(bucket, folder)
 
 
-def test_wheels_json_of_another_set_is_noticed(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
+def test_read_staged_refuses_other_set(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
     staged = stage(bucket, folder)
     path = bucket.path(staged.file("wheels.json"))
     path.unlink()
@@ -209,7 +209,7 @@ def test_wheels_json_of_another_set_is_noticed(bucket: DirBucket, folder: Path, 
         read_staged(bucket, staged)
 
 
-def test_a_lock_and_a_list_changed_together_are_not_the_sets(folder: Path, bucket: DirBucket) -> None:
+def test_stage_refuses_changed_lock_and_sums(folder: Path, bucket: DirBucket) -> None:
     (folder / "constraints.txt").write_text("jax==6.6.6\n")
     sums = (folder / "SHA256SUMS").read_text().splitlines(keepends=True)
     kept = [line for line in sums if not line.endswith("  constraints.txt\n")]

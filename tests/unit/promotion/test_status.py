@@ -54,7 +54,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
     return made
 
 
-def test_the_page_for_people_has_all_that_is_known_of_a_set(bucket: DirBucket) -> None:
+def test_overview_page_describes_sets(bucket: DirBucket) -> None:
     page = Page(bucket.get(RELEASED.overview))
     said = json.loads(bucket.get(RELEASED.status))
     (told,) = said["sets"]
@@ -71,19 +71,19 @@ def test_the_page_for_people_has_all_that_is_known_of_a_set(bucket: DirBucket) -
     assert {f"{RELEASED.root}{link}" for link in evidence} <= objects(bucket).keys()
 
 
-def test_status_says_when_the_index_is_stale(bucket: DirBucket) -> None:
+def test_status_has_stale_time(bucket: DirBucket) -> None:
     said = json.loads(bucket.get(RELEASED.status))
     assert (said["last_promoted"], said["stale_after"]) == ("2026-01-02T03:04:05Z", "2026-01-07T03:04:05Z")
 
 
-def test_an_index_whose_policy_has_no_limit_is_never_stale(bucket: DirBucket, tmp_path: Path) -> None:
+def test_status_without_limit_is_never_stale(bucket: DirBucket, tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "w", version="0.10.2+rocm7.3.0", pythons=("3.12",))
     promote(bucket, staged_in(bucket, tmp_path / "sets", wheels, python_versions=("3.12",)), POLICY, now=lambda: NOW)
     assert json.loads(bucket.get(RELEASED.status))["stale_after"] == ""
     assert "Stale after" not in Page(bucket.get(RELEASED.overview)).text
 
 
-def test_what_channels_say() -> None:
+def test_channels_set_stale_days() -> None:
     days = {
         channel: load_policy("multi-arch", channel=channel).stale_days for channel in ("local", "nightly", "release")
     }

@@ -74,7 +74,7 @@ def one(evidences: list[Evidence], gate: str) -> Evidence:
     return next(evidence for evidence in evidences if evidence.gate == gate)
 
 
-def test_a_good_set_with_all_evidence_is_allowed(wheel_set: WheelSet) -> None:
+def test_verdict_allows_set_with_all_evidence(wheel_set: WheelSet) -> None:
     word = verdict(wheel_set, passing_evidence(wheel_set), POLICY)
     assert word.blocked_by == ()
     assert word.allowed
@@ -211,7 +211,7 @@ FAULTS: list[tuple[str, Callable[[list[Evidence]], list[Evidence]], str]] = [
 
 
 @pytest.mark.parametrize(("fault", "sentence"), [row[1:] for row in FAULTS], ids=[r[0] for r in FAULTS])
-def test_faulty_evidence_blocks(
+def test_verdict_blocks_faulty_evidence(
     wheel_set: WheelSet, fault: Callable[[list[Evidence]], list[Evidence]], sentence: str
 ) -> None:
     word = verdict(wheel_set, fault(passing_evidence(wheel_set)), POLICY)
@@ -219,7 +219,7 @@ def test_faulty_evidence_blocks(
     assert any(sentence in reason for reason in word.blocked_by), word.blocked_by
 
 
-def test_known_failures_do_not_count_as_passed(wheel_set: WheelSet) -> None:
+def test_verdict_does_not_count_known_failures(wheel_set: WheelSet) -> None:
     rule = replace(POLICY.gates["install"], min_passed=8, may_skip=False, known_failures=2)
     policy = replace(POLICY, gates={**POLICY.gates, "install": rule})
     for passed, allowed in ((8, True), (7, False), (6, False)):
@@ -227,7 +227,7 @@ def test_known_failures_do_not_count_as_passed(wheel_set: WheelSet) -> None:
         assert verdict(wheel_set, evidence, policy).allowed is allowed
 
 
-def test_what_cannot_be_compiled_for_needs_no_evidence_and_stays_at_its_tier(wheel_set: WheelSet) -> None:
+def test_verdict_needs_no_evidence_for_uncompilable_target(wheel_set: WheelSet) -> None:
     mixed = replace(wheel_set, targets=("gfx942:xnack-", "gfx1010", "gfx9-4-generic"))
     assert POLICY.gates["compile"].about(mixed, POLICY) == ("gfx942:xnack-",)
     other = replace(wheel_set, targets=("gfx942", "gfx1010"))
@@ -240,14 +240,14 @@ def test_what_cannot_be_compiled_for_needs_no_evidence_and_stays_at_its_tier(whe
         assert weakest(word.tiers) == "structure"
 
 
-def test_what_can_be_compiled_for_may_not_be_left_out(wheel_set: WheelSet) -> None:
+def test_verdict_requires_evidence_for_compilable_target(wheel_set: WheelSet) -> None:
     skipped = but(passing_evidence(wheel_set), "compile", "gfx950", outcome=Outcome.SKIPPED)
     word = verdict(wheel_set, skipped, POLICY)
     assert word.blocked_by == ("The gate compile for gfx950 was skipped: no reason was given.",)
     assert word.tiers == {"gfx942": "compiled", "gfx950": "structure"}
 
 
-def test_an_earlier_failure_is_mended_by_a_later_pass(wheel_set: WheelSet) -> None:
+def test_verdict_accepts_later_pass(wheel_set: WheelSet) -> None:
     good = passing_evidence(wheel_set)
     earlier = replace(
         one(good, "install"),
@@ -308,7 +308,7 @@ SET_FAULTS: list[tuple[str, Callable[[WheelSet], WheelSet], str]] = [
 
 
 @pytest.mark.parametrize(("fault", "sentence"), [row[1:] for row in SET_FAULTS], ids=[row[0] for row in SET_FAULTS])
-def test_a_set_that_is_not_whole_blocks(
+def test_verdict_blocks_incomplete_set(
     wheel_set: WheelSet, fault: Callable[[WheelSet], WheelSet], sentence: str
 ) -> None:
     broken = fault(wheel_set)
@@ -317,7 +317,7 @@ def test_a_set_that_is_not_whole_blocks(
     assert any(sentence in reason for reason in word.blocked_by), word.blocked_by
 
 
-def test_all_reasons_are_given(wheel_set: WheelSet) -> None:
+def test_verdict_lists_all_reasons(wheel_set: WheelSet) -> None:
     word = verdict(replace(wheel_set, pins={}), [], POLICY)
     gates = sum(len(rule.about(wheel_set, POLICY)) for rule in POLICY.gates.values())
     assert len(word.blocked_by) == 1 + gates + 2  # the pin; every gate; a tier for each target
@@ -325,7 +325,7 @@ def test_all_reasons_are_given(wheel_set: WheelSet) -> None:
     assert weakest(word.tiers) == "none"
 
 
-def test_a_stronger_tier_is_not_met_by_a_weaker_one(wheel_set: WheelSet) -> None:
+def test_verdict_blocks_weaker_tier(wheel_set: WheelSet) -> None:
     good = passing_evidence(wheel_set)
     on_device = [replace(e, gate="device", tier=Tier.DEVICE) for e in good if e.target == "gfx942"]
     strict = replace(POLICY, tier=Tier.DEVICE)
@@ -345,7 +345,7 @@ def test_a_stronger_tier_is_not_met_by_a_weaker_one(wheel_set: WheelSet) -> None
 
 
 @given(st.randoms(use_true_random=False))
-def test_the_order_of_evidence_does_not_matter(wheel_set: WheelSet, shuffler: random.Random) -> None:
+def test_verdict_is_independent_of_order(wheel_set: WheelSet, shuffler: random.Random) -> None:
     evidence = passing_evidence(wheel_set)
     evidence += but(evidence, "install", outcome=Outcome.FAILED)
     shuffled = list(evidence)
@@ -356,12 +356,12 @@ def test_the_order_of_evidence_does_not_matter(wheel_set: WheelSet, shuffler: ra
 # Requirements of the policy for evidence
 
 
-def test_clocks_may_differ_a_little(wheel_set: WheelSet) -> None:
+def test_verdict_tolerates_clock_skew(wheel_set: WheelSet) -> None:
     evidence = but(passing_evidence(wheel_set), "install", ended="2026-01-03T00:05:00Z")
     assert verdict(wheel_set, evidence, POLICY).allowed
 
 
-def test_evidence_gets_too_old(wheel_set: WheelSet) -> None:
+def test_verdict_blocks_old_evidence(wheel_set: WheelSet) -> None:
     evidence = but(passing_evidence(wheel_set), "install", started=DAY_OLD, ended=DAY_OLD)
     assert verdict(wheel_set, evidence, replace(POLICY, max_age_days=1)).allowed
     stale = but(evidence, "install", started="2026-01-01T23:59:59Z", ended="2026-01-01T23:59:59Z")
@@ -369,7 +369,7 @@ def test_evidence_gets_too_old(wheel_set: WheelSet) -> None:
     assert word.blocked_by == ("The gate install ended at 2026-01-01T23:59:59Z, more than 1 days ago.",)
 
 
-def test_a_gate_must_have_been_told_what_the_policy_says(wheel_set: WheelSet) -> None:
+def test_verdict_blocks_other_settings(wheel_set: WheelSet) -> None:
     rule = replace(POLICY.gates["install"], settings={"corpus": "full"})
     policy = replace(POLICY, gates={**POLICY.gates, "install": rule})
     word = verdict(wheel_set, passing_evidence(wheel_set), policy)
@@ -388,7 +388,7 @@ def test_a_gate_must_have_been_told_what_the_policy_says(wheel_set: WheelSet) ->
         (["fft"], "counts 1 known failures but names 0."),
     ],
 )
-def test_known_failures_may_be_a_list(wheel_set: WheelSet, checks: object, sentence: str) -> None:
+def test_verdict_compares_listed_known_failures(wheel_set: WheelSet, checks: object, sentence: str) -> None:
     rule = replace(POLICY.gates["install"], known_failures=("fft",))
     policy = replace(POLICY, gates={**POLICY.gates, "install": rule})
     good = passing_evidence(wheel_set)
@@ -398,7 +398,7 @@ def test_known_failures_may_be_a_list(wheel_set: WheelSet, checks: object, sente
     assert verdict(wheel_set, good, policy).allowed
 
 
-def test_a_target_may_have_a_tier_of_its_own(wheel_set: WheelSet) -> None:
+def test_verdict_uses_tier_of_target(wheel_set: WheelSet) -> None:
     policy = replace(POLICY, tiers={"gfx950": Tier.DEVICE}, gates={**POLICY.gates, "device": DEVICE})
     word = verdict(wheel_set, passing_evidence(wheel_set), policy)
     assert word.blocked_by == (
@@ -421,7 +421,7 @@ MINE, THEIRS = "ssh-ed25519 MINE", "ssh-ed25519 THEIRS"
         ({"flaw": "a.sig is not the signature of a."}, "a.sig is not the signature of a"),
     ],
 )
-def test_who_is_not_trusted_is_not_heard(wheel_set: WheelSet, said: dict[str, str], why: str) -> None:
+def test_verdict_ignores_passes_of_unknown_keys(wheel_set: WheelSet, said: dict[str, str], why: str) -> None:
     policy = replace(POLICY, keys={"ci": MINE}, unsigned=False)
     signed = [EvidenceFile(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
     assert judge(wheel_set, signed, policy, now=NOW).allowed
@@ -435,7 +435,7 @@ def test_who_is_not_trusted_is_not_heard(wheel_set: WheelSet, said: dict[str, st
     assert judge(wheel_set, doubtful, replace(policy, keys=None), now=NOW).allowed is ("key" in said)
 
 
-def test_bad_news_counts_whoever_brings_it(wheel_set: WheelSet) -> None:
+def test_verdict_counts_failures_of_unknown_keys(wheel_set: WheelSet) -> None:
     policy = replace(POLICY, keys={"ci": MINE}, unsigned=False)
     signed = [EvidenceFile(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
     failed = replace(one(passing_evidence(wheel_set), "install"), outcome=Outcome.FAILED, findings=(WRONG,))
@@ -448,13 +448,13 @@ def test_bad_news_counts_whoever_brings_it(wheel_set: WheelSet) -> None:
         assert word.blocked_by == ("The gate install failed: The library is broken.",)
 
 
-def test_a_policy_that_names_no_key_believes_nobody(wheel_set: WheelSet) -> None:
+def test_verdict_without_keys_accepts_no_pass(wheel_set: WheelSet) -> None:
     policy = replace(POLICY, keys={}, unsigned=False)
     signed = [EvidenceFile(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
     assert judge(wheel_set, signed, policy, now=NOW).tiers == {"gfx942": "none", "gfx950": "none"}
 
 
-def test_a_machine_that_was_not_fit_says_nothing_of_the_set(wheel_set: WheelSet) -> None:
+def test_verdict_ignores_machine_failures(wheel_set: WheelSet) -> None:
     good = passing_evidence(wheel_set)
     unfit = replace(WRONG, code=ENVIRONMENT)
     for found, outcome, allowed in (
@@ -470,7 +470,7 @@ def test_a_machine_that_was_not_fit_says_nothing_of_the_set(wheel_set: WheelSet)
     assert not verdict(wheel_set, [*good, failed, later], POLICY).allowed, "it takes no failure back"
 
 
-def test_a_python_that_failed_blocks_whatever_another_did(wheel_set: WheelSet) -> None:
+def test_verdict_blocks_failed_python(wheel_set: WheelSet) -> None:
     policy = replace(POLICY, tiers={"gfx942": Tier.DEVICE}, gates={**POLICY.gates, "device": DEVICE})
     good = passing_evidence(wheel_set, policy)
     passed = replace(one(good, "device"), settings={"policy": "1", "python": "3.12"}, ended="2026-01-02T05:00:00Z")
@@ -481,7 +481,7 @@ def test_a_python_that_failed_blocks_whatever_another_did(wheel_set: WheelSet) -
     assert blocked[0] == "The gate device for gfx942 failed: The library is broken."
 
 
-def test_a_smaller_run_takes_nothing_from_a_larger_one(wheel_set: WheelSet) -> None:
+def test_verdict_keeps_larger_run(wheel_set: WheelSet) -> None:
     rule = replace(DEVICE, min_passed=9, settings={"size": "large"})
     policy = replace(POLICY, tiers={"gfx942": Tier.DEVICE}, gates={**POLICY.gates, "device": rule})
     good = passing_evidence(wheel_set, policy)
@@ -496,7 +496,7 @@ def test_a_smaller_run_takes_nothing_from_a_larger_one(wheel_set: WheelSet) -> N
     assert found.tiers["gfx942"] != "device"
 
 
-def test_every_field_of_the_policy_counts(wheel_set: WheelSet) -> None:
+def test_verdict_uses_every_field_of_policy(wheel_set: WheelSet) -> None:
     """No silent option: a stricter value of each field blocks a set that was fine."""
     stricter: dict[str, dict[str, Any]] = {
         "edition": {"edition": 2},
@@ -533,7 +533,7 @@ def test_every_field_of_the_policy_counts(wheel_set: WheelSet) -> None:
 
 
 @pytest.mark.parametrize("tier", [Tier.CPU, Tier.CUDA])
-def test_what_ran_elsewhere_never_meets_a_requirement_of_rocm(wheel_set: WheelSet, tier: Tier) -> None:
+def test_verdict_blocks_tiers_of_other_platforms(wheel_set: WheelSet, tier: Tier) -> None:
     policy = replace(POLICY, tier=Tier.DEVICE, gates={**POLICY.gates, "device": DEVICE})
     others = passing_evidence(wheel_set)
     elsewhere = [
@@ -552,7 +552,7 @@ def test_what_ran_elsewhere_never_meets_a_requirement_of_rocm(wheel_set: WheelSe
     assert tier.value not in verdict(wheel_set, [*others, *elsewhere], odd).tiers.values()
 
 
-def test_tiers_of_other_platforms_are_on_no_ladder() -> None:
+def test_at_least_refuses_tiers_of_other_platforms() -> None:
     for asked in Tier:
         for tier in (Tier.CPU, Tier.CUDA):
             assert at_least(tier, asked) == (tier is asked)

@@ -144,7 +144,7 @@ def statement(row: tuple[Any, ...]) -> list[EvidenceFile]:
 
 
 @pytest.mark.parametrize("believes_all", [False, True])
-def test_the_truth_table(believes_all: bool) -> None:
+def test_verdict_matches_truth_table(believes_all: bool) -> None:
     opened = 0
     for row in dict.fromkeys(ROWS):
         policy = replace(POLICY, unsigned=believes_all, bypasses=BYPASSES[row[-1]])
@@ -160,7 +160,7 @@ def test_the_truth_table(believes_all: bool) -> None:
     assert 0 < opened < len(set(ROWS)) / 2
 
 
-def test_a_used_bypass_is_told_with_all_that_it_passes_over() -> None:
+def test_verdict_lists_used_bypass_and_its_reasons() -> None:
     word = verdict(SET, [], replace(POLICY, bypasses=(BYPASS,)), now=NOW)
     why = "by releases@example.invalid, from 2026-01-01 until 2026-01-10: the runner is being repaired. Passed over: "
     assert word.bypassed == (
@@ -170,12 +170,12 @@ def test_a_used_bypass_is_told_with_all_that_it_passes_over() -> None:
     assert (word.allowed, word.warnings) == (True, ())
 
 
-def test_a_bypass_that_is_not_needed_is_not_used() -> None:
+def test_verdict_does_not_use_unneeded_bypass() -> None:
     word = verdict(SET, [EvidenceFile(evidence=GOOD, key=MINE)], replace(POLICY, bypasses=(BYPASS,)), now=NOW)
     assert (word.allowed, word.bypassed) == (True, ())
 
 
-def test_a_bypass_of_a_weaker_gate_excuses_no_tier() -> None:
+def test_bypass_of_weaker_gate_excuses_no_tier() -> None:
     gates = {"device": DEVICE, "coverage": replace(DEVICE, tier=Tier.STRUCTURE, per="target")}
     policy = replace(POLICY, gates=gates, bypasses=(replace(BYPASS, gates=("coverage",)),))
     device = replace(GOOD, counts={**GOOD.counts, "collected": 4, "run": 4, "passed": 4})
@@ -187,13 +187,13 @@ def test_a_bypass_of_a_weaker_gate_excuses_no_tier() -> None:
     assert len(word.bypassed) == 1
 
 
-def test_a_bypass_never_passes_over_what_the_set_is() -> None:
+def test_bypass_does_not_cover_set_problems() -> None:
     everything = replace(BYPASS, gates=("device", "", "any"), targets=("gfx942", "", "any"))
     word = verdict(replace(SET, pins={}), [], replace(POLICY, bypasses=(everything,)), now=NOW)
     assert "The set does not pin jax." in word.blocked_by
 
 
-def test_no_runner_blocks_by_default_with_a_sentence_for_each_target() -> None:
+def test_verdict_blocks_each_target_without_runner() -> None:
     policy = replace(POLICY, gates={"device": DEVICE})
     word = verdict(replace(SET, targets=("gfx942", "gfx950")), [], policy, now=NOW)
     for target in ("gfx942", "gfx950"):
@@ -263,20 +263,20 @@ def opens(said: Sequence[EvidenceFile], policy: Policy) -> bool:
 
 
 @given(said=SAID, more=st.lists(STATEMENT, max_size=3), policy=POLICIES)
-def test_it_has_an_answer_to_everything(said: list[EvidenceFile], more: list[EvidenceFile], policy: Policy) -> None:
+def test_verdict_is_total(said: list[EvidenceFile], more: list[EvidenceFile], policy: Policy) -> None:
     word = verdict(SET, [*said, *more], policy, now=NOW)
     assert set(word.tiers) == set(SET.targets)
 
 
 @given(said=SAID, failure=st.sampled_from(FAILURES) | STATEMENT, policy=POLICIES)
-def test_adding_a_failure_never_opens(said: list[EvidenceFile], failure: EvidenceFile, policy: Policy) -> None:
+def test_adding_failure_never_allows(said: list[EvidenceFile], failure: EvidenceFile, policy: Policy) -> None:
     if failure.evidence.outcome is Outcome.PASSED:
         failure = replace(failure, evidence=replace(failure.evidence, outcome=Outcome.FAILED))
     assert opens(said, policy) or not opens([*said, failure], policy)
 
 
 @given(said=SAID, passed=st.sampled_from(PASSES), at=st.integers(0, 9), policy=POLICIES)
-def test_taking_good_evidence_away_never_opens(
+def test_removing_evidence_never_allows(
     said: list[EvidenceFile], passed: EvidenceFile, at: int, policy: Policy
 ) -> None:
     together = [*said[:at], passed, *said[at:]]
@@ -284,15 +284,13 @@ def test_taking_good_evidence_away_never_opens(
 
 
 @given(said=SAID, passed=st.sampled_from(PASSES), key=st.sampled_from(["", THEIRS]))
-def test_what_the_policy_does_not_trust_is_as_if_it_were_not_there(
-    said: list[EvidenceFile], passed: EvidenceFile, key: str
-) -> None:
+def test_untrusted_evidence_is_ignored(said: list[EvidenceFile], passed: EvidenceFile, key: str) -> None:
     policy = replace(POLICY, gates=GATES)
     assert opens([*said, replace(passed, key=key)], policy) is opens(said, policy)
 
 
 @given(said=SAID, policy=POLICIES)
-def test_a_bypass_whose_time_is_over_is_none(said: list[EvidenceFile], policy: Policy) -> None:
+def test_expired_bypass_is_ignored(said: list[EvidenceFile], policy: Policy) -> None:
     live = tuple(entry for entry in policy.bypasses if not entry.state(NOW))
     with_all, with_live = (
         verdict(SET, said, replace(policy, bypasses=entries), now=NOW) for entries in (policy.bypasses, live)
@@ -303,7 +301,7 @@ def test_a_bypass_whose_time_is_over_is_none(said: list[EvidenceFile], policy: P
 
 
 @given(said=SAID, policy=POLICIES)
-def test_without_evidence_and_bypass_nothing_opens(said: list[EvidenceFile], policy: Policy) -> None:
+def test_verdict_without_evidence_blocks(said: list[EvidenceFile], policy: Policy) -> None:
     assert not opens([], replace(policy, bypasses=()))
     failing = [item for item in said if item.evidence.outcome is not Outcome.PASSED]
     assert not opens(failing, replace(policy, bypasses=()))
