@@ -120,8 +120,8 @@ def _file_json(row: IndexedWheel) -> Mapping[str, Any]:
         "url": row.href,
         "size": row.wheel.size,
         "hashes": {"sha256": row.wheel.sha256},
+        # Not under its older name too: pip 22.3 to 23.1 fail on that key in JSON (PEP 714).
         "core-metadata": {"sha256": row.wheel.metadata_sha256},
-        "dist-info-metadata": {"sha256": row.wheel.metadata_sha256},
     }
     optional = {
         "requires-python": row.wheel.requires_python,

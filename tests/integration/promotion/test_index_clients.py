@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -111,6 +112,16 @@ def test_install_plugin_installs_its_pins(client: str, index: ServedIndex, runne
         f"jax_rocm7_plugin-{VERSIONS[1]}.dist-info",
         "jaxlib-0.10.2.dist-info",
     }
+
+
+@pytest.mark.network
+def test_pip_of_debian_12_installs(index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+    (tmp_path / "pip").mkdir()
+    fetch = [sys.executable, "-m", "pip", "download", "--no-deps", f"--dest={tmp_path / 'pip'}", "pip==23.0.1"]
+    subprocess.run(fetch, check=True, capture_output=True)
+    _, _, _, _, *words = install_argv("pip", index, tmp_path / "t", PLUGIN)
+    runner.run((sys.executable, str(tmp_path / "pip/pip-23.0.1-py3-none-any.whl/pip"), "install", *words))
+    assert (tmp_path / "t" / PJRT_LIBRARY).read_bytes()
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -74,7 +74,6 @@ def as_json_file(anchor: dict[str, str]) -> dict[str, Any]:
         "size": int(anchor["data-size"]),
         "hashes": {"sha256": fragment},
         "core-metadata": {"sha256": anchor["data-core-metadata"].removeprefix("sha256=")},
-        "dist-info-metadata": {"sha256": anchor["data-dist-info-metadata"].removeprefix("sha256=")},
         "requires-python": anchor.get("data-requires-python"),
         "upload-time": anchor.get("data-upload-time"),
         "_tier": anchor.get("data-tier"),
