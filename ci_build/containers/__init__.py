@@ -1,1 +1,1 @@
-"""Commands in containers: which engine there is, rights and mounts, and what becomes of containers left behind."""
+"""Commands in containers: the engine, rights and mounts, and the removal of orphaned containers."""

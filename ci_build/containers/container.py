@@ -1,8 +1,8 @@
-"""Commands in a container, with as little privilege as they need; what they make belongs to the caller.
+"""Commands in a container with least privilege; their output files belong to the caller.
 
-A container has a read-only root, no capabilities and no way to get any; it can write to its mounts that are writable
-and to its temporary folders. Whatever ends this program, no container stays: an interrupted run stops its own by
-its id, and a run after one that was killed removes what that one left, by labels that say who started it.
+A container has a read-only root, no capabilities and no way to gain any. It can write to its writable mounts and to
+temporary directories. No container is left behind: an interrupted run stops its own container by id, and the next run
+after a killed one removes that one's container, by labels that name its owner.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ __all__ = [
 
 _TEMPORARY = ("/tmp", "/tmp/home", "/var/tmp")  # noqa: S108 - inside the container
 _KILLED = 137
-"""Exit code of a command that SIGKILL ended, as the kernel does where memory runs out."""
+"""Exit code of a command that was ended by SIGKILL, as the kernel does when memory runs out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file or folder of this machine at a place in the container.
+    """A bind mount.
 
     Attributes:
-        source: absolute path on this machine; has to exist.
+        source: absolute path on this machine; must exist.
         target: absolute path in the container.
-        writable: the container may change it.
+        writable: whether the container may change it.
     """
 
     source: Path
@@ -52,27 +52,27 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContainerSpec:
-    """How a container is run; `make_spec` fills in what depends on the engine.
+    """A specification of a container; `make_spec` fills in the values that depend on the engine.
 
     Attributes:
-        engine: the client's program, such as /usr/bin/docker.
-        image: image by name and digest, or by id; it has to be there, nothing is pulled.
-        mounts: what it sees of this machine.
-        workdir: where commands start.
-        env: environment of every command; a key set to "" is left out.
-        env_files: files with further variables, one KEY=VALUE a line, which no list of processes shows.
+        engine: program of the engine's client, such as /usr/bin/docker.
+        image: image by name and digest, or by id; it must exist, nothing is pulled.
+        mounts: bind mounts.
+        workdir: working directory of the commands.
+        env: environment of the commands; a key set to "" is omitted.
+        env_files: files with further variables, one KEY=VALUE per line, which process lists do not show.
         network: host, none, or a network of the engine.
-        user: `uid:gid` that commands run as.
-        userns: user namespace mode, such as keep-id; empty takes the engine's.
-        memory: limit such as 32g, swap included; empty sets none.
+        user: `uid:gid` of the commands.
+        userns: user namespace mode, such as keep-id; empty for the engine's default.
+        memory: memory limit including swap, such as 32g; empty for none.
         shm_size: size of /dev/shm, such as 64g.
         pids: limit of processes and threads.
         devices: device files of this machine, such as /dev/kfd.
         groups: further groups of the commands, by name or number.
-        capabilities: the few that commands get; none unless named.
+        capabilities: capabilities of the commands.
         security: further security options of the engine.
-        read_only: the image's own files cannot be changed.
-        temporary: folders in memory that any user may write to and run programs from.
+        read_only: whether the image's own files are read-only.
+        temporary: directories in memory that any user may write to and run programs from.
     """
 
     engine: str
@@ -103,7 +103,7 @@ def make_spec(
     env: Mapping[str, str] | None = None,
     workdir: str = "/",
 ) -> ContainerSpec:
-    """A specification whose outputs belong to the caller, with that engine; change the rest with `replace`."""
+    """Return a specification whose output files belong to the caller."""
     return ContainerSpec(
         engine=engine.program,
         image=image,
@@ -124,17 +124,17 @@ def container_argv(
     cwd: str | None = None,
     more: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The command that runs a command in a container; pure.
+    """Return the engine's command that runs a command in a container.
 
     Args:
-        argv: the command inside, as a list.
-        env: changes to the specification's environment; a key set to "" is left out. Every value can be read in the
-            list of processes, so secrets travel as mounted files.
-        cwd: where it starts instead of `spec.workdir`.
+        argv: command to run in the container.
+        env: changes to the specification's environment; a key set to "" is omitted. Process lists show the values, so
+            secrets must be passed in files.
+        cwd: working directory instead of `spec.workdir`.
         more: further options of `run`, such as `--cidfile`.
 
     Raises:
-        RequestError: a mount that no engine could make.
+        RequestError: a mount is invalid.
     """
     words = [spec.engine, "run", "--rm", "--init", "--pull", "never"]
     words += _option("--user", spec.user) + _option("--userns", spec.userns)
@@ -145,7 +145,7 @@ def container_argv(
     words += [word for path in spec.temporary for word in ("--tmpfs", f"{path}:rw,exec,nosuid,nodev,mode=1777")]
     words += ["--network", spec.network, "--shm-size", spec.shm_size, "--pids-limit", str(spec.pids)]
     if spec.memory:
-        # Without the second one, as much swap again could be used.
+        # Without --memory-swap, the same amount of swap could be used as well.
         words += ["--memory", spec.memory, "--memory-swap", spec.memory]
     words += [word for path in spec.devices for word in ("--device", path)]
     words += [word for name in spec.groups for word in ("--group-add", name)]
@@ -154,7 +154,7 @@ def container_argv(
     merged = merge_environment(spec.env, env or {})
     words += [word for key, value in sorted(merged.items()) if value for word in ("--env", f"{key}={value}")]
     words += ["--workdir", cwd or spec.workdir, *more]
-    # The image's entry point would get our command as its arguments.
+    # The image's entry point would receive the command as its arguments.
     return (*words, "--entrypoint", argv[0], spec.image, *argv[1:])
 
 
@@ -163,35 +163,35 @@ def _option(name: str, value: str) -> list[str]:
 
 
 def mount_option(mount: Mount) -> str:
-    """The value of `--mount`, a line of comma-separated values.
+    """Return the value of `--mount`, a line of comma-separated values.
 
-    Unlike `--volume` it takes paths with colons, and does not make a folder of root's where the source is missing.
+    Unlike `--volume`, it accepts paths with colons and does not create a missing source as root.
 
     Raises:
-        RequestError: a path that is not absolute, or has a character that such a line cannot hold.
+        RequestError: a path is not absolute or has a control character.
     """
     source = str(mount.source)
     for path in (source, mount.target):
         if not path.startswith("/"):
-            raise RequestError(f"{path!r} cannot be mounted: it is not absolute.", hint="Give its whole path.")
+            raise RequestError(f"Cannot mount {path!r}: the path is not absolute.", hint="Give an absolute path.")
         if any(ord(letter) < ord(" ") for letter in path):
-            raise RequestError(f"{path!r} cannot be mounted: it has a control character.", hint="Rename it.")
+            raise RequestError(f"Cannot mount {path!r}: the path has a control character.", hint="Rename it.")
     fields = ["type=bind", f"source={source}", f"target={mount.target}", *([] if mount.writable else ["readonly"])]
     return ",".join(_quoted(text) for text in fields)
 
 
 def _quoted(text: str) -> str:
-    """A field of a line of comma-separated values (RFC 4180)."""
+    """Quote a field of a line of comma-separated values (RFC 4180)."""
     return '"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text
 
 
 class ContainerRunner:
-    """Runs commands in containers, one container each, as HostRunner runs them on this machine.
+    """A runner of commands, each in a container of its own.
 
     Args:
-        host: starts the engine's client.
-        spec: how each container is run.
-        say: told of containers that a killed run had left, which are removed first.
+        host: runner that starts the engine's client.
+        spec: specification of the containers.
+        say: receives a line for each orphaned container that is removed first.
     """
 
     def __init__(self, host: HostRunner, spec: ContainerSpec, *, say: LineSink | None = None) -> None:
@@ -212,7 +212,7 @@ class ContainerRunner:
         on_error_line: LineSink | None = None,
         keep: int | None = None,
     ) -> ProcessResult:
-        """Run one command to its end; when this call is interrupted, its container is stopped, and gone.
+        """Run a command; if this call is interrupted, its container is stopped and removed.
 
         Args:
             argv: the command as a list.
@@ -228,7 +228,7 @@ class ContainerRunner:
             self._swept = True
             for container in remove_orphans(self.spec.engine, self._host):
                 if self._say is not None:
-                    self._say(f"removed container {container[:12]}, left by a run that was killed")
+                    self._say(f"removed container {container[:12]}, left behind by a killed run")
         run = uuid.uuid4().hex
         with TemporaryDirectory(prefix="ci_build-") as folder:
             cidfile = Path(folder, "cid")
@@ -253,5 +253,5 @@ class ContainerRunner:
     def _hint(self, returncode: int) -> str:
         if returncode == _KILLED:
             limit = f" of {self.spec.memory}" if self.spec.memory else ""
-            return f"It was killed, most likely for want of memory{limit}: give it more, or let it do less at a time."
-        return "Run it by hand to see more."
+            return f"It was killed, most likely for lack of memory{limit}: raise the limit or reduce parallel jobs."
+        return "Run the command by hand for details."

@@ -1,4 +1,4 @@
-"""Which container engine this machine has: docker or podman, and whether it can run and build."""
+"""Detection of the container engine: docker or podman, and whether it can run and build."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from core.errors import NoContainerEngineError, ProcessError
 from core.process import HostRunner, which
 
 ENGINES = ("docker", "podman")
-"""Names that are looked for, in this order, where nobody says which one."""
+"""Engines that are looked for, in this order."""
 _USUAL_PLACES = ("/usr/bin", "/usr/local/bin", "/bin")
-"""Looked at beside PATH: the first `docker` of PATH may be a client that lacks what it needs."""
+"""Searched besides PATH, since the first `docker` of PATH may be an incomplete client."""
 _PROBE_SECONDS = 30.0
 _BUILDS_BY_ITSELF = 23
-"""From this major on, docker's client builds through a plugin (Docker Engine 23.0 release notes)."""
+"""First major version whose client builds through a plugin (Docker Engine 23.0 release notes)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
-    """An engine that answers.
+    """A container engine that answers.
 
     Attributes:
         program: path of its client.
-        podman: it is podman, or a `docker` that is podman.
-        version: that of the server, or of podman.
+        podman: whether it is podman, or a `docker` that is podman.
+        version: version of the server, or of podman.
         client: version of the client.
-        rootless: it runs without root: uid 0 in a container is whoever started it.
-        selinux: the kernel separates containers by labels.
-        builds: this client can build images with it.
+        rootless: whether it runs without root, so that uid 0 in a container is the caller.
+        selinux: whether SELinux labels separate containers.
+        builds: whether the client can build images.
     """
 
     program: str
@@ -48,33 +48,33 @@ class Engine:
         return "podman" if self.podman else "docker"
 
     def user(self, uid: int, gid: int) -> str:
-        """What `--user` has to say so that files which are made in a mount belong to that user.
+        """Return the value of `--user` with which new files in a mount belong to that user.
 
-        In a rootless docker root is the caller and every other uid is somebody else. Rootless podman can keep the
-        caller's own number (`userns`).
+        In rootless docker, root is the caller and every other uid is foreign. Rootless podman can keep the caller's
+        own uid (`userns`).
         """
         return "0:0" if self.rootless and not self.podman else f"{uid}:{gid}"
 
     @property
     def userns(self) -> str:
-        """What `--userns` has to say for that, if anything."""
+        """The value of `--userns` for the same purpose, or empty."""
         return "keep-id" if self.rootless and self.podman else ""
 
     @property
     def security(self) -> tuple[str, ...]:
-        """Security options that mounts of the caller's folders need: their labels are left as they are."""
+        """The security options for mounts of the caller's directories, whose labels must not change."""
         return ("label=disable",) if self.selinux else ()
 
 
 def find_engine(name: str | None, host: HostRunner) -> Engine:
-    """The engine to use: the first that can run and build, else the first that can run.
+    """Return the first engine that can run and build, else the first that can run.
 
     Args:
-        name: docker, podman, or the path of a client; None takes what is there.
-        host: starts the clients that are asked.
+        name: docker, podman, or the path of a client; None for any.
+        host: runner that starts the clients.
 
     Raises:
-        NoContainerEngineError: none answers; says for each client why.
+        NoContainerEngineError: none answers; the reason is given for each client.
     """
     found: list[Engine] = []
     problems: list[str] = []
@@ -88,15 +88,15 @@ def find_engine(name: str | None, host: HostRunner) -> Engine:
             found.append(answer)
     if found:
         return found[0]
-    why = f": {'; '.join(problems)}" if problems else ", and none is on PATH" if not name else ": it is not there"
+    reason = f": {'; '.join(problems)}" if problems else ", and none is on PATH" if not name else ": it does not exist"
     raise NoContainerEngineError(
-        f"No container engine answers ({name or ' or '.join(ENGINES)} was looked for){why}.",
-        hint="Install Docker or Podman, and start its daemon; with --payload=published nothing is compiled.",
+        f"No container engine answers ({name or ' or '.join(ENGINES)} was looked for){reason}.",
+        hint="Install Docker or Podman and start its daemon, or give --payload=published, which compiles nothing.",
     )
 
 
 def _programs(names: Iterable[str]) -> Iterator[str]:
-    """Paths of clients of these names, PATH's first; the same file is given once."""
+    """Yield the paths of clients of these names, those on PATH first, each file once."""
     seen: set[Path] = set()
     for name in names:
         places = (name,) if "/" in name else (which(name), *(f"{folder}/{name}" for folder in _USUAL_PLACES))
@@ -108,7 +108,7 @@ def _programs(names: Iterable[str]) -> Iterator[str]:
 
 
 def _ask(program: str, host: HostRunner) -> Engine | str:
-    """What a client says of itself and its server, or why it is of no use."""
+    """Return the engine of a client, or the reason why it is unusable."""
     try:
         info = host.run([program, "info", "--format", "{{json .}}"], check=False, timeout=_PROBE_SECONDS)
     except ProcessError as error:
@@ -127,7 +127,7 @@ def _ask(program: str, host: HostRunner) -> Engine | str:
 
 
 def read_info(program: str, facts: Mapping[str, Any]) -> Engine:
-    """What `docker info` or `podman info` say as JSON, as an engine; its version is empty where no server answers.
+    """Return the engine that `docker info` or `podman info` describe; its version is empty if no server answers.
 
     Source: the reference of `docker info` (SecurityOptions, ClientInfo) and of `podman info` (host.security).
     """
@@ -155,10 +155,10 @@ def read_info(program: str, facts: Mapping[str, Any]) -> Engine:
 
 def _needs_plugin(client: str) -> bool:
     major = client.split(".")[0]
-    # 20.10's client does not say its version here, and builds by itself.
+    # The client of 20.10 does not report its version here, and needs no plugin.
     return major.isdecimal() and int(major) >= _BUILDS_BY_ITSELF
 
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].rstrip(".") if lines else "it says nothing"
+    return lines[-1].rstrip(".") if lines else "no message"

@@ -1,4 +1,4 @@
-"""Containers that nobody waits for any more: whose they are, and how they go, always by their ids."""
+"""Orphaned containers: their owners and their removal, always by id."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ from core.errors import ProcessError
 from core.process import HostRunner
 
 RUN_LABEL = "jax-rocm-release.run"
-"""Label of a container: one run of one command."""
+"""Label of a container: the run of a command."""
 OWNER_LABEL = "jax-rocm-release.owner"
 """Label of a container: the process that started it; see `owner`."""
 _GRACE_SECONDS = 3
-"""The client has passed SIGTERM on before."""
+"""Short, since the client has passed SIGTERM on before."""
 _GONE_SECONDS = 60.0
 _LOOK_SECONDS = 0.2
 _CLEAN_UP_SECONDS = 30.0
 
 
 def owner() -> str:
-    """The label of what this process starts: kernel, namespace, user, number and start of the one process it names.
+    """Return the label of this process's containers: its boot, PID namespace, user, PID and start time.
 
     Source: proc_pid_stat(5), field 22 (start time in clock ticks since boot).
     """
-    return "/".join((_place(), str(os.getpid()), _started(os.getpid())))
+    return "/".join((_scope(), str(os.getpid()), _started(os.getpid())))
 
 
-def _place() -> str:
+def _scope() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.getuid()}"
 
 
 def _started(pid: int) -> str:
-    """When a process started; empty when there is none of that number."""
+    """Return the start time of a process, or empty if there is none with that PID."""
     with suppress(OSError):
         # The second field is a name in parentheses, which may hold spaces and parentheses.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return ""
 
 
-def is_orphan(label: str, place: str, started: Callable[[int], str]) -> bool:
-    """Whether the process that a label names was one of this place (boot, namespace and user) and is gone."""
+def is_orphan(label: str, scope: str, started: Callable[[int], str]) -> bool:
+    """Return whether the owner that a label names ran here (boot, namespace and user) and has ended."""
     where, _, process = label.rpartition("/")
     where, _, pid = where.rpartition("/")
-    return bool(process) and where == place and pid.isdecimal() and started(int(pid)) != process
+    return bool(process) and where == scope and pid.isdecimal() and started(int(pid)) != process
 
 
 def remove_orphans(engine: str, host: HostRunner) -> tuple[str, ...]:
-    """Remove the containers of this user whose process is gone, by their ids, and return those."""
+    """Remove the containers of this user whose owner has ended, and return their ids."""
     argv = [engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={OWNER_LABEL}"]
     listed = host.run(argv, check=False, timeout=_CLEAN_UP_SECONDS).stdout.split()
-    # Not every podman's `ps` can print one label. What has gone in between is an error, and the others are told.
+    # Not every podman's `ps` can print one label. A container that has ended meanwhile is only an error line.
     argv = [engine, "container", "inspect", "--format", f'{{{{.Id}}}} {{{{index .Config.Labels "{OWNER_LABEL}"}}}}']
-    told = host.run([*argv, *listed], check=False, timeout=_CLEAN_UP_SECONDS).stdout if listed else ""
-    rows = [line.partition(" ") for line in told.splitlines()]
-    left = tuple(container for container, _, label in rows if is_orphan(label, _place(), _started))
+    described = host.run([*argv, *listed], check=False, timeout=_CLEAN_UP_SECONDS).stdout if listed else ""
+    rows = [line.partition(" ") for line in described.splitlines()]
+    left = tuple(container for container, _, label in rows if is_orphan(label, _scope(), _started))
     if left:
-        # podman's `rm --force` would wait for each.
+        # podman's `rm --force` would wait for each container.
         host.run([engine, "stop", "-t", "0", *left], check=False, timeout=_GONE_SECONDS)
         host.run([engine, "rm", "--force", *left], check=False, timeout=_GONE_SECONDS)
     return left
 
 
 def containers_of_run(engine: str, host: HostRunner, cidfile: Path, run: str) -> tuple[str, ...]:
-    """Ids of the containers of one run: what its file says, and what the engine says."""
+    """Return the ids of a run's containers, from its cidfile and from the engine."""
     argv = [engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={RUN_LABEL}={run}"]
     listed = host.run(argv, check=False, timeout=_CLEAN_UP_SECONDS).stdout.split()
     with suppress(OSError):
@@ -79,19 +79,19 @@ def containers_of_run(engine: str, host: HostRunner, cidfile: Path, run: str) ->
 
 
 def remove(engine: str, host: HostRunner, find: Callable[[], tuple[str, ...]]) -> None:
-    """Stop containers, then wait until none of them is there any more.
+    """Stop containers, and wait until all are removed.
 
     Raises:
-        ProcessError: one is still there after a minute.
+        ProcessError: one still exists after a minute.
     """
     deadline = time.monotonic() + _GONE_SECONDS
     quiet = 0
-    # A client that was stopped early may have left the daemon a container to make: look twice.
+    # The daemon may still create a container for a client that was stopped early: check twice.
     while quiet < 2:
         found = find()
         quiet = 0 if found else quiet + 1
         if found and time.monotonic() > deadline:
-            raise ProcessError(f"Containers {', '.join(found)} do not go away.", hint=f"Try `{engine} rm --force`.")
+            raise ProcessError(f"Containers {', '.join(found)} cannot be removed.", hint=f"Try `{engine} rm --force`.")
         if found:
             host.run([engine, "stop", "-t", str(_GRACE_SECONDS), *found], check=False, timeout=_GONE_SECONDS)
             host.run([engine, "rm", "--force", *found], check=False, timeout=_GONE_SECONDS)

@@ -1,4 +1,4 @@
-"""The image that wheels are compiled in: a named one, one of a registry, or one made here of docker/images.toml."""
+"""The image that wheels are compiled in: a named one, one of a registry, or one built from docker/images.toml."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
     from core.http.client import Connect
 
 SEARCH = "search"
-"""What `--builder-image` says when an image has to be found, and none may be made."""
+"""Value of `--builder-image` that finds an image without building one."""
 MANYLINUX = "manylinux_2_28"
 BUILDER = f"jax-{MANYLINUX}"
 LLVM = "18"
-"""Major of the clang that compiles wheels; images.toml says why this one."""
+"""Major version of the clang that compiles wheels; images.toml gives the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageRequest:
-    """What somebody asked for, about images.
+    """A request for images.
 
     Attributes:
-        engine: asked for once it is needed; a dry run needs none.
-        builder_image: a name, `search`, or empty.
-        base: base image instead of the pinned one, by a name that the engine knows; empty takes the pinned one.
-        registry: where images are pulled from and pushed to; empty when nobody says.
-        cache: folder for downloads and build contexts.
-        arch: machine that images are for.
-        connect: connections for downloads.
-        no_cache: make images anew.
+        engine: returns the container engine; called when it is needed, which a dry run never does.
+        builder_image: name of an image, `search`, or empty.
+        base: name of a base image that replaces the pinned one, or empty.
+        registry: registry to pull from and push to, or empty.
+        cache: directory of downloads and build contexts.
+        arch: architecture of the images.
+        connect: opens connections for downloads.
+        no_cache: rebuild every layer.
     """
 
     engine: Callable[[], Engine]
@@ -65,7 +65,7 @@ class ImageRequest:
 
 
 class _LazyEngine:
-    """Asks for an engine once."""
+    """A container engine that is looked for once, when it is needed."""
 
     def __init__(self, name: str | None, host: HostRunner) -> None:
         self._name, self._host = name, host
@@ -119,13 +119,14 @@ def image_request(settings: ImageSettings, host: HostRunner, connect: Connect) -
 
 
 def builder_image(request: ImageRequest, runner: HostRunner, reporter: Progress) -> ContainerImage:
-    """The image to compile in.
+    """Return the image to compile in.
 
-    With a name: that image, pulled if it is not here. With `search`: the image of what images.toml and the Dockerfile
-    say now, here or in the registry. With nothing: that image, made if it is not here.
+    A named image is pulled if it is missing. With `search`, the image of the current recipe is found locally or in the
+    registry. Otherwise it is built if it is missing.
 
     Raises:
-        InputError: there is no such image; RequestError: images.toml lacks something.
+        InputError: there is no such image.
+        RequestError: images.toml lacks a pin.
     """
     if request.builder_image and request.builder_image != SEARCH:
         return _named(request, runner)
@@ -137,11 +138,11 @@ def builder_image(request: ImageRequest, runner: HostRunner, reporter: Progress)
 
 
 def check_obtainable(request: ImageRequest, runner: HostRunner, reporter: Progress) -> None:
-    """Refuse a builder image that cannot be had, as far as it can be told without making one.
+    """Check that a builder image can be obtained, without building one.
 
     Raises:
         NoContainerEngineError: no engine answers.
-        InputError: there is no image of that name, or no base image here or in a registry that anybody named.
+        InputError: the named image does not exist, or the base image is neither local nor in a configured registry.
     """
     engine = request.engine()
     if request.builder_image:
@@ -155,7 +156,7 @@ def check_obtainable(request: ImageRequest, runner: HostRunner, reporter: Progre
 
 
 def planned_image(request: ImageRequest, runner: HostRunner, reporter: Progress) -> str:
-    """Name of the image that a build will run in, for a dry run; no engine is asked unless a base was named."""
+    """Return the name of the image that a build will run in; the engine is used only for a named base image."""
     if request.builder_image and request.builder_image != SEARCH:
         return request.builder_image
     return builder_recipe(request, runner, reporter).tag
@@ -174,20 +175,20 @@ def _searched(recipe: Recipe, request: ImageRequest, host: HostRunner) -> Contai
     if not request.registry:
         raise InputError(
             f"There is no {recipe.tag} on this machine, and no registry is configured.",
-            hint="Give --image-registry, or leave --builder-image out to have it made.",
+            hint="Give --image-registry, or omit --builder-image to build it.",
         )
     reference = f"{request.registry}/{recipe.tag}"
     pulled = local.pull(engine, host, reference)
     if find_built(recipe, engine, host, reference) is None:
         raise InputError(
-            f"{reference} is not made of what {request.pins.path} and the Dockerfile say.",
+            f"{reference} was not built from the current {request.pins.path} and Dockerfile.",
             hint="Push the right one with `ci_build images build manylinux --push`.",
         )
     return container_image(reference, pulled, built=False)
 
 
 def builder_recipe(request: ImageRequest, host: HostRunner, progress: Progress) -> Recipe:
-    """What the builder is made of."""
+    """Return the recipe of the builder image."""
     files = tool_files(request, progress, LLVM, bazel=True)
     labels = {f"jax-rocm-release.{name}": pin.version for name, pin in tool_pins(request, LLVM, bazel=True).items()}
     return base_recipe(
@@ -203,7 +204,7 @@ def builder_recipe(request: ImageRequest, host: HostRunner, progress: Progress) 
 
 
 def tool_pins(request: ImageRequest, llvm: str, *, bazel: bool) -> dict[str, Pin]:
-    """Compiler and build tool: name in the context -> pin."""
+    """Return the pins of compiler and build tool, by name in the build context."""
     pins = {"llvm": request.pins.get("download", f"llvm-{llvm}", request.arch)} if llvm else {}
     if llvm == LLVM and (library := request.pins.find("download", "libtinfo5", request.arch)):
         pins["libtinfo5"] = library
@@ -213,13 +214,12 @@ def tool_pins(request: ImageRequest, llvm: str, *, bazel: bool) -> dict[str, Pin
 
 
 def tool_files(request: ImageRequest, progress: Progress, llvm: str, *, bazel: bool) -> dict[str, ContextFile]:
-    """The same as files of a context, with their sums."""
-    pins = tool_pins(request, llvm, bazel=bazel)
-    return download_files(request, pins, progress)
+    """Return compiler and build tool as files of a build context, with their SHA256SUMS."""
+    return download_files(request, tool_pins(request, llvm, bazel=bazel), progress)
 
 
 def download_files(request: ImageRequest, pins: Mapping[str, Pin], progress: Progress) -> dict[str, ContextFile]:
-    """Downloads of a context below downloads/, by name, with SHA256SUMS."""
+    """Return downloads as files of a build context, below downloads/, with their SHA256SUMS."""
 
     def getter(pin: Pin) -> Callable[[], Path]:
         return lambda: fetch(pin, request.connect, request.cache, progress)
@@ -241,10 +241,11 @@ def base_recipe(
     labels: Mapping[str, str],
     network: str = "none",
 ) -> Recipe:
-    """A recipe on a pinned base, or on the one that the request names.
+    """Return a recipe on a pinned base image, or on the one that the request names.
 
     Raises:
-        RequestError: the base is not pinned; InputError: the one that was named is not here.
+        RequestError: the base image is not pinned.
+        InputError: the named base image is missing.
     """
     made = Recipe(
         name=name,
@@ -266,7 +267,7 @@ def base_recipe(
 
 
 def _pinned_base(pin: Pin, request: ImageRequest, host: HostRunner) -> str:
-    """A local name for a pinned base image; it is pulled by its digest if it is not here."""
+    """Return a local name of a pinned base image, pulled by its digest if it is missing."""
     engine = request.engine()
     found = local.find_digest(engine, host, pin.digest)
     if found is None and not request.registry:
@@ -280,27 +281,27 @@ def _pinned_base(pin: Pin, request: ImageRequest, host: HostRunner) -> str:
 
 
 def tag_base(image: local.LocalImage, request: ImageRequest, host: HostRunner) -> str:
-    """A name that means exactly this image: not every builder takes an id, and none a digest without its registry."""
+    """Tag an image and return the tag: builders accept neither every id nor a digest without its registry."""
     name = f"jax-rocm-release-base:{image.id.removeprefix('sha256:')}"
     local.tag(request.engine(), host, image.id, name)
     return name
 
 
 def check_push(request: ImageRequest) -> None:
-    """Refuse to push where nobody says to which registry.
+    """Check that a registry to push to is configured.
 
     Raises:
-        RequestError: no registry is configured.
+        RequestError: none is.
     """
     if not request.registry:
         raise RequestError("--push needs a registry.", hint="Give --image-registry, or set CI_BUILD_IMAGE_REGISTRY.")
 
 
 def push(request: ImageRequest, image: ContainerImage, names: Sequence[str], host: HostRunner) -> str:
-    """Give an image to the configured registry under the name that its content has; returns it as name@sha256:….
+    """Push an image under its content's tag, and return it as name@sha256:….
 
     Args:
-        names: further names, under which others ask for it.
+        names: further names to push it under.
 
     Raises:
         RequestError: no registry is configured.

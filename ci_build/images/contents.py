@@ -1,4 +1,4 @@
-"""What goes into runtime images: ROCm's pip packages of an index, and the wheels of a set with all they depend on."""
+"""Contents of runtime images: ROCm's pip packages, and the wheels of a set with their dependencies."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from core.errors import InputError, ProcessError, RequestError, WheelSetError
 from core.model import PYLOCK, WheelSet
 from core.pip import InputStore, Resolved
 
-_WANTED = "rocm[libraries,devel]"
+_REQUIREMENT = "rocm[libraries,devel]"
 _DONE = "wheels.json"
 _CERTIFICATES = "/etc/ssl/jax-rocm-release.pem"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmPackages:
-    """ROCm's pip packages.
+    """ROCm's pip packages from an index.
 
     Attributes:
-        version: that of ROCm, as the index had it.
+        version: version of ROCm.
         files: wheels and requirements.txt, by name.
     """
 
@@ -47,10 +47,10 @@ class RocmPackages:
 
 
 def check_index(index: str) -> None:
-    """Refuse an index that cannot be asked.
+    """Check the URL of an index.
 
     Raises:
-        RequestError: it is no URL, or holds credentials, which would be in lists of processes and in labels.
+        RequestError: it is not a URL, or has credentials, which process lists and labels would show.
     """
     parts = urlsplit(index)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
@@ -65,27 +65,27 @@ Connection = tuple[Mapping[str, str], str]
 
 
 def download_command(python: str, index: str, version: str) -> tuple[str, ...]:
-    """The command that asks an index for ROCm's packages, in a container; pure."""
+    """Return the command that downloads ROCm's packages from an index in a container."""
     words = (python, "-m", "pip", "wheel", "--no-input", "--pre", f"--index-url={index}", "--wheel-dir=/out")
-    return (*words, _wanted(version))
+    return (*words, _requirement(version))
 
 
-def _wanted(version: str) -> str:
-    return f"{_WANTED}=={version}" if version else _WANTED
+def _requirement(version: str) -> str:
+    return f"{_REQUIREMENT}=={version}" if version else _REQUIREMENT
 
 
 def rocm_packages(
     builder: ImageBuilder, image: str, python: str, index: str, version: str, connection: Connection
 ) -> RocmPackages:
-    """ROCm's packages of an index, resolved and fetched in a container of the image that they are for.
+    """Return ROCm's packages from an index, resolved in a container of the image that they are for.
 
     Args:
-        python: an interpreter with pip in that image.
-        version: an exact one, which is fetched once; empty takes the newest, and asks each time.
+        python: interpreter with pip in that image.
+        version: exact version, which is downloaded once; empty looks up the newest each time.
         connection: proxies and CA bundle of this machine.
 
     Raises:
-        InputError: the index does not offer it.
+        InputError: the index does not have it.
     """
     key = hashlib.sha256("\0".join((index, version, python, image)).encode()).hexdigest()
     folder = builder.request.cache / "rocm-packages" / key
@@ -100,7 +100,7 @@ def rocm_packages(
     lines = "".join(f"{name}=={release} --hash=sha256:{sha256}\n" for name, release, sha256 in rows)
     found = {name: str(release) for name, release, _ in rows}.get(canonicalize_name("rocm"))
     if not found:
-        raise InputError(f"{index} gives no package rocm.", hint="Check --therock-index-url.")
+        raise InputError(f"{index} has no package rocm.", hint="Check --therock-index-url.")
     return RocmPackages(
         version=found, files={**files, "requirements.txt": generated_file(lines, builder.request.cache / "made")}
     )
@@ -121,17 +121,19 @@ def _complete(folder: Path) -> bool:
 def _collect(
     builder: ImageBuilder, image: str, python: str, index: str, version: str, folder: Path, connection: Connection
 ) -> None:
-    builder.progress.step(f"asking {urlsplit(index).hostname} for {_WANTED}{f' {version}' if version else ''}")
+    builder.progress.step(
+        f"downloading from {urlsplit(index).hostname}: {_REQUIREMENT}{f' {version}' if version else ''}"
+    )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".new-", dir=folder.parent) as name:
         out, scratch = Path(name, "out"), Path(name, "scratch")
         out.mkdir()
         scratch.mkdir()
         mounts = [Mount(out, "/out", writable=True), Mount(scratch, "/scratch", writable=True)]
-        # Packages of some gigabytes do not belong into folders in memory.
+        # Gigabytes of packages must not be unpacked in memory.
         env = {"TMPDIR": "/scratch", "PIP_CACHE_DIR": "/scratch/cache", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         proxies, certificates = connection
-        # Their URLs may hold passwords, which a list of processes must not show.
+        # Proxy URLs may have passwords, which process lists must not show.
         private = Path(name, "proxies")
         private.write_text("".join(f"{key}={url}\n" for key, url in proxies.items()), encoding="utf-8")
         if certificates:
@@ -144,21 +146,21 @@ def _collect(
             runner.run(download_command(python, index, version))
         except ProcessError as error:
             last = error.message.splitlines()[-1].strip()
-            what = f"{index} does not give {_wanted(version)}: {last}."
-            raise InputError(what, hint="Check URL and version.") from error
-        made = {path.name: file_sha256(path) for path in sorted(out.glob("*.whl"))}
-        (out / _DONE).write_text(json.dumps(made))
+            problem = f"{index} does not provide {_requirement(version)}: {last}."
+            raise InputError(problem, hint="Check URL and version.") from error
+        digests = {path.name: file_sha256(path) for path in sorted(out.glob("*.whl"))}
+        (out / _DONE).write_text(json.dumps(digests))
         shutil.rmtree(folder, ignore_errors=True)
         out.rename(folder)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetContents:
-    """What a set brings into an image.
+    """Contents of an image with the wheels of a set.
 
     Attributes:
         files: wheels and `requirements-<Python>.txt`, by name.
-        labels: what the image says of it: versions, the set's digest, every commit.
+        labels: labels of the image: versions, the set's digest, source commits.
     """
 
     files: Mapping[str, ContextFile]
@@ -166,27 +168,29 @@ class SetContents:
 
 
 def read_checked_set(folder: Path) -> WheelSet:
-    """A set, and all its files are what it says.
+    """Read a set and verify its files.
 
     Raises:
-        WheelSetError: the folder holds no set, or files that are not the ones it names.
+        WheelSetError: the directory has no set, or files that differ from it.
     """
     wheel_set = wheelset.read_set(folder)
-    if wrong := wheelset.check_files(folder, wheel_set):
-        raise WheelSetError(f"{folder} holds other files than its set: {', '.join(wrong)}.", hint="Make it anew.")
+    if different := wheelset.check_files(folder, wheel_set):
+        raise WheelSetError(
+            f"{folder} has files that differ from its set: {', '.join(different)}.", hint="Build the set again."
+        )
     return wheel_set
 
 
 def check_pythons(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> None:
-    """Refuse Pythons that a set does not serve.
+    """Check that a set has wheels for some Pythons.
 
     Raises:
-        RequestError: there are such.
+        RequestError: it has none for one of them.
     """
     if missing := [python for python in pythons if python not in wheel_set.python_versions]:
         raise RequestError(
             f"{folder} has no wheels for Python {', '.join(missing)}.",
-            hint=f"It has them for {', '.join(wheel_set.python_versions)}: give those as --python-versions.",
+            hint=f"Give --python-versions={','.join(wheel_set.python_versions)}, or some of them.",
         )
 
 
@@ -199,45 +203,45 @@ def set_contents(
     *,
     look_only: bool = False,
 ) -> SetContents:
-    """The wheels of a set and all that they depend on, as its lock has it, for some Pythons.
+    """Return the wheels of a set and their locked dependencies for some Pythons.
 
     Args:
-        cache: where fetched wheels are kept; pip brings those that are missing, by their hashes.
-        pythons: those of the image; `check_pythons` has passed them.
-        look_only: fetch nothing.
+        cache: directory of downloads; pip downloads missing wheels by their hashes.
+        pythons: Pythons of the image, checked by `check_pythons`.
+        look_only: download nothing.
 
     Raises:
-        RequestError: it has no pylock.toml.
-        InputError: pip brings something else.
+        RequestError: the set has no pylock.toml.
+        InputError: a download differs from the lock.
     """
     files: dict[str, ContextFile] = {}
     store = InputStore(cache / "inputs")
     for python in pythons:
         own = [wheel for wheel in wheel_set.wheels if wheelset.serves(wheel.filename, python)]
-        foreign = tuple(_foreign(folder, python))
-        absent = [] if look_only else [item for item in foreign if not store.has(item)]
+        dependencies = tuple(_dependencies(folder, python))
+        absent = [] if look_only else [item for item in dependencies if not store.has(item)]
         if absent:
-            builder.progress.step(f"fetching {len(absent)} wheels for Python {python}")
+            builder.progress.step(f"downloading {len(absent)} wheels for Python {python}")
             store.fetch(absent, python, builder.host, builder.progress.advance)
         rows = [(wheel.name, wheel.version, wheel.sha256) for wheel in own]
-        rows += [(item.name, item.version, item.sha256) for item in foreign]
+        rows += [(item.name, item.version, item.sha256) for item in dependencies]
         lines = "".join(f"{name}=={version} --hash=sha256:{sha256}\n" for name, version, sha256 in sorted(rows))
-        files |= {wheel.filename: _known(wheel.sha256, folder / wheel.filename) for wheel in own}
-        files |= {item.filename: _known(item.sha256, store.path(item)) for item in foreign}
+        files |= {wheel.filename: _context_file(wheel.sha256, folder / wheel.filename) for wheel in own}
+        files |= {item.filename: _context_file(item.sha256, store.path(item)) for item in dependencies}
         files[f"requirements-{python}.txt"] = generated_file(lines, builder.request.cache / "made")
     return SetContents(files=files, labels=_labels(folder, wheel_set, pythons))
 
 
-def _known(sha256: str, path: Path) -> ContextFile:
+def _context_file(sha256: str, path: Path) -> ContextFile:
     return ContextFile(digest=sha256, source=lambda: path)
 
 
-def _foreign(folder: Path, python: str) -> Iterator[Resolved]:
-    """What a set's lock (PEP 751) takes from elsewhere for one Python."""
+def _dependencies(folder: Path, python: str) -> Iterator[Resolved]:
+    """Yield the wheels of other projects in a set's lock (PEP 751) for one Python."""
     try:
         lock = tomllib.loads((folder / PYLOCK).read_text(encoding="utf-8"))
     except OSError as error:
-        raise RequestError(f"{folder} has no {PYLOCK}.", hint="Make the set with `ci_build dist_wheels`.") from error
+        raise RequestError(f"{folder} has no {PYLOCK}.", hint="Build the set with `ci_build dist_wheels`.") from error
     for package in lock["packages"]:
         marker = package.get("marker", "")
         if marker and not Marker(marker).evaluate({"python_version": python}):
@@ -275,21 +279,21 @@ def _labels(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> dict[s
 
 
 def read_commits(wheel: Path) -> dict[str, str]:
-    """What a wheel says it was made of: `sources` of build_info.json, and the dictionary in commit_info.py."""
+    """Return the source commits that a wheel records in build_info.json and commit_info.py."""
     found: dict[str, str] = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             base = name.rpartition("/")[2]
             if base == "build_info.json":
-                told = json.loads(archive.read(name)).get("sources", {})
-                found |= {key: text for key, text in told.items() if isinstance(text, str) and text}
+                sources = json.loads(archive.read(name)).get("sources", {})
+                found |= {key: text for key, text in sources.items() if isinstance(text, str) and text}
             elif base == "commit_info.py":
                 found |= _dictionary(archive.read(name).decode("utf-8", "replace"))
     return found
 
 
 def _dictionary(source: str) -> dict[str, str]:
-    """Texts by texts, of every literal dictionary of a module; nothing of it is run."""
+    """Return the string items of every dictionary literal in a module, without running it."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except SyntaxError:

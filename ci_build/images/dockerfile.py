@@ -1,8 +1,8 @@
-"""Dockerfiles, as far as it takes to know which build arguments they consume.
+"""A check of the build arguments that a Dockerfile uses.
 
-An engine only warns of a build argument that nothing declares, and says nothing of one that is declared and unused:
-the image is then made of something else than what was asked for. Source of the syntax: the Dockerfile reference,
-"Understand how ARG and FROM interact" and "Scope".
+Engines only warn about an undeclared build argument, and ignore one that is declared but unused; the image would then
+differ from the request. Source of the syntax: the Dockerfile reference, "Understand how ARG and FROM interact" and
+"Scope".
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from core.errors import RequestError
 
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 _PREDEFINED = frozenset((*_PROXIES, *map(str.upper, _PROXIES)))
-"""Arguments that every Dockerfile has."""
+"""Predefined arguments of every Dockerfile."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instruction:
-    """One instruction, its lines joined.
+    """An instruction of a Dockerfile, with its lines joined.
 
     Attributes:
-        word: in capitals, such as FROM.
-        text: what follows it.
+        word: keyword in capitals, such as FROM.
+        text: arguments of the instruction.
     """
 
     word: str
@@ -32,13 +32,13 @@ class Instruction:
 
 
 def parse(text: str) -> tuple[Instruction, ...]:
-    """The instructions of a Dockerfile without comments.
+    """Return the instructions of a Dockerfile.
 
     Raises:
-        RequestError: it has a here-document, or another escape character, which older engines do not read.
+        RequestError: it has a here-document or another escape character, which older engines do not support.
     """
     if re.search(r"(?im)^#\s*escape\s*=", text):
-        raise RequestError("The Dockerfile sets an escape character.", hint="Leave the directive out.")
+        raise RequestError("The Dockerfile sets an escape character.", hint="Remove the directive.")
     found, pending = [], ""
     for raw in text.splitlines():
         line = raw.strip()
@@ -50,13 +50,13 @@ def parse(text: str) -> tuple[Instruction, ...]:
         word, _, rest = (pending + line).strip().partition(" ")
         pending = ""
         if re.search(r"(?:^|\s)<<-?['\"]?\w", rest) and word.upper() in ("RUN", "COPY", "ADD"):
-            raise RequestError("The Dockerfile has a here-document.", hint="Write a file of its own, and COPY it.")
+            raise RequestError("The Dockerfile has a here-document.", hint="Write a separate file, and COPY it.")
         found.append(Instruction(word=word.upper(), text=rest.strip()))
     return tuple(found)
 
 
 def consumed(text: str) -> frozenset[str]:
-    """Build arguments that are declared and then used in the scope of their declaration."""
+    """Return the build arguments that are used in the scope of their declaration."""
     declared: set[str] = set()
     before_from: set[str] = set()
     used: set[str] = set()
@@ -80,17 +80,17 @@ def _uses(text: str, name: str) -> bool:
 
 
 def check_arguments(text: str, arguments: Iterable[str], name: str) -> None:
-    """Refuse build arguments that the Dockerfile does nothing with.
+    """Check that a Dockerfile uses all build arguments.
 
     Args:
-        name: of the Dockerfile, for the error.
+        name: name of the Dockerfile in the error.
 
     Raises:
-        RequestError: names each of them.
+        RequestError: it does not; all unused arguments are listed.
     """
-    useless = sorted(set(arguments) - consumed(text) - _PREDEFINED)
-    if useless:
+    unused = sorted(set(arguments) - consumed(text) - _PREDEFINED)
+    if unused:
         raise RequestError(
-            f"{name} does nothing with the build argument{'s' if len(useless) > 1 else ''} {', '.join(useless)}.",
-            hint="Declare it with ARG and use it after that, or leave it out.",
+            f"{name} does not use the build argument{'s' if len(unused) > 1 else ''} {', '.join(unused)}.",
+            hint="Declare it with ARG and use it after that, or omit it.",
         )

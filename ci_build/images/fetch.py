@@ -1,4 +1,4 @@
-"""Files that images are made of: fetched once, checked, kept by their sha256."""
+"""Downloads of files for images, stored under their sha256."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:  # a dry run connects to nobody
 
 
 def fetch(pin: Pin, connect: Connect, cache: Path, progress: Progress) -> Path:
-    """The file of a pin, with the right content; what an earlier run got of it is gone on with.
+    """Return the file of a pin; an interrupted download resumes.
 
     Raises:
-        InputError: the server gives something else, or nothing.
+        InputError: the download fails, or its digest is wrong.
     """
     from filelock import FileLock
 
@@ -30,7 +30,7 @@ def fetch(pin: Pin, connect: Connect, cache: Path, progress: Progress) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         if path.exists():
-            # `cache gc` takes what was not used for the longest time.
+            # Marks the entry as used for `cache gc`.
             os.utime(folder)
             return path
         progress.step(f"fetching {pin.name} {pin.version} for {pin.arch}")
@@ -38,15 +38,15 @@ def fetch(pin: Pin, connect: Connect, cache: Path, progress: Progress) -> Path:
         if found != pin.digest:
             part.unlink()
             raise InputError(
-                f"{without_credentials(pin.origin)} has sha256 {found}, and {pin.label} has to be {pin.digest}.",
-                hint="Do not use it: find out who changed it.",
+                f"{without_credentials(pin.origin)} has sha256 {found}, but {pin.label} is pinned to {pin.digest}.",
+                hint="Do not use the file: find out why it changed.",
             )
         part.rename(path)
     return path
 
 
 def digest_of(url: str, connect: Connect, folder: Path, progress: Progress) -> str:
-    """The sha256 of what a URL gives now."""
+    """Download a URL and return its sha256."""
     part = folder / "update.part"
     part.unlink(missing_ok=True)
     try:
@@ -56,7 +56,7 @@ def digest_of(url: str, connect: Connect, folder: Path, progress: Progress) -> s
 
 
 def _append(url: str, connect: Connect, part: Path, progress: Progress) -> str:
-    """Bring a file to its end; returns the sha256 of all of it."""
+    """Complete a partial download, and return the sha256 of the whole file."""
     from core.http.download import RemoteFile
 
     sha256, done = hashlib.sha256(), 0

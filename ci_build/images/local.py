@@ -1,4 +1,4 @@
-"""Images of an engine: asking, tagging, pulling, pushing; always by what the engine says of their content."""
+"""Images of a container engine: find, tag, pull and push them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _REFERENCE = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalImage:
-    """An image that an engine has.
+    """An image of a container engine.
 
     Attributes:
-        id: `sha256:` and 64 hexadecimal digits: digest of its configuration, and with it of its layers.
-        digests: what registries call it, as name@sha256:….
+        id: `sha256:…`, the digest of its configuration, which includes its layers.
+        digests: names in registries, as name@sha256:….
         labels: its labels.
     """
 
@@ -38,33 +38,33 @@ class LocalImage:
 
     @property
     def digest(self) -> str:
-        """That of a registry where there is one, else the id: what a record of a build has to say."""
+        """The digest in a registry if there is one, else the id."""
         return self.digests[0].partition("@")[2] if self.digests else self.id
 
 
 def sanitize(version: str) -> str:
-    """A version as part of a tag, which may not hold `+`."""
+    """Return a version as part of a tag, without characters such as `+`."""
     return re.sub(r"[^A-Za-z0-9_.-]", ".", version)
 
 
 def check_name(name: str, origin: str) -> str:
-    """A name for an image, with or without a tag.
+    """Return the name of an image, with or without a tag.
 
     Raises:
-        RequestError: it is no name that an engine takes; says which one it would take.
+        RequestError: the name is invalid; the hint proposes a valid one.
     """
     found = _REFERENCE.fullmatch(name)
     if found is None or found["digest"]:
         path, _, last = name.partition("@")[0].rpartition("/")
         last, colon, tag = last.partition(":")
         good = f"{path}{'/' if path else ''}{sanitize(last).lower()}{colon}{sanitize(tag)}"
-        hint = f"{good} would be one." if _REFERENCE.fullmatch(good) else "Write it like name:tag."
-        raise RequestError(f"{origin} {name!r} is no name of an image.", hint=hint)
+        hint = f"Use {good}." if _REFERENCE.fullmatch(good) else "Write it like name:tag."
+        raise RequestError(f"{origin} {name!r} is not a valid name of an image.", hint=hint)
     return name
 
 
 def find(engine: Engine, host: HostRunner, name: str) -> LocalImage | None:
-    """What the engine has by that name, id or digest; None where it has none. Nothing is pulled."""
+    """Return the local image of a name, id or digest, or None."""
     argv = [engine.program, "image", "inspect", "--format", "{{json .}}", name]
     done = host.run(argv, check=False, on_line=lambda _: None)
     if done.returncode:
@@ -74,14 +74,14 @@ def find(engine: Engine, host: HostRunner, name: str) -> LocalImage | None:
     labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
     return LocalImage(
         id="sha256:" + str(facts["Id"]).removeprefix("sha256:"),
-        # podman makes up one for what no registry has seen.
+        # podman invents a digest for images that were never in a registry.
         digests=tuple(sorted(name for name in facts.get("RepoDigests") or () if not name.startswith("localhost/"))),
         labels=labels,
     )
 
 
 def find_digest(engine: Engine, host: HostRunner, digest: str) -> LocalImage | None:
-    """The image that a registry, whichever, calls by that digest."""
+    """Return the local image with this digest in any registry."""
     argv = [engine.program, "image", "ls", "--no-trunc", "--digests", "--format", "{{.ID}} {{.Digest}}"]
     done = host.run(argv, check=False, on_line=lambda _: None)
     rows = [line.split() for line in done.stdout.splitlines()]
@@ -90,34 +90,34 @@ def find_digest(engine: Engine, host: HostRunner, digest: str) -> LocalImage | N
 
 
 def tag(engine: Engine, host: HostRunner, image: str, name: str) -> None:
-    """Give an image another name."""
+    """Tag an image."""
     host.run([engine.program, "tag", image, name])
 
 
 def pull(engine: Engine, host: HostRunner, reference: str) -> LocalImage:
-    """Take an image from its registry.
+    """Pull an image from its registry.
 
     Raises:
-        InputError: the registry does not give it.
+        InputError: the registry refuses or lacks it.
     """
     try:
         host.run([engine.program, "pull", *_insecure(engine, reference), reference])
     except ProcessError as error:
         raise InputError(
-            f"{reference} could not be pulled: {error.message.splitlines()[-1].strip()}.",
-            hint="Check the registry's name, and log in to it if it asks for that.",
+            f"Cannot pull {reference}: {error.message.splitlines()[-1].strip()}.",
+            hint="Check the name of the registry, and log in to it if it requires that.",
         ) from error
     found = find(engine, host, reference)
     if found is None:
-        raise InputError(f"{reference} was pulled and is not there.", hint="Look at the engine's own storage.")
+        raise InputError(f"{reference} was pulled but is missing.", hint="Check the engine's storage.")
     return found
 
 
 def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
-    """Give an image to a registry under a name with a tag; returns `name@sha256:…`.
+    """Push an image under a name with a tag, and return `name@sha256:…`.
 
     Raises:
-        ProcessError: the registry does not take it.
+        ProcessError: the registry refuses it.
     """
     name = reference.rpartition(":")[0]
     if engine.podman:
@@ -128,19 +128,19 @@ def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
     for known in pushed.digests if pushed else ():
         if known.startswith(f"{name}@"):
             return known
-    raise ProcessError(f"{reference} was pushed, and the engine does not say its digest.", hint="Pull it to see.")
+    raise ProcessError(f"{reference} was pushed, but the engine does not report its digest.", hint="Pull it to check.")
 
 
 def _push_by_podman(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
-    """The digest that the registry has it by: podman's own is another one, of layers that are not compressed yet."""
+    """Push an image and return its digest in the registry; podman's own digest is that of uncompressed layers."""
     with TemporaryDirectory(prefix="ci_build-") as folder:
-        told = Path(folder, "digest")
-        host.run([engine.program, "push", *_insecure(engine, reference), "--digestfile", str(told), image, reference])
-        return told.read_text(encoding="ascii").strip()
+        file = Path(folder, "digest")
+        host.run([engine.program, "push", *_insecure(engine, reference), "--digestfile", str(file), image, reference])
+        return file.read_text(encoding="ascii").strip()
 
 
 def is_loopback(registry: str) -> bool:
-    """Whether a registry is on this machine, where engines speak without TLS."""
+    """Return whether a registry is on a loopback address, which engines use without TLS."""
     host = registry.partition("/")[0].rpartition(":")[0] or registry.partition("/")[0]
     if host == "localhost":
         return True
@@ -150,5 +150,5 @@ def is_loopback(registry: str) -> bool:
 
 
 def _insecure(engine: Engine, reference: str) -> tuple[str, ...]:
-    # docker knows loopback by itself.
+    # docker detects loopback addresses itself.
     return ("--tls-verify=false",) if engine.podman and is_loopback(reference.partition("/")[0]) else ()

@@ -1,4 +1,4 @@
-"""`ci_build images update` and `check`: pins and the world are held against each other."""
+"""Updates and checks of pins against registries, servers and Dockerfiles."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from core.model import Progress
 
 
 def select_pins(request: ImageRequest, names: Sequence[str], arch: str) -> tuple[Pin, ...]:
-    """Pins of these names, or all; for one machine, or with `all` for each.
+    """Return the pins of these names, or all, for one architecture or for `all`.
 
     Raises:
-        RequestError: a machine or a name that no pin has.
+        RequestError: no pin has such a name or architecture.
     """
     of_arch = [pin for pin in request.pins.pins if arch in ("all", pin.arch)]
     known, where = {pin.name for pin in of_arch}, "" if arch == "all" else f" for {arch}"
@@ -33,22 +33,22 @@ def select_pins(request: ImageRequest, names: Sequence[str], arch: str) -> tuple
 def update(
     request: ImageRequest, names: Sequence[str], arch: str, progress: Progress, *, dry_run: bool = False
 ) -> Mapping[str, tuple[str, str]]:
-    """Ask what digests are now, and write those down that changed.
+    """Look up present digests, and write those that changed.
 
-    Without names: what tags of base images are, and files that have no digest yet. A file that is named is fetched.
+    Without names, the tags of base images and files without a digest are looked up. A named file is downloaded.
 
     Returns:
-        Label -> (digest before, digest now) of what changed; nothing is written unless all could be asked.
+        Label -> (digest before, digest now) of each change; nothing is written if a lookup fails.
 
     Raises:
-        RequestError: a base image has to be asked for and no registry is configured.
+        RequestError: a base image has to be looked up, but no registry is configured.
         InputError: a registry or server does not answer.
     """
     changes = {}
     for pin in select_pins(request, names, arch):
         if pin.kind == "download" and pin.digest and not names:
             continue
-        progress.step(f"asking for {pin.label} {pin.version}")
+        progress.step(f"looking up {pin.label} {pin.version}")
         now = _now(pin, request, progress)
         if now != pin.digest:
             changes[pin.label] = (pin.digest, now)
@@ -68,26 +68,26 @@ def _now(pin: Pin, request: ImageRequest, progress: Progress) -> str:
 def _in_registry(pin: Pin, reference: str, request: ImageRequest) -> str:
     if not request.registry:
         raise RequestError(
-            f"{pin.label} comes from a registry, and none is configured.",
+            f"{pin.label} is an image, but no registry is configured.",
             hint="Give --image-registry HOST, set CI_BUILD_IMAGE_REGISTRY, or name only files.",
         )
     return fetch_digest(request.registry, pin.origin, reference, request.connect())
 
 
 def problems(request: ImageRequest, arch: str, *, online: bool) -> Iterator[str]:
-    """Everything that keeps an image from being made, or from being the one that is written down.
+    """Yield the problems that would break the build of an image or change its content.
 
     Args:
-        online: ask the registry for each base image by its digest, and each server whether it has the file.
+        online: also check that the registry has each base image and that each server has its file.
     """
     pins = select_pins(request, (), arch)
     for pin in empty(pins):
-        yield f"{pin.label} has no digest: `ci_build images update {pin.name}` fills it in"
+        yield f"{pin.label} has no digest: run `ci_build images update {pin.name}`"
     for path in sorted(DOCKER.glob("*.Dockerfile")):
         text = path.read_text(encoding="utf-8")
         declared = {found.text.partition("=")[0].strip() for found in parse(text) if found.word == "ARG"}
         for name in sorted(declared - consumed(text)):
-            yield f"{path.name} declares {name} and does nothing with it"
+            yield f"{path.name} declares {name} without using it"
     for pin in pins if online else ():
         if pin.digest and (problem := _online(pin, request)):
             yield f"{pin.label}: {problem}"
@@ -105,11 +105,7 @@ def _online(pin: Pin, request: ImageRequest) -> str:
 
 
 def raise_for_problems(found: Sequence[str], request: ImageRequest) -> None:
-    """Raise what was found, all of it.
-
-    Raises:
-        CiBuildError: there was something.
-    """
+    """Raise CiBuildError with all problems, if there are any."""
     if found:
         lines = "".join(f"\n  {problem}" for problem in found)
-        raise CiBuildError(f"{request.pins.path} is not in order:{lines}")
+        raise CiBuildError(f"{request.pins.path} has problems:{lines}")

@@ -1,4 +1,4 @@
-"""docker/images.toml: digests of base images and of downloaded files, and the command that renews them."""
+"""Pins of base images and downloaded files: docker/images.toml."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from core.errors import RequestError
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
-"""Where Dockerfiles and pins are."""
+"""Directory of the Dockerfiles and pins."""
 PINS = DOCKER / "images.toml"
 ARCHES = ("x86_64", "aarch64")
 _KEYS = {"base": ("repository", "tag", "digest"), "download": ("version", "url", "sha256")}
@@ -24,15 +24,15 @@ _DIGEST = {"base": r"sha256:[0-9a-f]{64}", "download": r"[0-9a-f]{64}"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pin:
-    """One base image or one file.
+    """A pinned base image or file.
 
     Attributes:
         kind: base or download.
-        name: such as manylinux_2_28, bazel, llvm-18, python-3.12.
-        arch: as `uname -m` says it.
+        name: name such as manylinux_2_28, bazel, llvm-18 or python-3.12.
+        arch: architecture as printed by `uname -m`.
         origin: repository without registry, or URL.
-        version: tag of an image, version of what is in a file.
-        digest: `sha256:…` of an image's manifest, hexadecimal sha256 of a file; empty when nobody has filled it in.
+        version: tag of the image, or version of the file's content.
+        digest: `sha256:…` of the image's manifest, or hexadecimal sha256 of the file; empty if not yet known.
     """
 
     kind: str
@@ -44,22 +44,22 @@ class Pin:
 
     @property
     def label(self) -> str:
-        """For people and for finding its table."""
+        """The name of its table, as shown to users."""
         return f"{self.kind}.{self.name}.{self.arch}"
 
     @property
     def reference(self) -> str:
-        """Of an image: repository and digest."""
+        """The repository and digest of an image."""
         return f"{self.origin}@{self.digest}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pins:
-    """All pins of a file.
+    """The pins of a file.
 
     Attributes:
-        path: the file.
-        registry: the registry it names, or empty.
+        path: path of the file.
+        registry: default registry, or empty.
     """
 
     path: Path
@@ -67,10 +67,10 @@ class Pins:
     pins: tuple[Pin, ...]
 
     def get(self, kind: str, name: str, arch: str) -> Pin:
-        """One pin, with a digest.
+        """Return a pin with a digest.
 
         Raises:
-            RequestError: there is none, or its digest is empty.
+            RequestError: there is no such pin, or its digest is empty.
         """
         found = self.find(kind, name, arch)
         if found is None:
@@ -82,12 +82,12 @@ class Pins:
         if not found.digest:
             raise RequestError(
                 f"{self.path}: {found.label} has no digest.",
-                hint="`ci_build images update` fills it in.",
+                hint="Run `ci_build images update`.",
             )
         return found
 
     def find(self, kind: str, name: str, arch: str) -> Pin | None:
-        """One pin, if it is there."""
+        """Return a pin, or None."""
         return next((pin for pin in self.pins if (pin.kind, pin.name, pin.arch) == (kind, name, arch)), None)
 
 
@@ -95,15 +95,15 @@ def load_pins(path: Path = PINS) -> Pins:
     """Read and check a file of pins.
 
     Raises:
-        RequestError: every breach of its form at once.
+        RequestError: the file is invalid; all problems are listed.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RequestError(f"{path} cannot be read: {error}.", hint="Restore it from the repository.") from error
+        raise RequestError(f"Cannot read {path}: {error}.", hint="Restore it from the repository.") from error
     problems = list(_problems(table))
     if problems:
-        raise RequestError(f"{path}: {'; '.join(problems)}.", hint="Mend it there.")
+        raise RequestError(f"{path}: {'; '.join(problems)}.", hint="Fix the file.")
     rows = [(kind, name, arch, row) for kind, name, arch, row in _rows(table)]
     pins = tuple(
         Pin(kind=kind, name=name, arch=arch, origin=row[keys[0]], version=row[keys[1]], digest=row[keys[2]])
@@ -125,34 +125,34 @@ def _rows(table: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
 
 def _problems(table: Mapping[str, Any]) -> Iterator[str]:
     for word in sorted(set(table) - {"registry", *_KEYS}):
-        yield f"{word} is no table of it"
+        yield f"unknown table: {word}"
     if not isinstance(table.get("registry", ""), str):
-        yield "registry is not a text"
+        yield "registry is not a string"
     for kind, name, arch, row in _rows(table):
         where = f"{kind}.{name}.{arch}"
         if arch not in ARCHES:
-            yield f"{where}: {arch} is no machine that is known"
+            yield f"{where}: unknown architecture: {arch}"
         if not isinstance(row, dict) or sorted(row) != sorted(_KEYS[kind]):
-            yield f"{where} has to have {', '.join(_KEYS[kind])}, and nothing else"
+            yield f"{where}: expected exactly the keys {', '.join(_KEYS[kind])}"
             continue
         if not all(isinstance(value, str) for value in row.values()):
-            yield f"{where} has a value that is not a text"
+            yield f"{where}: a value is not a string"
         elif row[_KEYS[kind][2]] and not re.fullmatch(_DIGEST[kind], row[_KEYS[kind][2]]):
-            yield f"{where}: {row[_KEYS[kind][2]]!r} is no digest"
+            yield f"{where}: not a digest: {row[_KEYS[kind][2]]!r}"
 
 
 def machine() -> str:
-    """The machine that we run on, as pins name it."""
+    """Return the architecture of this machine."""
     return platform.machine()
 
 
 def empty(pins: Iterable[Pin]) -> tuple[Pin, ...]:
-    """Those whose digest nobody has filled in."""
+    """Return the pins without a digest."""
     return tuple(pin for pin in pins if not pin.digest)
 
 
 def with_digests(text: str, changes: Mapping[str, str]) -> str:
-    """The text of a file of pins with other digests; everything else stays, comments too.
+    """Return the text of a file of pins with new digests; everything else, comments too, is kept.
 
     Args:
         changes: label -> digest.
@@ -167,7 +167,7 @@ def with_digests(text: str, changes: Mapping[str, str]) -> str:
 
 
 def save(path: Path, changes: Mapping[str, str]) -> None:
-    """Write other digests into a file of pins, whole or not at all."""
+    """Write new digests to a file of pins, atomically."""
     text = with_digests(path.read_text(encoding="utf-8"), changes)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
         temporary = Path(file.name)

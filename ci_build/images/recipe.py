@@ -1,4 +1,4 @@
-"""What an image is made of, and its name: the same content is the same image, and is never made twice."""
+"""Recipes of images; images with the same content are built once."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from core.model import Progress
 from core.process import HostRunner
 
 CONTENT_LABEL = "jax-rocm-release.content"
-"""Label of an image: digest of what it was made of."""
+"""Label of an image: digest of its recipe's content."""
 BASE_LABEL = "jax-rocm-release.base"
 _FORMAT = "1"
-"""Changes when the same content has to be made anew."""
+"""Version of the content digest; a change rebuilds all images."""
 UNKNOWN = "CONTENT"
-"""Stands, in a dry run, for the digest of what only the work itself makes known, such as a ROCm's tree."""
+"""Stand-in for a digest that a dry run cannot know, such as that of a ROCm tree."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextFile:
-    """A file, or a folder, of a build context.
+    """A file or directory of a build context.
 
     Attributes:
-        digest: of its content, known before it is there.
-        source: gives its path, and fetches it if it has to.
+        digest: digest of its content, known before the file exists.
+        source: returns its path; downloads it if necessary.
         executable: whether it is a program.
     """
 
@@ -46,17 +46,17 @@ class ContextFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """All that decides what an image will be.
+    """A recipe that determines an image.
 
     Attributes:
-        name: of the image, without tag.
-        dockerfile: its text.
+        name: name of the image, without tag.
+        dockerfile: text of its Dockerfile.
         base: identity of the base image: repository and digest, or id.
-        base_image: gives a local name of that base; pulls it if it has to.
-        files: path in the context -> what is there.
-        arguments: build arguments beside BASE.
-        labels: what the image says of itself.
-        network: what its steps may reach: none, or host.
+        base_image: returns a local name of the base image; pulls it if necessary.
+        files: path in the build context -> file.
+        arguments: build arguments besides BASE.
+        labels: labels of the image.
+        network: network of its build steps: none or host.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Recipe:
 
     @property
     def content(self) -> str:
-        """Digest of everything above but the name, 64 hexadecimal digits; UNKNOWN while something of it is."""
+        """The digest of everything but the name, as 64 hexadecimal digits, or UNKNOWN if a part is unknown."""
         if self.base.endswith(UNKNOWN) or any(file.digest == UNKNOWN for file in self.files.values()):
             return UNKNOWN
         parts = {
@@ -85,24 +85,24 @@ class Recipe:
 
     @property
     def tag(self) -> str:
-        """Name and tag; the tag is the beginning of the content's digest."""
+        """The name with a tag: the first digits of the content's digest."""
         return f"{self.name}:{self.content[:16]}"
 
     @property
     def identity(self) -> str:
-        """What it is as the base of another image."""
+        """The identity as the base of another image."""
         return self.tag if self.content == UNKNOWN else f"content:{self.content}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContainerImage:
-    """An image to run something in.
+    """An image of the container engine.
 
     Attributes:
-        name: what the engine knows it by.
-        digest: `sha256:…`, that of a registry or else its id; what a record of a build says.
-        built: it was made just now.
-        id: its id.
+        name: name that the engine knows.
+        digest: `sha256:…` of the registry, else the id; recorded in build records.
+        built: whether this run built it.
+        id: id in the engine.
     """
 
     name: str
@@ -112,17 +112,17 @@ class ContainerImage:
 
 
 def container_image(name: str, image: LocalImage, *, built: bool) -> ContainerImage:
-    """An image that is there."""
+    """Return an existing image under a name."""
     return ContainerImage(name=name, digest=image.digest, built=built, id=image.id)
 
 
 def text_file(path: Path) -> ContextFile:
-    """A file of the repository."""
+    """Return a file of the repository as part of a build context."""
     return ContextFile(digest=file_sha256(path), source=lambda: path, executable=os.access(path, os.X_OK))
 
 
 def generated_file(text: str, folder: Path) -> ContextFile:
-    """A file that is made for the context; it is kept in `folder` by its digest."""
+    """Return a generated file as part of a build context; it is stored in `folder` under its digest."""
     digest = hashlib.sha256(text.encode()).hexdigest()
 
     def write() -> Path:
@@ -135,12 +135,12 @@ def generated_file(text: str, folder: Path) -> ContextFile:
 
 
 def sha256sums(files: Mapping[str, str]) -> str:
-    """What `sha256sum --check` reads, from name -> sha256."""
+    """Return the text of a SHA256SUMS file, from name -> sha256."""
     return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(files.items()))
 
 
 def find_built(recipe: Recipe, engine: Engine, host: HostRunner, name: str = "") -> LocalImage | None:
-    """The image of a recipe, if the engine has one of exactly that content."""
+    """Return the image of a recipe if the engine has one with exactly that content."""
     found = find(engine, host, name or recipe.tag)
     return found if found is not None and found.labels.get(CONTENT_LABEL) == recipe.content else None
 
@@ -148,22 +148,22 @@ def find_built(recipe: Recipe, engine: Engine, host: HostRunner, name: str = "")
 def ensure_image(
     recipe: Recipe, engine: Engine, host: HostRunner, progress: Progress, *, cache: Path, no_cache: bool = False
 ) -> ContainerImage:
-    """The image of a recipe: the one that is there, or a new one.
+    """Return the image of a recipe, built if it is missing.
 
     Args:
-        cache: where the context is put together; the same file system as what it holds saves copies.
-        no_cache: make it anew, and every layer of it.
+        cache: directory of build contexts; files on its file system are linked instead of copied.
+        no_cache: rebuild every layer.
 
     Raises:
-        RequestError: a build argument that its Dockerfile does nothing with.
+        RequestError: the Dockerfile does not use a build argument.
         NoContainerEngineError: the engine's client cannot build.
     """
-    from filelock import FileLock
+    from filelock import FileLock  # a dry run needs no lock
 
     check_arguments(recipe.dockerfile, ("BASE", *recipe.arguments), f"The Dockerfile of {recipe.name}")
     contexts = cache / "contexts"
     contexts.mkdir(parents=True, exist_ok=True)
-    # The images belong to the engine, but two runs of one user would do the same work twice.
+    # Parallel runs of one user would build the same image twice.
     with FileLock(contexts / f".{recipe.content}.lock"):
         if not no_cache and (found := find_built(recipe, engine, host)):
             return container_image(recipe.tag, found, built=False)
@@ -177,12 +177,12 @@ def ensure_image(
             _build(Path(folder), recipe, engine, host, progress, no_cache=no_cache)
     made = find_built(recipe, engine, host)
     if made is None:
-        raise ProcessError(f"{recipe.tag} was built and is not there.", hint="Look at the engine's own storage.")
+        raise ProcessError(f"{recipe.tag} was built but is missing.", hint="Check the engine's storage.")
     return container_image(recipe.tag, made, built=True)
 
 
 def _fill(folder: Path, recipe: Recipe) -> None:
-    """Put the context together: links where that is possible, else copies."""
+    """Fill the build context with links where possible, else with copies."""
     (folder / "Dockerfile").write_text(recipe.dockerfile, encoding="utf-8")
     (folder / "context").mkdir()
     for path, file in recipe.files.items():
@@ -206,22 +206,22 @@ def _build(
 ) -> None:
     argv = build_argv(recipe, engine.program, folder, recipe.base_image(), no_cache=no_cache)
     progress.step(f"building {recipe.tag}")
-    # Attestations would give the same image another digest each time.
+    # Attestations would change the digest of an unchanged image.
     host.run(argv, env={"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"})
 
 
 def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache: bool = False) -> tuple[str, ...]:
-    """The command that makes an image; pure.
+    """Return the command that builds an image.
 
     Args:
-        engine: the client's program.
-        folder: with the Dockerfile, and with the context in `context`.
-        base: what the engine knows the base image by.
+        engine: program of the engine's client.
+        folder: directory with the Dockerfile and the build context `context`.
+        base: name of the base image that the engine knows.
     """
     labels = {**recipe.labels, CONTENT_LABEL: recipe.content, BASE_LABEL: recipe.base}
     argv = [engine, "build", "--file", str(folder / "Dockerfile"), "--tag", recipe.tag]
     argv += ["--network", recipe.network, *(["--no-cache"] if no_cache else [])]
-    # A step that fails would leave its container.
+    # A failed step would leave its container behind.
     argv += ["--force-rm"]
     argv += [word for key, value in sorted(labels.items()) for word in ("--label", f"{key}={value}")]
     arguments = {**recipe.arguments, "BASE": base}
@@ -230,10 +230,10 @@ def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache
 
 
 def describe(recipes: Sequence[Recipe], *, no_cache: bool = False) -> Iterator[str]:
-    """What images are made of and by which commands, a line each; nothing is fetched, and no engine is asked.
+    """Yield lines that describe images and the commands that build them; nothing is downloaded or started.
 
     Args:
-        recipes: each after what it is put on.
+        recipes: recipes, bases first.
     """
     tags = {recipe.identity: recipe.tag for recipe in recipes}
     for recipe in recipes:
@@ -245,6 +245,6 @@ def describe(recipes: Sequence[Recipe], *, no_cache: bool = False) -> Iterator[s
 
 
 def add_tags(image: ContainerImage, names: tuple[str, ...], engine: Engine, host: HostRunner) -> None:
-    """Give an image further names, such as those that people know."""
+    """Tag an image with further names, such as the customary one."""
     for name in names:
         tag(engine, host, image.id or image.name, name)

@@ -1,7 +1,7 @@
-"""What a registry says of a tag: its digest, computed from the bytes and not taken on trust.
+"""Digests of images in a registry, computed from their manifests.
 
 Source: the OCI distribution specification (pulling manifests) and the token authentication of the distribution
-project; a registry on loopback speaks without TLS, as engines have it, every other one with it.
+project. As in container engines, registries on loopback addresses are used without TLS.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _MANIFESTS = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 _LARGEST = 4 << 20
-"""Registries accept no larger manifests (distribution specification)."""
+"""Maximal size of a manifest (distribution specification)."""
 _UNAUTHORISED, _ABSENT = _NO_MANIFEST = 401, 404
 
 
 def fetch_digest(registry: str, repository: str, reference: str, client: Client) -> str:
-    """The digest of what a registry calls by a tag or a digest, `sha256:…`.
+    """Return the digest, `sha256:…`, of a tag or digest in a registry.
 
     Args:
-        registry: host, port where it has one, and the path below which its repositories are.
+        registry: host with optional port and path prefix.
 
     Raises:
-        InputError: it has no such image, or its answer is not what it says it is.
+        InputError: the registry has no such image, or its manifest does not match its digest.
     """
     host, _, path = registry.partition("/")
     scheme = "http" if is_loopback(registry) else "https"
@@ -45,8 +45,9 @@ def fetch_digest(registry: str, repository: str, reference: str, client: Client)
         headers["Authorization"] = f"Bearer {_token(client, answer.headers.get('www-authenticate', ''), host)}"
         answer = client.fetch(url, headers=headers, accept=_NO_MANIFEST, limit=_LARGEST)
     if (status := answer.status) != 200:
-        said = {_ABSENT: "has no such image", _UNAUTHORISED: "does not let us in"}.get(status, f"answers {status}")
-        raise InputError(f"{registry}/{repository}, {reference}: the registry {said}.", hint="Check name and tag.")
+        problems = {_ABSENT: "has no such image", _UNAUTHORISED: "rejected the request"}
+        problem = problems.get(status, f"returned {status}")
+        raise InputError(f"{registry}/{repository}, {reference}: the registry {problem}.", hint="Check name and tag.")
     digest = "sha256:" + hashlib.sha256(answer.body).hexdigest()
     claimed = {
         answer.headers.get("docker-content-digest", digest),
@@ -54,23 +55,25 @@ def fetch_digest(registry: str, repository: str, reference: str, client: Client)
     }
     if claimed != {digest}:
         raise InputError(
-            f"{registry}/{repository}, {reference}: the registry gave a manifest with digest {digest}.",
-            hint="Something between here and the registry changes what it says.",
+            f"{registry}/{repository}, {reference}: the manifest has digest {digest}.",
+            hint="Check proxies: the manifest was changed on its way.",
         )
     return digest
 
 
 def _token(client: Client, challenge: str, host: str) -> str:
-    """A token for anybody, from where the registry says."""
+    """Return an anonymous token from the realm that the registry names."""
     fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     realm = fields.pop("realm", "")
     allowed = ("http://", "https://") if is_loopback(host) else ("https://",)
     if not challenge.lower().startswith("bearer ") or not realm.startswith(allowed):
-        raise InputError(f"{host} does not let us in.", hint="Use a registry that may be read by anybody.")
+        raise InputError(f"{host} rejected anonymous access.", hint="Use a registry that allows anonymous reads.")
     query = urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
     answer = client.fetch(f"{realm}?{query}", accept=_NO_MANIFEST, limit=_LARGEST)
     try:
         granted = json.loads(answer.body)
         return str(granted.get("token") or granted["access_token"])
     except (ValueError, KeyError, AttributeError) as error:
-        raise InputError(f"{realm} gives no token, but {answer.status}.", hint="Check the registry's name.") from error
+        raise InputError(
+            f"{realm} returned {answer.status} without a token.", hint="Check the name of the registry."
+        ) from error

@@ -1,4 +1,4 @@
-"""Trying an image out: its own test, or a command of the user's, with the GPUs of whatever machine this is."""
+"""Runs of an image: its own test or a given command, with the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.errors import InputError, MachineError, RequestError
 from core.process import HostRunner
 
 HERE = "/rocm-jax"
-"""Where the current folder is in the container, as it always was."""
+"""The current directory in the container; rocm-jax's scripts rely on it."""
 SELFTEST = "/usr/share/jax-rocm-release/selftest.py"
 _KFD, _DRI = "dev/kfd", "dev/dri"
 _COMMITS = {"com.amdgpu.rocm_jax_commit": "rocm-jax", "com.amdgpu.jax_commit": "jax", "com.amdgpu.xla_commit": "xla"}
@@ -21,11 +21,11 @@ _COMMITS = {"com.amdgpu.rocm_jax_commit": "rocm-jax", "com.amdgpu.jax_commit": "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpus:
-    """What a container needs of this machine to use its GPUs.
+    """Access of a container to the GPUs of this machine.
 
     Attributes:
         devices: device files.
-        groups: numbers of the groups that may use them.
+        groups: numeric ids of the groups that may use them.
     """
 
     devices: tuple[str, ...]
@@ -33,15 +33,15 @@ class Gpus:
 
 
 def find_gpus(root: Path = Path("/")) -> Gpus:
-    """The device files of AMD GPUs and the groups that they belong to; by number, for names differ in images.
+    """Return the device files of AMD GPUs and their groups, by number since names differ between images.
 
     Raises:
         MachineError: there are none.
     """
     if not (root / _KFD).exists():
         raise MachineError(
-            "This machine has no /dev/kfd, so no AMD GPU that a container could use.",
-            hint="`python3 build/ci_build doctor` says why; --no-gpu runs the command all the same.",
+            "This machine has no /dev/kfd, so no AMD GPU for a container.",
+            hint="Run `python3 build/ci_build doctor` for the reason, or run without a GPU: --no-gpu.",
         )
     files = [root / _KFD, *sorted((root / _DRI).glob("renderD*"))]
     groups = {path.stat().st_gid for path in files if stat.S_IMODE(path.stat().st_mode) & 0o006 != 0o006}
@@ -55,25 +55,25 @@ def commit_lines(labels: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def commands(labels: Mapping[str, str], command: str, *, gpu: bool) -> tuple[tuple[str, ...], ...]:
-    """What to run: the user's command in bash, or the image's own test in each of its Pythons.
+    """Return the commands to run: the given one in bash, or the image's own test in each of its Pythons.
 
     Raises:
-        RequestError: there is no command, and the image is not one with a set's wheels.
+        RequestError: no command was given, and the image has no wheels of a set.
     """
     if command:
         return (("bash", "-c", command),)
     if "jax-rocm-release.set" not in labels:
-        raise RequestError("The image has no test of its own.", hint="Say what to run with --test-cmd.")
+        raise RequestError("The image has no test of its own.", hint="Give a command with --test-cmd.")
     pythons = [name for name in labels.get("com.amdgpu.python_versions", "").split(",") if name]
     more = () if gpu else ("--no-gpu",)
     return tuple((f"/opt/python/{python}/bin/python3", SELFTEST, *more) for python in pythons)
 
 
 def find_image(engine: Engine, host: HostRunner, name: str, registry: str) -> local.LocalImage:
-    """The image, pulled if it is not here.
+    """Return an image, pulled if it is missing.
 
     Raises:
-        InputError: it is nowhere.
+        InputError: neither the engine nor the registry has it.
     """
     found = local.find(engine, host, name)
     if found is None and registry:
@@ -92,15 +92,15 @@ def check_env_file(path: Path | None) -> Path | None:
         InputError: it does not exist.
     """
     if path is not None and not path.is_file():
-        raise InputError(f"--env-file {path} is not there.", hint="Leave it out, or name another one.")
+        raise InputError(f"--env-file {path} does not exist.", hint="Omit it, or name another file.")
     return path
 
 
 def run_spec(engine: Engine, image: str, gpus: Gpus | None, *, debugger: bool, env_file: Path | None) -> ContainerSpec:
-    """How it is run: with this folder, the GPUs if there are any, and no more rights than that needs.
+    """Return the specification of a container with the current directory, GPUs, and the rights that these need.
 
     Args:
-        debugger: commands may look into one another, as debuggers and some profilers have to.
+        debugger: allow ptrace, for debuggers and some profilers.
     """
     spec = make_spec(engine, image, mounts=[Mount(Path.cwd(), HERE, writable=True)], workdir=HERE)
     return replace(

@@ -34,7 +34,7 @@ def test_an_argument_counts_where_it_is_declared_and_then_used() -> None:
 
 @pytest.mark.parametrize("name", ["THREE", "UNUSED", "ABSENT", "one"])
 def test_an_argument_that_nothing_uses_is_refused(name: str) -> None:
-    with pytest.raises(RequestError, match=rf"it does nothing with the build argument {name}\."):
+    with pytest.raises(RequestError, match=rf"it does not use the build argument {name}\."):
         check_arguments(FILE, ["BASE", name], "it")
 
 

@@ -110,14 +110,14 @@ def test_names_that_engines_take(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("a:7.2.0+x", "a:7.2.0.x would be one"),
-        ("host.example:5000/b/A c:1", "host.example:5000/b/a.c:1 would be one"),
+        ("a:7.2.0+x", "Use a:7.2.0.x"),
+        ("host.example:5000/b/A c:1", "Use host.example:5000/b/a.c:1"),
         ("", "Write it"),
-        ("a@sha256:" + "1" * 64, "a would be one"),
+        ("a@sha256:" + "1" * 64, "Use a."),
     ],
 )
 def test_other_names_are_refused(name: str, hint: str) -> None:
-    with pytest.raises(RequestError, match="is no name of an image") as caught:
+    with pytest.raises(RequestError, match="is not a valid name of an image") as caught:
         check_name(name, "-t")
     assert hint in caught.value.hint
 

@@ -64,7 +64,7 @@ def test_a_pin_is_found_or_the_error_says_what_there_is(tmp_path: Path) -> None:
     assert pins.registry == "127.0.0.1:5000"
     with pytest.raises(RequestError, match=r"no download bazel for x86_64.*It has python-3.12"):
         pins.get("download", "bazel", "x86_64")
-    with pytest.raises(RequestError, match=r"no digest.*`ci_build images update` fills it in"):
+    with pytest.raises(RequestError, match=r"no digest.*Run `ci_build images update`"):
         pins.get("download", "python-3.12", "x86_64")
     with pytest.raises(RequestError, match="for aarch64"):
         pins.get("base", "small", "aarch64")
@@ -73,20 +73,20 @@ def test_a_pin_is_found_or_the_error_says_what_there_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("sha256:" + "1" * 64, "sha256:" + "1" * 63), "is no digest"),
-        (('sha256 = ""', 'sha256 = "x"'), "is no digest"),
-        (('sha256 = ""', 'sha1 = ""'), "has to have version, url, sha256"),
-        (("x86_64]\nrepository", "m68k]\nrepository"), "no machine that is known"),
-        (('tag = "1"', "tag = 1"), "not a text"),
-        (("registry =", "registers ="), "registers is no table"),
-        (("registry =", "registry"), "cannot be read"),
+        (("sha256:" + "1" * 64, "sha256:" + "1" * 63), "not a digest"),
+        (('sha256 = ""', 'sha256 = "x"'), "not a digest"),
+        (('sha256 = ""', 'sha1 = ""'), "keys version, url, sha256"),
+        (("x86_64]\nrepository", "m68k]\nrepository"), "unknown architecture"),
+        (('tag = "1"', "tag = 1"), "not a string"),
+        (("registry =", "registers ="), "unknown table: registers"),
+        (("registry =", "registry"), "Cannot read"),
     ],
 )
 def test_every_breach_is_refused(tmp_path: Path, change: tuple[str, str], said: str) -> None:
     assert change[0] in TEXT
     with pytest.raises(RequestError, match=said):
         load_pins(write(tmp_path, TEXT.replace(*change)))
-    with pytest.raises(RequestError, match="cannot be read"):
+    with pytest.raises(RequestError, match="Cannot read"):
         load_pins(tmp_path / "absent.toml")
 
 

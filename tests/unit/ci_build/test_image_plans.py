@@ -145,7 +145,7 @@ def test_the_password_of_a_proxy_is_in_no_list_of_processes(tmp_path: Path, monk
         engine=lambda: Engine(program="docker"), pins=load_pins(), cache=tmp_path, connect=lambda: pytest.fail("no")
     )
     builder = ImageBuilder(request=request, host=host, progress=Reporter(terminal=False, groups=False))
-    with pytest.raises(InputError, match="does not give rocm"):
+    with pytest.raises(InputError, match="does not provide rocm"):
         rocm_packages(builder, "image", "python3", "https://host.invalid/simple", "7.2.0", connection())
     assert any(" pip wheel " in command for command in host.commands)
     assert not any("secret" in command for command in host.commands)
