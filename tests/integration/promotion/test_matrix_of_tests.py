@@ -20,11 +20,7 @@ def ci_build(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-<<<<<<< HEAD
 def test_matrix_lists_test_jobs() -> None:
-=======
-def test_matrix_tests_prints_jobs() -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     words = (
         "tests",
         "gfx94X-dcgpu/" + "a" * 64,
@@ -45,31 +41,19 @@ def test_matrix_tests_prints_jobs() -> None:
     assert "gfx906" in body["without_runner"]
 
 
-<<<<<<< HEAD
 def test_matrix_refuses_unknown_family() -> None:
-=======
-def test_matrix_tests_refuses_unknown_family() -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     done = ci_build("tests", "SET", "--family", "gfx94x")
     assert done.returncode == 2
     assert "Unknown family: 'gfx94x'" in done.stderr
 
 
-<<<<<<< HEAD
 def test_matrix_without_occasion_lists_builds() -> None:
-=======
-def test_matrix_prints_builds() -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     done = ci_build("--rocm-versions", "7.2.0", "--families", "gfx94X-dcgpu")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout).keys() == {"include", "excluded"}
 
 
-<<<<<<< HEAD
 def test_matrix_occasions_match_table() -> None:
-=======
-def test_matrix_triggers_match_families_toml() -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     (option,) = [item for item in command.tests.params if item.name == "when"]
     assert isinstance(option.type, click.Choice)
     assert [*option.type.choices] == [*Trigger]

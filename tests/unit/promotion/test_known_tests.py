@@ -52,20 +52,12 @@ def as_toml(**changes: Any) -> str:
     return "[[entry]]\n" + "".join(f"{key} = {value}\n" for key, value in values.items())
 
 
-<<<<<<< HEAD
 def test_load_entries_accepts_project_ledgers() -> None:
-=======
-def test_ledgers_are_valid() -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     assert all(found.state(found.opened) == "" for found in load_entries())
 
 
 @pytest.mark.parametrize("field", sorted(BODY))
-<<<<<<< HEAD
 def test_parse_entry_refuses_missing_field(field: str) -> None:
-=======
-def test_parse_entry_requires_every_field(field: str) -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     body = {key: value for key, value in BODY.items() if key != field}
     with pytest.raises(ValueError, match=f"{field} is missing"):
         parse_entry(KnownTestKind.SKIP, body)
@@ -106,11 +98,7 @@ def test_load_entries_reports_all_problems(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "schema = 2\n", "schema = 1\n[more]\n", "schema = "])
-<<<<<<< HEAD
 def test_load_entries_refuses_invalid_file(tmp_path: Path, text: str) -> None:
-=======
-def test_load_entries_refuses_other_file(tmp_path: Path, text: str) -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     folder = ledgers(tmp_path)
     (folder / "skips.toml").write_text(text)
     with pytest.raises(RequestError, match=r"skips\.toml"):
@@ -133,20 +121,12 @@ def test_load_entries_refuses_other_file(tmp_path: Path, text: str) -> None:
         ("Tests/x_test.py", "tests/x_test.py::A", False),
     ],
 )
-<<<<<<< HEAD
 def test_matches_patterns(pattern: str, test: str, matches: bool) -> None:
-=======
-def test_matches_applies_patterns(pattern: str, test: str, matches: bool) -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     assert entry(pattern=pattern).matches(test) is matches
 
 
 @given(st.text())
-<<<<<<< HEAD
 def test_pattern_without_wildcard_is_literal(text: str) -> None:
-=======
-def test_matches_without_wildcard_is_exact(text: str) -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     plain = text.replace("*", "").replace("?", "")
     assert pattern_of(plain).fullmatch(plain)
     assert not pattern_of(plain).fullmatch(plain + "x")
@@ -164,22 +144,14 @@ def test_matches_without_wildcard_is_exact(text: str) -> None:
         ({"platform": "cpu"}, False),
     ],
 )
-<<<<<<< HEAD
 def test_is_for_checks_jax_family_and_platform(changes: dict[str, str], counts: bool) -> None:
-=======
-def test_is_for_matches_run_exactly(changes: dict[str, str], counts: bool) -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     run = {"jax": "0.10.2", "family": "gfx94X-dcgpu", "platform": "rocm"} | changes
     known = known_tests_for([entry()], **run, today=TODAY)
     assert (known.of("tests/pallas/a_test.py::test", KnownTestKind.SKIP) is not None) is counts
     assert known.of("tests/pallas/a_test.py::test", KnownTestKind.FLAKE) is None
 
 
-<<<<<<< HEAD
 def test_is_for_any() -> None:
-=======
-def test_is_for_any_matches_all() -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     wide = entry(jax="any", families="any", platforms=["rocm", "cpu"])
     assert known_tests_for([wide], jax="99", family="", platform="cpu", today=TODAY).active == (wide,)
 
@@ -189,11 +161,7 @@ def test_is_for_any_matches_all() -> None:
     [(date(2026, 1, 14), "opens on 2026-01-15"), (date(2026, 1, 15), ""), (date(2026, 3, 31), ""),
      (date(2026, 4, 1), "expired on 2026-04-01")],
 )  # fmt: skip
-<<<<<<< HEAD
 def test_state_changes_with_dates(day: date, state: str) -> None:
-=======
-def test_state_reports_expired_entry(day: date, state: str) -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     known = known_tests_for([entry()], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=day)
     tests = ["tests/pallas/a_test.py::test_1", "tests/pallas/a_test.py::test_2", "tests/b_test.py::test"]
     assert entry().state(day) == state
@@ -205,11 +173,7 @@ def test_state_reports_expired_entry(day: date, state: str) -> None:
         assert known.missed(tests) == ()
 
 
-<<<<<<< HEAD
 def test_unmatched_returns_entries_without_tests() -> None:
-=======
-def test_idle_returns_unmatched_entries() -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     used, idle = entry(), entry(id="gone", pattern="tests/gone_test.py")
     known = known_tests_for([used, idle], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=TODAY)
     assert known.idle(["tests/pallas/a_test.py::test"]) == (idle,)
@@ -224,11 +188,7 @@ def test_idle_returns_unmatched_entries() -> None:
         ("new", "", "Invalid version"),
     ],
 )
-<<<<<<< HEAD
 def test_check_run_refuses_unknown_family_or_version(jax: str, family: str, said: str) -> None:
-=======
-def test_check_run_refuses_unknown_names(jax: str, family: str, said: str) -> None:
->>>>>>> 8fed7a1 (tests: name conditions and expectations in promotion)
     check_run(jax="0.10.2", family="gfx94X-dcgpu")
     check_run(jax="0.10.2", family="")
     with pytest.raises(RequestError, match=said):
