@@ -204,13 +204,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     kept, make = tmp_path_factory.mktemp("site"), run.install_site
     made: list[Site] = []
 
-    def once(context: GateContext, told: DeviceGateConfig) -> Site:
+    def once(context: GateContext, config: DeviceGateConfig) -> Site:
         if not made:
-            made.append(make(replace(context, shared=kept), told))
+            made.append(make(replace(context, shared=kept), config))
         return made[0]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "install", once)
+        patch.setattr(run, "install_site", once)
         yield
 
 
