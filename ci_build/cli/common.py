@@ -1,6 +1,7 @@
-"""What commands share: the state of the whole command line, the reporter, the door to processes, JSON output.
+"""Parts of the command line that commands share: lazy groups, the reporter, processes, buckets, JSON output.
 
-Modules of commands import work inside their functions, never at their head, so that `--help` stays quick.
+A command's module is imported when the command is used. An import that would slow its `--help` down noticeably stands
+in the function that needs it.
 """
 
 from __future__ import annotations
@@ -94,17 +95,17 @@ class LazyGroup(cloup.Group):
 
 
 class State:
-    """What the group hands to its commands: options given before the subcommand."""
+    """The options that were given before the command."""
 
     def __init__(self, before: Mapping[str, Any]) -> None:
         self.before = before
 
     def settings(self, after: Mapping[str, Any]) -> options.Settings:
-        """All options, with those given after the subcommand."""
+        """Return all options, with those given after the command."""
         return options.Settings(after, self.before)
 
     def reporter(self, after: Mapping[str, Any] | None = None) -> Reporter:
-        """What tells a person on standard error how it goes."""
+        """Return a reporter of progress on standard error."""
         from core.report import Reporter
 
         place = options.Surroundings.detect()
@@ -116,7 +117,7 @@ class State:
 
 
 def host_runner(reporter: Reporter) -> HostRunner:
-    """The door to processes of this machine."""
+    """Return a runner of processes on this machine."""
     from core.process import HostRunner
 
     return HostRunner(options.environment(), echo=reporter.detail, sink=reporter.detail)
@@ -135,12 +136,12 @@ def connector(reporter: Reporter) -> Connect:
 
 
 def echo_error(line: str) -> None:
-    """A line that a command has written to its standard error, on ours."""
+    """Print a line of a process's standard error on our own."""
     click.echo(line, err=True)
 
 
 def print_json(value: object) -> None:
-    """A noun, or JSON values, on standard output."""
+    """Print a dataclass or JSON values on standard output."""
     from core.model import to_json
 
     click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
@@ -152,18 +153,19 @@ def show_plan(lines: Sequence[str], *, as_json: bool) -> None:
 
 
 def open_bucket(text: str, reporter: Reporter, *, dry_run: bool = False, existing: bool = True) -> Bucket:
-    """The bucket that a person named; in a dry run one that tells each write and does none.
+    """Open a bucket; in a dry run, its writes are printed instead of done.
 
     Raises:
-        RequestError: it is a folder that is not there, and should be.
+        RequestError: its directory is missing, but has to exist.
     """
+    # Slow to import.
     from promotion.storage.bucket_url import open_bucket as opened
     from promotion.storage.directory_bucket import DirBucket
     from promotion.storage.dry_run import DryRunBucket
 
     bucket = opened(text)
     if existing and isinstance(bucket, DirBucket) and not bucket.root.is_dir():
-        raise RequestError(f"{text} is not a bucket's folder.", hint="Stage a set first, or give its --bucket.")
+        raise RequestError(f"Bucket {text} does not exist.", hint="Stage a set first, or give another --bucket.")
     if not dry_run:
         return bucket
     click.get_current_context().call_on_close(lambda: reporter.line("dry run: nothing was changed"))

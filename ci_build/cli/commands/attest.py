@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @cloup.command()
 @click.argument("wheel_set", metavar="SET")
-@click.option("--verify", "look", is_flag=True, help="Sign nothing; say who attested, and whether all of it is good.")
+@click.option("--verify", "verify_only", is_flag=True, help="Verify the attestations instead of signing.")
 @options.channel_option
 @options.trust_config_option
 @options.bucket_option
 @options.dry_run_option
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def attest(
     state: State,
@@ -34,23 +34,25 @@ def attest(
     trust_config: Path | None,
     bucket: str,
     *,
-    look: bool,
+    verify_only: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Sign the wheels of a staged set with the identity of this CI job (PEP 740); promotion publishes that.
+    """Sign the wheels of a staged set with the identity of this CI job (PEP 740).
 
-    SET is INDEX/DIGEST as `stage` prints it. With --verify it may also be a wheel, or a folder of wheels, with their
-    attestations (`<wheel>.provenance`) beside them; whose signature counts is what the policy says of the channel.
+    Promotion publishes the attestations. SET is INDEX/DIGEST as printed by `stage`. With --verify it may also be a
+    wheel or a directory of wheels with their attestations (`<wheel>.provenance`) beside them. The policy of the
+    channel lists the accepted signers.
     """
+    # Slow to import.
     from ci_build.release import gating
     from promotion.evidence.attest import attest as go
     from promotion.evidence.attest import verify_files, verify_set, with_identity
 
     reporter = state.reporter()
-    if look:
+    if verify_only:
         if dry_run:
-            raise RequestError("--verify writes nothing.", hint="Leave --dry-run out.")
+            raise RequestError("--dry-run has no effect with --verify.", hint="Omit it.")
         place = Path(wheel_set)
         if place.exists():
             found = verify_files(place, channel, trust_config)
@@ -59,7 +61,7 @@ def attest(
         _tell(state, found, as_json=as_json)
         return
     if click.get_current_context().get_parameter_source("channel") is click.core.ParameterSource.COMMANDLINE:
-        raise RequestError("--channel is for --verify.", hint="Leave it out.")
+        raise RequestError("--channel has no effect without --verify.", hint="Omit it.")
     staged = gating.parse_staged(wheel_set)
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     with with_identity(trust_config) as sign:
@@ -71,7 +73,11 @@ def attest(
 
 
 def _tell(state: State, found: VerificationReport, *, as_json: bool) -> None:
-    """Say what was verified; raises when anything is wrong."""
+    """Print the verified attestations.
+
+    Raises:
+        PromotionBlockedError: an attestation is missing or wrong.
+    """
     for text in found.notes:
         state.reporter().warning(text)
     if as_json:
@@ -81,4 +87,4 @@ def _tell(state: State, found: VerificationReport, *, as_json: bool) -> None:
             for wheel in wheels:
                 state.reporter().line(f"  {wheel}: {who}")
     if found.problems:
-        raise PromotionBlockedError("\n  ".join(("Not all attestations are good:", *found.problems)))
+        raise PromotionBlockedError("\n  ".join(("Attestations are missing or wrong:", *found.problems)))

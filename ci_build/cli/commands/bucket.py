@@ -6,20 +6,23 @@ import click
 import cloup
 
 from ci_build.cli.common import print_json
+from promotion.storage.roles import Role, bucket_policy
 
 
 @cloup.group()
 def bucket() -> None:
-    """Set up the bucket that sets are staged in and released from."""
+    """Print the access policy of a bucket."""
 
 
 @bucket.command("policy")
 @click.argument("name", metavar="NAME[/PREFIX]")
-@click.option("--builder", multiple=True, metavar="ARN", help="Stages sets; cannot release or vouch for them.")
-@click.option("--tester", multiple=True, metavar="ARN", help="Adds evidence, and nothing else.")
-@click.option("--promoter", multiple=True, metavar="ARN", help="Alone writes what users see.")
-@click.option("--reader", multiple=True, metavar="ARN|*", help="Reads what is released; * is everybody.")
-@click.option("--create-only", is_flag=True, help="Also let the store refuse to replace what is created once.")
+@click.option(
+    "--builder", multiple=True, metavar="ARN", help="Role that stages sets; it cannot release them or add evidence."
+)
+@click.option("--tester", multiple=True, metavar="ARN", help="Role that only adds evidence.")
+@click.option("--promoter", multiple=True, metavar="ARN", help="Role that writes the released indexes.")
+@click.option("--reader", multiple=True, metavar="ARN|*", help="Role that reads the released indexes; * is everybody.")
+@click.option("--create-only", is_flag=True, help="Let the store refuse to overwrite objects that are written once.")
 def policy(
     *,
     name: str,
@@ -29,9 +32,7 @@ def policy(
     reader: tuple[str, ...],
     create_only: bool,
 ) -> None:
-    """Print the bucket policy that keeps builder, tester and promoter apart."""
-    from promotion.storage.roles import Role, bucket_policy
-
+    """Print the bucket policy that separates builder, tester and promoter."""
     principals = {Role.BUILDER: builder, Role.TESTER: tester, Role.PROMOTER: promoter, Role.READER: reader}
     bare, _, prefix = name.removeprefix("s3://").partition("/")
     prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""

@@ -1,4 +1,4 @@
-"""`ci_build cache`: what is kept, and what may go."""
+"""`ci_build cache`: list and clean the cache."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import State, print_json
+from core.report import print_table
+from core.units import human, parse_size
 
-_CACHE_DIR = click.option("--cache-dir", metavar="DIR", help="The cache, if it is not the default one.")
+_CACHE_DIR = click.option("--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]")
 
 
 @cloup.group()
 def cache() -> None:
-    """What is kept of fetched inputs, ROCm trees and finished steps."""
+    """List and clean the cache of downloads, ROCm trees and finished steps."""
 
 
 @cache.command("ls")
 @_CACHE_DIR
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def ls(state: State, cache_dir: str | None, *, as_json: bool) -> None:
-    """List what the cache holds, used last first."""
-    from core.cache import entries
-    from core.report import print_table
-    from core.units import human
+    """List the entries of the cache, most recently used first."""
+    from core.cache import entries  # slow to import, as below
 
     root = options.cache_dir(state.settings({"cache_dir": cache_dir}))
     found = entries(root)
@@ -36,22 +36,25 @@ def ls(state: State, cache_dir: str | None, *, as_json: bool) -> None:
     rows = [
         (entry.name, human(entry.size), time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))) for entry in found
     ]
-    print_table(("entry", "size", "used last"), rows, numeric=(1,))
+    print_table(("entry", "size", "last used"), rows, numeric=(1,))
     click.echo(f"{len(found)} entries, {human(sum(entry.size for entry in found))}, in {root}")
 
 
 @cache.command("gc")
 @_CACHE_DIR
-@click.option("--limit", metavar="SIZE", help="Keep so much, what was used last; if nobody says, as much as builds do.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option(
+    "--limit",
+    metavar="SIZE",
+    help=f"Size to keep, most recently used first.  [default: {options.defaults()['build']['cache_limit']}]",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be removed without removing it.")
 @click.pass_obj
 def gc(state: State, cache_dir: str | None, limit: str | None, *, dry_run: bool) -> None:
-    """Remove what was not used for the longest time; what is in use, or was within the hour, stays.
+    """Remove the least recently used entries.
 
-    `--limit=0` keeps nothing else.
+    Entries that are in use, or were within the last hour, are kept, with --limit=0 too.
     """
     from core.cache import collect
-    from core.units import human, parse_size
 
     settings = state.settings({"cache_dir": cache_dir, "cache_limit": limit})
     setting = settings.get("cache_limit", "build")

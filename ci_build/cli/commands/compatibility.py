@@ -1,4 +1,4 @@
-"""`ci_build compat INDEX`: the compatibility tables, from evidence."""
+"""`ci_build compat`: compatibility tables from evidence."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ _FORMATS = ("markdown", "rst", "json")
 
 @cloup.command()
 @click.argument("index")
-@click.option("--format", "form", type=click.Choice(_FORMATS), default=_FORMATS[0], show_default=True, help="As what.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write them there, not to the screen.")
 @click.option(
-    "--base-url", default="", metavar="URL", help="What links to evidence begin with: where users see the bucket."
+    "--format", "form", type=click.Choice(_FORMATS), default=_FORMATS[0], show_default=True, help="Output format."
 )
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="File to write.  [default: standard output]"
+)
+@click.option("--base-url", default="", metavar="URL", help="Public URL of the bucket, for links to evidence.")
 @click.option(
     "--rocm-lock",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The ROCm whose libraries are listed: its lock.",
+    help="Lock of the ROCm whose libraries are listed.",
 )
 @click.option(
     "--images",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="What is inside which image: a JSON list of tables.",
+    help="Contents of images: a JSON list, as `images build --json` prints it.",
 )
 @options.bucket_option
 @click.pass_obj
@@ -45,7 +47,8 @@ def compat(
     state: State, /, index: str, form: str, out: Path | None, base_url: str, rocm_lock: Path | None,
     images: Path | None, bucket: str,
 ) -> None:  # fmt: skip
-    """Write what works with which JAX and ROCm, from the evidence of what INDEX has promoted."""
+    """Write tables of the JAX and ROCm versions that the released sets of INDEX work with, from their evidence."""
+    # Slow to import.
     from promotion.compatibility.evidence import read_evidence
     from promotion.compatibility.tables import make_tables
     from promotion.index.operations import history
@@ -53,10 +56,12 @@ def compat(
 
     store, released = open_bucket(bucket, state.reporter()), ReleasedIndex(index=index)
     entries = [*history(store, released)][::-1]
-    told = [(entry, read_evidence(store, released, entry.promoted.set_digest)) for entry in entries if entry.promoted]
+    evidence = [
+        (entry, read_evidence(store, released, entry.promoted.set_digest)) for entry in entries if entry.promoted
+    ]
     rocm, rocm_source, libraries = _libraries(rocm_lock)
     tables = make_tables(
-        index, told, offered=entries[-1].state.visible, libraries=libraries, rocm=rocm, rocm_source=rocm_source,
+        index, evidence, offered=entries[-1].state.visible, libraries=libraries, rocm=rocm, rocm_source=rocm_source,
         images=_images(images),
     )  # fmt: skip
     if form == "json" and out is None:
@@ -83,7 +88,7 @@ def _text(tables: Tables, form: str, base_url: str) -> str:
 
 
 def _libraries(lock: Path | None) -> tuple[str, str, dict[str, str]]:
-    """Version, source and libraries of a ROCm."""
+    """Return version, source and libraries of a locked ROCm."""
     if lock is None:
         return "", "", {}
     from ci_build.rocm.lock import load_lock
@@ -101,7 +106,7 @@ def _images(file: Path | None) -> list[dict[str, Any]]:
     try:
         listed = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(listed, list) or not all(isinstance(item, dict) and item.get("digest") for item in listed):
-            raise ValueError("it is no list of tables with a digest each")
+            raise ValueError("expected a list of objects with a digest")
     except (OSError, ValueError) as error:
-        raise RequestError(f"{file} does not say what is inside which image: {error}.") from error
+        raise RequestError(f"{file} does not describe images: {error}.") from error
     return listed

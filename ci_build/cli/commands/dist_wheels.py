@@ -17,7 +17,7 @@ def dist_wheels(state: State, /, **after: object) -> None:
 
     Options may also stand before the command, and each can be set as CI_BUILD_<NAME> in the environment.
     """
-    from ci_build.build import dist_wheels
+    from ci_build.build import dist_wheels  # slow to import
 
     settings, reporter = state.settings(after), state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)

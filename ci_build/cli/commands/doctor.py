@@ -1,4 +1,4 @@
-"""`ci_build doctor`; the launcher takes a shorter way to the same, without `.venv`."""
+"""`ci_build doctor`; the launcher runs it without `.venv`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import cloup
 @cloup.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def doctor(arguments: tuple[str, ...]) -> None:
-    """Say what is wrong on this machine, and what mends it: GPU, driver, ROCm, Python, jax packages."""
+    """Report problems of GPU, driver, ROCm, Python and jax packages, with remedies."""
     from ci_build.doctor.__main__ import run
 
     sys.exit(run(arguments))

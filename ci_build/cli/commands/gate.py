@@ -55,24 +55,30 @@ def gate() -> None:
 
 @cloup.command()
 @click.argument("wheel_set", metavar="SET")
-@click.option("--targets", metavar="GFX,…", help="Look only at these of the set's targets.")
+@click.option("--targets", metavar="GFX,…", help="Check only these targets.  [default: all of the set]")
 @click.option(
     "--rocm",
     metavar="DIR",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Compare and load with the ROCm in this folder, not with the set's manifest and stand-ins.",
+    help="ROCm to compare and load with.  [default: the set's manifest and stub libraries]",
 )
-@click.option("--corpus", type=click.Choice(options.CORPORA), help="Programs to compile; small if not given.")
-@click.option("--program", multiple=True, metavar="NAME", help="Compile only this one, or this group.")
-@click.option("--jobs", metavar="N", type=click.IntRange(1), help="Compilers at once; else as cores and memory allow.")
-@click.option("--update-golden", is_flag=True, help="Accept what the wheels register; the change shows in review.")
-@click.option("--redo", is_flag=True, help="Run also what passed on this set before.")
+@click.option(
+    "--corpus", type=click.Choice(options.CORPORA), help=f"Programs to compile.  [default: {options.CORPORA[0]}]"
+)
+@click.option(
+    "--program", multiple=True, metavar="NAME", help="Program or group to compile; may be repeated.  [default: all]"
+)
+@click.option(
+    "--jobs", metavar="N", type=click.IntRange(1), help="Number of parallel compilers.  [default: by cores and memory]"
+)
+@click.option("--update-golden", is_flag=True, help="Update the golden files with what the wheels register.")
+@click.option("--redo", is_flag=True, help="Repeat checks that passed on this set before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
 @options.junit_option
 @options.bucket_option
 @options.signing_key_option
 def _gate_options(**_: object) -> None:
-    """Holds the options."""
+    """Hold the options of the gates."""
 
 
 def _gate(
@@ -92,11 +98,12 @@ def _gate(
     redo: bool,
     as_json: bool,
 ) -> None:
+    # Slow to import.
     from ci_build.release import gating
     from promotion.gates.common.junit import junit as junit_xml
     from promotion.gates.common.runs import raise_for_failures
 
-    told = gating.GateOptions(
+    gate_options = gating.GateOptions(
         targets=targets,
         rocm=rocm,
         corpus=corpus or "",
@@ -105,7 +112,7 @@ def _gate(
         update_golden=update_golden,
         redo=redo,
     )
-    gating.check_gate_options(name, told)
+    gating.check_gate_options(name, gate_options)
     state = click.get_current_context().ensure_object(State)
     reporter = state.reporter()
     with reporter.group(f"gate {name}"):
@@ -113,7 +120,7 @@ def _gate(
         signer = gating.find_signer(options.signing_key(signing_key), reporter)
         staged = gating.find_set(wheel_set, opened, reporter)
         names, runner = gating.gates_named(name), host_runner(reporter)
-        evidences = gating.run_gates(names, staged, opened, told, reporter, runner, signer)
+        evidences = gating.run_gates(names, staged, opened, gate_options, reporter, runner, signer)
     gating.show_evidence(evidences, reporter)
     if junit:
         write_whole(junit, junit_xml(evidences))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 import cloup
@@ -19,9 +19,11 @@ from ci_build.images.builder import BUILDER, LLVM, builder_image, builder_recipe
 from ci_build.images.local import sanitize
 from ci_build.images.recipe import UNKNOWN, ContextFile, Recipe
 from ci_build.images.runtime import BaseImage
-from ci_build.rocm.request import RocmSource, check_name, check_source, gfx_names, report_plan
 from core.errors import RequestError
 from core.process import render
+
+if TYPE_CHECKING:
+    from ci_build.rocm.request import RocmSource
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ROCM = (
@@ -156,6 +158,9 @@ def find_rocm(job: ImageJob) -> RocmSource:
         RequestError: the options name no ROCm, or two.
         InputError: there is no such ROCm.
     """
+    # Archives are slow to import.
+    from ci_build.rocm.request import check_name, check_source, gfx_names
+
     if problems := options.rocm_problems(job.settings):
         raise RequestError(" ".join(problems), hint="Name one ROCm.")
     settings = job.settings.with_defaults(options.build_job_defaults(job.settings))
@@ -173,7 +178,8 @@ def find_rocm(job: ImageJob) -> RocmSource:
 
 
 def _obtain_rocm(job: ImageJob, found: RocmSource) -> _Rocm:
-    from ci_build.rocm import source  # Its HTTP client and archives would slow every --help down.
+    from ci_build.rocm import source  # slow to import, as above
+    from ci_build.rocm.request import report_plan
 
     if job.dry_run:
         version = found.full_version

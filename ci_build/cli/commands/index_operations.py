@@ -1,4 +1,4 @@
-"""`ci_build rollback`, `yank`, `quarantine`, `pin` and what takes them back; `retention`, `history`, `verify`."""
+"""Commands that change, list and verify a released index."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from promotion.index.operations import OperationResult
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 @cloup.command()
 @click.argument("index")
-@click.option("--to", type=click.IntRange(0), metavar="N", help="Ledger entry to go back to; the last state if none.")
-@click.option("--reason", required=True, help="Why, for whoever reads the ledger.")
+@click.option(
+    "--to", type=click.IntRange(0), metavar="N", help="Ledger entry to return to.  [default: the previous state]"
+)
+@click.option("--reason", required=True, help="Reason, for the ledger.")
 @options.bucket_option
 @options.dry_run_option
 @_json_option
@@ -32,7 +34,8 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print what 
 def rollback(
     state: State, /, index: str, to: int | None, reason: str, bucket: str, *, dry_run: bool, as_json: bool
 ) -> None:
-    """Let INDEX offer again what it did before, or after ledger entry N; nothing is removed."""
+    """Return INDEX to an earlier state; no file is removed."""
+    # Slow to import, as below.
     from promotion.index.operations import rollback as go
     from promotion.storage.keys import ReleasedIndex
 
@@ -40,17 +43,17 @@ def rollback(
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     done = go(opened, ReleasedIndex(index=index), to=to, reason=reason, actor=options.actor())
     if as_json:
-        print_json(_told(index, done))
+        print_json(_result(index, done))
         return
-    _say(done, reporter.line)
+    _report(done, reporter.line)
 
 
 def _marking(name: str, kind: str, text: str, *, reason: bool) -> click.Command:
-    """A command that marks sets, or takes a mark away."""
+    """Return a command that marks sets, or removes a mark."""
 
     @cloup.command(name, help=text)
     @click.argument("sets", nargs=-1, required=True, metavar="INDEX/SET…")
-    @click.option("--reason", required=reason, default="", help="Why, for whoever reads the ledger.")
+    @click.option("--reason", required=reason, default="", help="Reason, for the ledger.")
     @options.bucket_option
     @options.dry_run_option
     @_json_option
@@ -65,14 +68,14 @@ def _marking(name: str, kind: str, text: str, *, reason: bool) -> click.Command:
     return command
 
 
-yank = _marking("yank", "yank", "Keep sets only for those who pin them (PEP 592).", reason=True)
-unyank = _marking("unyank", "unyank", "Take a yank back.", reason=False)
+yank = _marking("yank", "yank", "Hide sets from users who do not pin them (PEP 592).", reason=True)
+unyank = _marking("unyank", "unyank", "Undo a yank.", reason=False)
 quarantine = _marking(
-    "quarantine", "quarantine", "Stop offering sets until they are freed, whatever is rolled back.", reason=True
+    "quarantine", "quarantine", "Withdraw sets until `unquarantine`; a rollback does not restore them.", reason=True
 )
 unquarantine = _marking("unquarantine", "free", "Undo a quarantine.", reason=False)
-pin = _marking("pin", "pin", "Let retention leave sets alone.", reason=True)
-unpin = _marking("unpin", "unpin", "Take a pin back.", reason=False)
+pin = _marking("pin", "pin", "Protect sets from retention.", reason=True)
+unpin = _marking("unpin", "unpin", "Undo a pin.", reason=False)
 
 
 def _mark(
@@ -87,20 +90,20 @@ def _mark(
     for text in sets:
         index, slash, name = text.rpartition("/")
         if not slash:
-            raise click.UsageError(f"{text!r} is no set: write INDEX/DIGEST or INDEX/NUMBER.")
+            raise click.UsageError(f"{text!r} is not a set: write INDEX/DIGEST or INDEX/NUMBER.")
         by_index.setdefault(index, []).append(name)
-    told = []
+    results = []
     for index, names in by_index.items():
         done = mark(opened, ReleasedIndex(index=index), kind, names, reason=reason, actor=options.actor())
-        told.append(_told(index, done))
+        results.append(_result(index, done))
         if not as_json:
-            _say(done, reporter.line)
+            _report(done, reporter.line)
     if as_json:
-        print_json(told)
+        print_json(results)
 
 
-def _told(index: str, done: OperationResult) -> Mapping[str, object]:
-    """What a change of an index did, as JSON values; `ledger_entry` is null where there was nothing to do."""
+def _result(index: str, done: OperationResult) -> Mapping[str, object]:
+    """Return a change of an index as JSON values; `ledger_entry` is null if there was nothing to do."""
     return {
         "index": index,
         "ledger_entry": done.entry.number if done.entry else None,
@@ -111,29 +114,42 @@ def _told(index: str, done: OperationResult) -> Mapping[str, object]:
     }
 
 
-def _say(done: OperationResult, line: Callable[[str], None]) -> None:
-    for word, numbers in (
+def _report(done: OperationResult, line: Callable[[str], None]) -> None:
+    for text, numbers in (
         ("now offered", done.appeared),
         ("no longer offered", done.vanished),
-        ("not brought back, since in quarantine, retired or removed", done.withheld),
+        ("not restored, since in quarantine, retired or removed", done.withheld),
     ):
         if numbers:
-            line(f"  {word}: the sets of entries {', '.join(map(str, numbers))}")
+            line(f"  {text}: the sets of entries {', '.join(map(str, numbers))}")
     if done.entry is None:
-        line("nothing to do" if done.withheld else "nothing to do: the index is as you want it")
+        line("nothing to do" if done.withheld else "nothing to do: the index is already in this state")
         return
     line(f"ledger entry {done.entry.number}: {done.entry.kind}; {len(done.pages)} pages written")
 
 
 @cloup.command()
 @click.argument("index")
-@click.option("--days", type=click.FloatRange(0), required=True, help="Sets promoted longer ago leave the pages.")
-@click.option("--keep-newest", type=click.IntRange(0), default=3, show_default=True, help="So many always stay.")
-@click.option("--keep-lock", multiple=True, type=click.Path(path_type=Path, exists=True), help="A pylock.toml or "
-              "wheels.json in use: what it names stays.")  # fmt: skip
-@click.option("--grace-days", type=click.FloatRange(0), default=7, show_default=True, help="Days from the pages to "
-              "the removal of bytes.")  # fmt: skip
-@click.option("--apply", "really", is_flag=True, help="Do it; otherwise it is only told.")
+@click.option(
+    "--days",
+    type=click.FloatRange(0),
+    required=True,
+    metavar="DAYS",
+    help="Remove sets promoted more than DAYS days ago from the pages.",
+)
+@click.option(
+    "--keep-newest",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Always keep the N newest sets.",
+)
+@click.option("--keep-lock", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
+              help="Keep the sets that this pylock.toml or wheels.json names; may be repeated.")  # fmt: skip
+@click.option("--grace-days", type=click.FloatRange(0), default=7, show_default=True, metavar="DAYS",
+              help="Delete the files of removed sets after DAYS days.")  # fmt: skip
+@click.option("--apply", "really", is_flag=True, help="Apply the plan. Without it, only print the plan.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @options.bucket_option
 @click.pass_obj
@@ -150,7 +166,7 @@ def retention(
     really: bool,
     as_json: bool,
 ) -> None:
-    """Let old sets of INDEX go: first from the pages, and after some days of grace from the bucket."""
+    """Remove old sets of INDEX from its pages, and later their files from the bucket."""
     from promotion.index.retention import RetentionRule, apply, digests_in, plan
     from promotion.storage.keys import ReleasedIndex
 
@@ -172,7 +188,7 @@ def retention(
     if not (made.retire or made.sweep):
         reporter.line("nothing to do")
     elif not really:
-        reporter.line("nothing was changed; --apply does it")
+        reporter.line("nothing was changed; --apply applies the plan")
 
 
 @cloup.command()
@@ -182,12 +198,14 @@ def retention(
     is_flag=False,
     flag_value="*",
     metavar="[PATTERN]",
-    help="What became of tests that were run on its sets.",
+    help="List results of tests whose names match PATTERN (* and ?).",
 )
-@click.option("--trend", is_flag=True, help="With --tests: how each run went as a whole, and why tests were skipped.")
-@click.option("--rebuild", is_flag=True, help="With --tests: first write down all that staged evidence says.")
-@click.option("--family", metavar="NAME", help="With --tests: only on machines of this family.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="With --tests: at most so many lines (1000).")
+@click.option("--trend", is_flag=True, help="With --tests: summarize each run, with the reasons of skips.")
+@click.option("--rebuild", is_flag=True, help="With --tests: first index the results of all staged evidence.")
+@click.option("--family", metavar="NAME", help="With --tests: only runs on this GPU family.")
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="N", help="With --tests: maximal number of lines.  [default: 1000]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
 @options.bucket_option
 @click.pass_obj
@@ -204,7 +222,7 @@ def history(
     limit: int | None,
     as_json: bool,
 ) -> None:
-    """List what happened to INDEX, newest first; with --tests to tests whose names match PATTERN (* and ?)."""
+    """List the changes of INDEX or the results of its tests, newest first."""
     from promotion.index.operations import history as entries_of
     from promotion.storage.keys import ReleasedIndex
 
@@ -212,12 +230,12 @@ def history(
         from ci_build.cli.commands.test_runs import print_history
 
         if trend and tests != "*":
-            raise RequestError("--trend is of whole runs.", hint="Give --tests without a pattern.")
+            raise RequestError("--trend summarizes whole runs.", hint="Give --tests without a pattern.")
         print_history(state, index, bucket, tests, family, limit or 1000, trend=trend, rebuild=rebuild, as_json=as_json)
         return
     if trend or rebuild or family is not None or limit is not None:
-        what = "--trend, --rebuild, --family and --limit are of the history of tests."
-        raise RequestError(what, hint="Give --tests, too.")
+        text = "--trend, --rebuild, --family and --limit have no effect without --tests."
+        raise RequestError(text, hint="Give --tests, too.")
     entries = [*entries_of(open_bucket(bucket, state.reporter()), ReleasedIndex(index=index))]
     if as_json:
         print_json(entries)
@@ -243,13 +261,15 @@ def history(
 
 @cloup.command()
 @click.argument("index")
-@click.option("--read", is_flag=True, help="Fetch and hash all bytes, also where the store vouches for a checksum.")
+@click.option(
+    "--read", is_flag=True, help="Download and hash every file, even where the store reports a trusted checksum."
+)
 @options.trust_config_option
 @options.bucket_option
 @_json_option
 @click.pass_obj
 def verify(state: State, /, index: str, trust_config: Path | None, bucket: str, *, read: bool, as_json: bool) -> None:
-    """Compute everything about INDEX again: chain, bytes of every set, attestations, pages; tell what differs."""
+    """Recompute ledger, files, attestations and pages of INDEX, and report differences."""
     from promotion.evidence.attestation_verification import lazy_verifier
     from promotion.index.audit import verify as problems_of
     from promotion.storage.keys import ReleasedIndex
@@ -262,8 +282,8 @@ def verify(state: State, /, index: str, trust_config: Path | None, bucket: str, 
         print_json({"index": index, "problems": problems})
     if problems:
         raise BucketError(
-            "\n  ".join((f"{index} is not as its ledger says:", *problems)),
-            hint="\nRestore what each line names from a backup; `index publish --everything` makes pages again.",
+            "\n  ".join((f"{index} differs from its ledger:", *problems)),
+            hint="\nRestore the named files from a backup; `index publish --everything` rewrites the pages.",
         )
     if not as_json:
-        reporter.line(f"{index} is as its ledger says")
+        reporter.line(f"{index} matches its ledger")

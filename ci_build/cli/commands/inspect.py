@@ -6,12 +6,13 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, print_json
+from core.model import RocmVersion
 
 
 @cloup.command()
 @click.argument("wheels", nargs=-1, required=True, metavar="WHEEL|DIR|URL…")
-@click.option("--targets", metavar="GFX,…", help="Targets that all device code must be for, and no others.")
-@click.option("--rocm-version", metavar="X.Y.Z", help="ROCm whose libraries may be needed; else those of any.")
+@click.option("--targets", metavar="GFX,…", help="Exact targets that the device code must have.")
+@click.option("--rocm-version", metavar="X.Y.Z", help="ROCm whose libraries the wheels may need.  [default: any]")
 @click.option("--no-verify", is_flag=True, help="Skip RECORD and the checksums of device code.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
 @click.pass_obj
@@ -24,9 +25,8 @@ def inspect(
     no_verify: bool,
     as_json: bool,
 ) -> None:
-    """Say everything about wheels, anybody's: parts, targets, RUNPATH, NEEDED, symbols, metadata, findings."""
-    from ci_build.build import inspection
-    from core.model import RocmVersion
+    """Report contents, targets, RUNPATH, NEEDED, symbols, metadata and findings of wheels."""
+    from ci_build.build import inspection  # slow to import
 
     reporter = state.reporter()
     report = inspection.inspect(

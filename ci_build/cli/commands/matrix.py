@@ -5,17 +5,36 @@ from __future__ import annotations
 import click
 import cloup
 
+from ci_build.build.matrix import Axes, make_matrix
 from ci_build.cli import options
+from ci_build.cli.commands.accepts import refusal
 from ci_build.cli.common import print_json
+from core.errors import RequestError
 from core.model import Payload
+from promotion.policy.families import Trigger, load_families
+from promotion.policy.jobs import job_matrix
 
 _DEFAULTS = options.defaults()
 _WHEN = ("presubmit", "postsubmit", "nightly", "weekly")
-"""The occasions of promotion/policy/families.toml."""
+"""Occasions of promotion/policy/families.toml."""
 
 
-class _BuildsUnlessNamed(click.Group):
-    """`matrix` alone is about builds."""
+_PYTHONS = click.option(
+    "--python-versions",
+    metavar="X.Y,…",
+    default=_DEFAULTS["build"]["python_versions"],
+    show_default=True,
+    help="Python versions.",
+)
+
+
+class _BuildsByDefault(cloup.Group):
+    """The group of the matrices, in which `matrix` alone means `matrix builds`."""
+
+    def format_params(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of `matrix builds`."""
+        assert isinstance(builds, cloup.Command)
+        builds.format_params(ctx, formatter)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -25,18 +44,33 @@ class _BuildsUnlessNamed(click.Group):
         return "builds", self.commands["builds"], args
 
 
-@cloup.group(cls=_BuildsUnlessNamed, context_settings={"ignore_unknown_options": True})
+@cloup.group(cls=_BuildsByDefault, context_settings={"ignore_unknown_options": True})
 def matrix() -> None:
-    """Print what a CI service has to do, as JSON: builds, unless `tests` is asked for."""
+    """Print the jobs of a CI service as JSON: builds, or with `tests` the tests of a set.
+
+    `matrix builds` may be shortened to `matrix`. Further arguments are added to every command.
+    """
 
 
 @matrix.command(context_settings={"ignore_unknown_options": True})
-@click.option("--python-versions", metavar="X.Y,…", default=_DEFAULTS["build"]["python_versions"], show_default=True)
-@click.option("--jax-versions", metavar="X.Y.Z,…", default=_DEFAULTS["build"]["jax_version"], show_default=True)
-@click.option("--rocm-versions", metavar="X.Y.Z,…", required=True, help="Such as 7.10.0a20251120.")
-@click.option("--families", metavar="NAME,…", required=True, help="Such as gfx94X-dcgpu,gfx950-dcgpu.")
-@click.option("--payload", type=click.Choice([p.value for p in Payload]), default=Payload.SOURCE.value)
-@click.option("--join-pythons", is_flag=True, help="One build for all Pythons of a set: its pjrt is built once.")
+@_PYTHONS
+@click.option(
+    "--jax-versions",
+    metavar="X.Y.Z,…",
+    default=_DEFAULTS["build"]["jax_version"],
+    show_default=True,
+    help="Releases of jax.",
+)
+@click.option("--rocm-versions", metavar="X.Y.Z,…", required=True, help="ROCm versions, such as 7.10.0a20251120.")
+@click.option("--families", metavar="NAME,…", required=True, help="GPU families, such as gfx94X-dcgpu,gfx950-dcgpu.")
+@click.option(
+    "--payload",
+    type=click.Choice([p.value for p in Payload]),
+    default=Payload.SOURCE.value,
+    show_default=True,
+    help="Origin of the native code.",
+)
+@click.option("--join-pythons", is_flag=True, help="Build all Pythons of a set in one job, with one pjrt.")
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 def builds(
     *,
@@ -48,14 +82,13 @@ def builds(
     join_pythons: bool,
     more: tuple[str, ...],
 ) -> None:
-    """Print the matrix of builds as JSON, with the exact command of each; further arguments go into every command.
+    """Print the builds of a CI service with their commands.
 
-    `include` is what a CI service takes as its matrix; `excluded` says what is not built, and why.
+    `include` is the matrix for the CI service; `excluded` lists the other combinations with their reasons. MORE
+    arguments are added to every command.
     """
-    from ci_build.build.matrix import Axes, make_matrix
+    # The command line is complete only now.
     from ci_build.cli import main
-    from ci_build.cli.commands.accepts import refusal
-    from core.errors import RequestError
 
     options.require_known_pythons(options.split_list(python_versions), "--python-versions")
     axes = Axes(
@@ -67,36 +100,38 @@ def builds(
     )
     cells, excluded = make_matrix(axes, Payload(payload), more)
     for cell in cells:
-        if why := refusal(main, cell.command[2:]):
+        if reason := refusal(main, cell.command[2:]):
             raise RequestError(
-                f"{cell.name} could not be built: {why.removesuffix('.')}.", hint="See `ci_build dist_wheels --help`."
+                f"The command of {cell.name} would be refused: {reason.removesuffix('.')}.",
+                hint="See `ci_build dist_wheels --help`.",
             )
     print_json({"include": cells, "excluded": excluded})
 
 
 @matrix.command()
 @click.argument("wheel_set", metavar="SET")
-@click.option("--when", type=click.Choice(_WHEN), default=_WHEN[0], show_default=True, help="On what occasion.")
-@click.option("--python-versions", metavar="X.Y,…", default=_DEFAULTS["build"]["python_versions"], show_default=True)
-@click.option("--family", "families", multiple=True, metavar="NAME", help="Only this one, whatever the occasion.")
-@click.option("--jax-tests", default="", metavar="PATH|URL@COMMIT", help="JAX's own suite; without it the smoke suite.")
-@click.option("--seed", default="", metavar="TEXT", help="Varies which of several runners is drawn.")
+@click.option("--when", type=click.Choice(_WHEN), default=_WHEN[0], show_default=True, help="Occasion of the tests.")
+@_PYTHONS
+@click.option(
+    "--family", "families", multiple=True, metavar="NAME", help="GPU family; may be repeated.  [default: by occasion]"
+)
+@click.option(
+    "--jax-tests", default="", metavar="PATH|URL@COMMIT", help="JAX's test suite.  [default: the smoke suite]"
+)
+@click.option("--seed", default="", metavar="TEXT", help="Seed that selects one of several runners.")
 def tests(
     *, wheel_set: str, when: str, python_versions: str, families: tuple[str, ...], jax_tests: str, seed: str
 ) -> None:
-    """Print who tests SET where, with the exact command of each job (promotion/policy/families.toml).
+    """Print the test jobs of SET with their runners and commands.
 
-    `include` is what a CI service takes as its matrix; `merge` is what it does after it, on any machine, for runs that
-    several runners share. Families in `without_runner` have no machine, so that nothing is promoted for them unless
-    the policy says otherwise.
+    `include` is the matrix for the CI service. `merge` lists the jobs that follow on any machine, for runs that several
+    runners share. Families in `without_runner` have no machine: promotion needs a bypass for them. The table is
+    promotion/policy/families.toml.
     """
-    from promotion.policy.families import Trigger, load_families
-    from promotion.policy.jobs import job_matrix
-
     pythons = options.split_list(python_versions)
     options.require_known_pythons(pythons, "--python-versions")
-    made = job_matrix(
+    jobs = job_matrix(
         load_families(), when=Trigger(when), wheel_set=wheel_set, pythons=pythons, names=families,
         jax_tests=jax_tests, seed=seed,
     )  # fmt: skip
-    print_json({"include": made.jobs, "merge": made.merges, "without_runner": made.without_runner})
+    print_json({"include": jobs.jobs, "merge": jobs.merges, "without_runner": jobs.without_runner})

@@ -13,7 +13,7 @@ from ci_build.cli.common import State, open_bucket, print_json
 
 @cloup.group()
 def policy() -> None:
-    """Ask what a set needs before it is promoted."""
+    """Check what a set needs before it is promoted."""
 
 
 @policy.command("check")
@@ -26,10 +26,11 @@ def policy() -> None:
 def check(
     state: State, /, wheel_set: str, channel: str, bucket: str, trust_config: Path | None, *, as_json: bool
 ) -> None:
-    """Say whether the policy lets a staged set through, and why not; changes nothing.
+    """Check whether the policy lets a staged set be promoted.
 
-    SET is INDEX/DIGEST as `stage` prints it.
+    SET is INDEX/DIGEST as printed by `stage`.
     """
+    # Slow to import.
     from ci_build.release import gating
     from ci_build.release import release as way
     from promotion.check import raise_if_blocked

@@ -13,9 +13,15 @@ from core.errors import RequestError
 
 
 @cloup.command()
-@click.option("--local", is_flag=True, help="The whole way on this machine, into a bucket that is a folder.")
-@click.option("--bucket", metavar="DIR", help="The folder.")
-@click.option("--corpus", type=click.Choice(options.CORPORA), help="JAX programs to compile; small if not given.")
+@click.option("--local", is_flag=True, help="Release into a directory of this machine; required.")
+@click.option(
+    "--bucket",
+    metavar="DIR",
+    help=f"Directory of the bucket.  [default: {options.defaults()['release_local']['bucket']}]",
+)
+@click.option(
+    "--corpus", type=click.Choice(options.CORPORA), help=f"JAX programs to compile.  [default: {options.CORPORA[0]}]"
+)
 @options.signing_key_option
 @options.build_options("release_local", "build")
 @click.pass_obj
@@ -29,13 +35,14 @@ def release(
     signing_key: Path | None,
     **after: object,
 ) -> None:
-    """Build a set, stage it, gate it, promote it to `v2`, and print the line that installs it."""
+    """Build, stage, gate and promote a set to `v2`, and print the command that installs it."""
+    # Slow to import, as below.
     from ci_build.build import dist_wheels
     from ci_build.release import release as way
     from ci_build.release.request import LocalRelease
 
     if not local:
-        raise RequestError("release needs --local.", hint="Run `ci_build release --local`.")
+        raise RequestError("`release` requires --local.", hint="Run `ci_build release --local`.")
     settings, reporter = state.settings({**after, "bucket": bucket, "corpus": corpus}), state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
     tables, as_json = ("release_local", "build"), settings.flag("json")
@@ -61,10 +68,10 @@ def release(
 @click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
 @options.bucket_option
 @options.dry_run_option
-@click.option("--json", "as_json", is_flag=True, help="Print what was staged as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_json: bool) -> None:
-    """Put the wheel set in folder SET under its digest in `v2-staging`; never overwrites."""
+    """Upload the set in directory SET to `v2-staging`, under its digest; nothing is overwritten."""
     from ci_build.release import release as way
 
     reporter = state.reporter()
@@ -94,9 +101,9 @@ def promote(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Promote a set to `v2`, if the policy finds its evidence enough.
+    """Promote a set to `v2` if the policy accepts its evidence.
 
-    SET is INDEX/DIGEST as `stage` prints it, or the set's folder.
+    SET is INDEX/DIGEST as printed by `stage`, or the set's directory.
     """
     from ci_build.release import gating
     from ci_build.release import release as way

@@ -19,19 +19,23 @@ from core.errors import ReproducibilityError
     metavar="FILE",
     default=options.defaults()["build"]["rocm_lock"],
     show_default=True,
-    help="Where the ROCm of the set is written down.",
+    help="Lock of the set's ROCm.",
 )
-@click.option("--cache-dir", metavar="DIR", help="Folder for fetched inputs; nothing that was built is taken from it.")
-@click.option("--container-engine", metavar="docker|podman|FILE", help="Engine that runs containers.")
-@click.option("--image-registry", metavar="HOST[/PATH]", help="Registry that the builder image may come from.")
-@click.option("--source-mirror", metavar="URL|DIR", help="Where jax-ml/jax and its like are fetched from.")
-@click.option("--json", "as_json", is_flag=True, help="Print what differs as JSON.")
+@click.option(
+    "--cache-dir",
+    metavar="DIR",
+    help="Cache of downloads; build results are not read from it.  [default: user's cache]",
+)
+@click.option("--container-engine", metavar="docker|podman|FILE", help="Container engine.  [default: the first found]")
+@click.option("--image-registry", metavar="HOST[/PATH]", help="Registry of the builder image.")
+@click.option("--source-mirror", metavar="URL|DIR", help="Mirror of jax-ml/jax, openxla/xla and ROCm/rocm-jax.")
+@click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
 @click.option("--verbose", "-v", is_flag=True, default=None, help="Also print commands and their output.")
 @click.pass_obj
 def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) -> None:
-    """Build a set from source once more, from its own wheels.json and the ROCm's lock, and compare every section.
+    """Rebuild a set from its wheels.json and its ROCm's lock, and compare it.
 
-    The exit code is 0 when all wheels are the same, byte for byte, and 20 when some are not.
+    The exit code is 0 if all wheels are identical, else 20; the report names the sections that differ.
     """
     from ci_build.build import reproduce
 
@@ -61,6 +65,6 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
                 click.echo("  " + " ".join(part for part in (item.member, item.section, item.what) if part))
     if found.differences:
         raise ReproducibilityError(
-            f"{len(found.differences)} of {len(found.differences) + len(found.same)} wheels came out otherwise.",
-            hint="What differs is listed above.",
+            f"{len(found.differences)} of {len(found.differences) + len(found.same)} wheels differ.",
+            hint="The differences are listed above.",
         )

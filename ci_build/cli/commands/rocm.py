@@ -1,4 +1,4 @@
-"""`ci_build rocm`: ROCm as it is installed."""
+"""`ci_build rocm`: builds of ROCm, locks and manifests."""
 
 from __future__ import annotations
 
@@ -10,56 +10,71 @@ import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import State, connector, host_runner, print_json
+from ci_build.rocm.lock import load_lock
+from ci_build.rocm.tree import read_tree
 from core.atomic import write_whole
+from core.errors import RequestError
+from core.model import RocmVersion
+from core.report import print_table
+from core.units import human
+from wheelkit.rocm_manifest import dump_manifest
 
 
 @cloup.group()
 def rocm() -> None:
-    """Find, check and list ROCm as builds use it."""
+    """List, show, verify and describe the ROCm of a build."""
 
 
 @rocm.command("manifest")
 @click.argument("tree", metavar="PATH", type=click.Path(path_type=Path))
-@click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Write it here, not to standard output.")
-@click.option("--rocm-version", metavar="X.Y.Z", help="Which ROCm it is, where the tree does not say.")
+@click.option(
+    "--out", metavar="FILE", type=click.Path(path_type=Path), help="File to write.  [default: standard output]"
+)
+@click.option("--rocm-version", metavar="X.Y.Z", help="Version of the ROCm, if the tree does not record it.")
 @click.pass_obj
-def manifest(state: State, tree: Path, out: Path | None, rocm_version: str | None) -> None:
-    """List what the libraries of the ROCm in PATH export, as JSON for `--rocm-manifest` and the ABI gate."""
-    from ci_build.rocm.tree import read_tree
-    from core.model import RocmVersion
-    from core.units import human
-    from wheelkit.rocm_manifest import dump_manifest
+def write_manifest(state: State, tree: Path, out: Path | None, rocm_version: str | None) -> None:
+    """Write the symbols that the ROCm in PATH exports.
 
+    The JSON is read by `--rocm-manifest` and the ABI gate.
+    """
     reporter = state.reporter()
     version = str(RocmVersion(text=rocm_version)) if rocm_version else ""
-    made, notes = read_tree(tree, version, progress=reporter)
-    data = dump_manifest(made)
+    manifest, notes = read_tree(tree, version, progress=reporter)
+    data = dump_manifest(manifest)
     if out is None:
         click.echo(data, nl=False)
     else:
         write_whole(out, data)
     for note in notes:
         reporter.warning(note)
-    symbols = sum(len(library.symbols) for library in made.libraries.values())
-    reporter.line(
-        f"ROCm {made.rocm_version}: {len(made.libraries)} libraries, {symbols} symbols, {human(len(data))} of JSON"
-    )
+    symbols = sum(len(library.symbols) for library in manifest.libraries.values())
+    count = f"{len(manifest.libraries)} libraries, {symbols} symbols"
+    reporter.line(f"ROCm {manifest.rocm_version}: {count}, {human(len(data))} of JSON")
 
 
 @rocm.command("list")
-@click.option("--family", metavar="NAME", help="Only this family, such as gfx94X-dcgpu.")
-@click.option("--therock-listing", metavar="URL", help="The page that lists the builds.")
+@click.option("--family", metavar="NAME", help="GPU family, such as gfx94X-dcgpu.  [default: all]")
 @click.option(
-    "--limit", metavar="N", default=20, type=click.IntRange(0), show_default=True, help="At most so many; 0 shows all."
+    "--therock-listing",
+    metavar="URL",
+    help=f"Page that lists the builds.  [default: {options.defaults()['build']['therock_listing']}]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option(
+    "--limit",
+    metavar="N",
+    default=20,
+    type=click.IntRange(0),
+    show_default=True,
+    help="Number of builds to list; 0 lists all.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def list_builds(state: State, family: str | None, therock_listing: str | None, limit: int, *, as_json: bool) -> None:
-    """List the builds that `--therock` chooses from, newest first."""
+    """List the builds that `--therock` selects from, newest first."""
+    # Slow to import.
     from ci_build.rocm import listing
     from ci_build.rocm.request import check_families
     from core.http.client import without_user
-    from core.report import print_table
 
     if family is not None:
         check_families([family])
@@ -80,16 +95,12 @@ _LOCK = click.argument("lock", metavar="[LOCK]", default="rocm.lock", type=click
 
 @rocm.command("show")
 @_LOCK
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def show(lock: Path, *, as_json: bool) -> None:
-    """Show which ROCm is locked."""
-    from ci_build.rocm.lock import load_lock
-    from core.errors import RequestError
-    from core.units import human
-
+    """Show the ROCm of a lock."""
     known = load_lock(lock)
     if known is None:
-        raise RequestError(f"There is no {lock}.", hint="A build with --therock-path makes it.")
+        raise RequestError(f"{lock} does not exist.", hint="A build with --therock-path writes it.")
     if as_json:
         print_json(known)
         return
@@ -106,17 +117,17 @@ def show(lock: Path, *, as_json: bool) -> None:
 
 @rocm.command("verify")
 @_LOCK
-@click.option("--cache-dir", metavar="DIR", help="The cache, if it is not the default one.")
+@click.option("--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]")
 @click.pass_obj
 def verify(state: State, lock: Path, cache_dir: str | None) -> None:
-    """Compare the ROCm of a lock with what was locked; it is fetched if it is not there.
+    """Verify the ROCm of a lock; it is downloaded if it is missing.
 
-    Every file is read of what was unpacked; of a folder, of which no lock knows every file, what the lock tells.
+    Every file of an unpacked archive is read. Of a directory, the files that the lock records are read.
     """
-    from ci_build.rocm import source
+    from ci_build.rocm import source  # slow to import
 
     reporter = state.reporter()
     storage = options.rocm_storage(state.settings({"cache_dir": cache_dir}), "build")
     rocm = source.verify(lock, storage, reporter, host_runner(reporter), connector(reporter))
-    how = "every file of it was read" if rocm.contents is not None else "its other files are not known to a lock"
-    reporter.line(f"{rocm.root} is what {lock} says; {how}")
+    scope = "every file was read" if rocm.contents is not None else "the lock does not record its other files"
+    reporter.line(f"{rocm.root} matches {lock}; {scope}")

@@ -13,14 +13,15 @@ from ci_build.cli.common import State, echo_error, host_runner
 
 @cloup.command(context_settings={"ignore_unknown_options": True})
 @click.argument("folder", metavar="SET", type=click.Path(path_type=Path))
-@click.option("--print", "show", is_flag=True, help="Print the command that would be run, and run nothing.")
+@click.option("--print", "show", is_flag=True, help="Print the command instead of running it.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -> None:
-    """Open a shell where the set in that folder was, or failed to be, compiled last.
+    """Open a shell in the environment of the last source build of SET, whether it failed or not.
 
-    The command of that build is the newest of the shell's history. With a COMMAND, run that there instead.
+    The newest command of the shell's history repeats the build. With COMMAND, run that instead of a shell.
     """
+    # Slow to import.
     from ci_build.build import build_shell
     from core.process import become, render
 

@@ -6,19 +6,17 @@ import click
 import cloup
 
 from ci_build.cli.common import print_json
+from core import targets as table
+from core.report import print_table
 
 
 @cloup.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the lists and the table as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print lists and table as JSON.")
 def targets(*, as_json: bool) -> None:
-    """List gfx targets: which the compiler supports, which the default wheels hold, which are gated."""
-    from core import targets as table
-
+    """List GPU targets, and whether the compiler, the default wheels, the gates and AITER cover them."""
     if as_json:
         print_json({**table.lists(), "targets": table.table()})
         return
-    from core.report import print_table
-
     marks = {True: "yes", False: ""}
     rows = [
         (

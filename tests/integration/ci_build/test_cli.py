@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from ci_build.cli import main
 from tests.integration.conftest import CI_BUILD
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAVY = {
+    *("auditwheel", "boto3", "botocore", "cryptography", "elftools", "isal", "jax", "msgpack", "numpy", "requests"),
+    *("rich", "sigstore", "urllib3", "zstandard"),
+}
+"""Packages that take long to import."""
 
 
 def ci_build(*words: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -38,7 +48,7 @@ def test_verbose_may_stand_before_every_command(tmp_path: Path) -> None:
 
 def test_the_environment_can_name_the_bucket(tmp_path: Path) -> None:
     done = ci_build("index", "serve", cwd=tmp_path, env={"CI_BUILD_BUCKET": "elsewhere"})
-    assert (done.returncode, done.stderr.partition(".")[0]) == (2, "error: elsewhere is not a folder")
+    assert (done.returncode, done.stderr.partition(".")[0]) == (2, "error: elsewhere is not a directory")
 
 
 @pytest.mark.parametrize("port", ["-1", "65536"])
@@ -58,3 +68,32 @@ def test_credentials_of_a_url_are_not_repeated(tmp_path: Path) -> None:
     done = ci_build("inspect", "https://me:secret@index.invalid/no-wheel.txt", cwd=tmp_path)
     assert (done.returncode, "secret" in done.stderr) == (6, False)
     assert "https://****@index.invalid/no-wheel.txt does not name a wheel" in done.stderr
+
+
+def commands(group: click.Command, context: click.Context, path: str = "") -> dict[str, click.Command]:
+    """Return a command and all below it, by their paths."""
+    found = {path: group}
+    if isinstance(group, click.Group):
+        for name in group.list_commands(context):
+            below = group.get_command(context, name)
+            assert below is not None
+            found |= commands(below, context, f"{path} {name}".strip())
+    return found
+
+
+def test_every_option_of_every_command_has_a_help_text() -> None:
+    bare = [
+        f"{path}: {option.opts[0]}"
+        for path, found in commands(main, click.Context(main)).items()
+        for option in found.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+    assert bare == []
+
+
+@pytest.mark.parametrize("words", ["", "dist_wheels", "gate abi", "matrix", "images build base", "rocm list", "keys"])
+def test_help_imports_no_heavy_package(words: str) -> None:
+    arguments = [*words.split(), "--help"]
+    code = f"import sys; from ci_build.cli import run; run({arguments}); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert HEAVY & {*done.stderr.split()} == set()

@@ -152,7 +152,7 @@ def test_what_is_no_set_is_refused(
     (tmp_path / "bucket").mkdir()
     with pytest.raises(error, match=message):
         gating.find_set(word, DirBucket(tmp_path / "bucket"), REPORTER)
-    with pytest.raises(RequestError, match="not a bucket's folder"):
+    with pytest.raises(RequestError, match="does not exist"):
         open_bucket(str(tmp_path / "nowhere"), REPORTER)
 
 

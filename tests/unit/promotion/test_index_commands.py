@@ -81,7 +81,7 @@ def test_retention_prints_plan_and_applies_it(
     before = objects(bucket)
     assert run(bucket, *words) == 0
     assert "the set of entry 1 leaves the pages" in (said := capsys.readouterr().err)
-    assert "nothing was changed; --apply does it" in said
+    assert "nothing was changed; --apply applies the plan" in said
     assert objects(bucket) == before
     digest = json.loads(bucket.get(RELEASED.status))["sets"][1]["digest"]
     wheels_json = bucket.path(RELEASED.set_file(digest, "wheels.json"))
@@ -110,7 +110,7 @@ def test_rollback_prints_withheld_sets(bucket: DirBucket, capsys: pytest.Capture
     assert run(bucket, "quarantine", "multi-arch/2", "--reason", "leaks") == 0
     assert run(bucket, "rollback", "multi-arch", "--to", "2", "--reason", "back") == 0
     said = capsys.readouterr().err
-    assert "not brought back, since in quarantine, retired or removed: the sets of entries 2\nnothing to do\n" in said
+    assert "not restored, since in quarantine, retired or removed: the sets of entries 2\nnothing to do\n" in said
 
 
 def test_commands_refuse_unknown_index(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def test_keys_new_creates_private_key(tmp_path: Path, capsys: pytest.CaptureFixt
     assert cli.run(["keys", "show", str(file)]) == 0
     assert capsys.readouterr().out == made
     assert cli.run(["keys", "new", str(file)]) == 2
-    assert f"{file} is there already" in capsys.readouterr().err
+    assert f"{file} already exists" in capsys.readouterr().err
 
 
 def test_keys_show_prints_effective_key(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
