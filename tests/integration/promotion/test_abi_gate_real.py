@@ -110,7 +110,7 @@ def plugin_needs(plugin_elves: dict[str, Elf]) -> RocmManifest:
     return complete(plugin_elves)
 
 
-def test_published_wheels_pass_against_a_rocm_that_has_it_all(
+def test_abi_gate_accepts_published_wheels_with_complete_manifest(
     plugin_set: tuple[DirBucket, StagedSet], plugin_needs: RocmManifest
 ) -> None:
     evidence = judge(*plugin_set, plugin_needs)
@@ -122,7 +122,7 @@ def test_published_wheels_pass_against_a_rocm_that_has_it_all(
     assert not about(evidence, "layout-unresolved", "installed as opt-rocm", severity=Severity.WARNING)
 
 
-def test_each_fault_of_the_rocm_is_found_in_the_libraries_that_it_concerns(
+def test_abi_gate_names_libraries_affected_by_rocm_fault(
     plugin_set: tuple[DirBucket, StagedSet], plugin_elves: dict[str, Elf], plugin_needs: RocmManifest
 ) -> None:
     hip = dict(plugin_needs.libraries[HIP].symbols)
@@ -147,9 +147,7 @@ def test_each_fault_of_the_rocm_is_found_in_the_libraries_that_it_concerns(
     assert {path for path in plugin_elves if any(f": {path} needs" in text for text in told)} == users
 
 
-def test_a_real_rocm_of_another_major_is_not_taken_for_the_right_one(
-    plugin_set: tuple[DirBucket, StagedSet], tmp_path: Path
-) -> None:
+def test_abi_gate_rejects_real_rocm_of_other_major(plugin_set: tuple[DirBucket, StagedSet], tmp_path: Path) -> None:
     real, _ = read_tree(unpack_real_rocm(tmp_path), VERSION, progress=Silent())
     evidence = judge(*plugin_set, real)
     assert about(evidence, "needed-unresolved", "_prng.so", f"{HIP} (available: libamdhip64.so.5)")
@@ -161,7 +159,7 @@ def test_a_real_rocm_of_another_major_is_not_taken_for_the_right_one(
 
 
 @pytest.mark.heavy
-def test_the_trouble_of_0_12_0_is_told(tmp_path: Path, real_wheel: Callable[..., Path]) -> None:
+def test_abi_gate_warns_about_published_0_12_0(tmp_path: Path, real_wheel: Callable[..., Path]) -> None:
     wheels = [str(real_wheel(name, "0.12.0")) for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin")]
     adopt(wheels, out=tmp_path / "set", rocm=RocmVersion(text="7.14.0"), progress=Silent())
     bucket = DirBucket(tmp_path / "bucket")
@@ -201,7 +199,7 @@ def own_set(
 
 
 @pytest.mark.heavy
-def test_our_own_wheels_find_everything_in_every_layout(own_set: tuple[DirBucket, StagedSet]) -> None:
+def test_built_wheels_resolve_libraries_in_every_layout(own_set: tuple[DirBucket, StagedSet]) -> None:
     wheel_set = read_staged(*own_set)
     assert ROCM_MANIFEST in wheel_set.files
     evidence = judge(*own_set, None)
@@ -235,7 +233,7 @@ def by_the_real_loader(library: Path, root: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("missing", ["", "librocblas.so.5"])
-def test_the_simulated_loader_does_as_the_real_one(
+def test_simulated_loader_agrees_with_real_loader(
     real_wheel: Callable[..., Path], tmp_path: Path, missing: str
 ) -> None:
     site = tmp_path / "site-packages"

@@ -115,7 +115,7 @@ def fates(evidence: Evidence) -> dict[str, str]:
     return {c["name"]: c.get("fate", c["outcome"]) for c in evidence.details["checks"] if c["name"] != COMPILER}
 
 
-def test_programs_that_compile(bench: Bench) -> None:
+def test_gate_passes_programs_that_compile(bench: Bench) -> None:
     evidence = bench.run(bench.gate("numpy.one", "code.good", "code.plain", matrix=("code.good",)))
     assert errors(evidence) == []
     assert evidence.outcome is Outcome.PASSED
@@ -149,7 +149,7 @@ DEATHS = {
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_the_program_that_ran_is_to_blame_and_the_rest_goes_on(bench: Bench, death: str) -> None:
+def test_crash_fails_running_program_and_continues_with_rest(bench: Bench, death: str) -> None:
     code, text = DEATHS[death]
     evidence = bench.run(bench.gate("numpy.one", f"bad.{death}", "numpy.two"))
     (found,) = errors(evidence)
@@ -168,19 +168,19 @@ def test_the_program_that_ran_is_to_blame_and_the_rest_goes_on(bench: Bench, dea
         assert not Path("/proc", pid).exists()
 
 
-def test_a_program_killed_from_outside_gets_a_second_chance(bench: Bench) -> None:
+def test_program_killed_from_outside_runs_again(bench: Bench) -> None:
     evidence = bench.run(bench.gate("numpy.one", "bad.kill_once", "numpy.two"))
     assert errors(evidence) == []
     assert fates(evidence)["bad.kill_once"] == "compiled"
 
 
-def test_what_the_process_printed_last_is_kept(bench: Bench) -> None:
+def test_evidence_keeps_last_output_of_process(bench: Bench) -> None:
     evidence = bench.run(bench.gate("bad.abort"))
     (check,) = (c for c in evidence.details["checks"] if c["name"] == "bad.abort")
     assert check["error"] == "The process died of SIGABRT.\nterminate called without a reason"
 
 
-def test_many_that_crash_do_not_cost_the_rest(bench: Bench) -> None:
+def test_many_crashes_do_not_skip_other_programs(bench: Bench) -> None:
     names = [f"bad.{word}" for word in ("abort", "fpe", "exit7", "exit0", "bad_alloc")]
     evidence = bench.run(bench.gate(*names, *(f"numpy.p{number}" for number in range(5))))
     assert sum(fate == "compiled" for fate in fates(evidence).values()) == 5
@@ -196,7 +196,7 @@ def test_many_that_crash_do_not_cost_the_rest(bench: Bench) -> None:
         ("between.abort", "The process died of SIGABRT, between two programs."),
     ],
 )
-def test_a_compiler_that_cannot_be_used(bench: Bench, culprit: str, text: str) -> None:
+def test_unusable_compiler_is_an_error(bench: Bench, culprit: str, text: str) -> None:
     evidence = bench.run(bench.gate(culprit, "numpy.one", "numpy.two"))
     found = errors(evidence)
     (usable,) = (line for line in found if line.startswith("compiler-unusable"))
@@ -208,7 +208,7 @@ def test_a_compiler_that_cannot_be_used(bench: Bench, culprit: str, text: str) -
 @pytest.mark.parametrize(
     ("culprit", "text"), [("after.abort", "died of SIGABRT"), ("after.hang", "made no progress for 2 s")]
 )
-def test_a_process_that_does_not_end_well(bench: Bench, culprit: str, text: str) -> None:
+def test_abnormal_exit_after_last_program_is_a_warning(bench: Bench, culprit: str, text: str) -> None:
     limits = ProcessLimits(start_seconds=2, program_seconds=2, memory=LIMITS.memory)
     evidence = bench.run(bench.gate("numpy.one", culprit, limits=limits))
     assert errors(evidence) == []
@@ -219,7 +219,7 @@ def test_a_process_that_does_not_end_well(bench: Bench, culprit: str, text: str)
 
 
 @pytest.mark.parametrize("kind", ["garbage", "outside"])
-def test_garbage_is_told_and_not_believed(bench: Bench, kind: str) -> None:
+def test_invalid_journal_is_reported(bench: Bench, kind: str) -> None:
     evidence = bench.run(bench.gate(f"bad.{kind}", "numpy.one"))
     (found,) = warnings(evidence)
     assert "Cannot parse its journal: " in found
@@ -235,7 +235,7 @@ def test_garbage_is_told_and_not_believed(bench: Bench, kind: str) -> None:
         ("plain", "matrix-cores-idle", "its code has no MFMA instruction"),
     ],
 )
-def test_each_defect_of_the_code_is_found(bench: Bench, name: str, code: str, text: str) -> None:
+def test_each_code_defect_is_a_finding(bench: Bench, name: str, code: str, text: str) -> None:
     evidence = bench.run(bench.gate(f"code.{name}", "code.good", matrix=("code.plain", "code.good")))
     (found,) = errors(evidence)
     assert found.startswith(f"{code}: gfx942 code.{name}")
@@ -246,7 +246,7 @@ def expecting(**kinds: KnownFailure) -> Callable[[str, str, str], KnownFailure |
     return lambda program, target, jax: kinds.get(program.partition(".")[2]) if target == "gfx942" and jax else None
 
 
-def test_known_failures(bench: Bench) -> None:
+def test_known_failures_are_counted_until_they_expire(bench: Bench) -> None:
     known = expecting(
         fail=KnownFailure(reason="no kernel for it", error="XlaError"),
         abort=KnownFailure(reason="MIOpen is not there", error="SIGABRT"),
@@ -267,7 +267,7 @@ def test_known_failures(bench: Bench) -> None:
     assert evidence.counts["known"] == 2
 
 
-def test_what_needs_a_device_is_left_out(bench: Bench) -> None:
+def test_programs_that_need_a_device_are_skipped(bench: Bench) -> None:
     evidence = bench.run(
         bench.gate("numpy.one", "bad.hang", device=lambda name, *_: "it asks the GPU" if name == "bad.hang" else "")
     )
@@ -277,7 +277,7 @@ def test_what_needs_a_device_is_left_out(bench: Bench) -> None:
     assert evidence.counts["skipped"] == 1
 
 
-def test_a_target_that_xla_does_not_know_is_skipped(bench: Bench) -> None:
+def test_target_unknown_to_xla_is_skipped(bench: Bench) -> None:
     runner = HostRunner(dict(os.environ))
     gate = bench.gate("numpy.one")
     found = {e.target: e for e in run_gates(bench.bucket, bench.staged, [gate], runner, bench.reporter)}
@@ -285,7 +285,7 @@ def test_a_target_that_xla_does_not_know_is_skipped(bench: Bench) -> None:
     assert found["gfx942"].outcome is Outcome.PASSED
 
 
-def test_one_program_alone_is_no_evidence(bench: Bench) -> None:
+def test_partial_run_stores_no_evidence(bench: Bench) -> None:
     gate = bench.gate("numpy.one", "bad.fail")
     assert bench.run(gate).outcome is Outcome.FAILED
     before = dict(read_all(bench.bucket, bench.staged))
@@ -297,7 +297,7 @@ def test_one_program_alone_is_no_evidence(bench: Bench) -> None:
     assert alone.settings != gate.settings
 
 
-def test_old_evidence_answers_for_the_same_corpus_only(bench: Bench) -> None:
+def test_evidence_is_reused_for_the_same_corpus_only(bench: Bench) -> None:
     bench.run(bench.gate("numpy.one"))
     bench.run(bench.gate("numpy.one"), redo=False)
     assert len(bench.processes()) == 1
@@ -306,7 +306,7 @@ def test_old_evidence_answers_for_the_same_corpus_only(bench: Bench) -> None:
     assert len(bench.processes()) == 3
 
 
-def test_code_that_grew_is_a_warning(bench: Bench) -> None:
+def test_grown_code_is_a_warning(bench: Bench) -> None:
     before = PreviousCode(set_digest="a" * 64, code={"gfx942": {"code.good": [{"size": 100, "sha256": "b" * 64}]}})
     evidence = bench.run(bench.gate("code.good", "code.plain", before=before))
     (found,) = warnings(evidence)
@@ -316,7 +316,7 @@ def test_code_that_grew_is_a_warning(bench: Bench) -> None:
     assert compiler["drift"] == {"since": "a" * 64, "new": ["code.plain"], "changed": ["code.good"]}
 
 
-def test_an_interrupt_ends_the_children(bench: Bench) -> None:
+def test_interrupt_ends_child_processes(bench: Bench) -> None:
     gate = bench.gate("bad.deaf", limits=ProcessLimits(start_seconds=60, program_seconds=60, memory=LIMITS.memory))
 
     def interrupt() -> None:

@@ -66,7 +66,7 @@ def published(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPath
     return find
 
 
-def test_the_small_corpus_compiles_and_gives_the_same_code_again(published: Callable[[str], Published]) -> None:
+def test_small_corpus_compiles_reproducibly(published: Callable[[str], Published]) -> None:
     """For an RDNA target; that it compiles for a CDNA one shows in test_release_local.py."""
     evidence = published("0.10.2").compile(CompileOptions(corpus="small"), ["gfx1100"])["gfx1100"]
     code = check_small_corpus(evidence)
@@ -76,7 +76,7 @@ def test_the_small_corpus_compiles_and_gives_the_same_code_again(published: Call
     assert compiler["drift"] == {"since": "a" * 64, "new": [], "changed": []}
 
 
-def test_a_crash_of_the_real_compiler_is_a_finding(published: Callable[[str], Published]) -> None:
+def test_crash_of_real_compiler_is_a_finding(published: Callable[[str], Published]) -> None:
     """A description of a GPU without the width of its wavefronts makes XLA divide by zero."""
     held = load_corpus()
     lacking = re.sub(r"threads_per_warp: \d+", "", held.specs["gfx942"])
@@ -91,7 +91,7 @@ def test_a_crash_of_the_real_compiler_is_a_finding(published: Callable[[str], Pu
     assert "Fatal Python error: Floating point exception" in checks["lax.dot_bf16"]["error"], "the stack is kept"
 
 
-def test_known_trouble_of_0_12_0_is_known(published: Callable[[str], Published]) -> None:
+def test_published_0_12_0_has_known_failures(published: Callable[[str], Published]) -> None:
     """There a convolution aborts where there is no device; what comes after it in the same process does not suffer."""
     evidence = published("0.12.0").compile(CompileOptions(programs=("lax.convolution", "lax.dot_bf16")), ["gfx942"])[
         "gfx942"

@@ -113,7 +113,7 @@ def check_code(told: Told, program: str, target: str, compiled_for: str) -> None
 
 
 @pytest.mark.heavy
-def test_programs_are_compiled_one_after_the_other(few: Told) -> None:
+def test_child_compiles_programs_in_order(few: Told) -> None:
     assert few.returncode == 0
     expected = [("ready", None), *((event, name) for name in FEW for event in ("start", "end")), ("done", None)]
     assert [(event["event"], event.get("program")) for event in few.events] == expected
@@ -124,28 +124,28 @@ def test_programs_are_compiled_one_after_the_other(few: Told) -> None:
 
 
 @pytest.mark.heavy
-def test_the_code_is_for_the_target_and_uses_its_matrix_cores(few: Told) -> None:
+def test_code_matches_target_and_uses_matrix_cores(few: Told) -> None:
     check_code(few, "lax.dot_bf16", "gfx942", "gfx942:sramecc+:xnack-")
 
 
 @pytest.mark.heavy
-def test_what_a_program_calls_is_told(few: Told) -> None:
+def test_child_reports_calls_of_program(few: Told) -> None:
     calls = few.end("ffi.handlers_sparse")["stats"]["calls"]
     assert {"hipsparse_csr_matvec_ffi", "hipsparse_coo_todense_ffi"} < set(calls)
     assert "hipsolver_getrf_ffi" in few.end("linalg.solve")["stats"]["calls"]
 
 
 @pytest.mark.heavy
-def test_the_code_is_the_same_in_another_process_and_order(child: Child, few: Told) -> None:
+def test_code_is_independent_of_process_and_order(child: Child, few: Told) -> None:
     assert child(FEW[::-1]).digests() == few.digests()
 
 
 @pytest.mark.heavy
-def test_another_target_gets_other_code(child: Child) -> None:
+def test_code_differs_between_targets(child: Child) -> None:
     check_code(child(["lax.dot_bf16"], target="gfx1201"), "lax.dot_bf16", "gfx1201", "gfx1201")
 
 
-def test_a_program_that_fails_does_not_keep_the_others_from_compiling(child: Child) -> None:
+def test_failed_program_does_not_stop_others(child: Child) -> None:
     told = child(["image.resize", "fft.fft"])
     expected = corpus.expectation("image.resize", "0.10.2", "gfx942", "2026-11-20")
     assert told.returncode == 0
@@ -155,7 +155,7 @@ def test_a_program_that_fails_does_not_keep_the_others_from_compiling(child: Chi
     assert told.end("fft.fft")["outcome"] == "compiled"
 
 
-def test_a_spec_that_is_none_is_told_before_any_program(child: Child) -> None:
+def test_invalid_spec_is_reported_before_programs(child: Child) -> None:
     told = child(FEW, spec="gpu_device_info { colour: 3 }")
     assert told.returncode == 3
     [event] = told.events
@@ -163,7 +163,7 @@ def test_a_spec_that_is_none_is_told_before_any_program(child: Child) -> None:
     assert "target_config" in event["error"] or "config" in event["error"].lower()
 
 
-def test_the_child_has_the_programs_that_the_parent_reads(child: Child) -> None:
+def test_child_and_parent_have_same_programs(child: Child) -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import child; print(*sorted(child.load_programs()))"
     argv = [child.__dict__["python"], "-I", "-c", code, str(corpus.FOLDER)]
     told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()

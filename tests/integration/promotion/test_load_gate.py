@@ -137,7 +137,7 @@ def errors(checks: tuple[Check, ...]) -> dict[str, list[Finding]]:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("version", ["0.10.2", "0.12.0"])
-def test_published_wheels_load_and_register_what_they_should(published: Callable[[str], Loaded], version: str) -> None:
+def test_published_wheels_match_golden_lists(published: Callable[[str], Loaded], version: str) -> None:
     loaded = published(version)
     assert [finding for check in loaded.checks for finding in check.findings] == []
     assert all(check.outcome == "passed" for check in loaded.checks)
@@ -148,7 +148,7 @@ def test_published_wheels_load_and_register_what_they_should(published: Callable
 
 
 @pytest.mark.heavy
-def test_the_gate_says_that_no_rocm_was_proven(published: Callable[[str], Loaded]) -> None:
+def test_gate_warns_that_no_rocm_was_proven(published: Callable[[str], Loaded]) -> None:
     checks = tuple(load_gate.make_gate().run(published("0.10.2").context))
     assert errors(checks) == {}
     assert [f.code for check in checks for f in check.findings] == ["rocm-unproven"]
@@ -156,7 +156,7 @@ def test_the_gate_says_that_no_rocm_was_proven(published: Callable[[str], Loaded
     assert [check.name for check in checks if "golden" in check.name] == [f"Python {PYTHON}: golden lists"]
 
 
-def test_the_site_holds_the_members_of_the_wheels_unchanged(published: Callable[[str], Loaded]) -> None:
+def test_site_contains_unchanged_members(published: Callable[[str], Loaded]) -> None:
     loaded = published("0.10.2")
     (wheel,) = (wheel for wheel in loaded.context.wheel_set.wheels if wheel.name == "jax-rocm7-plugin")
     with zipfile.ZipFile(loaded.context.wheel(wheel)) as archive:
@@ -169,7 +169,7 @@ def test_the_site_holds_the_members_of_the_wheels_unchanged(published: Callable[
         )
 
 
-def test_the_site_has_nothing_of_this_interpreter(published: Callable[[str], Loaded]) -> None:
+def test_site_is_isolated_from_this_interpreter(published: Callable[[str], Loaded]) -> None:
     site = published("0.10.2").site
     code = "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"
     argv = [str(site.python), "-I", "-c", code]
@@ -179,7 +179,7 @@ def test_the_site_has_nothing_of_this_interpreter(published: Callable[[str], Loa
     assert site.env["LD_LIBRARY_PATH"] == ""  # removed, whatever the user has
 
 
-def test_a_site_is_made_once(published: Callable[[str], Loaded]) -> None:
+def test_site_is_created_once(published: Callable[[str], Loaded]) -> None:
     loaded = published("0.10.2")
     marker = loaded.path("marker")
     marker.touch()
@@ -188,7 +188,7 @@ def test_a_site_is_made_once(published: Callable[[str], Loaded]) -> None:
     marker.unlink()
 
 
-def test_every_broken_piece_is_named(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+def test_each_broken_file_is_named(published: Callable[[str], Loaded], tmp_path: Path) -> None:
     loaded = published("0.10.2")
     entry_points = "jax_rocm7_pjrt-0.10.2.dist-info/entry_points.txt"
     with (
@@ -212,7 +212,7 @@ def test_every_broken_piece_is_named(published: Callable[[str], Loaded], tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_truncated_library_is_told_by_the_signal(published: Callable[[str], Loaded]) -> None:
+def test_truncated_library_reports_signal(published: Callable[[str], Loaded]) -> None:
     loaded, name = published("0.10.2"), f"{PLUGIN}/_sparse.so"
     (library,) = (library for library in loaded.loading.libraries if library.path == name)
     with replaced(loaded.path(name), loaded.path(name).read_bytes()[:4096]):
@@ -222,7 +222,7 @@ def test_a_truncated_library_is_told_by_the_signal(published: Callable[[str], Lo
     assert finding.member == name
 
 
-def test_modules_of_another_python_are_told_by_the_signal(
+def test_modules_of_other_python_report_signal(
     published: Callable[[str], Loaded], real_wheel: Callable[..., Path], tmp_path: Path
 ) -> None:
     loaded, name = published("0.10.2"), f"{PLUGIN}/rocm_plugin_extension.so"
@@ -238,7 +238,7 @@ def test_modules_of_another_python_are_told_by_the_signal(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("plugin", "jaxlib"), [("0.12.0", "0.10.2"), ("0.10.2", "0.12.0")])
-def test_a_plugin_for_another_jaxlib_is_told_with_both_numbers(
+def test_pjrt_api_skew_names_both_versions(
     published: Callable[[str], Loaded], tmp_path: Path, plugin: str, jaxlib: str
 ) -> None:
     api = {"0.10.2": "0.112", "0.12.0": "0.116"}
@@ -284,7 +284,7 @@ def dlopen(loaded: Loaded, manifest: RocmManifest, member: str, folder: Path) ->
     return str(run_probe(loaded.context.runner, loaded.site, env, look).values.get("error", ""))
 
 
-def test_a_missing_symbol_shows_only_with_immediate_binding(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+def test_missing_symbol_fails_with_immediate_binding_only(published: Callable[[str], Loaded], tmp_path: Path) -> None:
     loaded, member = published("0.10.2"), f"{PLUGIN}/_solver.so"
     lacking = without(needs(loaded), "libhipsolver.so.1", "hipsolverSgetrf")
     said = dlopen(loaded, lacking, member, tmp_path)
@@ -298,7 +298,7 @@ def test_a_missing_symbol_shows_only_with_immediate_binding(published: Callable[
     assert lazy.stdout == "loaded\n"
 
 
-def test_a_missing_symbol_version_is_told(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+def test_missing_symbol_version_is_reported(published: Callable[[str], Loaded], tmp_path: Path) -> None:
     loaded = published("0.10.2")
     manifest = needs(loaded)
     hip = manifest.libraries["libamdhip64.so.7"]
@@ -307,7 +307,7 @@ def test_a_missing_symbol_version_is_told(published: Callable[[str], Loaded], tm
     assert "version `hip_6.2' not found" in dlopen(loaded, lacking, PJRT, tmp_path)
 
 
-def test_a_renamed_library_is_told(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+def test_renamed_library_is_reported(published: Callable[[str], Loaded], tmp_path: Path) -> None:
     loaded = published("0.10.2")
     libraries = dict(needs(loaded).libraries)
     libraries["librocblas.so.6"] = replace(
@@ -320,7 +320,7 @@ def test_a_renamed_library_is_told(published: Callable[[str], Loaded], tmp_path:
 # Golden lists
 
 
-def test_a_handler_that_is_gone_is_told_and_can_be_accepted(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+def test_missing_handler_is_reported_until_golden_update(published: Callable[[str], Loaded], tmp_path: Path) -> None:
     loading = published("0.10.2").loading
     for part in golden.PARTS:
         lists = {section: dict(rows) for section, rows in loading.registered[part].items()}
@@ -342,7 +342,7 @@ def test_a_handler_that_is_gone_is_told_and_can_be_accepted(published: Callable[
         assert golden.golden_file(tmp_path, part, "0.10.2").read_bytes() == kept.read_bytes()
 
 
-def test_without_a_golden_list_what_was_built_here_fails(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+def test_missing_golden_list_fails_built_wheels_only(published: Callable[[str], Loaded], tmp_path: Path) -> None:
     loading = published("0.10.2").loading
     adopted = list(load_gate.compare(loading, tmp_path, update=False))
     assert [(f.code, f.severity) for f in adopted] == [("golden-missing", Severity.WARNING)] * 2
@@ -367,7 +367,7 @@ CHILDREN = {
 
 
 @pytest.mark.parametrize("what", CHILDREN)
-def test_whatever_a_process_does_is_a_finding(what: str, published: Callable[[str], Loaded], tmp_path: Path) -> None:
+def test_every_abnormal_exit_is_a_finding(what: str, published: Callable[[str], Loaded], tmp_path: Path) -> None:
     loaded = published("0.10.2")
     child = tmp_path / "child.py"
     child.write_text(f"import os, signal, sys, time\nsys.stderr.write('its last output')\nsys.stderr.flush()\n{what}\n")

@@ -95,14 +95,14 @@ def lock(context: GateContext, index: Path, *, jax_hash: str = "") -> None:
     )
 
 
-def test_jax_comes_from_the_index_that_pip_is_configured_with(tmp_path: Path, index: Path) -> None:
+def test_site_installs_jax_from_configured_index(tmp_path: Path, index: Path) -> None:
     site = make_site(room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,))), OWN)
     assert {"jax-0.10.2.dist-info", "small_dependency-1.0.dist-info"} <= installed(site)
     assert (site.folder / PJRT_LIBRARY).exists()
     assert site.python.exists()
 
 
-def test_only_the_staged_bytes_are_installed(tmp_path: Path, index: Path) -> None:
+def test_site_installs_staged_bytes_only(tmp_path: Path, index: Path) -> None:
     """Neither a wheel of the same name in the user's index, nor one that was altered since it was staged."""
     context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     impostor = set_wheel(pjrt(targets=TARGETS[:1]), tmp_path)
@@ -117,7 +117,7 @@ def test_only_the_staged_bytes_are_installed(tmp_path: Path, index: Path) -> Non
         make_site(replace(context, shared=tmp_path / "another"), OWN)
 
 
-def test_what_python_compiles_is_kept_outside_of_what_was_installed(tmp_path: Path, index: Path) -> None:
+def test_site_writes_bytecode_outside_site_packages(tmp_path: Path, index: Path) -> None:
     context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     site = make_site(context, OWN)
     where = "import jax_plugins.xla_rocm7.version as module; print(module.__cached__)"
@@ -128,21 +128,21 @@ def test_what_python_compiles_is_kept_outside_of_what_was_installed(tmp_path: Pa
     assert not [*site.folder.rglob("__pycache__")]
 
 
-def test_a_lock_decides_where_there_is_one(tmp_path: Path, index: Path) -> None:
+def test_site_prefers_versions_of_lock_file(tmp_path: Path, index: Path) -> None:
     context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     lock(context, index)
     plain("jax", "0.10.3").write(index)
     assert "jax-0.10.2.dist-info" in installed(make_site(context, OWN))
 
 
-def test_a_file_that_the_lock_does_not_know_is_refused(tmp_path: Path, index: Path) -> None:
+def test_site_refuses_file_missing_in_lock(tmp_path: Path, index: Path) -> None:
     context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     lock(context, index, jax_hash="0" * 64)
     with pytest.raises(GateError, match=rf"Cannot install the set for Python {OWN}: (.|\n)*jax"):
         make_site(context, OWN)
 
 
-def test_the_own_wheels_stay_even_where_jax_wants_another_jaxlib(tmp_path: Path, index: Path) -> None:
+def test_site_keeps_own_wheels_over_jax_requirements(tmp_path: Path, index: Path) -> None:
     wheels = [wheel for wheel in make_wheels(tmp_path / "w", pythons=(OWN,)) if wheel.wheel.name != "jaxlib"]
     tag = f"cp{OWN.replace('.', '')}"
     skewed = plain("jaxlib", "0.12.0", tag=f"{tag}-{tag}-manylinux_2_28_x86_64")
@@ -152,7 +152,7 @@ def test_the_own_wheels_stay_even_where_jax_wants_another_jaxlib(tmp_path: Path,
     assert "jaxlib-0.10.2.dist-info" not in installed(site)
 
 
-def test_a_wheel_that_cannot_be_installed_is_a_finding_of_the_gate(tmp_path: Path, index: Path) -> None:
+def test_uninstallable_wheel_is_a_finding(tmp_path: Path, index: Path) -> None:
     made = pjrt()
     made.wheel = [line.replace("Wheel-Version: 1.0", "Wheel-Version: 9.0") for line in made.wheel]
     others = [wheel for wheel in make_wheels(tmp_path / "w", pythons=(OWN,)) if wheel.wheel.name != "jax-rocm7-pjrt"]
@@ -163,7 +163,7 @@ def test_a_wheel_that_cannot_be_installed_is_a_finding_of_the_gate(tmp_path: Pat
     assert "jax_rocm7_pjrt" in finding.message.replace("-", "_")
 
 
-def test_a_python_that_is_not_here_is_skipped(tmp_path: Path, index: Path) -> None:
+def test_missing_python_is_skipped(tmp_path: Path, index: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     context = room_for(tmp_path, index, wheels, make_set(wheels, python_versions=(ABSENT,)))
     (check,) = load_gate.make_gate().run(context)
@@ -172,7 +172,7 @@ def test_a_python_that_is_not_here_is_skipped(tmp_path: Path, index: Path) -> No
         make_site(context, ABSENT)
 
 
-def test_wheels_that_hold_nothing_to_load_are_told(tmp_path: Path, index: Path) -> None:
+def test_wheels_without_libraries_are_reported(tmp_path: Path, index: Path) -> None:
     wheels = [wheel for wheel in make_wheels(tmp_path / "w", pythons=(OWN,)) if wheel.wheel.name == "jaxlib"]
     codes = [
         (finding.code, finding.message)
@@ -208,7 +208,7 @@ def room_with(tmp_path: Path, index: Path, data: bytes, sha256: str) -> GateCont
     )
 
 
-def test_the_manifest_of_the_set_counts(tmp_path: Path, index: Path) -> None:
+def test_rocm_libraries_use_manifest_of_set(tmp_path: Path, index: Path) -> None:
     data = dump_manifest(MANIFEST)
     rocm = rocm_libraries(room_with(tmp_path, index, data, hashlib.sha256(data).hexdigest()), site_in(tmp_path), None)
     assert (rocm.kind, rocm.weak) == (FROM_MANIFEST, False)
@@ -220,20 +220,20 @@ def test_the_manifest_of_the_set_counts(tmp_path: Path, index: Path) -> None:
     }
 
 
-def test_a_manifest_that_was_derived_from_needs_stays_weak(tmp_path: Path, index: Path) -> None:
+def test_manifest_derived_from_needs_is_weak(tmp_path: Path, index: Path) -> None:
     data = dump_manifest(replace(MANIFEST, weak=True))
     context = room_with(tmp_path, index, data, hashlib.sha256(data).hexdigest())
     rocm = rocm_libraries(context, site_in(tmp_path), None)
     assert (rocm.kind, rocm.weak) == (FROM_NEEDS, True)
 
 
-def test_another_manifest_than_the_sets_is_refused(tmp_path: Path, index: Path) -> None:
+def test_manifest_with_other_digest_is_refused(tmp_path: Path, index: Path) -> None:
     context = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
     with pytest.raises(GateError, match=f"The staged {ROCM_MANIFEST} has sha256"):
         rocm_libraries(context, site_in(tmp_path), None)
 
 
-def test_a_damaged_manifest_is_named(tmp_path: Path, index: Path) -> None:
+def test_damaged_manifest_is_refused(tmp_path: Path, index: Path) -> None:
     context = room_with(tmp_path, index, b"{", hashlib.sha256(b"{").hexdigest())
     with pytest.raises(InputError, match="Cannot read the ROCm manifest"):
         rocm_libraries(context, site_in(tmp_path), None)
@@ -246,7 +246,7 @@ def tree_of(folder: Path, *paths: str) -> RocmTree:
     return RocmTree(folder=folder, manifest=RocmManifest(rocm_version="7.2.0", libraries=rows))
 
 
-def test_a_real_tree_goes_before_everything_else(tmp_path: Path, index: Path) -> None:
+def test_real_tree_overrides_manifest(tmp_path: Path, index: Path) -> None:
     context = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
     real = tree_of(
         tmp_path,
@@ -261,7 +261,7 @@ def test_a_real_tree_goes_before_everything_else(tmp_path: Path, index: Path) ->
     assert rocm.env["LD_LIBRARY_PATH"] == f"{lib}:{lib}/x86_64-linux-gnu:{lib}/rocm_sysdeps/lib"
 
 
-def test_a_folder_without_hip_is_no_tree(tmp_path: Path, index: Path) -> None:
+def test_tree_without_hip_is_refused(tmp_path: Path, index: Path) -> None:
     context = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
     with pytest.raises(GateError, match=r"has no libamdhip64\.so"):
         rocm_libraries(context, site_in(tmp_path), tree_of(tmp_path, "lib/librocblas.so.5"))

@@ -50,7 +50,7 @@ def run(code: str, *words: str, env: dict[str, str] | None = None) -> str:
 
 
 @pytest.mark.network
-def test_a_whole_rocm_is_stood_in_for(tmp_path: Path) -> None:
+def test_stubs_replace_a_whole_rocm(tmp_path: Path) -> None:
     manifest, _ = read_tree(unpack_real_rocm(tmp_path / "debian"), VERSION, progress=Silent())
     folders = write_stubs(manifest, tmp_path / "stubs")
     paths = [tmp_path / "stubs" / library.path for library in manifest.libraries.values()]
@@ -62,7 +62,7 @@ def test_a_whole_rocm_is_stood_in_for(tmp_path: Path) -> None:
     assert run(LOAD, json.dumps(list(map(str, paths))), env=env) == "loaded\n"
 
 
-def test_functions_do_what_they_do_without_a_gpu(tmp_path: Path) -> None:
+def test_stub_functions_fail_as_without_gpu(tmp_path: Path) -> None:
     names = ("hipInit", "hipGetDeviceCount", "hipGetErrorString", "__hipRegisterFatBinary", "_ZTV6Device")
     hip = RocmLibrary(
         soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols=dict.fromkeys(names, ("hip_4.2", "hip_4.0"))

@@ -21,13 +21,13 @@ FAULTS = (
     ),
     Fault(
         name="wrong gfx in e_flags",
-        how="gfx950's code object in `_prng.so` says that it is for gfx942",
+        how="gfx950's code object in `_prng.so` marked as gfx942",
         inject=make.library("_prng.so", patches.device_code(patches.other_processor)),
         catches=(coverage("code-object-wrong", members.PRNG, "Build it again"),),
     ),
     Fault(
         name="kernel missing",
-        how="gfx942's kernels in `_prng.so` have other names than the registered ones",
+        how="gfx942's kernels in `_prng.so` renamed, unlike the registered ones",
         inject=make.library("_prng.so", patches.device_code(patches.other_kernel)),
         catches=(coverage("kernel-missing", members.PRNG, "Build it again for gfx942"),),
     ),
@@ -48,7 +48,7 @@ FAULTS = (
     ),
     Fault(
         name="library with device code missing",
-        how="`_prng.so` left out",
+        how="`_prng.so` removed",
         inject=make.without("plugin", members.PRNG),
         catches=(coverage("target-missing", members.PRNG, "Build with this target"),),
     ),

@@ -10,13 +10,13 @@ from tests.support.faults.model import Catch, Fault, inspection, load
 FAULTS = (
     Fault(
         name="missing version.py",
-        how="left out of the plugin",
+        how="removed from the plugin",
         inject=make.without("plugin", f"{PACKAGE}/version.py"),
-        catches=(load("package-broken", f"{PACKAGE}/version.py", "Build the wheel again"),),
+        catches=(load("package-broken", f"{PACKAGE}/version.py", "Build the wheel with this file"),),
     ),
     Fault(
-        name="entry point gone",
-        how="entry_points.txt left out of pjrt",
+        name="entry point missing",
+        how="entry_points.txt removed from pjrt",
         inject=make.without("pjrt", "{info}/entry_points.txt"),
         catches=(
             inspection("entry-point-missing", "jax_plugins", "Add a `jax_plugins` entry point"),
@@ -25,7 +25,7 @@ FAULTS = (
         wheel="pjrt",
     ),
     Fault(
-        name="entry point that leads nowhere",
+        name="entry point to a missing module",
         how="pjrt's entry point names jax_plugins.xla_rocm9",
         inject=make.text("pjrt", "{info}/entry_points.txt", "jax_plugins.xla_rocm7", "jax_plugins.xla_rocm9"),
         catches=(inspection("entry-point-broken", "jax_plugins.xla_rocm9", "Point it at a module"),),
@@ -47,17 +47,22 @@ FAULTS = (
     ),
     Fault(
         name="no requirement on jaxlib",
-        how="left out of pjrt's METADATA",
+        how="removed from pjrt's METADATA",
         inject=make.text("pjrt", "{info}/METADATA", "Requires-Dist: jaxlib>=0.10.2,<0.10.3\n", ""),
         catches=(
             inspection("jaxlib-unpinned", "jaxlib", "Add the range of jaxlib", warns=True),
-            Catch(gate="install", code="pair-accepted", names="jaxlib 0.11.0", remedy="Let its Requires-Dist name"),
+            Catch(
+                gate="install",
+                code="pair-accepted",
+                names="jaxlib 0.11.0",
+                remedy="Restrict jaxlib in its Requires-Dist",
+            ),
         ),
         wheel="pjrt",
     ),
     Fault(
         name="missing Requires-Python",
-        how="left out of the plugin's METADATA",
+        how="removed from the plugin's METADATA",
         inject=make.text("plugin", "{info}/METADATA", "Requires-Python: >=3.11\n", ""),
         catches=(inspection("requires-python-missing", "every Python", "Add Requires-Python", warns=True),),
     ),
@@ -68,7 +73,7 @@ FAULTS = (
         catches=(inspection("purelib-with-elf", "Root-Is-Purelib", "Write `Root-Is-Purelib: false`"),),
     ),
     Fault(
-        name="WHEEL for another Python than the file name",
+        name="WHEEL for another Python than the filename",
         how="Tag: cp311-cp311 in the WHEEL of the wheel for 3.12",
         inject=make.text("plugin", "{info}/WHEEL", "Tag: cp312-cp312", "Tag: cp311-cp311"),
         catches=(inspection("tag-mismatch", "cp311-cp311", "Write the same tags"),),
@@ -86,8 +91,8 @@ FAULTS = (
         catches=(inspection("record-wrong-hash", members.RNN, "Download the wheel again"),),
     ),
     Fault(
-        name="file that RECORD does not list",
-        how="the entry of `_rnn.so` left out",
+        name="file missing in RECORD",
+        how="the entry of `_rnn.so` removed",
         inject=make.record(make.unlisted),
         catches=(inspection("record-missing-entry", members.RNN, "Download the wheel again"),),
     ),

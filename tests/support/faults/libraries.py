@@ -11,33 +11,33 @@ from tests.support.faults.model import Fault, abi, inspection, load
 FAULTS = (
     # What a ROCm exports.
     Fault(
-        name="a symbol is gone from ROCm",
-        how=f"`hipGetErrorString` left out of {HIP} in the manifest",
+        name="ROCm lacks a symbol",
+        how=f"`hipGetErrorString` removed from {HIP} in the manifest",
         inject=make.rocm(HIP, make.without_symbol("hipGetErrorString")),
         catches=(
             abi("symbol-missing", members.HYBRID, "Build it against ROCm"),
-            load("load-failed", members.HYBRID, "Build the wheel with the ROCm that it shall run with"),
+            load("load-failed", members.HYBRID, "Build the wheel with the ROCm that it will run with"),
         ),
     ),
     Fault(
-        name="a symbol version is gone from ROCm",
-        how=f"`hip_6.0` of {HIP} is called `hip_9.9` in the manifest",
+        name="ROCm lacks a symbol version",
+        how=f"`hip_6.0` of {HIP} renamed `hip_9.9` in the manifest",
         inject=make.rocm(HIP, make.without_version("hip_6.0")),
         catches=(abi("symbol-version-missing", members.TRITON, "Build it against ROCm"),),
     ),
     Fault(
-        name="a library of ROCm has a new soname",
-        how=f"{SPARSE} is libhipsparse.so.5 in the manifest, and in the stand-ins made of it",
+        name="a library of ROCm with another soname",
+        how=f"{SPARSE} is libhipsparse.so.5 in the manifest, and in the stubs of it",
         inject=make.rocm(SPARSE, make.renamed("libhipsparse.so.5")),
         catches=(
             abi("needed-unresolved", members.SPARSE, "Build it against that ROCm"),
-            load("load-failed", members.SPARSE, "Build the wheel with the ROCm that it shall run with"),
+            load("load-failed", members.SPARSE, "Build the wheel with the ROCm that it will run with"),
         ),
     ),
     # Libraries.
     Fault(
         name="RUNPATH of the build machine",
-        how="/home/builder/… put in front of the RUNPATH of `_sparse.so`",
+        how="/home/builder/… prepended to the RUNPATH of `_sparse.so`",
         inject=make.library("_sparse.so", patches.runpath),
         catches=(
             inspection("runpath-build-leftover", members.SPARSE, "Rewrite RUNPATH"),
@@ -54,10 +54,10 @@ FAULTS = (
         name="NEEDED with a path",
         how="/build/out/libhip.so added to the NEEDED of `_prng.so`",
         inject=make.library("_prng.so", patches.leaked_needed("/build/out/libhip.so")),
-        catches=(abi("needed-build-path", members.PRNG, "not with the path of its file"),),
+        catches=(abi("needed-build-path", members.PRNG, "not by path"),),
     ),
     Fault(
-        name="newer glibc than the tag says",
+        name="newer glibc than the tag allows",
         how="GLIBC_2.17 renamed GLIBC_2.38 in `_sparse.so`",
         inject=make.library("_sparse.so", patches.newer_glibc),
         catches=(
@@ -78,25 +78,25 @@ FAULTS = (
         name="stripped .dynsym",
         how="the dynamic symbol table of `_rnn.so` filled with zeros",
         inject=make.library("_rnn.so", patches.no_symbols),
-        catches=(load("look-died", members.RNN, "Find out what does that to a process"),),
+        catches=(load("look-died", members.RNN, "Check that the module was built for this Python"),),
     ),
     Fault(
         name="no entry for JAX",
-        how="`GetPjrtApi` of XLA's plugin has another name",
+        how="`GetPjrtApi` of XLA's plugin renamed",
         inject=make.xla(patches.word(b"\0GetPjrtApi\0", b"\0GetPjrtApX\0", ".dynstr")),
         catches=(inspection("pjrt-api-missing", "", "Export GetPjrtApi"),),
         wheel="pjrt",
     ),
     Fault(
         name="extension module missing",
-        how="`_rnn.so` left out",
+        how="`_rnn.so` removed",
         inject=make.without("plugin", members.RNN),
         catches=(load("golden-differs", "_rnn.so", "--update-golden"),),
         wheel="",
     ),
     Fault(
         name="unregistered FFI handler",
-        how="`hipsolver_getrf_ffi` has another name in `_solver.so`",
+        how="`hipsolver_getrf_ffi` renamed in `_solver.so`",
         inject=make.library("_solver.so", patches.word(b"hipsolver_getrf_ffi\0", b"hipsolver_getrf_xxx\0", ".rodata")),
         catches=(load("golden-differs", members.SOLVER, "--update-golden"),),
     ),
@@ -112,7 +112,7 @@ FAULTS = (
         inject=make.newer_jaxlib,
         catches=(
             inspection("set-pin-unmet", "cp312-manylinux_2_28_x86_64.whl: requires jaxlib", "Put wheels that fit"),
-            load("pjrt-api-skew", f".whl: {XLA} has PJRT API", "Put the jaxlib into the set"),
+            load("pjrt-api-skew", f".whl: {XLA} has PJRT API", "Add the jaxlib that the plugin was built with"),
         ),
         wheel="",
     ),
@@ -120,7 +120,7 @@ FAULTS = (
         name="jaxlib older than the plugin",
         how="jax and jaxlib 0.10.2 with the published plugin and pjrt 0.12.0",
         inject=make.older_jaxlib,
-        catches=(load("pjrt-api-skew", f".whl: {XLA} has PJRT API", "Put the jaxlib into the set"),),
+        catches=(load("pjrt-api-skew", f".whl: {XLA} has PJRT API", "Add the jaxlib that the plugin was built with"),),
         wheel="",
     ),
 )

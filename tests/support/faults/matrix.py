@@ -1,6 +1,6 @@
-"""The fault matrix: ways to break the published wheels, and which gate has to say what about each.
+"""The fault matrix: ways to break the published wheels, and the gate and finding that detect each.
 
-`python -m tests.support.faults` writes it into the README of the gates.
+`python -m tests.support.faults` writes it to the README of the gates.
 """
 
 from __future__ import annotations
@@ -14,49 +14,46 @@ BEGIN, END = "<!-- fault matrix: begin -->", "<!-- fault matrix: end -->"
 
 FAULTS = (*libraries.FAULTS, *device_code.FAULTS, *files.FAULTS)
 
-TROUBLE = (
+PROBLEMS = (
     (
-        "a convolution aborts where there is no device",
+        "a convolution aborts without a device",
         "compile: a known failure that names SIGABRT; the programs after it are compiled",
-        "test_compile_real.py::test_known_trouble_of_0_12_0_is_known",
     ),
     (
         "kernels that only some targets have",
-        "coverage: passes by the entries of `kernel_rules.toml`; `kernel-missing` without them",
-        "test_adopt_real.py::test_0_12_needs_its_rules_and_nothing_else",
+        "coverage: passes with the entries of `kernel_rules.toml`; `kernel-missing` without them",
     ),
     (
         "unversioned symbols of std::filesystem",
-        "abi: `unversioned-symbol-too-new`, a warning on wheels that others built",
-        "test_abi_gate_real.py::test_the_trouble_of_0_12_0_is_told",
+        "abi: `unversioned-symbol-too-new`, a warning for adopted wheels",
     ),
 )
-"""What is wrong with the published wheels of 0.12.0, what the gates say, and the integration test that shows it."""
+"""Problems of the published wheels of 0.12.0 and the findings of the gates."""
 
 
 def table() -> str:
-    """The matrix as Markdown."""
-    lines = ["| fault | how it is made | gate: finding |", "|---|---|---|"]
+    """Return the matrix as Markdown."""
+    lines = ["| fault | method | gate: finding |", "|---|---|---|"]
     for fault in FAULTS:
-        found = ", ".join(
+        findings = ", ".join(
             f"{catch.gate}: `{catch.code}`" + (" (warning)" if catch.warns else "") for catch in fault.catches
         )
-        lines.append(f"| {fault.name} | {fault.how} | {found} |")
-    lines += ["", "No gate sees this; only a GPU does:", "", "| fault | how it is made |", "|---|---|"]
+        lines.append(f"| {fault.name} | {fault.how} | {findings} |")
+    lines += ["", "Only a run on a GPU detects this:", "", "| fault | method |", "|---|---|"]
     lines += [f"| {fault.name} | {fault.how} |" for fault in device_code.BEYOND]
     lines += [
         "",
-        "The published wheels of 0.12.0 bring trouble of their own:",
+        "The published wheels of 0.12.0 have problems of their own:",
         "",
-        "| trouble | gate: finding |",
+        "| problem | gate: finding |",
         "|---|---|",
     ]
-    lines += [f"| {trouble} | {said} |" for trouble, said, _ in TROUBLE]
+    lines += [f"| {problem} | {finding} |" for problem, finding in PROBLEMS]
     return "\n".join(lines)
 
 
 def with_table(readme: str) -> str:
-    """The text of the README with the matrix between its marks."""
+    """Return the text of the README with the matrix between its markers."""
     head, _, rest = readme.partition(BEGIN)
     _, _, tail = rest.partition(END)
     return f"{head}{BEGIN}\n{table()}\n{END}{tail}"

@@ -31,21 +31,21 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
-def test_structure_means_every_gate_and_the_policy_asks_for_all_of_them() -> None:
+def test_structure_names_every_gate_of_the_policy() -> None:
     assert gating.gates_named("structure") == options.GATES
     assert gating.gates_named("abi") == ("abi",)
     assert set(load_policy("multi-arch").gates) == set(options.GATES)
 
 
 @pytest.mark.parametrize("name", options.GATES)
-def test_every_gate_is_made_under_its_name(name: str) -> None:
+def test_make_gate_returns_gate_of_each_name(name: str) -> None:
     gate = gating.make_gate(name, GateOptions(), REPORTER)
     assert gate.name == name
     assert (gate.tier is Tier.COMPILED) == (name == "compile")
     assert gate.per_target == (load_policy("multi-arch").gates[name].per != "set")
 
 
-def test_a_gate_that_is_told_something_else_has_other_settings() -> None:
+def test_gate_settings_differ_for_other_options() -> None:
     usual = {name: gating.make_gate(name, GateOptions(), REPORTER) for name in options.GATES}
     full = gating.make_gate("compile", GateOptions(corpus="full"), REPORTER)
     one = gating.make_gate("compile", GateOptions(program=("fft",)), REPORTER)
@@ -55,9 +55,7 @@ def test_a_gate_that_is_told_something_else_has_other_settings() -> None:
 
 
 @pytest.mark.parametrize("name", ["abi", "load", "compile"])
-def test_what_was_seen_with_a_rocm_is_no_answer_for_another_one_or_for_what_is_there_later(
-    tmp_path: Path, name: str
-) -> None:
+def test_gate_settings_identify_the_rocm(tmp_path: Path, name: str) -> None:
     def settings(folder: str) -> Mapping[str, str]:
         return gating.make_gate(name, GateOptions(), REPORTER, gating.read_rocm(tmp_path / folder, REPORTER)).settings
 
@@ -73,7 +71,7 @@ def test_what_was_seen_with_a_rocm_is_no_answer_for_another_one_or_for_what_is_t
     assert before != settings("same")
 
 
-def test_a_rocm_that_does_not_say_its_version_will_do(
+def test_rocm_without_version_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rocm/lib").mkdir(parents=True)
@@ -95,7 +93,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("option", VALUES)
-def test_what_a_gate_has_no_use_for_is_refused(option: str) -> None:
+def test_unused_option_of_gate_is_refused(option: str) -> None:
     told = GateOptions(**{option: VALUES[option]})  # type: ignore[arg-type]
     gating.check_gate_options("structure", told)
     with pytest.raises(RequestError, match=f"inspection does not use --{option.replace('_', '-')}\\."):
@@ -103,7 +101,7 @@ def test_what_a_gate_has_no_use_for_is_refused(option: str) -> None:
     gating.check_gate_options("load" if option == "update_golden" else "compile", told)
 
 
-def test_every_word_that_gates_are_told_is_covered_here() -> None:
+def test_every_gate_option_is_covered() -> None:
     assert {field.name for field in fields(GateOptions)} == {*VALUES, "redo"}
     gating.check_gate_options("inspection", GateOptions(redo=True))
 
@@ -111,7 +109,7 @@ def test_every_word_that_gates_are_told_is_covered_here() -> None:
 # Which set
 
 
-def test_a_folder_is_staged_once_and_a_name_must_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_find_set_stages_folder_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
     wheel_set = make_set(wheels, python_versions=("3.12",))
     folder, bucket = write_set(tmp_path / "set", wheels, wheel_set), DirBucket(tmp_path / "bucket")
@@ -126,7 +124,7 @@ def test_a_folder_is_staged_once_and_a_name_must_be_one(tmp_path: Path, capsys: 
     assert capsys.readouterr().err == ""
 
 
-def test_a_set_that_was_staged_in_part_is_staged_again(tmp_path: Path) -> None:
+def test_find_set_completes_partial_staging(tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
     folder = write_set(tmp_path / "set", wheels, make_set(wheels, python_versions=("3.12",)))
     staged = gating.find_set(str(folder), DirBucket(tmp_path / "bucket"), REPORTER)
@@ -144,7 +142,7 @@ def test_a_set_that_was_staged_in_part_is_staged_again(tmp_path: Path) -> None:
         ("multi-arch/123", BucketError, "'123' is not the digest of a set"),
     ],
 )
-def test_what_is_no_set_is_refused(
+def test_find_set_refuses_other_input(
     word: str, error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -159,7 +157,7 @@ def test_what_is_no_set_is_refused(
 # What is shown
 
 
-def test_the_table_and_a_few_warnings_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_table_and_some_warnings_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wheel_set = make_set(make_wheels(tmp_path / "w"))
     warnings = [
         Finding(code=code, severity=Severity.WARNING, message=f"{code} {number}.", remedy="Mend it.")
@@ -182,7 +180,7 @@ def test_the_table_and_a_few_warnings_of_each_kind(tmp_path: Path, capsys: pytes
 # The corpus as the compile gate takes it
 
 
-def test_expectations_reach_the_gate_and_expire() -> None:
+def test_expectations_expire_in_gate_settings() -> None:
     now, later = load_corpus("2026-01-01"), load_corpus("2999-01-01")
     assert now.expired == ()
     assert len(later.expired) > 0
@@ -199,7 +197,7 @@ def test_expectations_reach_the_gate_and_expire() -> None:
     assert [name for name in waiting if later.device(name, "gfx942", "0.10.2")] == []
 
 
-def test_the_small_corpus_is_enough_for_the_policy() -> None:
+def test_small_corpus_satisfies_policy() -> None:
     corpus = load_corpus("2026-01-01")
     small = corpus.choose("small")
     least = load_policy("multi-arch").gates["compile"].min_passed

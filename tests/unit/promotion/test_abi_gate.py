@@ -127,7 +127,7 @@ def without(manifest: RocmManifest, soname: str, **changes: Any) -> RocmManifest
 # A set in which nothing is wrong
 
 
-def test_a_good_set_passes_and_says_where_each_library_comes_from(tmp_path: Path) -> None:
+def test_good_set_passes_with_origin_of_each_library(tmp_path: Path) -> None:
     evidence = judge(tmp_path, our_pjrt())
     assert (errors(evidence), warnings(evidence)) == ({}, {})
     assert evidence.outcome is Outcome.PASSED
@@ -141,24 +141,24 @@ def test_a_good_set_passes_and_says_where_each_library_comes_from(tmp_path: Path
     assert found["layout prefix, Python 3.12"] == {HIP: f"$ROCM_PATH/lib/{HIP}", BLAS: f"$ROCM_PATH/lib/{BLAS}"}
 
 
-def test_the_manifest_that_the_set_carries_is_used(tmp_path: Path) -> None:
+def test_manifest_of_set_is_used(tmp_path: Path) -> None:
     assert judge(tmp_path / "good", our_pjrt(), None, carried=MANIFEST).outcome is Outcome.PASSED
     broken = without(MANIFEST, BLAS, symbols={})
     assert "rocblas_sgemm" in errors(judge(tmp_path / "broken", our_pjrt(), None, carried=broken))["symbol-missing"]
 
 
-def test_a_manifest_that_is_given_comes_before_the_one_carried(tmp_path: Path) -> None:
+def test_given_manifest_overrides_manifest_of_set(tmp_path: Path) -> None:
     broken = without(MANIFEST, BLAS, symbols={})
     assert judge(tmp_path, our_pjrt(), MANIFEST, carried=broken).outcome is Outcome.PASSED
 
 
-def test_evidence_tells_the_manifest_apart() -> None:
+def test_settings_identify_manifest() -> None:
     told = [make_gate(manifest).settings for manifest in (None, MANIFEST, without(MANIFEST, BLAS, symbols={}))]
     assert len({settings["manifest"] for settings in told}) == 3
     assert make_gate(MANIFEST).settings == make_gate(MANIFEST).settings
 
 
-def test_all_wheels_of_a_set_are_looked_at(tmp_path: Path) -> None:
+def test_all_wheels_are_checked(tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=("3.11", "3.12"))
     bucket = DirBucket(tmp_path / "bucket")
     staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
@@ -173,7 +173,7 @@ def test_all_wheels_of_a_set_are_looked_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weak", [False, True])
-def test_without_a_manifest_symbols_are_skipped_with_a_remedy_and_all_else_runs(tmp_path: Path, weak: bool) -> None:
+def test_symbols_are_skipped_without_manifest(tmp_path: Path, weak: bool) -> None:
     carried = dataclasses.replace(MANIFEST, weak=True) if weak else None
     made = our_pjrt(native(TinySymbol("nowhere"), needed=(HIP, "libnuma.so.1")))
     evidence = judge(tmp_path, made, None, carried=carried)
@@ -185,7 +185,7 @@ def test_without_a_manifest_symbols_are_skipped_with_a_remedy_and_all_else_runs(
     assert sum(name.startswith("layout ") for name in checks(evidence)) == 6
 
 
-def test_without_a_manifest_a_library_that_the_packages_lack_is_not_found_there(tmp_path: Path) -> None:
+def test_library_missing_in_packages_is_reported(tmp_path: Path) -> None:
     name = "librocm_sysdeps_drm.so.2"
     made = our_pjrt(native(GLIBC, needed=(name,), runpath="/opt/rocm/lib"), preload=())
     found = judge(tmp_path, made, None)
@@ -195,20 +195,20 @@ def test_without_a_manifest_a_library_that_the_packages_lack_is_not_found_there(
 # Faults of the ROCm
 
 
-def test_a_symbol_removed_from_the_rocm(tmp_path: Path) -> None:
+def test_symbol_missing_in_rocm_is_an_error(tmp_path: Path) -> None:
     found = errors(judge(tmp_path, our_pjrt(), without(MANIFEST, HIP, symbols={"hipOther": ("hip_4.2",)})))
     assert set(found) == {"symbol-missing"}
     assert f"{HIP} of ROCm 7.2.0 does not export: hipFree" in found["symbol-missing"]
     assert f"{our_pjrt().filename}: {PJRT_LIBRARY} needs" in found["symbol-missing"]
 
 
-def test_a_symbol_version_removed_from_the_rocm(tmp_path: Path) -> None:
+def test_symbol_version_missing_in_rocm_is_an_error(tmp_path: Path) -> None:
     found = errors(judge(tmp_path, our_pjrt(), without(MANIFEST, HIP, symbols={"hipFree": ("hip_6.0",)})))
     assert set(found) == {"symbol-version-missing"}
     assert f"version hip_4.2 of {HIP} (for hipFree)" in found["symbol-version-missing"]
 
 
-def test_a_soname_renamed_in_the_rocm(tmp_path: Path) -> None:
+def test_soname_renamed_in_rocm_is_an_error(tmp_path: Path) -> None:
     renamed = {**MANIFEST.libraries, "librocblas.so.6": rocm("librocblas.so.6", {"rocblas_sgemm": ("",)})}
     del renamed[BLAS]
     found = errors(judge(tmp_path, our_pjrt(), dataclasses.replace(MANIFEST, libraries=renamed)))
@@ -216,7 +216,7 @@ def test_a_soname_renamed_in_the_rocm(tmp_path: Path) -> None:
     assert f"needs {BLAS} (available: librocblas.so.6)" in found["needed-unresolved"]
 
 
-def test_a_library_in_a_folder_that_no_layout_has(tmp_path: Path) -> None:
+def test_library_outside_every_layout_is_an_error(tmp_path: Path) -> None:
     found = judge(tmp_path, our_pjrt(), without(MANIFEST, BLAS, path=f"lib/rocblas/{BLAS}"))
     assert set(errors(found)) == {"layout-unresolved"}
     failed = {name for name, check in checks(found).items() if check["outcome"] == "failed"}
@@ -224,7 +224,7 @@ def test_a_library_in_a_folder_that_no_layout_has(tmp_path: Path) -> None:
     assert all(name.startswith("layout ") for name in failed)
 
 
-def test_a_library_of_rocm_that_does_not_find_another_is_a_warning(tmp_path: Path) -> None:
+def test_unresolved_library_of_rocm_is_a_warning(tmp_path: Path) -> None:
     deep = rocm("libamd_comgr.so.3", {})
     changed = without(MANIFEST, HIP, needed=(deep.soname,), runpath=())
     broken = dataclasses.replace(changed, libraries={**changed.libraries, deep.soname: deep})
@@ -244,12 +244,12 @@ def fault(folder: Path, content: bytes, code: str, manifest: RocmManifest = MANI
     return found[code]
 
 
-def test_a_leaked_need(tmp_path: Path) -> None:
+def test_leaked_needed_is_an_error(tmp_path: Path) -> None:
     leaked = native(needed=(HIP, BLAS, "libnuma.so.1"))
     assert "libnuma.so.1" in fault(tmp_path, leaked, "needed-unresolved")
 
 
-def test_a_need_by_path(tmp_path: Path) -> None:
+def test_needed_path_is_an_error(tmp_path: Path) -> None:
     leaked = native(needed=(HIP, BLAS, "bazel-out/bin/libown.so"))
     found = errors(judge(tmp_path, our_pjrt(leaked)))
     assert "bazel-out/bin/libown.so" in found["needed-build-path"]
@@ -264,18 +264,18 @@ def test_a_need_by_path(tmp_path: Path) -> None:
         ("lib", "runpath-unsafe"),
     ],
 )
-def test_a_leaked_run_path(tmp_path: Path, entry: str, code: str) -> None:
+def test_leaked_runpath_is_an_error(tmp_path: Path, entry: str, code: str) -> None:
     assert entry in fault(tmp_path, native(runpath=f"{RUNPATH}:{entry}"), code)
 
 
-def test_paths_of_the_build_machine_in_strings_are_a_warning(tmp_path: Path) -> None:
+def test_build_paths_in_strings_are_a_warning(tmp_path: Path) -> None:
     text = b"\0/root/.cache/bazel/_bazel_root/12ab/execroot/xla/file.cc\0see /home/ for more\0"
     evidence = judge(tmp_path, our_pjrt(with_sections(native(), (".rodata", 1, 2, text))))
     assert errors(evidence) == {}
     assert "/root/.cache/bazel/_bazel_root/12ab/execroot/xla/file.cc." in warnings(evidence)["build-path-in-strings"]
 
 
-def test_a_run_path_without_the_layouts(tmp_path: Path) -> None:
+def test_runpath_without_layouts_is_an_error(tmp_path: Path) -> None:
     search = ":".join(entry for entry in RUNPATH.split(":") if not entry.startswith("/opt"))
     found = judge(tmp_path, our_pjrt(native(runpath=search), preload=()))
     assert set(errors(found)) == {"layout-unresolved"}
@@ -283,23 +283,23 @@ def test_a_run_path_without_the_layouts(tmp_path: Path) -> None:
     assert failed == [f"layout {name}, Python 3.12" for name in ("opt-rocm", "prefix", "tarball")]
 
 
-def test_an_unversioned_symbol_of_a_newer_libstdcxx(tmp_path: Path) -> None:
+def test_unversioned_symbol_of_newer_libstdcxx_is_an_error(tmp_path: Path) -> None:
     symbols = (*USES, TinySymbol("_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"))
     needed = (HIP, BLAS, "libstdc++.so.6")
     message = fault(tmp_path, native(*symbols, needed=needed), "unversioned-symbol-too-new")
     assert "needs 1 symbol of std::filesystem without a version: _ZNSt10filesystem9canonical" in message
 
 
-def test_a_version_of_glibc_that_the_platform_lacks(tmp_path: Path) -> None:
+def test_newer_glibc_version_is_an_error(tmp_path: Path) -> None:
     newer = TinySymbol("dlsym", "libc.so.6", "GLIBC_2.34")
     assert "GLIBC_2.34" in fault(tmp_path, native(*USES, newer), "symbol-version-too-new")
 
 
-def test_a_library_that_is_cut_off(tmp_path: Path) -> None:
+def test_truncated_library_is_an_error(tmp_path: Path) -> None:
     assert "cannot be read" in fault(tmp_path, native()[:400], "elf-unreadable")
 
 
-def test_a_damaged_member(tmp_path: Path) -> None:
+def test_damaged_member_is_an_error(tmp_path: Path) -> None:
     def flipped(data: bytes) -> bytes:
         at = data.index(b"\x7fELF") + 100
         return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
@@ -311,7 +311,7 @@ def test_a_damaged_member(tmp_path: Path) -> None:
     assert f"{PJRT_LIBRARY} is damaged" in found["member-damaged"]
 
 
-def test_an_archive_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_unreadable_archive_is_an_error(tmp_path: Path) -> None:
     made = our_pjrt()
     made.files["other-1.0.dist-info/RECORD"] = b""
     found = errors(judge(tmp_path, made))
@@ -320,14 +320,14 @@ def test_an_archive_that_cannot_be_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"rocm_sonames": 1}', b'{"rocm_sonames": [], "members": [1]}'])
-def test_build_information_of_somebody_else_is_passed_over(tmp_path: Path, text: bytes) -> None:
+def test_foreign_build_info_is_ignored(tmp_path: Path, text: bytes) -> None:
     made = our_pjrt()
     made.files[BUILD_INFO] = text
     failed = {name for name, check in checks(judge(tmp_path, made)).items() if check["outcome"] == "failed"}
     assert failed == {"layout prefix, Python 3.12", "layout tarball, Python 3.12"}
 
 
-def test_a_library_of_the_wheel_itself_may_bring_symbols(tmp_path: Path) -> None:
+def test_library_of_wheel_may_provide_symbols(tmp_path: Path) -> None:
     made = our_pjrt(
         native(*USES, TinySymbol("own_call"), needed=(HIP, BLAS, "libown.so"), runpath=f"{RUNPATH}:$ORIGIN")
     )
@@ -338,7 +338,7 @@ def test_a_library_of_the_wheel_itself_may_bring_symbols(tmp_path: Path) -> None
     assert files["libown.so"] == "site-packages/jax_plugins/xla_rocm7/libown.so"
 
 
-def test_of_a_wheel_taken_as_published_only_what_keeps_it_from_loading_is_an_error(tmp_path: Path) -> None:
+def test_adopted_wheel_has_errors_for_load_failures_only(tmp_path: Path) -> None:
     newer = TinySymbol("_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE")
     made = our_pjrt(native(*USES, newer, runpath="$ORIGIN/../_solib_x86_64/x"), preload=())
     mild = judge(tmp_path / "mild", made, published=True)
@@ -350,7 +350,7 @@ def test_of_a_wheel_taken_as_published_only_what_keeps_it_from_loading_is_an_err
     assert set(errors(judge(tmp_path / "damaged", damaged, published=True))) == {"elf-unreadable"}
 
 
-def test_a_wheel_without_libraries_is_no_fault(tmp_path: Path) -> None:
+def test_wheel_without_libraries_passes(tmp_path: Path) -> None:
     made = plugin()
     made.files = {path: data for path, data in made.files.items() if not path.endswith(".so")}
     evidence = judge(tmp_path, made)

@@ -48,7 +48,7 @@ def loaded(
     return load(library, scenario, wheels, system=SYSTEM_LIBRARIES, preload=preload)
 
 
-def test_every_declared_layout_is_tried_and_each_family_on_its_own() -> None:
+def test_scenarios_cover_every_layout_and_family() -> None:
     two = [*TARGETS, GfxTarget.parse("gfx1151")]
     names = [scenario.name for scenario in scenarios(ROCM, two)]
     assert {name.partition(" ")[0] for name in names} == set(load_layouts().layouts)
@@ -69,7 +69,7 @@ def test_every_declared_layout_is_tried_and_each_family_on_its_own() -> None:
         ("opt-rocm", "/opt/rocm/lib", "/opt/rocm/lib"),
     ],
 )
-def test_our_wheels_find_everything_in_every_layout(path: str, layout: str, hip: str, blas: str) -> None:
+def test_plugin_resolves_libraries_in_every_layout(path: str, layout: str, hip: str, blas: str) -> None:
     done = loaded(wheel_library(path), machine(layout), preload=NEEDED[:3])
     assert done.missing == ()
     assert done.found == {
@@ -83,30 +83,30 @@ def test_our_wheels_find_everything_in_every_layout(path: str, layout: str, hip:
 
 
 @pytest.mark.parametrize("layout", ["tarball", "prefix"])
-def test_without_the_preloads_a_prefix_is_not_found(layout: str) -> None:
+def test_prefix_needs_preloads(layout: str) -> None:
     library = wheel_library()
     done = loaded(library, machine(layout))
     assert done.missing == tuple((library.path, soname) for soname in NEEDED[:3])
 
 
-def test_a_soname_that_rocm_has_under_another_number_is_missing_everywhere() -> None:
+def test_other_soname_version_is_missing_in_every_layout() -> None:
     library = wheel_library(needed=("libamdhip64.so.6",))
     for scenario in scenarios(ROCM, TARGETS):
         assert loaded(library, scenario, preload=("libamdhip64.so.6",)).missing == ((library.path, "libamdhip64.so.6"),)
 
 
-def test_a_folder_missing_from_the_run_path_leaves_its_libraries_unfound() -> None:
+def test_folder_missing_in_runpath_leaves_libraries_unresolved() -> None:
     search = ":".join(entry for entry in RUNPATHS[PJRT].split(":") if "_rocm_sdk_libraries" not in entry)
     done = loaded(wheel_library(search=search), machine("pip-multi-arch"))
     assert [soname for _, soname in done.missing] == ["librocblas.so.5"]
 
 
-def test_without_run_path_only_the_system_is_searched() -> None:
+def test_library_without_runpath_searches_system_only() -> None:
     done = loaded(wheel_library(search=""), machine("opt-rocm"))
     assert [soname for _, soname in done.missing] == list(NEEDED[:3])
 
 
-def test_a_library_of_the_wheel_is_found_beside_it_and_its_needs_follow() -> None:
+def test_library_beside_it_is_loaded_with_its_needs() -> None:
     library = wheel_library(PLUGIN, needed=("libown.so",), search="$ORIGIN/inner")
     inner = wheel_library("jax_rocm7_plugin/inner/libown.so", needed=("libother.so",), search="${ORIGIN}/..")
     other = wheel_library("jax_rocm7_plugin/libother.so", needed=(), search="")
@@ -120,7 +120,7 @@ def test_a_library_of_the_wheel_is_found_beside_it_and_its_needs_follow() -> Non
     )
 
 
-def test_what_is_loaded_satisfies_later_needs_whoever_has_them() -> None:
+def test_loaded_library_satisfies_later_needs() -> None:
     # librocblas has no run path of its own; libamdhip64 comes first, as a direct need.
     libraries = (rocm("libamdhip64.so.7"), rocm("librocblas.so.5", "libamdhip64.so.7", runpath=()))
     both = wheel_library(needed=("librocblas.so.5", "libamdhip64.so.7"))
@@ -130,7 +130,7 @@ def test_what_is_loaded_satisfies_later_needs_whoever_has_them() -> None:
     assert loaded(blas, machine("opt-rocm", libraries)).missing == ((place, "libamdhip64.so.7"),)
 
 
-def test_a_manifest_of_the_packages_serves_the_other_layouts_too() -> None:
+def test_manifest_of_packages_applies_to_other_layouts() -> None:
     libraries = (
         rocm("libamdhip64.so.7", folder="_rocm_sdk_core/lib"),
         rocm("librocblas.so.5", folder="_rocm_sdk_libraries_gfx94X_dcgpu/lib"),
@@ -154,7 +154,7 @@ def test_a_manifest_of_the_packages_serves_the_other_layouts_too() -> None:
     }
 
 
-def test_what_the_packages_do_not_bring_is_missing_there_only() -> None:
+def test_library_missing_in_packages_is_missing_there_only() -> None:
     libraries = (rocm("libhipsolver_fortran.so.1"),)
     library = wheel_library(needed=("libhipsolver_fortran.so.1",))
     assert loaded(library, machine("pip-multi-arch", libraries)).missing

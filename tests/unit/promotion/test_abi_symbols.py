@@ -59,7 +59,7 @@ def told(user: Elf, offers: Mapping[str, LibraryExports] = OFFERS) -> list[Findi
     ],
     ids=lambda symbol: f"{symbol.name}-{symbol.version or symbol.bind}",
 )
-def test_what_the_loader_binds_is_no_finding(symbol: TinySymbol) -> None:
+def test_bound_symbols_have_no_finding(symbol: TinySymbol) -> None:
     assert told(elf(symbol)) == []
 
 
@@ -84,47 +84,47 @@ def test_what_the_loader_binds_is_no_finding(symbol: TinySymbol) -> None:
         ),
     ],
 )
-def test_what_is_lacking_is_named(symbols: list[TinySymbol], code: str, words: list[str]) -> None:
+def test_missing_symbols_are_named(symbols: list[TinySymbol], code: str, words: list[str]) -> None:
     (found,) = told(elf(*symbols))
     assert (found.code, found.severity) == (code, Severity.ERROR)
     assert [word for word in words if word not in found.message] == []
     assert ROCM in found.remedy
 
 
-def test_a_version_that_only_weak_symbols_want_is_a_warning() -> None:
+def test_version_needed_by_weak_symbols_is_a_warning() -> None:
     (found,) = told(elf(TinySymbol("hipFree", HIP, "hip_9.9", bind="WEAK")))
     assert (found.code, found.severity) == ("symbol-version-missing", Severity.WARNING)
 
 
-def test_a_library_outside_of_the_closure_does_not_help() -> None:
+def test_library_outside_closure_provides_no_symbols() -> None:
     (found,) = told(elf(TinySymbol("plainCall"), needed=(HIP,)))
     assert "plainCall" in found.message
 
 
-def test_consequences_of_a_missing_library_are_not_told_again() -> None:
+def test_symbols_of_missing_library_are_not_reported() -> None:
     user = elf(TinySymbol("gone", "libgone.so.1", "V_1"), TinySymbol("other"), needed=(HIP, "libgone.so.1"))
     assert told(user) == []
     (found,) = unmet_needs(user, SYSTEM, OFFERS, ROCM)
     assert (found.code, found.severity) == ("needed-unresolved", Severity.ERROR)
 
 
-def test_unmet_needs_are_named_with_what_there_is_instead() -> None:
+def test_unmet_needs_name_other_sonames() -> None:
     user = elf(needed=("libamdhip64.so.6", "libnuma.so.1", HIP, "libc.so.6"))
     (found,) = unmet_needs(user, SYSTEM, OFFERS, ROCM)
     assert f"needs libamdhip64.so.6 (available: {HIP}), libnuma.so.1, which neither {ROCM}" in found.message
 
 
-def test_a_need_by_path_is_a_leak_of_the_build() -> None:
+def test_needed_path_is_a_leaked_build_path() -> None:
     (found,) = unmet_needs(elf(needed=("bazel-out/k8-opt/libown.so",)), SYSTEM, OFFERS, ROCM)
     assert (found.code, found.severity) == ("needed-build-path", Severity.ERROR)
     assert "bazel-out/k8-opt/libown.so" in found.message
 
 
-def test_the_closure_is_breadth_first_and_ends() -> None:
+def test_closure_is_breadth_first_and_finite() -> None:
     names = [found.soname for found in closure(("libplain.so.1", HIP, "libc.so.6"), OFFERS)]
     assert names == ["libplain.so.1", HIP, "libdeep.so.1"]
 
 
-def test_only_a_few_names_are_shown() -> None:
+def test_abbreviate_shows_first_names() -> None:
     assert abbreviate(["a", "b"]) == "a, b"
     assert abbreviate(list("abcdef")) == "a, b, c, d and 2 more"

@@ -55,17 +55,17 @@ GIB = 1 << 30
     ("cores", "available", "expected"),
     [(2, 24 * GIB, 2), (16, 4 * GIB, 4), (4, GIB // 2, 1), (1, 100 * GIB, 1)],
 )
-def test_workers_are_bound_by_cores_and_memory(cores: int, available: int, expected: int) -> None:
+def test_workers_are_limited_by_cores_and_memory(cores: int, available: int, expected: int) -> None:
     assert workers(cores, available) == expected
 
 
-def test_each_process_gets_its_share_of_the_memory() -> None:
+def test_memory_limit_is_share_of_memory() -> None:
     assert memory_limit(2, 6 * GIB) == 3 * GIB
     assert memory_limit(1, 500 * GIB) == 8 * GIB
     assert memory_limit(1, GIB // 4) == GIB
 
 
-def test_available_memory_is_that_of_the_control_group_too(tmp_path: Path) -> None:
+def test_available_memory_respects_control_group(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4000 kB\n")
     assert available_memory(tmp_path) == 4000 << 10
@@ -80,14 +80,14 @@ def test_available_memory_is_that_of_the_control_group_too(tmp_path: Path) -> No
     assert available_memory(tmp_path) == 0
 
 
-def test_one_process_for_each_target_when_there_are_more_targets_than_workers() -> None:
+def test_batches_has_one_batch_per_target_with_few_workers() -> None:
     programs = [f"a.p{number}" for number in range(60)]
     dealt = batches(["gfx942", "gfx1100", "gfx1201"], programs, 2)
     assert [batch.target for batch in dealt] == ["gfx1201", "gfx1100", "gfx942"], "those that take long go first"
     assert all(batch.programs == tuple(programs) for batch in dealt)
 
 
-def test_more_workers_than_targets_share_the_programs() -> None:
+def test_batches_divides_programs_between_many_workers() -> None:
     programs = [f"a.p{number}" for number in range(60)]
     dealt = batches(["gfx942", "gfx950"], programs, 8)
     assert len(dealt) == 8
@@ -97,7 +97,7 @@ def test_more_workers_than_targets_share_the_programs() -> None:
         assert {len(share) for share in shares} == {15}
 
 
-def test_few_programs_are_not_torn_apart() -> None:
+def test_batches_keeps_few_programs_together() -> None:
     assert len(batches(["gfx942"], [f"a.p{number}" for number in range(9)], 16)) == 1
     assert batches(["gfx942"], (), 4) == (Batch(target="gfx942", programs=()),)
     assert batches([], ("a.b",), 4) == ()
@@ -135,7 +135,7 @@ def work(*programs: str) -> Batch:
     return Batch(target="gfx942", programs=programs)
 
 
-def test_no_program_runs_twice() -> None:
+def test_compile_batch_runs_each_program_once() -> None:
     sits = Sits(lambda program, _: program in ("b", "d"))
     done = compile_batch(work("a", "b", "c", "d", "e"), sits)
     assert [(r.program, r.fate) for r in done.results] == [
@@ -145,7 +145,7 @@ def test_no_program_runs_twice() -> None:
     assert (done.processes, done.seconds, done.peak) == (3, 3.0, 7)
 
 
-def test_one_that_was_killed_runs_once_more_and_last() -> None:
+def test_compile_batch_repeats_killed_program_last() -> None:
     sits = Sits(lambda program, count: program == "a" and count == 1, killed=True)
     done = compile_batch(work("a", "b"), sits)
     assert [r.fate for r in done.results] == [Fate.COMPILED, Fate.COMPILED]
@@ -155,7 +155,7 @@ def test_one_that_was_killed_runs_once_more_and_last() -> None:
     assert sum("a" in asked for asked in always.asked) == 2
 
 
-def test_a_compiler_that_does_nothing_is_given_up() -> None:
+def test_compile_batch_gives_up_without_progress() -> None:
     asked = []
 
     def run_child(batch: Batch) -> ChildRun:
@@ -168,13 +168,13 @@ def test_a_compiler_that_does_nothing_is_given_up() -> None:
     assert done.problems == ("It does not start.",)
 
 
-def test_neighbours_of_the_same_kind_do_not_make_it_give_up() -> None:
+def test_compile_batch_continues_after_similar_failures() -> None:
     programs = [*(f"conv.{number}" for number in range(6)), *(f"fft.{number}" for number in range(6))]
     done = compile_batch(work(*programs), Sits(lambda program, _: program.startswith("conv")))
     assert [r.fate for r in done.results] == [Fate.CRASHED] * 6 + [Fate.COMPILED] * 6
 
 
-def test_batches_run_side_by_side_and_errors_of_the_gate_come_out() -> None:
+def test_compile_batches_runs_concurrently_and_raises_errors() -> None:
     stop = threading.Event()
     done = list(compile_batches([work("a"), work("b")], lambda batch: sitting(*map(good, batch.programs)), 2, stop))
     assert {part.batch.programs for part in done} == {("a",), ("b",)}
@@ -208,7 +208,9 @@ def test_batches_run_side_by_side_and_errors_of_the_gate_come_out() -> None:
          Fate.CRASHED, "died of SIGABRT: Assertion `x > 0' failed"),
     ],
 )  # fmt: skip
-def test_what_an_exit_status_means(returncode: int, said: str, done: bool, fate: Fate | None, clause: str) -> None:
+def test_interpret_exit_returns_fate_and_clause(
+    returncode: int, said: str, done: bool, fate: Fate | None, clause: str
+) -> None:
     assert interpret_exit(returncode, said, done=done) == (fate, clause)
 
 
@@ -225,7 +227,7 @@ def say(folder: Path, *events: Any, end: str = "\n") -> None:
 END = {"event": "end", "program": "a.b", "outcome": "compiled", "error": "", "seconds": 1, "code_objects": []}
 
 
-def test_a_journal_waits_for_whole_lines(tmp_path: Path) -> None:
+def test_journal_waits_for_complete_lines(tmp_path: Path) -> None:
     told, seen = journal(tmp_path, "a.b")
     told.read()
     say(tmp_path, {"event": "ready"}, {"event": "start", "program": "a.b"})
@@ -246,7 +248,7 @@ def test_a_journal_waits_for_whole_lines(tmp_path: Path) -> None:
         '{"event": "start"}', '{"event": ["start"]}', "\x00\xff",
     ],
 )  # fmt: skip
-def test_a_journal_does_not_believe_everything(tmp_path: Path, event: str) -> None:
+def test_journal_rejects_invalid_events(tmp_path: Path, event: str) -> None:
     told, seen = journal(tmp_path, "a.b")
     say(tmp_path, event)
     told.read()
@@ -261,7 +263,7 @@ def test_a_journal_does_not_believe_everything(tmp_path: Path, event: str) -> No
         {"code_objects": ["no"]}, {"code_objects": ["/etc/passwd"]}, {"code_objects": 3}, {"code_objects": ["link"]},
     ],
 )  # fmt: skip
-def test_an_end_that_is_not_true_counts_for_nothing(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_journal_rejects_false_end_event(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "link").symlink_to("/etc/passwd")
     told, _ = journal(tmp_path, "a.b", "x.y")
     say(tmp_path, {"event": "start", "program": "a.b"}, {**END, **change})
@@ -271,7 +273,7 @@ def test_an_end_that_is_not_true_counts_for_nothing(tmp_path: Path, change: dict
     assert not told.results
 
 
-def test_a_watch_counts_from_the_last_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_measures_time_since_last_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr("promotion.gates.compile.child_run.time.monotonic", lambda: clock[0])
     told, _ = journal(tmp_path, "a.b")
@@ -313,7 +315,7 @@ reason = "indexed array"
 """
 
 
-def test_nothing_may_spill_unless_it_is_said(tmp_path: Path) -> None:
+def test_budget_forbids_spills_without_entry(tmp_path: Path) -> None:
     held = budget(tmp_path, ENTRY)
     assert list(held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=16)])) == []
     assert list(held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=17)])) == [
@@ -330,7 +332,7 @@ def test_nothing_may_spill_unless_it_is_said(tmp_path: Path) -> None:
     assert list(held.excesses("b.b", "gfx1100", "0.10.2", [])) == []
 
 
-def test_the_most_generous_entry_counts(tmp_path: Path) -> None:
+def test_budget_uses_most_generous_entry(tmp_path: Path) -> None:
     more = ENTRY.replace("16", "20").replace("gfx11*", "*")
     held = budget(tmp_path, ENTRY + more + "matrix_cores_idle = true\n")
     assert list(held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=20)])) == []
@@ -345,13 +347,13 @@ def test_the_most_generous_entry_counts(tmp_path: Path) -> None:
         (">=0.10", "about 0.10"), ('["a.*"]', "[]"),
     ],
 )  # fmt: skip
-def test_a_budget_with_mistakes(tmp_path: Path, change: tuple[str, str]) -> None:
+def test_load_budget_refuses_invalid_entries(tmp_path: Path, change: tuple[str, str]) -> None:
     (tmp_path / "b.toml").write_text(f"schema = 1\n{ENTRY}".replace(*change))
     with pytest.raises(GateError, match="Cannot load"):
         load_budget(tmp_path / "b.toml")
 
 
-def test_every_entry_of_the_house_is_about_something() -> None:
+def test_every_budget_entry_matches_a_program() -> None:
     programs = [program.name for program in corpus.programs()]
     for allowance in load_budget().allowances:
         for pattern in allowance.programs:
@@ -369,7 +371,7 @@ def held(size: int, sha256: str = "a") -> list[dict[str, object]]:
     return [{"size": size, "sha256": sha256}]
 
 
-def test_drift() -> None:
+def test_compare_finds_new_changed_and_grown_code() -> None:
     before = {"same": held(100), "other": held(100), "more": held(100), "gone": held(1)}
     now = {"same": held(100), "other": held(119, "b"), "more": held(121, "b"), "new": held(5)}
     drift = compare(before, now)
@@ -418,7 +420,7 @@ def promoted(bucket: DirBucket, *jax_versions: str) -> None:
 @pytest.mark.parametrize(
     ("ledger", "expected"), [((), 0), (("0.10.2",), 1), (("0.10.2", "0.12.0"), 1), (("0.9.1", "0.12.0"), 2)]
 )
-def test_the_set_before_is_the_newest_for_this_jax_or_else_for_any(
+def test_previous_code_prefers_newest_set_of_same_jax(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledger: tuple[str, ...], expected: int
 ) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
@@ -446,17 +448,17 @@ def small_corpus() -> CompileCorpus:
         ("full", ("lax",), ["lax.dot", "lax.sort"]),
     ],
 )
-def test_choosing_programs(corpus: str, names: Sequence[str], expected: list[str]) -> None:
+def test_choose_returns_programs_of_corpus_or_names(corpus: str, names: Sequence[str], expected: list[str]) -> None:
     assert [task.name for task in small_corpus().choose(corpus, names)] == expected
 
 
 @pytest.mark.parametrize(("corpus", "names", "says"), [("tiny", (), "Unknown"), ("full", ("lax.dott",), "lax.dot")])
-def test_choosing_what_is_not_there(corpus: str, names: Sequence[str], says: str) -> None:
+def test_choose_refuses_unknown_corpus_or_program(corpus: str, names: Sequence[str], says: str) -> None:
     with pytest.raises(RequestError, match=says):
         small_corpus().choose(corpus, names)
 
 
-def test_the_spec_says_what_is_compiled_for() -> None:
+def test_compiled_for_returns_target_of_spec() -> None:
     spec = 'rocm_compute_capability { gcn_arch_name: "gfx942:sramecc+:xnack-" }'
     assert str(compiled_for("gfx942", spec)) == "gfx942:sramecc+:xnack-"
     for wrong in (spec.replace("gfx942", "gfx950"), "nothing"):
@@ -467,7 +469,7 @@ def test_the_spec_says_what_is_compiled_for() -> None:
 # What people see
 
 
-def test_the_growing_table() -> None:
+def test_progress_table_counts_finished_programs() -> None:
     matrix = ProgressTable(("gfx942", "gfx950"), {"gfx942": ["lax.dot", "lax.sort", "fft.fft"], "gfx950": ["lax.dot"]})
     matrix.note("gfx942", "lax.dot", Fate.COMPILED)
     matrix.note("gfx942", "lax.sort", None)
@@ -478,7 +480,7 @@ def test_the_growing_table() -> None:
     )
 
 
-def test_the_table_of_results_and_the_list_below_it() -> None:
+def test_results_and_failures_of_evidence() -> None:
     told = compile_evidence("a" * 64, 1)
     checks = [
         {"name": "lax.dot", "outcome": "passed"},

@@ -25,7 +25,7 @@ def read(data: bytes, processor: str = "gfx942") -> CompiledCode:
     return read_code_object(data, "code", processor)
 
 
-def test_header_of_the_target_and_its_features_is_right() -> None:
+def test_header_of_matching_target_has_no_finding() -> None:
     assert header_finding(made_code(), "code", TARGET, machs()) is None
 
 
@@ -38,13 +38,13 @@ def test_header_of_the_target_and_its_features_is_right() -> None:
         (MI300 & ~SRAMECC_ON, "has sramecc open"),
     ],
 )
-def test_wrong_flags(flags: int, says: str) -> None:
+def test_header_with_wrong_flags_is_a_finding(flags: int, says: str) -> None:
     finding = header_finding(made_code(flags), "gfx942 lax.dot: a.hsaco", TARGET, machs())
     assert finding is not None
     assert finding.message == f"gfx942 lax.dot: a.hsaco: the code object for gfx942:sramecc+:xnack- {says}."
 
 
-def test_not_an_amdgpu_file() -> None:
+def test_header_of_other_file_is_a_finding() -> None:
     data = bytearray(made_code())
     struct.pack_into("<H", data, 18, 62)
     finding = header_finding(bytes(data), "code", TARGET, machs())
@@ -53,7 +53,7 @@ def test_not_an_amdgpu_file() -> None:
     assert header_finding(b"garbage", "code", TARGET, machs()) is not None
 
 
-def test_kernels_come_from_the_metadata() -> None:
+def test_read_code_object_reads_kernels_from_metadata() -> None:
     spilling = kernel("big", vgpr_spill_count=3, sgpr_spill_count=2, private_segment_fixed_size=16)
     code = read(made_code(kernels=[kernel("small"), spilling]))
     assert [k.name for k in code.kernels] == ["small", "big"]
@@ -63,12 +63,12 @@ def test_kernels_come_from_the_metadata() -> None:
 
 
 @pytest.mark.parametrize("note", [b"", b"\xc1", b"\x93\x01", b"\x01"])
-def test_unreadable_metadata(note: bytes) -> None:
+def test_read_code_object_refuses_invalid_metadata(note: bytes) -> None:
     with pytest.raises(ElfError, match="metadata"):
         read(made_code(note=note))
 
 
-def test_truncated_code_object() -> None:
+def test_read_code_object_refuses_truncated_file() -> None:
     with pytest.raises(ElfError):
         read(made_code()[:-70])
 
@@ -95,7 +95,7 @@ def test_matrix_instructions_are_counted() -> None:
         ("", 0xD3E10000, 0x04020904),
     ],
 )
-def test_what_only_looks_like_a_matrix_instruction(family: str, first: int, second: int) -> None:
+def test_count_matrix_ignores_similar_words(family: str, first: int, second: int) -> None:
     assert count_matrix(struct.pack("<II", first, second), family) == 0
 
 
@@ -116,7 +116,7 @@ def test_what_only_looks_like_a_matrix_instruction(family: str, first: int, seco
         ("wmma", "044046cc0005ca1b"),  # gfx1201 v_wmma_f32_16x16x16_fp8_fp8, accumulator 1.0
     ],
 )
-def test_encodings_of_the_assembler(family: str, encoding: str) -> None:
+def test_count_matrix_matches_assembler_encodings(family: str, encoding: str) -> None:
     assert count_matrix(bytes.fromhex(encoding), family) == 1
 
 

@@ -71,7 +71,7 @@ def with_kernels(folder: Path, held: Mapping[str, Sequence[str]], registered: Se
     return set_wheel(made, folder / "w", {PJRT_LIBRARY: tuple(held)})
 
 
-def test_every_registered_kernel_is_there(tmp_path: Path) -> None:
+def test_complete_kernels_pass(tmp_path: Path) -> None:
     wheel = with_kernels(tmp_path, {"gfx942": [ADD, MUL, "unregistered"], "gfx950": [ADD, MUL]}, [ADD, MUL])
     found = judge(tmp_path, wheel)
     assert [evidence.findings for evidence in found.values()] == [(), ()]
@@ -80,7 +80,7 @@ def test_every_registered_kernel_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("helper", [False, True])
-def test_a_registered_kernel_without_code_for_one_target(tmp_path: Path, helper: bool) -> None:
+def test_kernel_without_code_for_target_is_an_error(tmp_path: Path, helper: bool) -> None:
     held = {"gfx942": [ADD, MUL], "gfx950": [ADD]}
     found = judge(tmp_path, with_kernels(tmp_path, held, [ADD, MUL], helper=helper))
     assert told(found["gfx942"]) == []
@@ -117,7 +117,7 @@ def with_attention(folder: Path, targets: Sequence[str], *held: Mapping[str, Seq
         (("gfx942", "gfx950"), ({"gfx942": [FOR_GFX9]}, {"gfx950": []}), {"gfx950": FOR_GFX950}),
     ],
 )
-def test_attention_owes_each_target_the_kernels_of_its_kind(
+def test_attention_kernels_are_required_by_kind(
     tmp_path: Path, targets: Sequence[str], held: Sequence[Mapping[str, Sequence[str]]], lost: Mapping[str, str]
 ) -> None:
     found = judge(tmp_path, with_attention(tmp_path, targets, *held))
@@ -131,19 +131,19 @@ def test_attention_owes_each_target_the_kernels_of_its_kind(
     assert (f"{JAX_AITER}: {MHA}" in checks) is ("gfx950" in targets)
 
 
-def test_of_many_kernels_a_few_are_named(tmp_path: Path) -> None:
+def test_finding_names_first_kernels(tmp_path: Path) -> None:
     names = [f"_Z2k{n}v" for n in range(9)]
     found = judge(tmp_path, with_kernels(tmp_path, {"gfx942": names, "gfx950": []}, names))
     assert "of 9 registered kernels: _Z2k0v, _Z2k1v, _Z2k2v, ...." in told(found["gfx950"])[0]
 
 
-def test_kernels_of_a_generic_target_count_for_those_it_covers(tmp_path: Path) -> None:
+def test_generic_kernels_cover_their_targets(tmp_path: Path) -> None:
     wheel = with_kernels(tmp_path, {"gfx9-4-generic": [ADD]}, [ADD, MUL])
     for evidence in judge(tmp_path, wheel).values():
         assert [text.endswith(f"of 1 registered kernel: {MUL}.") for text in told(evidence)] == [True]
 
 
-def test_host_code_of_an_unknown_form_is_a_warning(tmp_path: Path) -> None:
+def test_unknown_host_code_is_a_warning(tmp_path: Path) -> None:
     wheel = with_kernels(tmp_path, {"gfx942": [ADD], "gfx950": [ADD]}, [ADD], nameless=3)
     evidence = judge(tmp_path, wheel)["gfx942"]
     assert evidence.outcome is Outcome.PASSED
@@ -163,7 +163,7 @@ def test_host_code_of_an_unknown_form_is_a_warning(tmp_path: Path) -> None:
         (WAVE64, "gfx9-4-generic", False), (WAVE64, "gfx11-generic", True), (ADD, "gfx1100", False),
     ],
 )  # fmt: skip
-def test_the_rules_of_0_12(kernel: str, target: str, excused: bool) -> None:
+def test_rules_apply_to_jax_0_12(kernel: str, target: str, excused: bool) -> None:
     wheel_set = make_set([], jax_version="0.12.0")
     rules = kernel_rules.rules_for(kernel_rules.load_rules(), wheel_set, PJRT_LIBRARY)
     assert any(rule.excuses(kernel, target) for rule in rules) is excused
@@ -178,12 +178,12 @@ def test_the_rules_of_0_12(kernel: str, target: str, excused: bool) -> None:
         ("0.12.1", "8.0", "jax_plugins/xla_rocm8/xla_rocm_plugin.so", 3),
     ],
 )
-def test_rules_are_for_one_library_of_some_versions(jax: str, rocm: str, member: str, count: int) -> None:
+def test_rules_apply_to_one_library_and_version_range(jax: str, rocm: str, member: str, count: int) -> None:
     wheel_set = make_set([], jax_version=jax, rocm_version=rocm)
     assert len(kernel_rules.rules_for(kernel_rules.load_rules(), wheel_set, member)) == count
 
 
-def test_an_excuse_counts_in_the_gate(tmp_path: Path) -> None:
+def test_gate_applies_kernel_rules(tmp_path: Path) -> None:
     wheel = with_kernels(tmp_path, {"gfx942": [ADD, WAVE64], "gfx950": [ADD, WAVE64]}, [ADD, WAVE32, WAVE64])
     assert told(judge(tmp_path, wheel, jax_version="0.12.0")["gfx942"]) == []
     assert told(judge(tmp_path / "again", wheel, jax_version="0.10.2")["gfx942"]) != []
@@ -200,7 +200,7 @@ def test_an_excuse_counts_in_the_gate(tmp_path: Path) -> None:
         'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "x"\nreason = "y"\n',
     ],
 )
-def test_rules_that_are_not_understood(tmp_path: Path, text: str) -> None:
+def test_load_rules_refuses_invalid_entries(tmp_path: Path, text: str) -> None:
     (tmp_path / "rules.toml").write_text(text)
     with pytest.raises(RequestError, match=r"Cannot load .*rules\.toml"):
         kernel_rules.load_rules(tmp_path / "rules.toml")
@@ -210,7 +210,7 @@ def test_rules_that_are_not_understood(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_library_that_must_have_code_and_promises_none(tmp_path: Path, gone: bool) -> None:
+def test_required_library_without_code_is_an_error(tmp_path: Path, gone: bool) -> None:
     made = plugin()
     made.files[PLUGIN_LIBRARIES[1]] = library()
     if gone:
@@ -224,7 +224,7 @@ def test_a_library_that_must_have_code_and_promises_none(tmp_path: Path, gone: b
         assert text.endswith(f"{PLUGIN_LIBRARIES[1]} has no code for {target}.")
 
 
-def test_a_target_that_xla_refuses_is_a_warning(tmp_path: Path) -> None:
+def test_target_rejected_by_xla_is_a_warning(tmp_path: Path) -> None:
     targets = ("gfx906", "gfx942")
     (tmp_path / "w").mkdir()
     wheels = [
@@ -239,7 +239,7 @@ def test_a_target_that_xla_refuses_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-def test_a_code_object_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_code_object_is_an_error(tmp_path: Path) -> None:
     made = pjrt()
     made.files[PJRT_LIBRARY] = HostCode([[ADD]]).library(tmp_path, [fat_binary(TARGETS)])  # headers and no more
     (tmp_path / "w").mkdir()

@@ -197,7 +197,7 @@ def begun(name: str) -> tuple[MemoryBucket, MemoryBucket, int]:
         for name, operation in OPERATIONS.items()
     ],
 )
-def test_an_operation_that_is_disturbed_and_run_again_ends_as_if_undisturbed(name: str) -> None:
+def test_interrupted_operation_completes_when_repeated(name: str) -> None:
     start, undisturbed, writes = begun(name)
     expected = undisturbed.everything()
     assert expected != start.everything()
@@ -211,7 +211,7 @@ def test_an_operation_that_is_disturbed_and_run_again_ends_as_if_undisturbed(nam
     assert runs >= writes * len(Fault)
 
 
-def test_so_many_runs_are_disturbed() -> None:
+def test_number_of_interrupted_runs() -> None:
     assert sum(begun(name)[2] * len(Fault) for name in OPERATIONS) >= LEAST
 
 
@@ -233,7 +233,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_whoever_comes_after_a_killed_one_leaves_everything_sound(name: str) -> None:
+def test_next_operation_repairs_after_kill(name: str) -> None:
     first, second = PAIRS[name]
     start = world().bucket
     for what, bucket in disturbed(start, first, (Fault.REFUSED, Fault.KILLED)):
@@ -247,7 +247,7 @@ def test_whoever_comes_after_a_killed_one_leaves_everything_sound(name: str) -> 
         assert before.keys() - bucket.everything().keys() == set(), what
 
 
-def test_whoever_is_killed_while_finishing_for_another_leaves_everything_sound() -> None:
+def test_kill_during_repair_is_repaired() -> None:
     start = world().bucket
     for what, bucket in disturbed(start, promoting, (Fault.KILLED,)):
         if len(read_ledger(bucket, RELEASED).entries) < 3:

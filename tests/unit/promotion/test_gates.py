@@ -85,7 +85,7 @@ def messages(evidence: Evidence) -> list[str]:
 # A set in which nothing is wrong
 
 
-def test_a_good_set_passes(bucket: DirBucket, tmp_path: Path) -> None:
+def test_good_set_passes(bucket: DirBucket, tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
     staged = staged_in(bucket, tmp_path, wheels)
     inspected, *covered = run(bucket, staged, inspection.GATE, coverage_gate.GATE)
@@ -117,7 +117,7 @@ def cover(bucket: DirBucket, tmp_path: Path, wheel: SetWheel) -> dict[str, Evide
     return {evidence.target: evidence for evidence in run(bucket, staged, coverage_gate.GATE)}
 
 
-def test_a_promised_target_without_code(bucket: DirBucket, tmp_path: Path) -> None:
+def test_promised_target_without_code_fails(bucket: DirBucket, tmp_path: Path) -> None:
     made = plugin()
     made.files[PLUGIN_LIBRARIES[0]] = library(GLIBC, fatbins=[fat_binary(["gfx942"])])
     found = cover(bucket, tmp_path, promising(made, tmp_path / "w", PLUGIN_LIBRARIES))
@@ -128,7 +128,7 @@ def test_a_promised_target_without_code(bucket: DirBucket, tmp_path: Path) -> No
     assert not any("no code for gfx942" in text for text in messages(found["gfx942"]))
 
 
-def test_a_library_that_lost_all_code(bucket: DirBucket, tmp_path: Path) -> None:
+def test_library_without_promised_code_fails(bucket: DirBucket, tmp_path: Path) -> None:
     made = pjrt()
     made.files[PJRT_LIBRARY] = library(GLIBC)
     found = cover(bucket, tmp_path, promising(made, tmp_path / "w", [PJRT_LIBRARY]))
@@ -136,7 +136,7 @@ def test_a_library_that_lost_all_code(bucket: DirBucket, tmp_path: Path) -> None
         assert any(f"has no code for {target}" in text for text in messages(found[target]))
 
 
-def test_a_promised_library_that_is_not_there(bucket: DirBucket, tmp_path: Path) -> None:
+def test_missing_promised_library_fails(bucket: DirBucket, tmp_path: Path) -> None:
     wheel = promising(pjrt(), tmp_path / "w", [PJRT_LIBRARY])
     ghost = replace(wheel.wheel.members[0], path="jax_plugins/xla_rocm7/ghost.so")
     wheel = replace(wheel, wheel=replace(wheel.wheel, members=(*wheel.wheel.members, ghost)))
@@ -144,14 +144,14 @@ def test_a_promised_library_that_is_not_there(bucket: DirBucket, tmp_path: Path)
     assert any("ghost.so has no code for gfx942" in text for text in messages(found["gfx942"]))
 
 
-def test_a_target_that_nobody_asked_for(bucket: DirBucket, tmp_path: Path) -> None:
+def test_unrequested_target_fails(bucket: DirBucket, tmp_path: Path) -> None:
     made = pjrt(targets=(*TARGETS, "gfx1100"))
     found = cover(bucket, tmp_path, promising(made, tmp_path / "w", [PJRT_LIBRARY], (*TARGETS, "gfx1100")))
     for target in TARGETS:
         assert any("target-extra" in text and "code for gfx1100" in text for text in messages(found[target]))
 
 
-def test_code_in_a_library_that_promises_none(bucket: DirBucket, tmp_path: Path) -> None:
+def test_unpromised_code_fails(bucket: DirBucket, tmp_path: Path) -> None:
     made = plugin()
     made.files["jax_rocm7_plugin/_sparse.so"] = library(GLIBC, fatbins=[fat_binary()])
     found = cover(bucket, tmp_path, promising(made, tmp_path / "w", PLUGIN_LIBRARIES))
@@ -160,7 +160,7 @@ def test_code_in_a_library_that_promises_none(bucket: DirBucket, tmp_path: Path)
     )
 
 
-def test_a_damaged_bundle(bucket: DirBucket, tmp_path: Path) -> None:
+def test_damaged_bundle_fails(bucket: DirBucket, tmp_path: Path) -> None:
     made = pjrt()
     damaged = bytearray(made.files[PJRT_LIBRARY])
     damaged[damaged.index(b"CCOB") + 24] ^= 1  # the hash in the header
@@ -169,21 +169,21 @@ def test_a_damaged_bundle(bucket: DirBucket, tmp_path: Path) -> None:
     assert any("bundle-damaged" in text for text in messages(found["gfx942"]))
 
 
-def test_code_for_another_processor_under_the_name(bucket: DirBucket, tmp_path: Path) -> None:
+def test_code_for_other_processor_fails(bucket: DirBucket, tmp_path: Path) -> None:
     made = pjrt()
     made.files[PJRT_LIBRARY] = library(GLIBC, fatbins=[fat_binary(TARGETS, machs={"gfx950": 0x4C})])
     found = cover(bucket, tmp_path, promising(made, tmp_path / "w", [PJRT_LIBRARY]))
     assert any("code-object-wrong" in text for text in messages(found["gfx950"]))
 
 
-def test_generic_code_counts_for_what_it_covers(bucket: DirBucket, tmp_path: Path) -> None:
+def test_generic_code_covers_its_targets(bucket: DirBucket, tmp_path: Path) -> None:
     made = pjrt(targets=("gfx9-4-generic",))
     wheel = promising(made, tmp_path / "w", [PJRT_LIBRARY], ("gfx9-4-generic",))
     found = cover(bucket, tmp_path, wheel)
     assert messages(found["gfx942"]) == messages(found["gfx950"]) == []
 
 
-def test_a_set_without_device_code_proves_nothing(bucket: DirBucket, tmp_path: Path) -> None:
+def test_set_without_device_code_is_an_error(bucket: DirBucket, tmp_path: Path) -> None:
     (wheel,) = [w for w in make_wheels(tmp_path / "w", pythons=PYTHON) if w.wheel.name == "jaxlib"]
     found = run(bucket, staged_in(bucket, tmp_path, [wheel]), coverage_gate.GATE)
     assert [evidence.outcome for evidence in found] == [Outcome.ERROR] * 2
@@ -198,7 +198,7 @@ def inspected(bucket: DirBucket, staged: StagedSet) -> Evidence:
     return evidence
 
 
-def test_an_error_in_a_wheel(bucket: DirBucket, tmp_path: Path) -> None:
+def test_error_in_wheel_fails_inspection(bucket: DirBucket, tmp_path: Path) -> None:
     made = plugin()
     made.record = lambda rows: [row for row in rows if not row[0].endswith("_prng.so")]
     wheels = [w for w in make_wheels(tmp_path / "w", pythons=PYTHON) if w.wheel.name != "jax-rocm7-plugin"]
@@ -211,7 +211,7 @@ def test_an_error_in_a_wheel(bucket: DirBucket, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_published", [False, True])
-def test_of_a_wheel_as_published_only_broken_bytes_count(bucket: DirBucket, tmp_path: Path, as_published: bool) -> None:
+def test_adopted_wheel_fails_for_broken_bytes_only(bucket: DirBucket, tmp_path: Path, as_published: bool) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
     made = pjrt()
     made.replace("Requires-Dist", "jax-rocm7-pjrt==0.1")
@@ -234,7 +234,9 @@ def test_of_a_wheel_as_published_only_broken_bytes_count(bucket: DirBucket, tmp_
         ("path", "elsewhere.so", "wheels.json does not list it"),
     ],
 )
-def test_a_lie_in_wheels_json(bucket: DirBucket, tmp_path: Path, field: str, value: object, message: str) -> None:
+def test_wrong_wheels_json_fails_inspection(
+    bucket: DirBucket, tmp_path: Path, field: str, value: object, message: str
+) -> None:
     first, *others = make_wheels(tmp_path / "w", pythons=PYTHON)
     lie = replace(first.wheel.members[0], **{field: value})  # type: ignore[arg-type]
     first = replace(first, wheel=replace(first.wheel, members=(lie,)))
@@ -242,14 +244,14 @@ def test_a_lie_in_wheels_json(bucket: DirBucket, tmp_path: Path, field: str, val
     assert any("wheels-json-untrue" in text and message in text for text in messages(evidence)), messages(evidence)
 
 
-def test_wheels_that_do_not_fit_each_other(bucket: DirBucket, tmp_path: Path) -> None:
+def test_incompatible_wheels_fail_inspection(bucket: DirBucket, tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
     other = promising(pjrt("0.10.2+rocm7.9.9"), tmp_path / "w", [PJRT_LIBRARY])
     evidence = inspected(bucket, staged_in(bucket, tmp_path, [other, *wheels[1:]]))
     assert any("set-pin-unmet: jax_rocm7_plugin-" in text for text in messages(evidence))
 
 
-def test_a_finding_says_in_its_sentence_which_file_it_is_about(bucket: DirBucket, tmp_path: Path) -> None:
+def test_finding_names_its_file(bucket: DirBucket, tmp_path: Path) -> None:
     made = plugin()
     member = PLUGIN_LIBRARIES[0]
     made.files[member] = library(GLIBC, TinySymbol("PyInit_another", defined=True), fatbins=[fat_binary(TARGETS)])
@@ -280,7 +282,7 @@ def change_page(bucket: DirBucket, staged: StagedSet, change: Callable[[dict[str
         (lambda b: b["files"][0].update({"core-metadata": True}), "missing or incomplete in the staged index"),
     ],
 )
-def test_a_staged_index_that_is_not_right(
+def test_wrong_staged_index_fails_inspection(
     bucket: DirBucket, tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=PYTHON))
@@ -288,14 +290,14 @@ def test_a_staged_index_that_is_not_right(
     assert any(message in text for text in messages(inspected(bucket, staged)))
 
 
-def test_metadata_that_is_not_the_wheels_own(bucket: DirBucket, tmp_path: Path) -> None:
+def test_wrong_core_metadata_fails_inspection(bucket: DirBucket, tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
     staged = staged_in(bucket, tmp_path, wheels)
     replaced(bucket, staged.file(wheels[0].wheel.filename + ".metadata"), b"Name: other\n")
     assert any("is not the METADATA of jax_rocm7_pjrt" in text for text in messages(inspected(bucket, staged)))
 
 
-def test_staged_bytes_that_changed_keep_every_gate_from_running(bucket: DirBucket, tmp_path: Path) -> None:
+def test_changed_staged_bytes_stop_every_gate(bucket: DirBucket, tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
     staged = staged_in(bucket, tmp_path, wheels)
     replaced(bucket, staged.file(wheels[0].wheel.filename), wheels[1].data)
@@ -335,7 +337,7 @@ def staged(bucket: DirBucket, tmp_path: Path) -> StagedSet:
     return staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=PYTHON))
 
 
-def test_counts_tell_what_was_done(bucket: DirBucket, staged: StagedSet) -> None:
+def test_counts_add_up(bucket: DirBucket, staged: StagedSet) -> None:
     (evidence,) = run(bucket, staged, made_gate([GOOD, BAD, LEFT_OUT, KNOWN, WARNED]))
     assert evidence.counts == {"collected": 5, "run": 4, "passed": 2, "failed": 1, "known": 1, "skipped": 1}
     assert evidence.outcome is Outcome.FAILED
@@ -349,18 +351,18 @@ def test_counts_tell_what_was_done(bucket: DirBucket, staged: StagedSet) -> None
     }
 
 
-def test_errors_and_warnings_are_kept(bucket: DirBucket, staged: StagedSet) -> None:
+def test_evidence_keeps_errors_and_warnings(bucket: DirBucket, staged: StagedSet) -> None:
     (evidence,) = run(bucket, staged, made_gate([GOOD, BAD, WARNED]))
     assert evidence.findings == (*BAD.findings, WARNING)
 
 
 @pytest.mark.parametrize("excuse", [{"known": "it is known"}, {"skipped": "no time"}])
-def test_an_error_is_never_excused(bucket: DirBucket, staged: StagedSet, excuse: dict[str, str]) -> None:
+def test_error_outweighs_known_and_skipped(bucket: DirBucket, staged: StagedSet, excuse: dict[str, str]) -> None:
     (evidence,) = run(bucket, staged, made_gate([GOOD, replace(BAD, **excuse)]))  # type: ignore[arg-type]
     assert (evidence.outcome, evidence.counts["failed"]) == (Outcome.FAILED, 1)
 
 
-def test_a_gate_that_leaves_everything_out_has_not_passed(bucket: DirBucket, staged: StagedSet) -> None:
+def test_gate_that_skips_everything_is_skipped(bucket: DirBucket, staged: StagedSet) -> None:
     (evidence,) = run(bucket, staged, made_gate([LEFT_OUT]))
     assert evidence.outcome is Outcome.SKIPPED
     assert "Every check was skipped: no time." in evidence.findings[0].message
@@ -370,7 +372,7 @@ def test_a_gate_that_leaves_everything_out_has_not_passed(bucket: DirBucket, sta
 @pytest.mark.parametrize(
     "fail", [GateError("It broke.", hint="Mend it."), OSError(28, "No space left on device"), ValueError("it broke")]
 )
-def test_a_gate_that_breaks_leaves_evidence(bucket: DirBucket, staged: StagedSet, fail: BaseException) -> None:
+def test_failing_gate_leaves_evidence(bucket: DirBucket, staged: StagedSet, fail: BaseException) -> None:
     first, second = run(bucket, staged, made_gate([GOOD], fail=fail), replace(made_gate([GOOD]), name="next"))
     assert first.outcome is Outcome.ERROR
     assert first.counts["run"] == 1
@@ -379,7 +381,7 @@ def test_a_gate_that_breaks_leaves_evidence(bucket: DirBucket, staged: StagedSet
         raise_for_failures([first, second])
 
 
-def test_what_the_machine_lacks_is_its_own_fault(bucket: DirBucket, staged: StagedSet) -> None:
+def test_machine_failure_is_a_machine_error(bucket: DirBucket, staged: StagedSet) -> None:
     unfit = made_gate([], fail=MachineError("There is no GPU.", hint="Take another machine."))
     (evidence,) = run(bucket, staged, unfit)
     assert (evidence.outcome, evidence.findings[0].code) == (Outcome.ERROR, ENVIRONMENT)
@@ -390,7 +392,7 @@ def test_what_the_machine_lacks_is_its_own_fault(bucket: DirBucket, staged: Stag
         raise_for_failures([evidence, bad])
 
 
-def test_one_part_is_no_answer_for_another(bucket: DirBucket, staged: StagedSet) -> None:
+def test_evidence_of_one_part_is_not_reused_for_another(bucket: DirBucket, staged: StagedSet) -> None:
     ran: list[str] = []
 
     def gate(python: str) -> Gate:
@@ -406,14 +408,14 @@ def test_one_part_is_no_answer_for_another(bucket: DirBucket, staged: StagedSet)
     assert ran == ["3.11", "3.12"]
 
 
-def test_checks_for_a_target_count_for_it_alone(bucket: DirBucket, staged: StagedSet) -> None:
+def test_checks_count_for_their_target_only(bucket: DirBucket, staged: StagedSet) -> None:
     checks = [replace(BAD, target="gfx942"), replace(GOOD, target="gfx950"), GOOD]
     one, other = run(bucket, staged, made_gate(checks, per_target=True))
     assert (one.target, one.outcome, one.counts["run"]) == ("gfx942", Outcome.FAILED, 2)
     assert (other.target, other.outcome, other.counts["run"]) == ("gfx950", Outcome.PASSED, 2)
 
 
-def test_what_passed_is_not_run_again(bucket: DirBucket, staged: StagedSet) -> None:
+def test_passed_gate_is_skipped(bucket: DirBucket, staged: StagedSet) -> None:
     first = run(bucket, staged, made_gate([GOOD]))
     must_not_run = made_gate([], fail=AssertionError("ran again"))
     assert run(bucket, staged, must_not_run) == first
@@ -421,7 +423,7 @@ def test_what_passed_is_not_run_again(bucket: DirBucket, staged: StagedSet) -> N
         run(bucket, staged, must_not_run, redo=True)
 
 
-def test_a_gate_that_is_told_something_else_is_run_again(bucket: DirBucket, staged: StagedSet) -> None:
+def test_gate_with_other_settings_runs_again(bucket: DirBucket, staged: StagedSet) -> None:
     run(bucket, staged, made_gate([GOOD], settings={"corpus": "small"}))
     must_not_run = made_gate([], fail=AssertionError("ran again"), settings={"corpus": "small"})
     (evidence,) = run(bucket, staged, must_not_run)
@@ -430,7 +432,7 @@ def test_a_gate_that_is_told_something_else_is_run_again(bucket: DirBucket, stag
         run(bucket, staged, replace(must_not_run, settings={"corpus": "full"}))
 
 
-def test_what_a_gate_said_before_it_was_changed_is_no_answer(
+def test_gate_with_changed_code_runs_again(
     bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(bucket, staged, made_gate([GOOD]))
@@ -439,25 +441,25 @@ def test_what_a_gate_said_before_it_was_changed_is_no_answer(
         run(bucket, staged, made_gate([], fail=AssertionError("ran again")))
 
 
-def test_programs_and_their_tables_are_what_a_gate_is_made_of() -> None:
+def test_code_digest_covers_modules_and_tables() -> None:
     names = [path.name for path in sources()]
     assert {"kernel_coverage.py", "leak_check.py", "libstdcxx.txt", "targets.toml", "layouts.toml"} <= set(names)
     assert all(path.is_file() for path in sources())
 
 
 @pytest.mark.parametrize("name", ["findings", "outcome"])
-def test_details_hide_nothing_that_the_evidence_says_of_every_check(name: str) -> None:
+def test_check_refuses_reserved_details(name: str) -> None:
     with pytest.raises(ValueError, match=f"reserved: {name}"):
         Check(name="set", details={name: 1})
 
 
-def test_a_partial_run_is_shown_and_not_kept(bucket: DirBucket, staged: StagedSet) -> None:
+def test_partial_evidence_is_not_stored(bucket: DirBucket, staged: StagedSet) -> None:
     (evidence,) = run(bucket, staged, replace(made_gate([GOOD]), partial=True))
     assert evidence.outcome is Outcome.PASSED
     assert read_all(bucket, staged) == {}
 
 
-def test_a_subset_of_the_targets_gives_evidence_for_it_alone(bucket: DirBucket, staged: StagedSet) -> None:
+def test_subset_of_targets_gives_evidence_for_it_only(bucket: DirBucket, staged: StagedSet) -> None:
     looked_at: list[str] = []
 
     def work(context: GateContext) -> Iterator[Check]:
@@ -474,12 +476,12 @@ def test_a_subset_of_the_targets_gives_evidence_for_it_alone(bucket: DirBucket, 
     assert len(looked_at) == 2
 
 
-def test_a_target_that_the_set_is_not_for_is_refused(bucket: DirBucket, staged: StagedSet) -> None:
+def test_unknown_target_is_refused(bucket: DirBucket, staged: StagedSet) -> None:
     with pytest.raises(RequestError, match=r"no target gfx1100\. Choose from gfx942, gfx950\."):
         run(bucket, staged, made_gate([GOOD]), targets=["gfx1100", "gfx942"])
 
 
-def test_gates_of_one_run_share_a_folder_that_goes_away(bucket: DirBucket, staged: StagedSet) -> None:
+def test_gates_share_a_temporary_directory(bucket: DirBucket, staged: StagedSet) -> None:
     seen: list[Path] = []
 
     def work(context: GateContext) -> Iterator[Check]:
@@ -496,11 +498,11 @@ def test_gates_of_one_run_share_a_folder_that_goes_away(bucket: DirBucket, stage
     assert not any(folder.exists() for folder in seen)
 
 
-def test_what_failed_is_run_again(bucket: DirBucket, staged: StagedSet) -> None:
+def test_failed_gate_runs_again(bucket: DirBucket, staged: StagedSet) -> None:
     run(bucket, staged, made_gate([BAD]))
     (evidence,) = run(bucket, staged, made_gate([GOOD]))
     assert evidence.outcome is Outcome.PASSED
 
 
-def test_nothing_is_raised_when_all_passed(bucket: DirBucket, staged: StagedSet) -> None:
+def test_raise_for_failures_accepts_passed_evidence(bucket: DirBucket, staged: StagedSet) -> None:
     raise_for_failures(run(bucket, staged, made_gate([GOOD])))

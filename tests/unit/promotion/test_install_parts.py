@@ -39,7 +39,7 @@ download.index-url='https://download.example/simple'
 """
 
 
-def test_pip_configuration_becomes_uvs_and_no_url_is_in_argv() -> None:
+def test_uv_options_keep_urls_out_of_arguments() -> None:
     options = uv_options(parse_config(CONFIG))
     assert options.arguments == (
         "--index-strategy=unsafe-best-match",
@@ -54,13 +54,13 @@ def test_pip_configuration_becomes_uvs_and_no_url_is_in_argv() -> None:
     }
 
 
-def test_proxy_client_certificate_and_no_index() -> None:
+def test_uv_options_translate_proxy_certificate_and_no_index() -> None:
     options = uv_options(parse_config("global.proxy='http://p:1'\nglobal.client-cert='/c'\n:env:.no-index='1'\n"))
     assert options.environment == {"ALL_PROXY": "http://p:1", "SSL_CLIENT_CERT": "/c"}
     assert options.no_index
 
 
-def test_without_configuration_uv_is_left_alone() -> None:
+def test_uv_options_without_configuration_are_minimal() -> None:
     assert uv_options(parse_config("")).arguments == ("--index-strategy=unsafe-best-match",)
 
 
@@ -73,7 +73,7 @@ INSTALLERS = [
 
 
 @pytest.mark.parametrize("installer", INSTALLERS)
-def test_staged_wheels_come_by_hash_from_one_index_alone(installer: Installer) -> None:
+def test_install_staged_uses_hashes_and_one_index(installer: Installer) -> None:
     for command in (
         installer.install_staged(Path("/env/bin/python"), Path("/r.txt"), INDEX),
         installer.unpack("3.13", Path("/target"), Path("/r.txt"), INDEX),
@@ -89,7 +89,7 @@ def test_staged_wheels_come_by_hash_from_one_index_alone(installer: Installer) -
 
 @pytest.mark.parametrize("lock", [False, True])
 @pytest.mark.parametrize("installer", INSTALLERS)
-def test_the_rest_comes_from_the_users_index(installer: Installer, lock: bool) -> None:
+def test_install_rest_uses_indexes_of_user(installer: Installer, lock: bool) -> None:
     command = installer.install_rest(Path("/env/bin/python"), Path("/r.txt"), locked=lock)
     assert ("--require-hashes" in command.argv) is ("--no-deps" in command.argv) is lock
     assert "--isolated" not in command.argv
@@ -98,7 +98,7 @@ def test_the_rest_comes_from_the_users_index(installer: Installer, lock: bool) -
 
 
 @pytest.mark.parametrize("no_index", [False, True])
-def test_a_resolution_asks_the_users_indexes_and_the_staged_one(no_index: bool) -> None:
+def test_resolve_uses_user_and_staged_indexes(no_index: bool) -> None:
     python, wanted = Path("/env/bin/python"), Path("/r.txt")
     pip = Pip(no_index=no_index).resolve(python, wanted, INDEX)
     assert f"--{'index-url' if no_index else 'extra-index-url'}={INDEX}" in pip.argv
@@ -112,7 +112,7 @@ def test_a_resolution_asks_the_users_indexes_and_the_staged_one(no_index: bool) 
         assert uv.env["UV_INDEX"] == f"{INDEX} https://one.example https://two.example"
 
 
-def test_what_pip_chose_is_read_from_its_report() -> None:
+def test_pip_chosen_parses_report() -> None:
     item = {"metadata": {"name": "Jax_Lib"}, "download_info": {"archive_info": {"hashes": {"sha256": "12"}}}}
     assert Pip().chosen(json.dumps({"install": [item]})) == {"jax-lib": {"12"}}
     for text in ("", "{}", json.dumps({"install": [{"metadata": {}}]})):
@@ -120,7 +120,7 @@ def test_what_pip_chose_is_read_from_its_report() -> None:
             Pip().chosen(text)
 
 
-def test_what_uv_chose_is_read_from_its_lock() -> None:
+def test_uv_chosen_parses_lock() -> None:
     uv = Uv("uv", uv_options({}))
     assert uv.chosen(LOCK)["jaxlib"] == {"1" * 64}
     with pytest.raises(ValueError, match="lock"):
@@ -130,7 +130,7 @@ def test_what_uv_chose_is_read_from_its_lock() -> None:
 # What is installed
 
 
-def test_wheels_of_one_python(tmp_path: Path) -> None:
+def test_wheels_for_selects_wheels_of_python(tmp_path: Path) -> None:
     wheel_set = make_set(make_wheels(tmp_path))
     names = {wheel.filename for wheel in wheels_for(wheel_set, "3.12")}
     assert len(names) == 3
@@ -138,7 +138,7 @@ def test_wheels_of_one_python(tmp_path: Path) -> None:
     assert {wheel.name for wheel in wheels_for(wheel_set, "3.13")} == {"jax-rocm7-pjrt"}
 
 
-def test_modules_follow_the_rocm_major(tmp_path: Path) -> None:
+def test_modules_depend_on_rocm_major(tmp_path: Path) -> None:
     wheel_set = make_set(make_wheels(tmp_path))
     assert modules(wheel_set) == ["jax", "jax_plugins.xla_rocm7", "jax_rocm7_plugin", "jaxlib"]
 
@@ -172,7 +172,7 @@ hashes = {{sha256 = "{"3" * 64}"}}
 """
 
 
-def test_a_lock_file_becomes_requirements() -> None:
+def test_locked_returns_hashed_requirements() -> None:
     assert locked(LOCK, "3.11", {"jaxlib"}) == [f"numpy==2.4 --hash=sha256:{'2' * 64}"]
     assert locked(LOCK, "3.12", {"jaxlib"}) == [f"numpy==2.5 --hash=sha256:{'3' * 64}"]
     assert locked(LOCK, "3.13", set()) == [f"jaxlib==0.10.2 --hash=sha256:{'1' * 64}"]
@@ -181,7 +181,7 @@ def test_a_lock_file_becomes_requirements() -> None:
 @pytest.mark.parametrize(
     "text", ["", "lock-version", LOCK.replace('"1.0"', '"9.0"'), LOCK.replace("sha256 =", "md5 =")]
 )
-def test_a_lock_file_that_does_not_lock_is_refused(text: str) -> None:
+def test_locked_refuses_lock_without_hashes(text: str) -> None:
     with pytest.raises(GateError, match=r"pylock\.toml"):
         locked(text, "3.11", {"jaxlib"})
 
@@ -212,7 +212,7 @@ class Answers:
         return Answer(answer or "", returncode=0 if answer else 1)
 
 
-def test_interpreters_are_found_by_what_they_answer(tmp_path: Path) -> None:
+def test_find_pythons_verifies_versions(tmp_path: Path) -> None:
     for version in ("3.9.1", "3.9.18"):
         (tmp_path / f"versions/{version}/bin").mkdir(parents=True)
         (tmp_path / f"versions/{version}/bin/python3.9").touch()
@@ -252,13 +252,13 @@ def ask(
     return problems
 
 
-def test_a_right_installation(site: Path) -> None:
+def test_probe_accepts_correct_installation(site: Path) -> None:
     assert ask(site) == []
     digest = probe.sha256_of(site / "some_thing/__init__.py")
     assert ask(site, {"some_thing/__init__.py": digest}) == []
 
 
-def test_wrong_installations(site: Path) -> None:
+def test_probe_reports_wrong_installation(site: Path) -> None:
     assert ask(site, version="2.0") == ["some-thing is installed in version 1.0, not 2.0"]
     assert ask(site, name="other") == ["other is installed 0 times"]
     assert ask(site, {"ghost.so": "0" * 64}) == ["some-thing: ghost.so is not in RECORD"]
@@ -272,7 +272,7 @@ def test_wrong_installations(site: Path) -> None:
     assert ask(site) == ["some-thing: some_thing/__init__.py is not installed"]
 
 
-def test_imports_that_fail_are_told() -> None:
+def test_probe_reports_failed_imports() -> None:
     answer = probe.main({"paths": None, "distributions": {}, "imports": ["json", "no_such_module"], "devices": False})
     assert answer["problems"] == ["import no_such_module failed: ModuleNotFoundError: No module named 'no_such_module'"]
 
@@ -294,7 +294,7 @@ class Said:
         "ERROR: Cannot install x because these package versions have conflicting dependencies.",
     ],
 )
-def test_a_refusal_is_known_by_its_reason_wherever_lines_break(said: str, tmp_path: Path) -> None:
+def test_pair_check_recognises_rejection_in_wrapped_lines(said: str, tmp_path: Path) -> None:
     (wheel, *_) = [made.wheel for made in make_wheels(tmp_path) if made.wheel.name == "jax-rocm7-plugin"]
     for text, codes in ((said, []), ("error: no such file", ["pair-untried"])):
         done = Said(returncode=1, stderr=text)

@@ -41,7 +41,7 @@ def parsed(*evidences: Evidence) -> ET.Element:
     return ET.fromstring(data)
 
 
-def test_each_outcome() -> None:
+def test_junit_has_element_for_each_outcome() -> None:
     root = parsed(
         evidence(
             {"name": "a.passed", "outcome": "passed", "seconds": 1.25, "findings": ["code-grown: it grew"]},
@@ -71,7 +71,7 @@ def test_each_outcome() -> None:
     assert properties["corpus"] == "full"
 
 
-def test_a_gate_that_could_not_run_is_an_error() -> None:
+def test_junit_reports_gate_error() -> None:
     problem = Finding(code="gate-error", severity=Severity.ERROR, message="No Python.", remedy="Install it.")
     (suite,) = parsed(evidence(outcome=Outcome.ERROR, findings=(problem,)))
     assert (suite.get("tests"), suite.get("errors"), suite.get("failures")) == ("1", "1", "0")
@@ -79,19 +79,19 @@ def test_a_gate_that_could_not_run_is_an_error() -> None:
     assert error.get("message") == "gate-error: No Python."
 
 
-def test_one_suite_for_each_evidence() -> None:
+def test_junit_has_suite_for_each_evidence() -> None:
     assert len(parsed(evidence(), evidence())) == 2
     assert len(parsed()) == 0
 
 
-def test_what_a_dying_process_prints_is_no_xml() -> None:
+def test_junit_replaces_invalid_characters() -> None:
     check = {"name": "a\x00b", "outcome": "failed", "findings": ["c: \x1b[31m<&>\ud800"], "error": "\x07]]>"}
     (suite,) = parsed(evidence(check, outcome=Outcome.FAILED))
     (failure,) = suite.iter("failure")
     assert failure.get("message") == "c: \ufffd[31m<&>\ufffd"
 
 
-def test_the_schema_can_fail() -> None:
+def test_junit_schema_rejects_invalid_document() -> None:
     good = junit([evidence({"name": "a.b", "outcome": "passed"})]).decode()
     for bad in (
         good.replace(' name="a.b"', ""),

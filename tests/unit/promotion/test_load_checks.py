@@ -26,7 +26,7 @@ SENTENCE = "jax-rocm7-pjrt 0.10.2 cannot use ROCm: no AMD GPU was found (looked 
         ("", False),
     ],
 )
-def test_the_end_without_a_device_is_exact(said: str, good: bool) -> None:
+def test_no_device_matches_exact_error(said: str, good: bool) -> None:
     assert bool(NO_DEVICE.fullmatch(said)) == good
 
 
@@ -41,7 +41,7 @@ def test_the_end_without_a_device_is_exact(said: str, good: bool) -> None:
         ({"error": "Unknown backend rocm. Available backends are ['cpu']"}, False, []),
     ],
 )
-def test_our_loader_has_to_say_why(answer: dict[str, object], ours: bool, codes: list[str]) -> None:
+def test_check_loader_requires_reason(answer: dict[str, object], ours: bool, codes: list[str]) -> None:
     findings = list(_check_loader(LIBRARY, ours=ours)(answer, ""))
     assert [finding.code for finding in findings] == codes
     assert all(finding.member == LIBRARY.path and LIBRARY.wheel.filename in finding.message for finding in findings)
@@ -57,7 +57,7 @@ def test_our_loader_has_to_say_why(answer: dict[str, object], ours: bool, codes:
         ("jax_rocm7_plugin/sub/_solver.so", None),
     ],
 )
-def test_which_libraries_are_asked_what(path: str, found: tuple[str, str] | None) -> None:
+def test_patterns_match_plugin_and_pjrt_paths(path: str, found: tuple[str, str] | None) -> None:
     match = PLUGIN.fullmatch(path) or PJRT.fullmatch(path)
     assert (match.groups() if match else None) == found
 
@@ -66,5 +66,5 @@ def test_which_libraries_are_asked_what(path: str, found: tuple[str, str] | None
     ("returncode", "words"),
     [(-8, "signal SIGFPE"), (-6, "signal SIGABRT"), (127, "exit code 127"), (-50, "signal 50")],
 )
-def test_how_a_process_ended(returncode: int, words: str) -> None:
+def test_how_it_ended_names_signals(returncode: int, words: str) -> None:
     assert how_it_ended(returncode) == words

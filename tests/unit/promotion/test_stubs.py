@@ -26,14 +26,14 @@ def manifest(*libraries: RocmLibrary) -> RocmManifest:
     return RocmManifest(rocm_version="7.2.0", libraries={library.soname: library for library in libraries})
 
 
-def test_each_library_lies_where_its_tree_has_it(tmp_path: Path) -> None:
+def test_write_stubs_uses_paths_of_manifest(tmp_path: Path) -> None:
     folders = write_stubs(manifest(HIP, HSA, DRM), tmp_path)
     assert folders == (tmp_path / "lib", tmp_path / "lib/rocm_sysdeps/lib")
     files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert files == {HIP.path, HSA.path, DRM.path}
 
 
-def test_they_need_each_other_and_nothing_of_this_machine(tmp_path: Path) -> None:
+def test_stubs_need_only_each_other(tmp_path: Path) -> None:
     write_stubs(manifest(HIP, HSA), tmp_path)
     elf = Elf.read(tmp_path / HIP.path)
     assert elf.soname == "libamdhip64.so.7"
@@ -42,13 +42,13 @@ def test_they_need_each_other_and_nothing_of_this_machine(tmp_path: Path) -> Non
     assert Elf.read(tmp_path / HSA.path).runpath == "$ORIGIN"
 
 
-def test_exactly_the_symbols_and_versions_of_the_manifest(tmp_path: Path) -> None:
+def test_stubs_export_symbols_and_versions_of_manifest(tmp_path: Path) -> None:
     write_stubs(manifest(HIP), tmp_path)
     assert Elf.read(tmp_path / HIP.path).offered == HIP.symbols
 
 
 @pytest.mark.parametrize("path", ["/etc/libx.so.1", "../libx.so.1", "lib/../../libx.so.1", "lib/other.so"])
-def test_a_path_out_of_the_tree_is_refused(path: str, tmp_path: Path) -> None:
+def test_path_outside_tree_is_refused(path: str, tmp_path: Path) -> None:
     bad = RocmLibrary(soname="libx.so.1", path=path, symbols={})
     with pytest.raises(GateError, match=r"invalid path for libx\.so\.1"):
         write_stubs(manifest(bad), tmp_path / "tree")
@@ -68,7 +68,7 @@ def test_a_path_out_of_the_tree_is_refused(path: str, tmp_path: Path) -> None:
         ("rsmi_init", 1),
     ],
 )
-def test_functions_return_an_error_of_their_library(symbol: str, status: int) -> None:
+def test_stub_functions_return_error_codes(symbol: str, status: int) -> None:
     assert stub_code(symbol) == b"\xb8" + status.to_bytes(4, "little") + b"\xc3"
 
 
@@ -88,5 +88,5 @@ def test_functions_return_an_error_of_their_library(symbol: str, status: int) ->
         "hipApiName",
     ],
 )
-def test_functions_that_return_a_text_do(symbol: str) -> None:
+def test_stub_functions_return_strings(symbol: str) -> None:
     assert b"stub of ROCm\0" in stub_code(symbol)
