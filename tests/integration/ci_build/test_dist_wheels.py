@@ -51,7 +51,7 @@ def dist_wheels(out: Path, cache: Path, *more: str, cwd: Path | None = None) -> 
     return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd)
 
 
-def test_the_set_is_whole_and_every_file_is_what_the_lists_say(made: Path) -> None:
+def test_set_is_complete_and_matches_its_lists(made: Path) -> None:
     wheel_set = load_wheel_set((made / "wheels.json").read_text())
     assert [wheel.filename for wheel in wheel_set.wheels] == [
         f"jax_rocm7_pjrt-{VERSION}-py3-none-manylinux_2_28_x86_64.whl",
@@ -69,7 +69,7 @@ def test_the_set_is_whole_and_every_file_is_what_the_lists_say(made: Path) -> No
     }
 
 
-def test_inputs_are_recorded_with_their_hashes(made: Path) -> None:
+def test_set_records_inputs_with_hashes(made: Path) -> None:
     wheel_set = load_wheel_set((made / "wheels.json").read_text())
     inputs = {item.sha256: item for item in wheel_set.inputs}
     assert {wheel.source_sha256 for wheel in wheel_set.wheels} == set(inputs)
@@ -78,7 +78,7 @@ def test_inputs_are_recorded_with_their_hashes(made: Path) -> None:
     assert all(item.url.endswith(".whl") and "@" not in item.url for item in inputs.values())
 
 
-def test_the_wheels_say_what_they_hold(made: Path) -> None:
+def test_wheels_record_their_content(made: Path) -> None:
     wheel_set = load_wheel_set((made / "wheels.json").read_text())
     for wheel in wheel_set.wheels[:2]:
         with zipfile.ZipFile(made / wheel.filename) as archive:
@@ -90,7 +90,7 @@ def test_the_wheels_say_what_they_hold(made: Path) -> None:
     assert wheel_set.wheels[0].size < 100_000_000 < wheel_set.wheels[0].source_size
 
 
-def test_the_lock_installs_exactly_the_set(made: Path, tmp_path: Path) -> None:
+def test_pylock_installs_exactly_the_set(made: Path, tmp_path: Path) -> None:
     lock = tomllib.loads((made / "pylock.toml").read_text())
     locked = {package["name"]: package["version"] for package in lock["packages"]}
     assert locked["jax-rocm7-plugin"] == VERSION
@@ -103,7 +103,7 @@ def test_the_lock_installs_exactly_the_set(made: Path, tmp_path: Path) -> None:
         assert f"+ {name}=={VERSION}" in done.stderr
 
 
-def test_a_second_run_does_nothing_and_is_quick(made: Path, cache: Path) -> None:
+def test_second_run_is_up_to_date_and_quick(made: Path, cache: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
     began = time.monotonic()
     done = dist_wheels(made, cache)
@@ -114,7 +114,7 @@ def test_a_second_run_does_nothing_and_is_quick(made: Path, cache: Path) -> None
 
 
 @pytest.mark.heavy
-def test_a_changed_file_is_made_again_from_finished_steps(made: Path, cache: Path, tmp_path: Path) -> None:
+def test_changed_file_is_restored_from_finished_steps(made: Path, cache: Path, tmp_path: Path) -> None:
     out = tmp_path / "dist"
     assert dist_wheels(out, cache).returncode == 0
     digest = load_wheel_set((out / "wheels.json").read_text()).digest
@@ -127,7 +127,7 @@ def test_a_changed_file_is_made_again_from_finished_steps(made: Path, cache: Pat
 
 
 @pytest.mark.heavy
-def test_two_machines_make_the_same_bytes(made: Path, tmp_path: Path) -> None:
+def test_builds_are_reproducible_across_machines(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "elsewhere" / "dist"
     done = dist_wheels(out, tmp_path / "another cache")
     assert done.returncode == 0, done.stderr
@@ -137,9 +137,7 @@ def test_two_machines_make_the_same_bytes(made: Path, tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_run_leaves_nothing_half_written_and_is_resumed(
-    cache: Path, tmp_path: Path, sign: signal.Signals
-) -> None:
+def test_interrupted_run_leaves_nothing_and_resumes(cache: Path, tmp_path: Path, sign: signal.Signals) -> None:
     out = tmp_path / "dist"
     # A post release of its own, so that no test before has finished its steps. The signal comes at the second one.
     argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--wheel-post-release={sign.value}"]
@@ -163,7 +161,7 @@ def test_an_interrupted_run_leaves_nothing_half_written_and_is_resumed(
     assert sorted(path.name for path in tmp_path.iterdir()) == [".dist.lock", "dist"]
 
 
-def test_a_folder_with_other_files_is_not_touched(cache: Path, tmp_path: Path) -> None:
+def test_folder_with_other_files_is_refused(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     done = dist_wheels(tmp_path, cache)
     assert done.returncode == 2
@@ -171,7 +169,7 @@ def test_a_folder_with_other_files_is_not_touched(cache: Path, tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
-def test_a_persons_file_in_a_sets_folder_is_not_thrown_away(made: Path, cache: Path, tmp_path: Path) -> None:
+def test_foreign_file_in_set_folder_is_refused(made: Path, cache: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path / "dist")
     (tmp_path / "dist" / "NOTES.txt").write_text("keep")
     done = dist_wheels(tmp_path / "dist", cache, "--wheel-post-release=3")
@@ -181,20 +179,20 @@ def test_a_persons_file_in_a_sets_folder_is_not_thrown_away(made: Path, cache: P
 
 
 @pytest.mark.heavy
-def test_features_that_the_code_was_not_built_for_are_refused(cache: Path, tmp_path: Path) -> None:
+def test_missing_target_features_are_refused(cache: Path, tmp_path: Path) -> None:
     done = dist_wheels(tmp_path / "dist", cache, "--targets=gfx942:xnack+")
     assert done.returncode == 9
     assert "has no code for gfx942:xnack+, only for gfx942" in done.stderr
     assert not (tmp_path / "dist").exists()
 
 
-def test_where_pip_would_install_is_not_for_us(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_target_settings_are_ignored(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PIP_USER", "PIP_REQUIRE_HASHES"):
         monkeypatch.setenv(name, "1")
     assert dist_wheels(tmp_path / "dist", cache).returncode == 0
 
 
-def test_two_runs_at_once_do_not_mix(cache: Path, tmp_path: Path) -> None:
+def test_concurrent_run_is_refused(cache: Path, tmp_path: Path) -> None:
     argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--out={tmp_path / 'dist'}", f"--cache-dir={cache}"]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as first:
         assert first.stderr is not None
@@ -212,7 +210,7 @@ def test_dry_run_touches_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_seeds_command_without_a_container_engine_says_how_to_go_on(tmp_path: Path) -> None:
+def test_source_build_without_engine_gives_hint(tmp_path: Path) -> None:
     argv = [*CI_BUILD, "--compiler=clang", "--python-versions=3.12", "--rocm-version=7.10.0a20251120"]
     rocm = make_rocm(tmp_path / "rocm", told="7.10.0")
     argv += [f"--therock-path={rocm}", "--targets=gfx942", f"--cache-dir={tmp_path / 'cache'}", "dist_wheels"]
@@ -222,7 +220,7 @@ def test_the_seeds_command_without_a_container_engine_says_how_to_go_on(tmp_path
     assert "with --payload=published nothing is compiled" in done.stderr
 
 
-def test_nothing_is_fetched_for_a_build_that_has_nowhere_to_run(tmp_path: Path) -> None:
+def test_source_build_without_engine_downloads_nothing(tmp_path: Path) -> None:
     env = {**os.environ, "PATH": str(tmp_path), **NO_ENGINE}
     argv = [*CI_BUILD, "--rocm-version=7.10.0", "--therock-path=http://127.0.0.1:1/rocm.tar.gz", "dist_wheels"]
     argv += [f"--cache-dir={tmp_path / 'cache'}"]
@@ -240,7 +238,7 @@ def test_nothing_is_fetched_for_a_build_that_has_nowhere_to_run(tmp_path: Path) 
         (["--therock-path=https://127.0.0.1:1/rocm.tar.gz", "--locked"], "--locked, and there is no rocm.lock"),
     ],
 )
-def test_a_dry_run_refuses_what_no_build_can_take(tmp_path: Path, words: list[str], error: str) -> None:
+def test_dry_run_refuses_invalid_rocm(tmp_path: Path, words: list[str], error: str) -> None:
     argv = [*CI_BUILD, "--rocm-version=7.10.0", *words, "dist_wheels", "--dry-run"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
@@ -257,16 +255,14 @@ def test_a_dry_run_refuses_what_no_build_can_take(tmp_path: Path, words: list[st
         (["test", "image:1", "--container-memory=much"], "--container-memory: 'much' is not a size"),
     ],
 )
-def test_a_name_that_no_image_can_have_is_refused_before_one_is_made(
-    tmp_path: Path, words: list[str], error: str
-) -> None:
+def test_invalid_image_name_is_refused_early(tmp_path: Path, words: list[str], error: str) -> None:
     env = {key: value for key, value in os.environ.items() if key != "CI_BUILD_IMAGE_REGISTRY"}
     done = subprocess.run([*CI_BUILD, *words], capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
     assert done.returncode == 2, done.stderr
     assert error in done.stderr
 
 
-def test_a_version_that_nobody_published_is_pips_word_in_one_error(cache: Path, tmp_path: Path) -> None:
+def test_unpublished_version_reports_pip_error(cache: Path, tmp_path: Path) -> None:
     done = dist_wheels(tmp_path / "dist", cache, "--jax-version=0.0.1")
     assert done.returncode == 12
     assert "jax==0.0.1" in done.stderr

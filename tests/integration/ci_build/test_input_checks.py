@@ -66,20 +66,20 @@ def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
     run._do(step)
 
 
-def test_an_input_is_checked_once_for_all_targets(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:
+def test_input_is_checked_once_for_all_targets(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:
     build(plugin, tmp_path, "gfx942")
     build(plugin, tmp_path, "gfx950")
     build(plugin, tmp_path, "gfx942", "gfx950")
     assert checks == [True, False, False]
 
 
-def test_a_changed_program_checks_again(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:
+def test_changed_program_checks_input_again(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:
     build(plugin, tmp_path, "gfx942")
     build(plugin, tmp_path, "gfx942", program="another")
     assert checks == [True, True]
 
 
-def test_a_damaged_bundle_never_gets_a_right_checksum(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:
+def test_damaged_bundle_is_never_accepted(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:
     """Not at the second attempt either, nor beside a good input."""
     cache = tmp_path / "cache"
     build(plugin, cache, "gfx942")

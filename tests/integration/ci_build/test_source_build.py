@@ -62,7 +62,7 @@ def dist(place: Place) -> Path:
     return place.folder / "dist"
 
 
-def test_the_wheels_hold_real_code_for_exactly_what_was_asked_for(place: Place, dist: Path) -> None:
+def test_wheels_have_code_for_requested_targets(place: Place, dist: Path) -> None:
     version = f"0.10.2+rocm{VERSION}.gfx942.gfx1151"
     assert {path.name for path in dist.glob("*.whl")} == {
         f"jax_rocm7_pjrt-{version}-py3-none-manylinux_2_28_x86_64.whl",
@@ -81,7 +81,7 @@ def test_the_wheels_hold_real_code_for_exactly_what_was_asked_for(place: Place, 
     assert subprocess.run(argv, capture_output=True, check=False).returncode != 0
 
 
-def test_everything_that_went_in_is_recorded(place: Place, dist: Path) -> None:
+def test_set_records_all_inputs(place: Place, dist: Path) -> None:
     source = wheels_json(dist)["request"]["source"]
     assert source["builder"] == place.engine.ask("image", "inspect", "--format={{.Id}}", place.engine.builder())
     head = subprocess.run(["git", "-C", place.jax, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
@@ -104,7 +104,7 @@ def test_everything_that_went_in_is_recorded(place: Place, dist: Path) -> None:
         assert source["jax_commit"].encode() in archive.read("jaxlib/version.py")
 
 
-def test_outputs_are_the_callers_and_no_container_stays(place: Place, dist: Path) -> None:
+def test_outputs_belong_to_caller_and_containers_are_removed(place: Place, dist: Path) -> None:
     made = [*dist.rglob("*"), *dist.parent.glob("dist.logs/*")]
     assert len(made) > 10
     assert {path.lstat().st_uid for path in made} == {os.getuid()}
@@ -116,7 +116,7 @@ def test_outputs_are_the_callers_and_no_container_stays(place: Place, dist: Path
     assert verified.returncode == 0, verified.stderr
 
 
-def test_a_second_run_does_no_work(place: Place, dist: Path) -> None:
+def test_second_run_reuses_everything(place: Place, dist: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in [*dist.rglob("*"), *dist.parent.glob("dist.logs/*")]}
     done = place.run(dist, "--targets", "gfx942,gfx1151")
     assert done.returncode == 0, done.stderr
@@ -129,7 +129,7 @@ def test_a_second_run_does_no_work(place: Place, dist: Path) -> None:
     assert wheels_json(place.folder / "elsewhere")["digest"] == wheels_json(dist)["digest"]
 
 
-def test_another_xla_is_what_is_compiled_and_a_cache_on_disk_is_filled_or_only_read(place: Place) -> None:
+def test_other_xla_is_compiled_with_disk_cache(place: Place) -> None:
     xla, cache = place.folder / "another xla", place.folder / "actions"
     shutil.copytree(WORKSPACE / "third_party" / "xla", xla)
     head = commit_all(xla)
@@ -158,7 +158,7 @@ def test_another_xla_is_what_is_compiled_and_a_cache_on_disk_is_filled_or_only_r
     assert contents(cache) == filled
 
 
-def test_a_failing_build_is_summarised_and_leaves_the_set_alone(place: Place, dist: Path) -> None:
+def test_failed_build_is_summarised_and_keeps_set(place: Place, dist: Path) -> None:
     jax = jax_in(place.folder / "broken")
     kernels = jax / "jaxlib" / "rocm" / "pjrt.hip"
     kernels.write_text(kernels.read_text().replace("fmaf(", "no_such_function("))
@@ -183,7 +183,7 @@ def test_a_failing_build_is_summarised_and_leaves_the_set_alone(place: Place, di
     assert place.containers() == set()
 
 
-def test_an_interrupt_leaves_nothing(place: Place) -> None:
+def test_interrupt_leaves_nothing(place: Place) -> None:
     out = place.folder / "interrupted"
     process = place.start(out, "--targets", "gfx1100", "--one-target")
     log = place.folder / "interrupted.logs" / "jax-rocm-pjrt.log"
@@ -197,7 +197,7 @@ def test_an_interrupt_leaves_nothing(place: Place) -> None:
     assert not list((place.folder / "cache").rglob("*.new"))
 
 
-def test_the_place_of_a_build_can_be_looked_at(place: Place, dist: Path) -> None:
+def test_shell_opens_build_environment(place: Place, dist: Path) -> None:
     for command, words in (
         (["cat", "/opt/rocm/.info/version"], "7.10.0"),
         (["tail", "-n1", "/out/.history"], "build/build.py build --wheels="),
@@ -208,7 +208,7 @@ def test_the_place_of_a_build_can_be_looked_at(place: Place, dist: Path) -> None
         assert (done.returncode, words in done.stdout) == (0, True), done.stderr
 
 
-def test_the_same_comes_out_once_more(place: Place, dist: Path) -> None:
+def test_reproduce_gives_same_wheels(place: Place, dist: Path) -> None:
     argv = [*CI_BUILD, "reproduce", str(dist), f"--rocm-lock={dist.with_suffix('.lock')}"]
     argv.append(f"--cache-dir={place.folder / 'cache'}")
     done = subprocess.run(argv, env=place.engine.environment, capture_output=True, text=True, check=False)

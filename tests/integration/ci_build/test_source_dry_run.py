@@ -40,7 +40,7 @@ def shown(text: str) -> list[list[str]]:
     return [[word for word in shlex.split(line) if not word.partition("=")[0].isupper()] for line in lines]
 
 
-def test_the_commands_are_those_that_the_plan_runs(tmp_path: Path) -> None:
+def test_dry_run_shows_commands_of_plan(tmp_path: Path) -> None:
     done = dry_run(tmp_path)
     assert done.returncode == 0, done.stderr
     asked = request("0.10.2")
@@ -57,7 +57,7 @@ def test_the_commands_are_those_that_the_plan_runs(tmp_path: Path) -> None:
     assert "docker build" not in dry_run(tmp_path, "--builder-image=mine:1").stderr
 
 
-def test_it_can_be_read_by_a_machine(tmp_path: Path) -> None:
+def test_dry_run_prints_json(tmp_path: Path) -> None:
     done = dry_run(tmp_path, "--json", "--targets=gfx942")
     lines = json.loads(done.stdout)["plan"]
     assert sum("build/build.py build --wheels=" in line for line in lines) == 2
@@ -76,19 +76,19 @@ def test_it_can_be_read_by_a_machine(tmp_path: Path) -> None:
         (["--targets=gfx950"], 2, "is for gfx94X-dcgpu, and --targets asks for gfx950"),
     ],
 )
-def test_what_cannot_be_built_is_refused(tmp_path: Path, more: list[str], status: int, words: str) -> None:
+def test_dry_run_refuses_impossible_builds(tmp_path: Path, more: list[str], status: int, words: str) -> None:
     done = dry_run(tmp_path, *more)
     assert (done.returncode, words in done.stderr) == (status, True), done.stderr
 
 
-def test_a_build_without_any_rocm_is_refused(tmp_path: Path) -> None:
+def test_dry_run_refuses_build_without_rocm(tmp_path: Path) -> None:
     argv = [*CI_BUILD, "dist_wheels", "--rocm-version=7.10.0", "--dry-run"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 2
     assert "A build from source needs a ROCm." in done.stderr
 
 
-def test_the_rocm_of_an_internal_job_is_one_like_any_other(tmp_path: Path) -> None:
+def test_dry_run_uses_rocm_of_build_job(tmp_path: Path) -> None:
     name = "therock-dist-linux-gfx950-dcgpu-7.10.0a20251120.tar.gz"
     url = "--rocm-build-url=https://127.0.0.1:1/{job}/{num}/" + name
     argv = [*CI_BUILD, "dist_wheels", "--rocm-build-job=nightly", "--rocm-build-num=7", url, "--dry-run"]

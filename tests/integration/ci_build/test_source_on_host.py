@@ -64,7 +64,7 @@ def ok(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.heavy
-def test_a_set_says_what_it_is_made_of_and_is_not_built_twice(machine: Machine) -> None:
+def test_host_build_records_inputs_and_is_reused(machine: Machine) -> None:
     ok(machine.build())
     made = read_set(machine.folder / "dist")
     version = f"0.10.2+rocm{VERSION}.gfx942"
@@ -91,7 +91,7 @@ def test_a_set_says_what_it_is_made_of_and_is_not_built_twice(machine: Machine) 
 
 
 @pytest.mark.heavy
-def test_the_same_comes_out_once_more_and_a_change_is_found_by_section(machine: Machine) -> None:
+def test_host_build_reproduces_and_finds_changed_section(machine: Machine) -> None:
     ok(machine.build())
     done = machine.run("reproduce", "dist")
     assert done.returncode == 0, done.stderr
@@ -126,7 +126,7 @@ def unreliable(script: str) -> str:
     return made
 
 
-def test_a_failure_is_told_and_its_place_can_be_looked_at(machine: Machine) -> None:
+def test_host_build_failure_opens_shell(machine: Machine) -> None:
     need("git")
     (machine.folder / "jax/fail").write_text("")
     done = machine.build()
@@ -150,14 +150,14 @@ def test_a_failure_is_told_and_its_place_can_be_looked_at(machine: Machine) -> N
     assert (alone.returncode, "needs a terminal" in alone.stderr) == (18, True)
 
 
-def test_everything_that_a_machine_lacks_is_listed(machine: Machine) -> None:
+def test_host_build_reports_every_missing_tool(machine: Machine) -> None:
     done = machine.build("--clang-path=/no/clang", path=str(machine.folder))
     assert done.returncode == 18
     for words in ("bazel or bazelisk on PATH", "the clang /no/clang", "git on PATH"):
         assert words in done.stderr
 
 
-def test_tools_are_missed_before_a_rocm_is_fetched(machine: Machine) -> None:
+def test_host_build_checks_tools_before_download(machine: Machine) -> None:
     need("git")
     with serving(Behaviour(files={})) as told:
         absent = f"--therock-path={told.url}/rocm.tar.gz"
@@ -170,13 +170,13 @@ def test_tools_are_missed_before_a_rocm_is_fetched(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("words", [["shell", "nowhere"], ["reproduce", "nowhere"]])
-def test_a_set_that_is_not_there(machine: Machine, words: Sequence[str]) -> None:
+def test_reproduce_refuses_missing_set(machine: Machine, words: Sequence[str]) -> None:
     done = machine.run(*words)
     assert done.returncode in (6, 13)
     assert "nowhere" in done.stderr
 
 
-def test_a_dry_run_asks_for_nothing_and_shows_every_command(machine: Machine) -> None:
+def test_host_dry_run_shows_every_command(machine: Machine) -> None:
     before = sorted(machine.folder.rglob("*"))
     done = machine.build("--dry-run")
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ def run(podman: Podman, folder: Path, *words: str) -> subprocess.CompletedProces
     return subprocess.run(argv, env=podman.environment, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_a_set_is_built_and_its_place_can_be_looked_at(podman: Podman, tmp_path: Path) -> None:
+def test_podman_builds_set_and_opens_shell(podman: Podman, tmp_path: Path) -> None:
     make_rocm(tmp_path / "rocm")
     make_jax(tmp_path / "jax")
     image = podman.builder()

@@ -105,7 +105,7 @@ def command_lines() -> str:
     return "\n".join(lines)
 
 
-def test_remote_executors_build_also_when_one_is_killed(place: Place, service: rbe.Service) -> None:
+def test_remote_build_survives_killed_executor(place: Place, service: rbe.Service) -> None:
     out, keys = place.folder / "remote", service.keys
     options = [*SMALL, "--rbe", f"--rbe-endpoint={service.endpoint}", *keys.tls, f"--rbe-bazelrc={keys.bazelrc()}"]
     with contextlib.ExitStack() as stack:
@@ -135,7 +135,7 @@ def test_remote_executors_build_also_when_one_is_killed(place: Place, service: r
     assert [path for path, data in texts.items() if keys.token.encode() in data] == []
 
 
-def test_executors_that_reproduce_a_set_do_all_of_it_again(place: Place, service: rbe.Service) -> None:
+def test_reproduce_runs_every_remote_action_again(place: Place, service: rbe.Service) -> None:
     """What they have kept of the build before proves nothing; `remote` is the set of that build."""
     with service.worker("again", place.rocm) as worker:
         argv = [*CI_BUILD, "reproduce", str(place.folder / "remote"), f"--cache-dir={place.folder / place.cache}"]
@@ -148,9 +148,7 @@ def test_executors_that_reproduce_a_set_do_all_of_it_again(place: Place, service
     assert "actions ran on this machine" not in done.stderr
 
 
-def test_another_xla_is_built_and_what_a_cache_has_is_not_built_again(
-    place: Place, service: rbe.Service, xla: Xla
-) -> None:
+def test_other_xla_reuses_remote_cache(place: Place, service: rbe.Service, xla: Xla) -> None:
     keys, made = service.keys, {}
     cache = [f"--remote-cache={service.endpoint}", *keys.tls, f"--rbe-credential-helper={keys.helper()}"]
     for name, commit, more in (("head", "head", []), ("taken", xla.older, ["--cache-read-only"])):
@@ -181,7 +179,7 @@ def test_another_xla_is_built_and_what_a_cache_has_is_not_built_again(
         assert (mark.encode() in code, other.encode() in code) == (True, False)
 
 
-def test_strangers_are_refused_and_it_is_built_here_and_said_or_fails(place: Place, service: rbe.Service) -> None:
+def test_rejected_credentials_fall_back_or_fail(place: Place, service: rbe.Service) -> None:
     keys = service.keys
     there = ["--rbe", f"--rbe-endpoint={service.endpoint}", "--rbe-platform=none"]
     # The output tree is that of a build before, so little is left to be done.
@@ -199,7 +197,7 @@ def test_strangers_are_refused_and_it_is_built_here_and_said_or_fails(place: Pla
     assert not refused.exists()
 
 
-def test_when_the_executors_go_away_it_goes_on_here(place: Place, service: rbe.Service) -> None:
+def test_lost_executors_fall_back_to_local_build(place: Place, service: rbe.Service) -> None:
     """The last one: it ends the service."""
     keys, out = service.keys, place.folder / "gone"
     options = [*SMALL, "--targets=gfx950", "--rbe", f"--rbe-endpoint={service.endpoint}", *keys.tls]

@@ -66,7 +66,7 @@ def checkout(jax: Path, commit: str = "") -> Checkout:
     return Checkout(name="jax", url=str(jax), commit=commit or git(jax, "rev-parse", "HEAD"))
 
 
-def test_a_commit_is_brought_and_then_found(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+def test_fetch_tree_fetches_commit_once(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
     wanted, folder, progress = checkout(jax), tmp_path / "cache" / "jax", FakeProgress()
     fetch_tree(wanted, folder, runner, progress)
     assert (folder / "build/build.py").read_text() == "print('build')\n"
@@ -77,7 +77,7 @@ def test_a_commit_is_brought_and_then_found(tmp_path: Path, jax: Path, runner: H
     assert sorted(path.name for path in folder.parent.iterdir()) == [".jax.lock", "jax"]
 
 
-def test_an_older_commit_than_the_newest_can_be_brought(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+def test_fetch_tree_fetches_older_commit(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
     first = checkout(jax)
     (jax / "jax/version.py").write_text('_version = "0.11.0"\n')
     git(jax, "commit", "--quiet", "--all", "--message=two")
@@ -87,7 +87,7 @@ def test_an_older_commit_than_the_newest_can_be_brought(tmp_path: Path, jax: Pat
     assert remote_head(str(jax), runner) == git(jax, "rev-parse", "HEAD") != first.commit
 
 
-def test_a_tree_that_was_changed_is_brought_anew(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+def test_fetch_tree_replaces_changed_tree(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
     folder = tmp_path / "jax"
     fetch_tree(checkout(jax), folder, runner, FakeProgress())
     (folder / "build/build.py").write_text("changed\n")
@@ -95,7 +95,7 @@ def test_a_tree_that_was_changed_is_brought_anew(tmp_path: Path, jax: Path, runn
     assert (folder / "build/build.py").read_text() == "print('build')\n"
 
 
-def test_what_a_build_leaves_behind_is_no_change(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+def test_fetch_tree_ignores_build_outputs(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
     folder = tmp_path / "jax"
     fetch_tree(checkout(jax), folder, runner, FakeProgress())
     (folder / "bazel-bin").symlink_to("/nowhere")
@@ -107,14 +107,14 @@ def test_what_a_build_leaves_behind_is_no_change(tmp_path: Path, jax: Path, runn
 
 
 @pytest.mark.parametrize("commit", ["f" * 40, "main", "HEAD"])
-def test_what_cannot_be_had_leaves_nothing(tmp_path: Path, jax: Path, runner: HostRunner, commit: str) -> None:
+def test_fetch_tree_failure_leaves_nothing(tmp_path: Path, jax: Path, runner: HostRunner, commit: str) -> None:
     with pytest.raises(InputError, match=commit):
         fetch_tree(checkout(jax, commit), tmp_path / "cache" / "jax", runner, FakeProgress())
     assert not list(tmp_path.glob("cache/[!.]*"))
     assert not list(tmp_path.glob("cache/.jax-*"))
 
 
-def test_a_folder_is_named_by_what_is_in_it(jax: Path, runner: HostRunner) -> None:
+def test_folder_commit_depends_on_content(jax: Path, runner: HostRunner) -> None:
     clean = folder_commit(jax, runner)[0]
     assert clean == git(jax, "rev-parse", "HEAD")
     (jax / "build/build.py").write_text("one\n")
@@ -128,7 +128,7 @@ def test_a_folder_is_named_by_what_is_in_it(jax: Path, runner: HostRunner) -> No
     assert len({one, two, three, folder_commit(jax, runner)[0]}) == 4
 
 
-def test_a_folder_that_git_does_not_know_is_named_by_all_of_it(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+def test_folder_commit_outside_git_is_tree_digest(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
     inner = jax / "third_party"
     name, seconds = folder_commit(inner, runner)
     assert name == f"tree-{tree_digest(inner)[:16]}"
@@ -151,7 +151,7 @@ def resolve(asked: BuildRequest, runner: HostRunner, *, own: Path, offline: bool
     return resolve_inputs(asked, runner, own=own, own_digest=lambda: "0" * 64, own_commit="", offline=offline)
 
 
-def test_a_folder_tells_its_commit_its_time_and_its_xla(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+def test_resolve_inputs_reads_folder(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
     made = resolve(asked(jax), runner, own=jax)
     commit = git(jax, "rev-parse", "HEAD")
     assert (made.jax_commit, made.xla_commit, made.own_commit, made.epoch) == (commit, XLA, commit, 1760000000)
@@ -159,7 +159,7 @@ def test_a_folder_tells_its_commit_its_time_and_its_xla(tmp_path: Path, jax: Pat
     assert elsewhere.own_commit == "tree-" + "0" * 16
 
 
-def test_head_is_a_commit_before_anything_is_built(jax: Path, runner: HostRunner) -> None:
+def test_resolve_inputs_resolves_head_unless_offline(jax: Path, runner: HostRunner) -> None:
     made = asked(jax, xla="head")
     assert made.source is not None
     trees = (*made.source.sources, Checkout(name="xla", url=str(jax), commit="HEAD"))
@@ -170,19 +170,19 @@ def test_head_is_a_commit_before_anything_is_built(jax: Path, runner: HostRunner
     assert looked.xla_commit == "HEAD"
 
 
-def test_another_release_is_refused(jax: Path, runner: HostRunner) -> None:
+def test_resolve_inputs_refuses_other_release(jax: Path, runner: HostRunner) -> None:
     (jax / "jax/version.py").write_text('_version = "0.11.0"\n')
     with pytest.raises(RequestError, match=r"is jax 0\.11\.0, but jax 0\.10\.2 was requested") as caught:
         resolve(asked(jax), runner, own=jax, offline=True)
     assert caught.value.exit_code == 2
 
 
-def test_a_folder_that_is_no_jax_is_refused(tmp_path: Path) -> None:
+def test_release_of_refuses_other_folder(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="not a jax tree"):
         release_of(tmp_path)
 
 
-def test_a_tree_that_does_not_tell_its_xla_is_refused(jax: Path) -> None:
+def test_pinned_xla_refuses_tree_without_pin(jax: Path) -> None:
     (jax / "third_party/xla/revision.bzl").unlink()
     with pytest.raises(RequestError, match="does not pin an XLA"):
         pinned_xla(jax)

@@ -48,7 +48,7 @@ def refused(words: Sequence[str], out: Path, kind: type[CiBuildError] = RequestE
     return str(caught.value)
 
 
-def test_wheels_become_a_set_that_can_be_staged(tmp_path: Path) -> None:
+def test_adopt_creates_set_that_can_be_staged(tmp_path: Path) -> None:
     words = written(tmp_path / "w", pjrt(), plugin(), plugin(python="3.11"), jaxlib(), jaxlib(python="311"))
     made = adopted(words, tmp_path / "set")
     assert (made.request, made.index, made.targets) == ({"adopted": True}, "multi-arch", ("gfx942", "gfx950"))
@@ -75,7 +75,7 @@ def kernels(version: str) -> MadeWheel:
     return made
 
 
-def test_kernel_modules_belong_to_the_release_of_their_version(tmp_path: Path) -> None:
+def test_adopt_kernel_wheel_of_same_release(tmp_path: Path) -> None:
     words = written(tmp_path / "w", pjrt(), plugin(), kernels("0.10.2+rocm7.2.0"))
     made = adopted(words, tmp_path / "set")
     (found,) = (wheel for wheel in made.wheels if wheel.name == "jax-aiter")
@@ -85,7 +85,7 @@ def test_kernel_modules_belong_to_the_release_of_their_version(tmp_path: Path) -
     assert "They have 2 different versions: 0.10.2+rocm7.2.0" in refused(others, tmp_path / "no set")
 
 
-def test_the_same_wheels_give_the_same_digest(tmp_path: Path) -> None:
+def test_adopt_same_wheels_give_same_digest(tmp_path: Path) -> None:
     words = written(tmp_path / "w", pjrt(), plugin(), jaxlib())
     first = adopted(words, tmp_path / "a")
     assert adopted([str(tmp_path / "w")], tmp_path / "b").digest == first.digest
@@ -93,25 +93,25 @@ def test_the_same_wheels_give_the_same_digest(tmp_path: Path) -> None:
     assert adopted(words, tmp_path / "c", RocmVersion(text="7.3.0")).digest != first.digest
 
 
-def test_of_two_wheels_for_the_same_place_both_files_are_named_and_no_other(tmp_path: Path) -> None:
+def test_adopt_names_both_wheels_for_same_python(tmp_path: Path) -> None:
     words = written(tmp_path / "a", pjrt(), plugin(), plugin(python="3.11")) + written(tmp_path / "b", plugin())
     told = refused(words, tmp_path / "set")
     assert f"There are 2 wheels of jax-rocm7-plugin for 3.12: {words[1]}, {words[3]}." in told
     assert words[2] not in told
 
 
-def test_a_set_without_jaxlib_pins_it(tmp_path: Path) -> None:
+def test_adopt_without_jaxlib_pins_it(tmp_path: Path) -> None:
     made = adopted(written(tmp_path / "w", pjrt("0.10.2.post3"), plugin("0.10.2.post3")), tmp_path / "set")
     assert made.jax_version == "0.10.2.post3"
     assert made.pins == {"jax": "0.10.2", "jaxlib": "0.10.2"}
 
 
-def test_a_jaxlib_that_does_not_fit_is_for_the_gates_to_say(tmp_path: Path) -> None:
+def test_adopt_accepts_unfit_jaxlib(tmp_path: Path) -> None:
     made = adopted(written(tmp_path / "w", pjrt(), plugin(), jaxlib("0.12.0")), tmp_path / "set")
     assert {wheel.version for wheel in made.wheels if wheel.name == "jaxlib"} == {"0.12.0"}
 
 
-def test_a_damaged_wheel_is_for_the_gates_to_say(tmp_path: Path) -> None:
+def test_adopt_accepts_damaged_wheel(tmp_path: Path) -> None:
     broken = plugin()
     broken.record = lambda rows: [row for row in rows if not row[0].endswith("_prng.so")]
     assert len(adopted(written(tmp_path / "w", pjrt(), broken), tmp_path / "set").wheels) == 2
@@ -134,14 +134,14 @@ def test_a_damaged_wheel_is_for_the_gates_to_say(tmp_path: Path) -> None:
         ([pjrt(), plugin(python="3.9")], ["supports none of the Pythons 3.11, 3.12, 3.13, 3.14"]),
     ],
 )
-def test_wheels_that_are_no_set(tmp_path: Path, made: list[MadeWheel], reasons: list[str]) -> None:
+def test_adopt_refuses_wheels_that_form_no_set(tmp_path: Path, made: list[MadeWheel], reasons: list[str]) -> None:
     message = refused(written(tmp_path / "w", *made), tmp_path / "set")
     for reason in reasons:
         assert reason in message
     assert "Give the wheels of one release" in message
 
 
-def test_two_rocm_majors(tmp_path: Path) -> None:
+def test_adopt_refuses_two_rocm_majors(tmp_path: Path) -> None:
     other = pjrt()
     other.project = "jax_rocm8_pjrt"
     other.replace("Name", "jax-rocm8-pjrt")
@@ -150,7 +150,7 @@ def test_two_rocm_majors(tmp_path: Path) -> None:
     )
 
 
-def test_files_that_are_no_wheels(tmp_path: Path) -> None:
+def test_adopt_refuses_other_files(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("no wheel")
     renamed = tmp_path / "jax_rocm7_pjrt-0.10.2-py3-none-manylinux_2_28_x86_64.whl"
@@ -168,13 +168,13 @@ def test_files_that_are_no_wheels(tmp_path: Path) -> None:
         assert reason in refused([str(word)], tmp_path / "set", InputError)
 
 
-def test_a_rocm_that_nobody_can_tell(tmp_path: Path) -> None:
+def test_adopt_refuses_unknown_rocm(tmp_path: Path) -> None:
     words = written(tmp_path / "w", pjrt(), plugin())
     message = refused(words, tmp_path / "set", rocm=None)
     assert message == "The libraries have no ROCm version. Give --rocm-version=7.x.y."
 
 
-def test_a_folder_with_other_files_stays(tmp_path: Path) -> None:
+def test_adopt_keeps_folder_with_other_files(tmp_path: Path) -> None:
     words = written(tmp_path / "w", pjrt(), plugin())
     with pytest.raises(RequestError, match="not of a wheel set"):
         adopted(words, tmp_path / "w")
@@ -182,7 +182,7 @@ def test_a_folder_with_other_files_stays(tmp_path: Path) -> None:
     assert digest == hashlib.sha256((tmp_path / "w" / Path(words[0]).name).read_bytes()).hexdigest()
 
 
-def test_two_at_once(tmp_path: Path) -> None:
+def test_adopt_refuses_second_run(tmp_path: Path) -> None:
     from filelock import FileLock
 
     words = written(tmp_path / "w", pjrt(), plugin())

@@ -37,13 +37,13 @@ def source(asked: BuildRequest) -> SourceRequest:
     return asked.source
 
 
-def test_the_golden_files_are_what_we_hand_over() -> None:
+def test_build_commands_match_golden_files() -> None:
     # A difference is seen in the diff of these files: `python -m tests.support.golden_build_py` writes them anew.
     written = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     assert written == files()
 
 
-def test_every_release_that_has_pins_has_whole_commits_and_a_time() -> None:
+def test_pins_have_commits_and_epoch() -> None:
     assert JAX_INTERFACE
     assert ROCM_JAX_INTERFACE
     for release in pins.releases():
@@ -55,7 +55,7 @@ def test_every_release_that_has_pins_has_whole_commits_and_a_time() -> None:
 
 
 @pytest.mark.parametrize("release", pins.releases())
-def test_pjrt_is_built_once_and_the_rest_for_each_python(release: str) -> None:
+def test_build_commands_build_pjrt_once(release: str) -> None:
     made = [(command.target, command.python) for command in commands(request(release, full=True))]
     assert made == [
         ("jax-rocm-pjrt", ""),
@@ -67,7 +67,7 @@ def test_pjrt_is_built_once_and_the_rest_for_each_python(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", pins.releases())
-def test_the_targets_reach_everything_that_compiles_device_code(release: str) -> None:
+def test_targets_reach_every_device_compiler(release: str) -> None:
     for command in commands(request(release)):
         options = bazel_options(command)
         assert "--rocm_amdgpu_targets=gfx942,gfx950,gfx1100" in command.argv
@@ -78,19 +78,19 @@ def test_the_targets_reach_everything_that_compiles_device_code(release: str) ->
         assert "--action_env=HIPCC_COMPILE_FLAGS_APPEND=--offload-compress" in options
 
 
-def test_jaxlib_has_no_device_code_and_hears_of_none() -> None:
+def test_jaxlib_command_has_no_targets() -> None:
     (command,) = (command for command in commands(request("0.10.2", full=True))[3:4])
     assert command.target == "jaxlib"
     assert not any("rocm_amdgpu" in word or "GPU_ARCHS" in word for word in command.argv)
 
 
-def test_aiter_hears_only_of_what_it_has_kernels_for() -> None:
+def test_aiter_targets_only_with_kernels() -> None:
     asked = replace(request("0.10.2"), targets=(GfxTarget.parse("gfx1100"),))
     assert not any("GPU_ARCHS" in word for command in commands(asked) for word in command.argv)
 
 
 @pytest.mark.parametrize("release", JAX_INTERFACE)
-def test_jax_is_told_the_version_before_it_builds(release: str) -> None:
+def test_jax_command_sets_version(release: str) -> None:
     asked = replace(request(release), post_release=2)
     for command in commands(asked):
         options = bazel_options(command)
@@ -100,7 +100,7 @@ def test_jax_is_told_the_version_before_it_builds(release: str) -> None:
         assert f"--//jaxlib/tools:jaxlib_git_hash={inputs_of(asked).jax_commit}" in options
 
 
-def test_without_anything_to_add_there_is_no_suffix() -> None:
+def test_version_suffix_empty_for_plain_release() -> None:
     default = tuple(
         GfxTarget.parse(name)
         for name in ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1200", "gfx1201"]
@@ -111,7 +111,7 @@ def test_without_anything_to_add_there_is_no_suffix() -> None:
 
 
 @pytest.mark.parametrize("release", ROCM_JAX_INTERFACE)
-def test_rocm_jax_is_told_the_version_by_its_environment(release: str) -> None:
+def test_rocm_jax_command_sets_version_in_environment(release: str) -> None:
     asked = replace(request(release), post_release=2)
     for command in commands(asked):
         env = command.env
@@ -121,14 +121,14 @@ def test_rocm_jax_is_told_the_version_by_its_environment(release: str) -> None:
         assert command.cwd == "/rocm-jax/jax_rocm_plugin"
 
 
-def test_another_xla_is_given_in_both_ways() -> None:
+def test_xla_override_for_workspace_and_bzlmod() -> None:
     for release in pins.releases():
         for command in commands(request(release, full=True)):
             assert {"--override_repository=xla=/xla", "--override_module=xla=/xla"} <= set(bazel_options(command))
         assert not any("override" in word for command in commands(request(release)) for word in command.argv)
 
 
-def test_remote_execution_falls_back_and_names_files_only() -> None:
+def test_remote_options_fall_back_and_pass_files() -> None:
     for release in pins.releases():
         for command in commands(request(release, full=True)):
             options = bazel_options(command)
@@ -149,7 +149,7 @@ def test_remote_execution_falls_back_and_names_files_only() -> None:
             )
 
 
-def test_a_build_that_is_not_to_fall_back_does_not() -> None:
+def test_remote_options_without_fallback() -> None:
     asked = request("0.10.2")
     brought = "--remote_download_outputs=all"
     for fallback, options in ((True, ["--remote_local_fallback", brought]), (False, ["--noremote_local_fallback"])):
@@ -159,7 +159,7 @@ def test_a_build_that_is_not_to_fall_back_does_not() -> None:
         assert told == options
 
 
-def test_what_is_built_anew_takes_nothing_that_executors_have() -> None:
+def test_remote_options_without_cached_results() -> None:
     asked = request("0.10.2")
     for accepted in (True, False):
         remote = Remote(endpoint="grpc://a:1", accept_cached=accepted)
@@ -167,7 +167,7 @@ def test_what_is_built_anew_takes_nothing_that_executors_have() -> None:
         assert all(("--noremote_accept_cached" in bazel_options(command)) is not accepted for command in made)
 
 
-def test_a_cache_alone_is_opened_too() -> None:
+def test_credential_options_for_cache_alone() -> None:
     asked = request("0.10.2")
     given = Credentials(cert="/c", key="/k", credential_helper="/h")
     cache = ActionCache(remote="grpcs://cache.example:1")
@@ -194,14 +194,14 @@ def test_a_cache_alone_is_opened_too() -> None:
         ),
     ],
 )
-def test_caches(cache: ActionCache, expected: list[str]) -> None:
+def test_cache_options(cache: ActionCache, expected: list[str]) -> None:
     asked = request("0.10.2")
     asked = replace(asked, source=replace(source(asked), cache=cache))
     for command in commands(asked):
         assert [option for option in bazel_options(command) if "cache" in option or "upload" in option] == expected
 
 
-def test_gcc_where_the_build_takes_it_and_a_refusal_where_not() -> None:
+def test_gcc_refused_where_unsupported() -> None:
     old, new = request("0.8.2"), request("0.10.2")
     (pjrt, *_) = commands(replace(old, source=replace(source(old), compiler=Compiler.GCC)))
     assert f"--gcc_path={IN_CONTAINER.gcc}" in pjrt.argv
@@ -211,7 +211,7 @@ def test_gcc_where_the_build_takes_it_and_a_refusal_where_not() -> None:
         commands(replace(new, source=replace(source(new), compiler=Compiler.GCC)))
 
 
-def test_jaxlib_of_an_old_release_is_compiled_with_clang_whatever_the_plugin_is() -> None:
+def test_jaxlib_of_rocm_jax_uses_clang() -> None:
     asked = request("0.8.2", full=True)
     made = commands(replace(asked, source=replace(source(asked), compiler=Compiler.GCC)))
     assert [f"--clang_path={IN_CONTAINER.clang}" in command.argv for command in made] == [False] * 3 + [True] * 2
@@ -221,18 +221,18 @@ def test_jaxlib_of_an_old_release_is_compiled_with_clang_whatever_the_plugin_is(
 
 
 @given(st.text(alphabet="abcXYZ019 ;&|()<>*?[]#~'=,:@+-_/.!{}"))
-def test_a_word_is_one_word_for_a_shell_and_says_the_same(value: str) -> None:
+def test_word_round_trips_through_shell(value: str) -> None:
     assert shlex.split(f"--x={bazel.word(value)}") == [f"--x={value}"]
 
 
 @given(st.text(), st.sampled_from('"\\$`\n\x00'), st.text())
-def test_a_word_that_both_would_read_differently_is_refused(before: str, bad: str, after: str) -> None:
+def test_word_refuses_ambiguous_characters(before: str, bad: str, after: str) -> None:
     with pytest.raises(RequestError, match="to Bazel"):
         bazel.word(before + bad + after)
 
 
 @pytest.mark.parametrize("release", pins.releases())
-def test_every_option_survives_the_shell_of_build_py(release: str) -> None:
+def test_options_round_trip_through_build_py_shell(release: str) -> None:
     for command in commands(request(release, full=True)):
         for option in bazel_options(command):
             (word,) = shlex.split(option)
@@ -254,11 +254,11 @@ def test_every_option_survives_the_shell_of_build_py(release: str) -> None:
         ("Distribution path: /out/x.tar.gz", None),
     ],
 )
-def test_a_line_that_names_a_wheel(line: str, path: str | None) -> None:
+def test_wheel_path_of_line(line: str, path: str | None) -> None:
     assert wheel_path(line) == path
 
 
-def test_the_wheel_that_was_asked_for() -> None:
+def test_name_of_built_accepts_requested_wheel() -> None:
     pjrt, plugin, *_ = commands(request("0.10.2"))
     version = pjrt.versions[0]
     name = f"jax_rocm7_pjrt-{version}-py3-none-manylinux_2_27_x86_64.whl"
@@ -279,7 +279,7 @@ def test_the_wheel_that_was_asked_for() -> None:
         (["{out}/what.whl"], "not a wheel"),
     ],
 )
-def test_any_other_wheel_is_refused(said: list[str], words: str) -> None:
+def test_name_of_built_refuses_other_wheels(said: list[str], words: str) -> None:
     pjrt, *_ = commands(request("0.10.2"))
     version = pjrt.versions[0]
     fields = {"out": pjrt.output, "version": version, "name": f"jax_rocm7_pjrt-{version}-py3-none-any.whl"}
@@ -287,7 +287,7 @@ def test_any_other_wheel_is_refused(said: list[str], words: str) -> None:
         name_of_built([path.format(**fields) for path in said], pjrt)
 
 
-def test_progress_is_read_off_bazels_lines() -> None:
+def test_progress_of_bazel_line() -> None:
     assert bazel.progress_of("[1,234 / 5,678] Compiling x.cc; 3s local") == (1234, 5678, "Compiling x.cc; 3s local")
     assert bazel.progress_of("[0 / 1] ") == (0, 1, "")
     assert bazel.progress_of("INFO: [1 / 2] no") is None
@@ -304,11 +304,11 @@ def test_progress_is_read_off_bazels_lines() -> None:
         ("INFO: 3 processes and more", None),
     ],
 )
-def test_how_actions_were_carried_out_is_read_off_bazels_lines(line: str, counts: dict[str, int] | None) -> None:
+def test_processes_of_bazel_line(line: str, counts: dict[str, int] | None) -> None:
     assert bazel.processes_of(line) == counts
 
 
-def test_what_was_carried_out_here_and_why() -> None:
+def test_action_counts_local_and_warning() -> None:
     carried = bazel.ActionCounts()
     for line in (
         "WARNING: something else",
@@ -323,7 +323,7 @@ def test_what_was_carried_out_here_and_why() -> None:
     assert bazel.ActionCounts().summary() == ""
 
 
-def test_a_failure_is_the_first_error_its_target_and_its_cause() -> None:
+def test_failure_has_first_error_target_and_cause() -> None:
     failure = bazel.Failure()
     for line in (
         "INFO: Analyzed target //jaxlib/tools:jax_rocm_pjrt_wheel",
@@ -340,7 +340,7 @@ def test_a_failure_is_the_first_error_its_target_and_its_cause() -> None:
     assert "did NOT complete" not in failure.summary()
 
 
-def test_that_executors_cannot_be_reached_is_the_reason_only_where_there_is_no_other() -> None:
+def test_failure_prefers_other_errors_to_unreachable_executors() -> None:
     failure = bazel.Failure(root="/jax")
     failure.feed("ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception")
     failure.feed("ERROR: /jax/jaxlib/BUILD:3:1: Compiling b.cc failed: (Exit 34): UNAVAILABLE: io exception")
@@ -354,7 +354,7 @@ def test_that_executors_cannot_be_reached_is_the_reason_only_where_there_is_no_o
     )
 
 
-def test_where_bazel_names_a_file_only_the_package_is_told() -> None:
+def test_failure_names_package_of_build_file() -> None:
     failure = bazel.Failure(root="/jax")
     failure.feed("ERROR: /jax/jaxlib/rocm/BUILD.bazel:29:11: Linking jaxlib/rocm/_rnn.so failed: (Exit 1): ld failed")
     failure.feed("  (cd /cache && exec env - clang error=1)")
@@ -363,7 +363,7 @@ def test_where_bazel_names_a_file_only_the_package_is_told() -> None:
     assert failure.summary().endswith("ld failed; in //jaxlib/rocm; ld.lld: error: undefined symbol: x")
 
 
-def test_a_build_without_an_error_of_bazels_has_no_summary() -> None:
+def test_failure_summary_empty_without_error() -> None:
     failure = bazel.Failure()
     failure.feed("Traceback (most recent call last):")
     assert failure.summary() == ""
@@ -372,23 +372,23 @@ def test_a_build_without_an_error_of_bazels_has_no_summary() -> None:
 # Other inputs
 
 
-def test_a_release_before_every_interface_is_refused() -> None:
+def test_interface_for_refuses_old_release() -> None:
     with pytest.raises(RequestError, match=r"too old to be built"):
         pins.interface_for("0.7.1")
 
 
-def test_pre_releases_have_no_pins_and_post_releases_those_of_their_release() -> None:
+def test_pins_for_pre_and_post_releases() -> None:
     assert pins.pins_for("0.11.0rc1") is None
     assert pins.pins_for("0.9.1.post3") == pins.pins_for("0.9.1") is not None
     assert pins.interface_for("0.12.0").since == pins.interface_for("0.11.0").since == "0.10.2"
 
 
-def test_a_mirror_stands_in_for_the_server() -> None:
+def test_repository_url_uses_mirror() -> None:
     assert pins.repository_url("jax", "/srv/git/") == "/srv/git/jax-ml/jax"
     assert pins.repository_url("xla") == "https://github.com/openxla/xla"
 
 
-def test_an_rbe_file_alone_names_no_endpoint() -> None:
+def test_bazelrc_alone_sets_no_endpoint() -> None:
     asked = request("0.10.2")
     asked = replace(asked, source=replace(source(asked), remote=Remote(), credentials=Credentials(bazelrc="/x")))
     options = bazel_options(commands(asked)[0])

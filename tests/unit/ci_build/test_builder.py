@@ -45,7 +45,7 @@ def wheel_set(asked: BuildRequest) -> WheelSetRequest:
 # Mounts
 
 
-def test_only_what_a_build_writes_to_can_be_written_to(tmp_path: Path) -> None:
+def test_make_mounts_writable_only_for_outputs(tmp_path: Path) -> None:
     asked = request("0.10.2", full=True)
     asked = replace(asked, source=replace(source(asked), cache=ActionCache(disk=str(tmp_path / "disk"))))
     layout = SourceLayout(checkouts=str(tmp_path / "sources"))
@@ -74,7 +74,7 @@ def test_only_what_a_build_writes_to_can_be_written_to(tmp_path: Path) -> None:
     assert all(there[target].is_dir() for target in ("/opt/rocm", "/out", "/cache", "/disk-cache"))
 
 
-def test_a_cache_that_is_only_read_is_a_copy_that_takes_no_room(tmp_path: Path) -> None:
+def test_disk_cache_read_only_is_hard_linked_copy(tmp_path: Path) -> None:
     (tmp_path / "disk" / "ac").mkdir(parents=True)
     (tmp_path / "disk" / "ac" / "x").write_text("result")
     assert disk_cache(ActionCache(), tmp_path) is None
@@ -87,7 +87,7 @@ def test_a_cache_that_is_only_read_is_a_copy_that_takes_no_room(tmp_path: Path) 
     assert [path.name for path in (tmp_path / "disk" / "ac").iterdir()] == ["x"]
 
 
-def test_such_a_copy_needs_a_cache_that_is_there(tmp_path: Path) -> None:
+def test_disk_cache_read_only_needs_existing_cache(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="read-only"):
         disk_cache(ActionCache(disk=str(tmp_path / "none"), read_only=True), tmp_path / "cache")
 
@@ -101,7 +101,7 @@ SPEC = ContainerSpec(
 )
 
 
-def test_a_specification_survives_being_written_down() -> None:
+def test_spec_values_round_trip() -> None:
     assert load_spec(json.loads(json.dumps(spec_values(SPEC)))) == SPEC
 
 
@@ -123,7 +123,7 @@ PYTHONS = ("/opt/python/cp312-cp312/bin/python", "/opt/python/cp313-cp313/bin/py
 TOOLS = (IN_CONTAINER.bazel, *PYTHONS, "/usr/lib/llvm-9/bin/clang", "/usr/lib/llvm-18/bin/clang")
 
 
-def test_the_newest_clang_is_the_one_with_the_highest_number() -> None:
+def test_find_tools_selects_highest_clang() -> None:
     assert (
         find_tools(request("0.10.2"), IN_CONTAINER, "builder:1", FakeImage(*TOOLS)).clang
         == "/usr/lib/llvm-18/bin/clang"
@@ -133,7 +133,7 @@ def test_the_newest_clang_is_the_one_with_the_highest_number() -> None:
     assert find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(*TOOLS)).clang == "/opt/clang"
 
 
-def test_everything_that_an_image_lacks_is_told() -> None:
+def test_find_tools_reports_every_missing_tool() -> None:
     with pytest.raises(MachineError) as caught:
         find_tools(request("0.10.2"), IN_CONTAINER, "builder:1", FakeImage(PYTHONS[0]))
     for words in (IN_CONTAINER.bazel, PYTHONS[1], "a clang below /usr/lib/llvm-*"):
@@ -141,7 +141,7 @@ def test_everything_that_an_image_lacks_is_told() -> None:
     assert PYTHONS[0] not in str(caught.value)
 
 
-def test_gcc_is_missed_only_by_who_wants_it() -> None:
+def test_find_tools_needs_gcc_only_if_requested() -> None:
     asked = request("0.8.2")
     find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(*TOOLS))
     asked = replace(asked, source=replace(source(asked), compiler=Compiler.GCC))
@@ -152,7 +152,7 @@ def test_gcc_is_missed_only_by_who_wants_it() -> None:
 # Tools of a machine
 
 
-def test_the_newest_clang_of_a_machine(tmp_path: Path) -> None:
+def test_newest_clang_of_machine(tmp_path: Path) -> None:
     assert newest_clang(tmp_path) == ""
     for name in ("llvm-9", "llvm-18", "llvm-20", "llvm-tools"):
         (tmp_path / name / "bin").mkdir(parents=True)
@@ -161,7 +161,7 @@ def test_the_newest_clang_of_a_machine(tmp_path: Path) -> None:
     assert newest_clang(tmp_path) == str(tmp_path / "llvm-18/bin/clang")
 
 
-def test_everything_that_a_machine_lacks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_tools_reports_every_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = replace(IN_CONTAINER, bazel="/no/bazel", clang="/no/clang")
     with pytest.raises(MachineError, match=r"bazel or bazelisk on PATH \(.* Bazel 7\.7\.0\); clang, in /usr/lib"):
         check_tools(request("0.10.2"), places)
@@ -175,7 +175,7 @@ def test_everything_that_a_machine_lacks_is_told(tmp_path: Path, monkeypatch: py
         check_tools(request("0.10.2"), replace(places, bazel=str(program), clang=str(program)))
 
 
-def test_a_machine_that_compiles_for_another_platform_is_refused_in_a_container_too(
+def test_check_environment_refuses_other_platform(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
@@ -185,7 +185,7 @@ def test_a_machine_that_compiles_for_another_platform_is_refused_in_a_container_
         check_environment(wheel_set(asked), Reporter(terminal=False), HostRunner({}), lambda: pytest.fail("no"))
 
 
-def test_a_rocm_without_a_compiler_is_refused(tmp_path: Path) -> None:
+def test_check_rocm_refuses_missing_compiler(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="a ROCm in /no/rocm"):
         check_rocm(Path("/no/rocm"))
     with pytest.raises(MachineError, match="bin/hipcc or llvm/bin/clang"):
@@ -216,7 +216,7 @@ def written(folder: Path, **changes: Any) -> Path:
     return folder / "dist"
 
 
-def test_a_shell_opens_in_the_same_container_with_the_command_at_hand(tmp_path: Path) -> None:
+def test_shell_argv_opens_same_container(tmp_path: Path) -> None:
     place = build_shell.load_environment(written(tmp_path))
     argv = build_shell.shell_argv(place, terminal=True)
     assert argv[-4:] == ("--tty", "--entrypoint", "bash", SPEC.image)
@@ -229,14 +229,14 @@ def test_a_shell_opens_in_the_same_container_with_the_command_at_hand(tmp_path: 
     assert build_shell.variables_of(place) == {}
 
 
-def test_on_the_machine_itself_it_starts_in_the_same_folder(tmp_path: Path) -> None:
+def test_shell_argv_on_host_uses_same_folder(tmp_path: Path) -> None:
     place = build_shell.load_environment(written(tmp_path, where={"kind": "host"}))
     assert build_shell.shell_argv(place, terminal=True) == ("bash",)
     assert build_shell.working_directory(place) == "/jax"
     assert build_shell.variables_of(place) == {"USER": "builder", "HISTFILE": str(tmp_path / "out/.history")}
 
 
-def test_a_place_that_is_gone_is_not_opened(tmp_path: Path) -> None:
+def test_prepare_refuses_removed_mounts(tmp_path: Path) -> None:
     place = build_shell.load_environment(written(tmp_path))
     gone = replace(place, spec=replace(SPEC, mounts=(Mount(tmp_path / "gone", "/x"),)))
     with pytest.raises(InputError, match=r"removed: .*gone"):
@@ -244,17 +244,17 @@ def test_a_place_that_is_gone_is_not_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"where": {"kind": "container"}}, {"argv": 1}, {"where": {}}])
-def test_a_damaged_state_is_said(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_load_environment_refuses_damaged_state(tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         build_shell.load_environment(written(tmp_path, **change))
 
 
-def test_a_set_that_was_not_compiled_has_no_such_place(tmp_path: Path) -> None:
+def test_load_environment_refuses_set_without_build(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Nothing was compiled"):
         build_shell.load_environment(tmp_path / "dist")
 
 
-def test_a_shell_needs_somebody_in_front_of_it() -> None:
+def test_shell_needs_terminal() -> None:
     with pytest.raises(MachineError, match="needs a terminal"):
         build_shell.refuse_without_terminal(terminal=False)
     build_shell.refuse_without_terminal(terminal=True)

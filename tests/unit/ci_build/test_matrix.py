@@ -24,7 +24,7 @@ AXES = Axes(
 )
 
 
-def test_the_older_python_is_left_out_where_jax_does_without_it() -> None:
+def test_make_matrix_excludes_unsupported_python() -> None:
     cells, excluded = make_matrix(AXES, Payload.SOURCE)
     assert len(cells) == 12
     assert {(cell.python, cell.jax) for cell in cells} == {
@@ -44,7 +44,7 @@ def parsed(cell: Cell) -> BuildRequest:
 
 @pytest.mark.parametrize("payload", Payload)
 @pytest.mark.parametrize("join", [False, True])
-def test_each_command_asks_for_its_cell(payload: Payload, *, join: bool) -> None:
+def test_make_matrix_command_requests_cell(payload: Payload, *, join: bool) -> None:
     axes = Axes(**{**{name: getattr(AXES, name) for name in AXES.__slots__}, "join_pythons": join})
     cells, _ = make_matrix(axes, payload)
     for cell in cells:
@@ -56,7 +56,7 @@ def test_each_command_asks_for_its_cell(payload: Payload, *, join: bool) -> None
     assert len({cell.name for cell in cells}) == len(cells)
 
 
-def test_joined_pythons_build_a_set_once() -> None:
+def test_make_matrix_joins_pythons() -> None:
     axes = Axes(**{**{name: getattr(AXES, name) for name in AXES.__slots__}, "join_pythons": True})
     cells, excluded = make_matrix(axes, Payload.SOURCE)
     assert {(cell.jax, cell.python) for cell in cells} == {("0.10.2", "3.11,3.12"), ("0.11.0", "3.12")}
@@ -69,7 +69,7 @@ RELEASES = st.lists(st.sampled_from(["0.8.2", "0.9.1", "0.10.2", "0.11.0"]), min
 
 
 @given(VALUES, RELEASES)
-def test_nothing_is_lost_and_nothing_is_twice(pythons: tuple[str, ...], releases: tuple[str, ...]) -> None:
+def test_make_matrix_covers_every_combination_once(pythons: tuple[str, ...], releases: tuple[str, ...]) -> None:
     axes = Axes(pythons=pythons, jax_versions=releases, rocm_versions=("7.2.0",), families=("gfx950-dcgpu",))
     if pythons == ("3.11",) and releases == ("0.11.0",):
         with pytest.raises(RequestError, match="Every combination is excluded"):
@@ -93,13 +93,15 @@ def test_nothing_is_lost_and_nothing_is_twice(pythons: tuple[str, ...], releases
         ({"jax_versions": ("0.12.0",)}, RequestError, "no pinned sources of jax 0.12.0"),
     ],
 )
-def test_what_cannot_be_built_is_said(change: dict[str, tuple[str, ...]], error: type[RequestError], text: str) -> None:
+def test_make_matrix_names_reason_of_exclusion(
+    change: dict[str, tuple[str, ...]], error: type[RequestError], text: str
+) -> None:
     axes = Axes(**{**{name: getattr(AXES, name) for name in AXES.__slots__}, **change})
     with pytest.raises(error, match=text):
         make_matrix(axes, Payload.SOURCE)
 
 
-def test_sources_of_ones_own_need_no_pins() -> None:
+def test_make_matrix_jax_folder_needs_no_pins() -> None:
     axes = Axes(**{**{name: getattr(AXES, name) for name in AXES.__slots__}, "jax_versions": ("0.12.0",)})
     cells, _ = make_matrix(axes, Payload.SOURCE, ("--jax-source-dir=/jax",))
     assert all(cell.command[-1] == "--jax-source-dir=/jax" for cell in cells)
@@ -113,13 +115,13 @@ def test_sources_of_ones_own_need_no_pins() -> None:
     ],
     ids=["builds", "tests"],
 )
-def test_a_python_that_nobody_knows_is_refused(words: tuple[str, ...]) -> None:
+def test_matrix_refuses_unknown_python(words: tuple[str, ...]) -> None:
     with pytest.raises(RequestError, match=r"--python-versions asks for 3\.99") as raised:
         command.matrix.main([*words], standalone_mode=False)
     assert "3.11, 3.12" in str(raised.value)
 
 
-def test_the_command_prints_what_a_ci_service_takes() -> None:
+def test_matrix_prints_include_and_excluded() -> None:
     argv = ["--rocm-versions=7.10.0a20251120", "--families=gfx94X-dcgpu", "--python-versions=3.12", "--rbe"]
     done = click.testing.CliRunner().invoke(command.matrix, argv)
     assert done.exit_code == 0, done.output
@@ -146,7 +148,7 @@ def test_the_command_prints_what_a_ci_service_takes() -> None:
         ("dist", "takes no dist."),
     ],
 )
-def test_words_that_no_build_takes_are_refused_now(more: str, said: str) -> None:
+def test_matrix_refuses_arguments_of_no_build(more: str, said: str) -> None:
     argv = ["--rocm-versions=7.10.0a20251120", "--families=gfx94X-dcgpu", "--python-versions=3.12", more]
     done = click.testing.CliRunner().invoke(command.matrix, argv)
     assert isinstance(done.exception, RequestError)
@@ -154,6 +156,6 @@ def test_words_that_no_build_takes_are_refused_now(more: str, said: str) -> None
     assert done.output == ""
 
 
-def test_words_of_a_list() -> None:
+def test_split_list() -> None:
     assert options.split_list(" a, b,,c ") == ("a", "b", "c")
     assert any("--rbe" in names for names, _ in SOURCE_OPTIONS)

@@ -134,7 +134,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(native=native, builder=builder, inputs=InputStore(tmp_path / "inputs"), progress=progress)
 
 
-def test_a_wheel_is_taken_by_the_name_that_the_build_says_and_kept_by_its_digest(bench: Bench) -> None:
+def test_build_keeps_named_wheel_by_digest(bench: Bench) -> None:
     # A wheel that nobody named lies beside it, and is not looked at.
     bench.builder.says = ["[1 / 3] Compiling a.cc", "INFO: something"]
     made = bench.build()
@@ -143,13 +143,13 @@ def test_a_wheel_is_taken_by_the_name_that_the_build_says_and_kept_by_its_digest
     assert "1 of 3: Compiling a.cc" in bench.progress.said
 
 
-def test_it_is_not_built_again(bench: Bench) -> None:
+def test_build_reuses_record(bench: Bench) -> None:
     first = bench.build()
     assert bench.build() == first
     assert len(bench.builder.runs) == 1
 
 
-def test_unless_its_bytes_are_gone_or_other_ones(bench: Bench) -> None:
+def test_build_again_after_wheel_changed(bench: Bench) -> None:
     made = bench.build()
     made.write_bytes(b"something else")
     assert file_sha256(bench.build()) == made.parent.name
@@ -157,7 +157,7 @@ def test_unless_its_bytes_are_gone_or_other_ones(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("change", ["rocm", "builder", "xla_commit"])
-def test_or_it_would_be_made_of_something_else(bench: Bench, change: str) -> None:
+def test_build_again_after_inputs_changed(bench: Bench, change: str) -> None:
     bench.build()
     other: dict[str, Any] = {change: "0" * 64}
     bench.native.inputs = replace(INPUTS, **other)
@@ -165,7 +165,7 @@ def test_or_it_would_be_made_of_something_else(bench: Bench, change: str) -> Non
     assert len(bench.builder.runs) == 2
 
 
-def test_a_damaged_record_is_no_record(bench: Bench) -> None:
+def test_build_ignores_damaged_record(bench: Bench) -> None:
     bench.build()
     for record in bench.native.builds.glob("*.json"):
         record.write_text("{")
@@ -173,7 +173,7 @@ def test_a_damaged_record_is_no_record(bench: Bench) -> None:
     assert len(bench.builder.runs) == 2
 
 
-def test_what_is_printed_is_logged_beside_the_set(bench: Bench) -> None:
+def test_build_logs_output_beside_set(bench: Bench) -> None:
     bench.builder.says = ["first", "[1 / 2] more"]
     bench.build()
     lines = (bench.native.logs / "jax-rocm-pjrt.log").read_text().splitlines()
@@ -190,7 +190,7 @@ FAILED = [
 ]
 
 
-def test_a_failure_is_explained(bench: Bench) -> None:
+def test_build_failure_names_cause_log_and_shell(bench: Bench) -> None:
     bench.builder.says, bench.builder.version, bench.builder.returncode = FAILED, "", 1
     with pytest.raises(ProcessError) as caught:
         bench.build()
@@ -202,7 +202,7 @@ def test_a_failure_is_explained(bench: Bench) -> None:
     assert json.loads((bench.native.logs / STATE).read_text())["state"] == "failed"
 
 
-def test_a_failed_build_leaves_nothing_to_find(bench: Bench) -> None:
+def test_build_failure_leaves_no_record(bench: Bench) -> None:
     bench.builder.returncode = 1
     with pytest.raises(ProcessError, match="exit code 1; last line"):
         bench.build()
@@ -211,26 +211,26 @@ def test_a_failed_build_leaves_nothing_to_find(bench: Bench) -> None:
     assert len(bench.builder.runs) == 2
 
 
-def test_a_build_that_says_nothing_of_a_wheel_made_none(bench: Bench) -> None:
+def test_build_refuses_output_without_wheel(bench: Bench) -> None:
     bench.builder.version = ""
     with pytest.raises(InputError, match="no wheel"):
         bench.build()
 
 
-def test_a_wheel_that_is_said_and_not_there_is_none(bench: Bench) -> None:
+def test_build_refuses_missing_wheel(bench: Bench) -> None:
     name = f"jax_rocm7_pjrt-{VERSION}-py3-none-any.whl"
     bench.builder.version, bench.builder.says = "", [f"Output wheel: {PJRT.output}/{name}"]
     with pytest.raises(InputError, match="did not write"):
         bench.build()
 
 
-def test_a_wheel_of_another_version_is_refused(bench: Bench) -> None:
+def test_build_refuses_other_version(bench: Bench) -> None:
     bench.builder.version = "0.10.1"
     with pytest.raises(InputError, match=r"its version is 0\.10\.1"):
         bench.build()
 
 
-def test_nothing_is_compiled_of_what_nobody_knows(bench: Bench) -> None:
+def test_checkout_refuses_unresolved_inputs(bench: Bench) -> None:
     bench.native.inputs = SourceInputs()
     with pytest.raises(InputError, match=r"unknown .*: builder, jax, jax-rocm-release, rocm, xla"):
         bench.native.checkout(Checkout(name="jax", url="/x", commit="a" * 40), "/nowhere")
@@ -238,7 +238,7 @@ def test_nothing_is_compiled_of_what_nobody_knows(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", ["jax_commit", "xla_commit", "own_commit", "rocm", "builder", "rocm-jax", "jaxlib"])
 @pytest.mark.parametrize("value", ["", "HEAD"])
-def test_none_of_what_is_stamped_may_be_empty(bench: Bench, name: str, value: str) -> None:
+def test_checkout_refuses_each_unknown_stamp(bench: Bench, name: str, value: str) -> None:
     made = inputs("0.8.2", full=True)
     check_complete(made)
     tree = {"jaxlib": "jax"}.get(name, name)
@@ -277,7 +277,7 @@ HERE = [
         (Remote(endpoint="grpc://a:1"), ActionCache(), HERE[:1], ["no actions had to run", "pjrt: Failed to query"]),
     ],
 )
-def test_where_actions_were_carried_out_is_told(
+def test_build_reports_where_actions_ran(
     bench: Bench, remote: Remote | None, cache: ActionCache, says: list[str], told: list[str]
 ) -> None:
     bench.native.request = replace(SOURCE, remote=remote, cache=cache)
@@ -289,5 +289,5 @@ def test_where_actions_were_carried_out_is_told(
     assert any(HERE[0].removeprefix("ERROR: ") in text for text in said) == (said != [] and HERE[0] in says)
 
 
-def test_what_decides_a_result_leaves_out_this_repository() -> None:
+def test_made_of_ignores_own_commit() -> None:
     assert made_of(INPUTS) == made_of(replace(INPUTS, own_commit="0" * 40))

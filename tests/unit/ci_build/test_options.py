@@ -23,7 +23,7 @@ def request(after: Mapping[str, Any], *tables: str) -> BuildRequest:
     return options.build_request(settings({**PUBLISHED, **after}), *(tables or ("build",)))[0]
 
 
-def test_the_nearest_word_counts_and_its_origin_is_kept() -> None:
+def test_settings_prefer_nearest_value_and_keep_origin() -> None:
     many = settings({"targets": "gfx942"}, {"targets": "gfx950", "compiler": "gcc"}, {"CI_BUILD_OUT": "/x"})
     assert many.get("targets", "build") == options.Setting(value="gfx942", origin="--targets")
     assert many.get("compiler", "build") == options.Setting(value="gcc", origin="--compiler")
@@ -32,21 +32,21 @@ def test_the_nearest_word_counts_and_its_origin_is_kept() -> None:
     assert many.get("therock_path", "build") == options.Setting(value=None, origin="not given")
 
 
-def test_every_default_is_an_option() -> None:
+def test_defaults_are_all_options() -> None:
     known = {*options.option_names(), "bucket", "corpus"}
     for table in ("build", "published", "release_local"):
         assert set(options.defaults()[table]) <= known
 
 
-def test_the_corpus_that_is_compiled_by_default_is_one() -> None:
+def test_default_corpus_exists() -> None:
     assert options.defaults()["release_local"]["corpus"] == options.CORPORA[0] == "small"
 
 
-def test_the_cache_may_be_named_from_where_one_stands() -> None:
+def test_cache_dir_relative_becomes_absolute() -> None:
     assert options.cache_dir(settings({"cache_dir": "cache"})) == Path.cwd() / "cache"
 
 
-def test_defaults_make_a_valid_request() -> None:
+def test_build_request_from_defaults_is_valid() -> None:
     made = request({})
     assert made.payload is Payload.PUBLISHED
     assert made.python_versions == ("3.11", "3.12", "3.13", "3.14")
@@ -54,7 +54,7 @@ def test_defaults_make_a_valid_request() -> None:
     assert len(made.targets or ()) == 9
 
 
-def test_release_local_takes_two_targets_and_this_python_and_its_neighbour() -> None:
+def test_release_local_selects_two_targets_and_two_pythons() -> None:
     made = request({}, "release_local", "build")
     assert [str(target) for target in made.targets or ()] == ["gfx942", "gfx950"]
     assert len(made.python_versions) == 2
@@ -74,7 +74,7 @@ def test_this_python_and_one_more(current: str, expected: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize("name", options.REFUSED_WITH_PUBLISHED)
-def test_source_options_contradict_published_wheels(name: str) -> None:
+def test_build_request_refuses_source_options_with_published(name: str) -> None:
     given = {"rocm_build_job": "x", "rocm_build_num": "1"} if name == "rocm_build_num" else {name: "x"}
     with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} belongs to a build from source") as caught:
         request(given)
@@ -82,20 +82,20 @@ def test_source_options_contradict_published_wheels(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", options.CONTAINER_OPTIONS)
-def test_options_of_containers_are_refused_with_published_wheels_unless_the_machine_sets_them(name: str) -> None:
+def test_build_request_refuses_container_flags_with_published(name: str) -> None:
     with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} is about containers"):
         request({name: "x"})
     by_machine = settings(PUBLISHED, {}, {f"CI_BUILD_{name.upper()}": "x"})
     assert options.build_request(by_machine, "build")[0] == request({})
 
 
-def test_the_compiler_is_warned_about_with_published_wheels() -> None:
+def test_build_request_warns_of_compiler_with_published() -> None:
     _, warnings = options.build_request(settings({**PUBLISHED, "compiler": "clang"}), "build")
     assert warnings == ("--compiler has no effect with --payload=published: nothing is compiled.",)
     assert options.build_request(settings(PUBLISHED), "build")[1] == ()
 
 
-def test_all_contradictions_are_told_at_once() -> None:
+def test_build_request_reports_all_contradictions_at_once() -> None:
     with pytest.raises(RequestError) as caught:
         request({"therock_path": "x", "rocm_build_num": "3"})
     assert "--therock-path excludes --rocm-build-job" in str(caught.value)
@@ -103,7 +103,7 @@ def test_all_contradictions_are_told_at_once() -> None:
     assert "--rocm-build-num needs --rocm-build-job" in str(caught.value)
 
 
-def test_what_cannot_be_read_is_told_with_everything_else() -> None:
+def test_build_request_reports_unreadable_values_with_the_rest() -> None:
     wrong = {"python_versions": "3.9", "targets": "gfx1", "wheel_post_release": "0", "base_docker": "a"}
     wrong |= {"rbe_endpoint": "http://host", "rbe_jobs": "few", "container_memory": "much", "container_shm_size": "big"}
     words = ["--rocm-version", "3.9", "'gfx1'", "'0'", "--builder-image names a finished one"]
@@ -119,38 +119,38 @@ def test_what_cannot_be_read_is_told_with_everything_else() -> None:
         assert told.count("--help") == 1
 
 
-def test_a_source_build_needs_to_know_its_rocm() -> None:
+def test_build_request_from_source_needs_rocm_version() -> None:
     with pytest.raises(RequestError, match="--rocm-version is missing"):
         options.build_request(settings({}), "build")
 
 
 @pytest.mark.parametrize("value", ["3.9", "three", "", ","])
-def test_unknown_pythons_are_refused(value: str) -> None:
+def test_chosen_pythons_refuses_unknown_versions(value: str) -> None:
     with pytest.raises(RequestError, match="--python-versions"):
         request({"python_versions": value})
 
 
-def test_pythons_are_ordered_and_unique() -> None:
+def test_chosen_pythons_are_ordered_and_unique() -> None:
     assert request({"python_versions": "3.12, 3.11,3.12"}).python_versions == ("3.11", "3.12")
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "1.5"])
-def test_post_release_is_a_whole_number_from_1(value: str) -> None:
+def test_post_release_must_be_positive_integer(value: str) -> None:
     with pytest.raises(RequestError, match="whole number from 1"):
         request({"wheel_post_release": value})
 
 
-def test_unknown_target_is_refused_with_its_own_exit_code() -> None:
+def test_unknown_target_has_its_own_exit_code() -> None:
     with pytest.raises(UnknownTargetError, match="gfx943"):
         request({"targets": "gfx943"})
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1", True), ("true", True), ("0", False), ("no", False)])
-def test_switches_from_the_environment(value: str, *, expected: bool) -> None:
+def test_flag_reads_switches_from_environment(value: str, *, expected: bool) -> None:
     assert settings({}, {}, {"CI_BUILD_NO_STRIP": value}).flag("no_strip") is expected
 
 
-def test_a_switch_that_the_environment_turns_off_is_not_given() -> None:
+def test_given_ignores_switch_disabled_by_environment() -> None:
     off = options.Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "0"})
     assert options.build_request(off, "build")[0].payload is Payload.PUBLISHED
     on = options.Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "1"})
@@ -159,11 +159,11 @@ def test_a_switch_that_the_environment_turns_off_is_not_given() -> None:
 
 
 @pytest.mark.parametrize("word", ["all", "ALL"])
-def test_all_targets_means_those_of_the_payload(word: str) -> None:
+def test_all_targets_of_published_wheels_stay_open(word: str) -> None:
     assert request({"targets": word}).targets is None
 
 
-def test_every_field_of_the_request_follows_an_option() -> None:
+def test_build_request_fields_follow_options() -> None:
     base = request({})
     changed = request(
         {
@@ -191,7 +191,7 @@ def test_every_field_of_the_request_follows_an_option() -> None:
         ("CI_BUILD_WHEEL_POST_RELEASE", "-1"),
     ],
 )
-def test_a_refusal_names_the_variable_that_the_word_came_from(variable: str, word: str) -> None:
+def test_invalid_value_names_its_variable(variable: str, word: str) -> None:
     after = {} if variable.endswith("PAYLOAD") else PUBLISHED
     with pytest.raises(RequestError, match=f"^{variable} .*{word}"):
         options.build_request(settings(after, env={variable: word}), "build")
@@ -208,7 +208,7 @@ def test_a_refusal_names_the_variable_that_the_word_came_from(variable: str, wor
         ("CI_BUILD_JAX_SOURCE_DIR", "/nowhere", {}),
     ],
 )
-def test_a_contradiction_names_the_variable_that_it_came_from(variable: str, word: str, after: dict[str, Any]) -> None:
+def test_contradiction_names_its_variable(variable: str, word: str, after: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
         options.build_request(settings({"rocm_version": "7.2.0", **after}, env={variable: word}), "build")
     assert variable in str(caught.value)
@@ -216,7 +216,7 @@ def test_a_contradiction_names_the_variable_that_it_came_from(variable: str, wor
 
 
 @pytest.mark.parametrize("name", options.NEEDS_KERNELS)
-def test_options_of_kernels_need_kernels(name: str) -> None:
+def test_kernel_options_need_kernels(name: str) -> None:
     with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} needs --kernels"):
         request({name: "x"})
 
@@ -234,7 +234,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_no_option_of_kernels_is_silent(name: str) -> None:
+def test_kernel_options_all_have_effect(name: str) -> None:
     goes_with: dict[str, dict[str, Any]] = {
         "kernel_rocm": {"kernel_toolchain": "rocm"},
         "kernel_image": {"kernel_toolchain": "container"},
@@ -261,13 +261,13 @@ def test_no_option_of_kernels_is_silent(name: str) -> None:
         ),
     ],
 )
-def test_contradictions_of_kernels_are_refused(given: dict[str, Any], said: str) -> None:
+def test_kernel_options_refuse_contradictions(given: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         request({"kernels": True, **given})
 
 
 @pytest.mark.parametrize("url", ["https://[host/x.tar.gz", "https://host:port/x.tar.gz"])
-def test_what_is_no_url_is_refused_with_its_option(url: str) -> None:
+def test_settings_refuse_invalid_url_by_option(url: str) -> None:
     with pytest.raises(RequestError, match=r"^--therock-path: '.*' is no URL: "):
         settings({"therock_path": url})
     with pytest.raises(RequestError, match=r"^CI_BUILD_REMOTE_CACHE: "):

@@ -41,27 +41,27 @@ CHANGES: dict[str, Any] = {
 }
 
 
-def test_equal_requests_give_equal_plans() -> None:
+def test_make_plan_equal_requests_give_equal_plans() -> None:
     assert make_plan(BASE) == make_plan(replace(BASE))
 
 
 @pytest.mark.parametrize("field", CHANGES)
-def test_no_field_is_silent(field: str) -> None:
+def test_make_plan_depends_on_every_field(field: str) -> None:
     changed = make_plan(replace(BASE, **{field: CHANGES[field]}))
     assert replace(changed, request=BASE) != make_plan(BASE)
 
 
-def test_every_field_is_tried() -> None:
+def test_request_fields_are_all_tested() -> None:
     # tests/unit/ci_build/test_source_plan.py tries those of `source`.
     assert {*CHANGES, "payload", "source"} == set(BuildRequest.__slots__)
 
 
 @pytest.mark.parametrize("field", sorted(set(CHANGES) - {"python_versions", "kernels"}))
-def test_different_contents_have_different_versions(field: str) -> None:
+def test_make_plan_versions_differ_by_content(field: str) -> None:
     assert make_plan(replace(BASE, **{field: CHANGES[field]})).version != make_plan(BASE).version
 
 
-def test_pjrt_is_made_once_and_the_plugin_for_each_python() -> None:
+def test_make_plan_repairs_pjrt_once_and_plugin_per_python() -> None:
     steps = [step for stage in make_plan(BASE).stages for step in stage.steps if step.effect is Effect.REPAIR]
     assert [(step.project, step.python) for step in steps] == [
         ("jax-rocm7-pjrt", ""),
@@ -70,7 +70,7 @@ def test_pjrt_is_made_once_and_the_plugin_for_each_python() -> None:
     ]
 
 
-def test_the_plugin_pins_its_own_pjrt_and_both_pin_jaxlib() -> None:
+def test_make_plan_pins_pjrt_and_jaxlib() -> None:
     plan = make_plan(replace(BASE, post_release=2))
     pjrt, plugin, _ = (step.recipe for stage in plan.stages for step in stage.steps if step.recipe)
     assert pjrt.requires_dist == ("jaxlib>=0.10.2,<0.10.3",)
@@ -79,7 +79,7 @@ def test_the_plugin_pins_its_own_pjrt_and_both_pin_jaxlib() -> None:
 
 
 @pytest.mark.parametrize("major", [10, 99])
-def test_any_major_goes_all_the_way(major: int) -> None:
+def test_make_plan_supports_any_rocm_major(major: int) -> None:
     plan = make_plan(replace(BASE, rocm_version=RocmVersion(text=f"{major}.0.0")))
     for stage in plan.stages:
         for step in stage.steps:
@@ -94,11 +94,11 @@ def test_any_major_goes_all_the_way(major: int) -> None:
     ("names", "index"),
     [(("gfx942",), "gfx94X-dcgpu"), (("gfx950",), "gfx950-dcgpu"), (("gfx942", "gfx950"), "multi-arch")],
 )
-def test_the_index_is_the_family_that_holds_all_targets(names: tuple[str, ...], index: str) -> None:
+def test_make_plan_index_is_family_of_targets(names: tuple[str, ...], index: str) -> None:
     assert make_plan(replace(BASE, targets=targets(*names))).index == index
 
 
-def test_dry_run_shows_every_command_and_every_wheel_owed() -> None:
+def test_dry_run_shows_commands_and_expected_wheels() -> None:
     from pathlib import Path
 
     text = "\n".join(plan_lines(make_plan(BASE), Path("dist")))
@@ -108,12 +108,12 @@ def test_dry_run_shows_every_command_and_every_wheel_owed() -> None:
     assert "the set appears in dist as a whole" in text
 
 
-def test_a_post_release_of_the_plugin_is_for_the_jax_without_it() -> None:
+def test_post_release_resolves_jax_without_it() -> None:
     assert dict(make_plan(replace(BASE, jax_version="0.9.1.post6")).pins) == {"jax": "0.9.1"}
     assert dict(make_plan(replace(BASE, jax_version="0.11.0rc1")).pins) == {"jax": "0.11.0rc1"}
 
 
-def test_step_keys_follow_the_recipe_and_do_not_depend_on_hash_order() -> None:
+def test_step_key_depends_on_recipe_not_hash_order() -> None:
     first, _, _ = (step.recipe for stage in make_plan(BASE).stages for step in stage.steps if step.recipe)
     assert step_key(recipe=first) == step_key(recipe=replace(first))
     changed = (
@@ -126,7 +126,7 @@ def test_step_keys_follow_the_recipe_and_do_not_depend_on_hash_order() -> None:
         assert step_key(recipe=other) != step_key(recipe=first)
 
 
-def test_a_dry_run_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
+def test_dry_run_refuses_folder_with_other_files(tmp_path: Path) -> None:
     (tmp_path / "note").touch()
     argv = ["dist_wheels", "--payload=published", "--targets=gfx942", "--dry-run", f"--out={tmp_path}"]
     done = click.testing.CliRunner().invoke(main, argv)
@@ -134,7 +134,7 @@ def test_a_dry_run_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
     assert "not of a wheel set, such as note" in str(done.exception)
 
 
-def test_kernels_without_a_handler_are_refused_before_anything_is_made() -> None:
+def test_make_plan_refuses_kernels_without_handler() -> None:
     kernels = KernelRequest(modules=("ck_rms_norm",), toolchain="rocm", allow_partial=True)
     with pytest.raises(RequestError, match="without a handler"):
         make_plan(replace(BASE, kernels=kernels))

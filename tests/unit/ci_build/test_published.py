@@ -41,7 +41,7 @@ def test_requirements_are_exact() -> None:
 
 
 @pytest.mark.parametrize("major", [10, 99])
-def test_requirements_follow_the_rocm_major(major: int) -> None:
+def test_requirements_depend_on_rocm_major(major: int) -> None:
     names = published.requirements(request(rocm_version=RocmVersion(text=f"{major}.0.0")))
     assert f"jax-rocm{major}-plugin==0.10.2" in names
 
@@ -56,7 +56,7 @@ def test_post_release_of_the_plugin_keeps_jax_itself() -> None:
     )
 
 
-def test_report_is_read_and_credentials_are_dropped() -> None:
+def test_parse_report_drops_credentials() -> None:
     text = report("https://user:secret@index.invalid/x/jax_lib-1%2Blocal-py3-none-any.whl#frag", hashes={"sha256": SHA})
     (item,) = pip.parse_report(text)
     assert item.name == "jax-lib"
@@ -74,7 +74,7 @@ def test_report_is_read_and_credentials_are_dropped() -> None:
         (report("https://index.invalid/jax-1.tar.gz", hashes={"sha256": SHA}), "not a wheel with a sha256"),
     ],
 )
-def test_other_reports_are_refused(text: str, says: str) -> None:
+def test_parse_report_refuses_other_reports(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         pip.parse_report(text)
 

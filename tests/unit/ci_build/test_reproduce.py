@@ -52,7 +52,7 @@ def set_of(request: BuildRequest) -> WheelSet:
         {"rbe": True, "rbe_endpoint": "grpcs://a:1", "rbe_credential_helper": "file"},
     ],
 )
-def test_a_set_is_asked_for_again_as_it_was(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_recorded_settings_request_same_set(tmp_path: Path, more: dict[str, Any]) -> None:
     (tmp_path / "file").touch(mode=0o755)
     request = asked(
         {**BASE, **{name: str(tmp_path / "file") if value == "file" else value for name, value in more.items()}}
@@ -61,7 +61,7 @@ def test_a_set_is_asked_for_again_as_it_was(tmp_path: Path, more: dict[str, Any]
     assert options.build_request(again, "build")[0] == request
 
 
-def test_caches_are_not_asked_again(tmp_path: Path) -> None:
+def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
     again = options.recorded_settings(
         set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})), EMPTY, tmp_path
     )
@@ -70,7 +70,7 @@ def test_caches_are_not_asked_again(tmp_path: Path) -> None:
     assert made.cache == ActionCache()
 
 
-def test_executors_have_to_do_everything_again() -> None:
+def test_rebuild_accepts_no_cached_results() -> None:
     before = asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}).source
     settings = options.Settings({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}, {}, {})
     after = options.build_request(settings, "build", accept_cached=False)[0].source
@@ -79,20 +79,20 @@ def test_executors_have_to_do_everything_again() -> None:
     assert after == replace(before, remote=replace(before.remote, accept_cached=False))
 
 
-def test_a_set_of_published_wheels_is_refused(tmp_path: Path) -> None:
+def test_reproduce_refuses_published_wheels(tmp_path: Path) -> None:
     published = replace(set_of(asked(BASE)), request={"source": None})
     write_set(tmp_path, published, None)
     with pytest.raises(RequestError, match="not built from source"):
         read_source_set(tmp_path)
 
 
-def test_a_set_with_kernels_is_refused_by_that_name(tmp_path: Path) -> None:
+def test_reproduce_refuses_kernels(tmp_path: Path) -> None:
     write_set(tmp_path, set_of(asked({**BASE, "kernels": True, "kernel_toolchain": "pypi"})), None)
     with pytest.raises(RequestError, match="holds kernels"):
         read_source_set(tmp_path)
 
 
-def test_a_set_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_recorded_settings_refuse_other_version(tmp_path: Path) -> None:
     made = set_of(asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}))
     source = {name: value for name, value in made.request["source"].items() if name != "credentials"}
     with pytest.raises(RequestError, match=r"has no 'credentials'.*own_commit"):

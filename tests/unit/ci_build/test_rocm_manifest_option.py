@@ -46,7 +46,7 @@ def tree(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_a_file_goes_into_the_plan_under_its_digest(tmp_path: Path) -> None:
+def test_rocm_manifest_file_goes_into_plan(tmp_path: Path) -> None:
     file = tmp_path / "rocm.json"
     file.write_bytes(data := dump_manifest(MANIFEST))
     made = plan(rocm_manifest=str(file))
@@ -55,13 +55,13 @@ def test_a_file_goes_into_the_plan_under_its_digest(tmp_path: Path) -> None:
     assert any(f"{ROCM_MANIFEST} (sha256 {digest[:12]})" in line for line in dist_wheels.plan_lines(made, Path("dist")))
 
 
-def test_a_tree_is_read(tmp_path: Path) -> None:
+def test_rocm_manifest_of_folder(tmp_path: Path) -> None:
     made = plan(rocm_manifest=str(tree(tmp_path / "rocm", "7.2.0-43")))
     assert b'"hipFree"' in made.rocm_manifest
     assert made.record()["rocm_manifest"] == hashlib.sha256(made.rocm_manifest).hexdigest()
 
 
-def test_a_whole_rocm_is_verified_and_locked_and_gives_its_manifest(tmp_path: Path) -> None:
+def test_rocm_folder_is_locked_and_gives_manifest(tmp_path: Path) -> None:
     root, lock = make_rocm(tmp_path / "rocm", told="7.2.0"), tmp_path / "rocm.lock"
     more = {"cache_dir": str(tmp_path / "cache"), "rocm_lock": str(lock), "targets": "gfx950"}
     made = plan(therock_path=str(root), **more)
@@ -76,12 +76,12 @@ def test_a_whole_rocm_is_verified_and_locked_and_gives_its_manifest(tmp_path: Pa
         plan(therock_path=str(root), **{**more, "rocm_version": "7.1.0"})
 
 
-def test_without_it_there_is_none() -> None:
+def test_plan_without_rocm_manifest() -> None:
     assert (plan().rocm_manifest, plan().record()["rocm_manifest"]) == (b"", "")
     assert not any(ROCM_MANIFEST in line for line in dist_wheels.plan_lines(plan(), Path("dist")))
 
 
-def test_the_environment_may_name_it(tmp_path: Path) -> None:
+def test_rocm_manifest_from_environment(tmp_path: Path) -> None:
     (tmp_path / "rocm.json").write_bytes(dump_manifest(MANIFEST))
     environ = {"CI_BUILD_ROCM_MANIFEST": str(tmp_path / "rocm.json")}
     settings = options.Settings({"payload": "published", "rocm_version": "7.2.0"}, {}, environ)
@@ -99,9 +99,7 @@ def test_the_environment_may_name_it(tmp_path: Path) -> None:
         ("empty", InputError, "holds no shared libraries"),
     ],
 )
-def test_what_is_not_the_manifest_of_that_rocm_is_refused(
-    tmp_path: Path, name: str, error: type[CiBuildError], words: str
-) -> None:
+def test_rocm_manifest_refuses_other_rocm(tmp_path: Path, name: str, error: type[CiBuildError], words: str) -> None:
     (tmp_path / "text.json").write_text("text")
     other = RocmManifest(rocm_version="7.1.0", libraries=MANIFEST.libraries)
     (tmp_path / "other.json").write_bytes(dump_manifest(other))
@@ -111,7 +109,7 @@ def test_what_is_not_the_manifest_of_that_rocm_is_refused(
         plan(rocm_manifest=str(tmp_path / name))
 
 
-def test_the_set_lists_it_and_its_digest_follows(tmp_path: Path) -> None:
+def test_set_digest_depends_on_rocm_manifest(tmp_path: Path) -> None:
     digests = []
     for number, manifest in enumerate((None, MANIFEST, RocmManifest(rocm_version="7.2.0", libraries={}))):
         folder = tmp_path / str(number)

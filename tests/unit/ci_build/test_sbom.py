@@ -15,7 +15,7 @@ from tests.unit.ci_build.test_set_files import JAX, NUMPY_311, NUMPY_312, REPLAC
 RESOLVED = {"3.11": (JAX, NUMPY_311), "3.12": (JAX, NUMPY_312, REPLACED)}
 
 
-def test_it_is_valid_and_names_everything_by_its_hash() -> None:
+def test_sbom_is_valid_and_has_hashes() -> None:
     text = sbom(wheel_set(), RESOLVED)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     parts = {part["bom-ref"]: part for part in json.loads(text)["components"]}
@@ -31,7 +31,7 @@ def test_it_is_valid_and_names_everything_by_its_hash() -> None:
     assert made_of <= {item.sha256 for item in wheel_set().inputs}
 
 
-def test_what_needs_what() -> None:
+def test_sbom_dependencies() -> None:
     depends = {
         item["ref"]: item.get("dependsOn", []) for item in json.loads(sbom(wheel_set(), RESOLVED))["dependencies"]
     }
@@ -42,7 +42,7 @@ def test_what_needs_what() -> None:
             assert any(name.startswith("jax_rocm7_pjrt") for name in needs)
 
 
-def test_equal_sets_give_equal_bytes_and_others_another_number() -> None:
+def test_sbom_is_reproducible() -> None:
     first, again = sbom(wheel_set(), RESOLVED), sbom(wheel_set(), dict(RESOLVED))
     assert first == again
     other = sbom(replace(wheel_set(), rocm_version="7.3.0"), RESOLVED)

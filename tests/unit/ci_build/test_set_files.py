@@ -35,7 +35,7 @@ def test_constraints_name_the_set_and_its_pins() -> None:
     ]
 
 
-def test_lock_is_valid_and_gives_each_python_its_own_wheels() -> None:
+def test_pylock_gives_each_python_its_wheels() -> None:
     text = set_files.pylock(wheel_set(), {"3.11": (JAX, NUMPY_311), "3.12": (JAX, NUMPY_312, REPLACED)})
     lock = Pylock.from_dict(tomllib.loads(text))
     found = {(str(package.name), str(package.marker)): package for package in lock.packages}
@@ -49,7 +49,7 @@ def test_lock_is_valid_and_gives_each_python_its_own_wheels() -> None:
             assert f"cp{python.replace('.', '')}" in str(wheels[0].name)
 
 
-def test_every_wheel_in_the_lock_has_a_hash() -> None:
+def test_pylock_hashes_every_wheel() -> None:
     lock = Pylock.from_dict(tomllib.loads(set_files.pylock(wheel_set(), {"3.11": (JAX,)})))
     assert all(wheel.hashes["sha256"] for package in lock.packages for wheel in package.wheels or ())
 
@@ -64,11 +64,11 @@ def test_every_wheel_in_the_lock_has_a_hash() -> None:
         ("a-1-py2.py3-none-any.whl", "3.11", True),
     ],
 )
-def test_which_python_a_wheel_serves(filename: str, python: str, *, serves: bool) -> None:
+def test_serves_python_of_wheel(filename: str, python: str, *, serves: bool) -> None:
     assert wheelset.serves(filename, python) is serves
 
 
-def test_a_written_set_is_read_back_and_each_change_is_named(tmp_path: Path) -> None:
+def test_check_files_names_each_change(tmp_path: Path) -> None:
     made = wheel_set(wheels=())
     (tmp_path / "debug").mkdir()
     (tmp_path / "debug" / "x.so.debug").write_bytes(b"symbols")
@@ -81,20 +81,20 @@ def test_a_written_set_is_read_back_and_each_change_is_named(tmp_path: Path) -> 
     assert wheelset.check_files(tmp_path, made) == ("constraints.txt", "debug/x.so.debug")
 
 
-def test_a_folder_without_a_set_says_how_to_make_one(tmp_path: Path) -> None:
+def test_read_set_hint_without_set(tmp_path: Path) -> None:
     with pytest.raises(WheelSetError, match=r"does not exist.*dist_wheels"):
         wheelset.read_set(tmp_path / "nowhere")
     assert wheelset.check_files(tmp_path, wheel_set()) == ("SHA256SUMS",)
 
 
-def test_a_set_is_not_complete_because_its_list_of_files_is_empty(tmp_path: Path) -> None:
+def test_check_files_refuses_empty_file_list(tmp_path: Path) -> None:
     made = wheel_set(files={"constraints.txt": "a" * 64, "pylock.toml": "b" * 64})
     (tmp_path / "SHA256SUMS").write_bytes(b"")
     wheels = [wheel.filename for wheel in made.wheels]
     assert wheelset.check_files(tmp_path, made) == tuple(sorted(["constraints.txt", "pylock.toml", *wheels]))
 
 
-def test_what_is_not_text_is_no_set(tmp_path: Path) -> None:
+def test_read_set_refuses_binary_file(tmp_path: Path) -> None:
     for name in ("wheels.json", "SHA256SUMS"):
         (tmp_path / name).write_bytes(b"\xff\xfe\x80")
     with pytest.raises(WheelSetError, match=r"wheels\.json is not the record of a wheel set"):
@@ -102,13 +102,13 @@ def test_what_is_not_text_is_no_set(tmp_path: Path) -> None:
     assert wheelset.check_files(tmp_path, wheel_set()) == ("SHA256SUMS",)
 
 
-def test_which_wheels_json_is_damaged_and_what_it_lacks_is_told(tmp_path: Path) -> None:
+def test_read_set_names_damaged_field(tmp_path: Path) -> None:
     (tmp_path / "wheels.json").write_text("{}")
     with pytest.raises(WheelSetError, match=r"^/.*/wheels\.json is not the .* of a wheel set: it has no 'schema'"):
         wheelset.read_set(tmp_path)
 
 
-def test_the_sets_digest_covers_what_lies_beside_the_wheels(tmp_path: Path) -> None:
+def test_digest_covers_files_beside_wheels(tmp_path: Path) -> None:
     digests = set()
     for number, resolved_311 in enumerate(((JAX,), (JAX, NUMPY_311))):
         folder = tmp_path / str(number)

@@ -73,12 +73,12 @@ def changes(jax: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     }
 
 
-def test_no_option_is_silent(jax: Path) -> None:
+def test_source_options_all_have_effect(jax: Path) -> None:
     same = [name for name, (base, given) in changes(jax).items() if request(**base) == request(**{**base, **given})]
     assert same == []
 
 
-def test_every_option_is_tried(jax: Path) -> None:
+def test_source_options_are_all_tested(jax: Path) -> None:
     named = {words[-1].lstrip("-").replace("-", "_") for words, _ in SOURCE_OPTIONS}
     assert named <= set(changes(jax))
 
@@ -124,7 +124,7 @@ def test_every_option_is_tried(jax: Path) -> None:
         ),
     ],
 )
-def test_contradictions_are_refused(given: dict[str, Any], words: str) -> None:
+def test_source_options_refuse_contradictions(given: dict[str, Any], words: str) -> None:
     with pytest.raises(RequestError, match=words.replace("(", r"\(")) as caught:
         request(**given)
     assert caught.value.exit_code == 2
@@ -132,30 +132,30 @@ def test_contradictions_are_refused(given: dict[str, Any], words: str) -> None:
 
 
 @pytest.mark.parametrize("size", ["64g", "512m", "1.5GB", "1000", "0.5t"])
-def test_sizes_of_containers(size: str) -> None:
+def test_container_size_is_passed_on(size: str) -> None:
     assert source(container_memory=size).container.memory == size
 
 
-def test_default_pythons_are_those_that_the_release_runs_with() -> None:
+def test_default_pythons_depend_on_release() -> None:
     newer = options.Settings({"rocm_version": "7.10.0", "jax_version": "0.11.0", "targets": "gfx942"}, {}, {})
     older = options.Settings({"rocm_version": "7.10.0", "targets": "gfx942"}, {}, {})
     made = [options.build_request(settings, "build")[0].python_versions for settings in (newer, older)]
     assert made == [("3.12", "3.13", "3.14"), ("3.11", "3.12", "3.13", "3.14")]
 
 
-def test_credentials_serve_a_cache_without_executors_too(jax: Path) -> None:
+def test_credentials_apply_to_cache_without_executors(jax: Path) -> None:
     given = {"rbe_cert": str(jax.parent / "cert"), "rbe_key": str(jax.parent / "key")}
     assert source(remote_cache="grpcs://c:1", **given).credentials.key == str(jax.parent / "key")
 
 
-def test_all_of_them_at_once() -> None:
+def test_source_contradictions_are_reported_at_once() -> None:
     with pytest.raises(RequestError) as caught:
         request(xla="main", cache_read_only=True, rbe_jobs="3")
     for words in ("--xla is 'main'", "--cache-read-only", "--rbe-jobs"):
         assert words in str(caught.value)
 
 
-def test_the_trees_of_a_release() -> None:
+def test_source_trees_of_release() -> None:
     assert [(tree.name, tree.url) for tree in source().sources] == [("jax", "https://github.com/jax-ml/jax")]
     old = source(jax_version="0.8.2", xla=COMMIT).sources
     assert [(tree.name, tree.url) for tree in old] == [
@@ -167,7 +167,7 @@ def test_the_trees_of_a_release() -> None:
     assert source(xla="head").sources[1].commit == "HEAD"
 
 
-def test_a_folder_of_ones_own_builds_jaxlib_too(jax: Path) -> None:
+def test_jax_folder_builds_jaxlib_too(jax: Path) -> None:
     made = source(jax_source_dir=str(jax), jax_version="0.12.0")
     assert made.jaxlib
     assert [(tree.name, tree.url, tree.folder) for tree in made.sources] == [("jax", "", str(jax))]
@@ -175,7 +175,7 @@ def test_a_folder_of_ones_own_builds_jaxlib_too(jax: Path) -> None:
     assert [tree.name for tree in old.sources] == ["rocm-jax", "jax"]
 
 
-def test_one_target_is_a_small_build(jax: Path) -> None:
+def test_one_target_reduces_build(jax: Path) -> None:
     made = request(one_target=True, jax_source_dir=str(jax))
     assert [str(target) for target in made.targets or ()] == ["gfx942"]
     assert made.python_versions == ("3.12",)
@@ -183,23 +183,23 @@ def test_one_target_is_a_small_build(jax: Path) -> None:
     assert not made.source.jaxlib
 
 
-def test_all_targets_are_spelled_out_for_a_compiler() -> None:
+def test_all_targets_of_source_build_are_expanded() -> None:
     assert len(request(targets="all").targets or ()) == 28
 
 
-def test_executors_are_of_the_platform_that_the_sources_have(jax: Path) -> None:
+def test_remote_platform_comes_from_sources(jax: Path) -> None:
     new, old = source(**RBE).remote, source(**RBE, jax_version="0.8.2").remote
     assert new is not None
     assert old is not None
     assert (new.platform, old.platform) == ("@local_config_rocm//rocm:linux_x64", "//platform/linux:manylinux")
 
 
-def test_options_of_containers_in_the_environment_do_not_contradict_a_host_build() -> None:
+def test_host_build_ignores_container_variables() -> None:
     settings = options.Settings({**BASE, "host": True}, {}, {"CI_BUILD_CONTAINER_MEMORY": "8g"})
     assert options.build_request(settings, "build")[0].source is not None
 
 
-def test_a_compiler_of_the_environment_that_there_is_not_is_refused() -> None:
+def test_unknown_compiler_in_environment_is_refused() -> None:
     settings = options.Settings(BASE, {}, {"CI_BUILD_COMPILER": "icc"})
     with pytest.raises(RequestError, match="CI_BUILD_COMPILER is 'icc'") as caught:
         options.build_request(settings, "build")
@@ -218,7 +218,7 @@ JOB = {"rocm_build_job": "nightly"}
         ({**JOB, "rocm_version": "7.2.0", "rocm_build_url": "https://h/{job}-{version}"}, "https://h/nightly-7.2.0"),
     ],
 )
-def test_the_url_of_a_job(given: dict[str, str], url: str) -> None:
+def test_rocm_build_url_fills_template(given: dict[str, str], url: str) -> None:
     assert rocm_build_url(options.Settings(given, {}, {})) == url
 
 
@@ -230,7 +230,7 @@ def test_the_url_of_a_job(given: dict[str, str], url: str) -> None:
         ({**JOB, "rocm_build_url": "https://h/{job"}, "cannot be filled in"),
     ],
 )
-def test_a_job_that_nobody_knows_where_to_find(given: dict[str, str], words: str) -> None:
+def test_rocm_build_url_refuses_incomplete_template(given: dict[str, str], words: str) -> None:
     with pytest.raises(RequestError, match=words) as caught:
         rocm_build_url(options.Settings(given, {}, {}))
     assert caught.value.exit_code == 2

@@ -77,31 +77,31 @@ def with_source(**changes: Any) -> BuildRequest:
 
 
 @pytest.mark.parametrize("field", CHANGES)
-def test_no_field_is_silent(field: str) -> None:
+def test_make_plan_depends_on_every_field(field: str) -> None:
     # Kernels are for a later JAX.
     base = replace(BASE, jax_version=CHANGES["jax_version"]) if field == "kernels" else BASE
     changed = make_plan(replace(base, **{field: CHANGES[field]}))
     assert replace(changed, request=base) != make_plan(base)
 
 
-def test_the_manifest_of_a_rocm_is_not_silent() -> None:
+def test_make_plan_depends_on_rocm_manifest() -> None:
     changed = make_plan(BASE, rocm_manifest=b"{}")
     assert replace(changed, rocm_manifest=b"") != make_plan(BASE)
 
 
 @pytest.mark.parametrize("field", INPUT_CHANGES)
-def test_no_field_of_the_inputs_is_silent(field: str) -> None:
+def test_make_plan_depends_on_every_input(field: str) -> None:
     changed = make_plan(BASE, replace(INPUTS, **{field: INPUT_CHANGES[field]}))
     assert replace(changed, inputs=INPUTS) != make_plan(BASE)
 
 
 @pytest.mark.parametrize("field", SOURCE_CHANGES)
-def test_no_field_of_the_source_is_silent(field: str) -> None:
+def test_make_plan_depends_on_every_source_field(field: str) -> None:
     changed = make_plan(with_source(**{field: SOURCE_CHANGES[field]}))
     assert replace(changed, request=BASE) != make_plan(BASE)
 
 
-def test_every_field_is_tried() -> None:
+def test_request_fields_are_all_tested() -> None:
     assert {*CHANGES, "payload", "source"} == {field.name for field in fields(BuildRequest)}
     assert {*SOURCE_CHANGES, *DECIDED_BEFORE} == {field.name for field in fields(SourceRequest)}
     assert set(INPUT_CHANGES) == {field.name for field in fields(SourceInputs)}
@@ -118,18 +118,18 @@ REMOTE_CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("field", REMOTE_CHANGES)
-def test_no_field_of_remote_execution_is_silent(field: str) -> None:
+def test_make_plan_depends_on_every_remote_field(field: str) -> None:
     base = make_plan(with_source(remote=REMOTE))
     changed = make_plan(with_source(remote=replace(REMOTE, **{field: REMOTE_CHANGES[field]})))
     assert replace(changed, request=base.request) != base
 
 
-def test_every_field_of_remote_execution_is_tried() -> None:
+def test_remote_fields_are_all_tested() -> None:
     assert {*REMOTE_CHANGES} == {field.name for field in fields(Remote)}
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Credentials)])
-def test_no_field_of_the_credentials_is_silent(field: str) -> None:
+def test_make_plan_depends_on_every_credential(field: str) -> None:
     # A certificate and its key come together; which of their files they are is for the mounts.
     base = Credentials(key="/k") if field == "cert" else Credentials(cert="/c") if field == "key" else Credentials()
     both = (replace(base, **{field: "/x"}), base)
@@ -140,7 +140,7 @@ def test_no_field_of_the_credentials_is_silent(field: str) -> None:
 @pytest.mark.parametrize(
     "cache", [ActionCache(), ActionCache(remote="grpc://b:1"), ActionCache(remote="grpc://a:1", read_only=True)]
 )
-def test_no_field_of_the_cache_is_silent(cache: ActionCache) -> None:
+def test_make_plan_depends_on_every_cache_field(cache: ActionCache) -> None:
     base = make_plan(with_source(cache=ActionCache(remote="grpc://a:1")))
     assert replace(make_plan(with_source(cache=cache)), request=base.request) != base
 
@@ -151,47 +151,47 @@ def key(asked: BuildRequest, inputs: SourceInputs = INPUTS) -> str:
 
 
 @pytest.mark.parametrize("field", ["compiler", "xla", "cache"])
-def test_what_was_built_with_other_options_is_not_taken(field: str) -> None:
+def test_build_key_depends_on_source_options(field: str) -> None:
     assert key(with_source(**{field: SOURCE_CHANGES[field]})) != key(BASE)
 
 
 @pytest.mark.parametrize("field", ["sources", "xla_commit", "epoch", "rocm", "builder"])
-def test_what_was_built_of_something_else_is_not_taken(field: str) -> None:
+def test_build_key_depends_on_inputs(field: str) -> None:
     assert key(BASE, replace(INPUTS, **{field: INPUT_CHANGES[field]})) != key(BASE)
 
 
 @pytest.mark.parametrize("field", ["targets", "rocm_version", "post_release", "jax_version"])
-def test_nor_what_was_built_for_something_else(field: str) -> None:
+def test_build_key_depends_on_request(field: str) -> None:
     assert key(replace(BASE, **{field: CHANGES[field]})) != key(BASE)
 
 
-def test_a_change_that_no_compiler_sees_builds_nothing_anew() -> None:
+def test_build_key_ignores_jaxlib_and_own_commit() -> None:
     assert key(with_source(jaxlib=True)) == key(BASE)
     assert key(BASE, replace(INPUTS, own_commit=INPUT_CHANGES["own_commit"])) == key(BASE)
 
 
-def test_what_was_built_goes_through_the_recipes_and_into_the_set() -> None:
+def test_make_plan_repairs_every_built_wheel() -> None:
     steps = [step for stage in make_plan(request("0.10.2", full=True)).stages for step in stage.steps]
     built = {(step.project, step.python) for step in steps if step.effect is Effect.BUILD}
     used = {(step.project, step.python) for step in steps if step.effect in (Effect.REPAIR, Effect.RETAG)}
     assert built == used
 
 
-def test_jaxlib_that_is_not_built_is_fetched_and_the_rest_is_not() -> None:
+def test_make_plan_fetches_only_jaxlib_with_source() -> None:
     plan = make_plan(request("0.10.2"))
     (resolve, *_) = (step for stage in plan.stages for step in stage.steps if step.effect is Effect.RESOLVE)
     assert resolve.commands[0][-2:] == ("jax==0.10.2", "jaxlib==0.10.2")
     assert "jaxlib==0.10.2 (3.12)" in {wheel for stage in plan.stages for wheel in stage.expected_wheels}
 
 
-def test_a_jaxlib_of_our_own_has_a_version_of_its_own() -> None:
+def test_built_jaxlib_has_rocm_version() -> None:
     plan = make_plan(request("0.10.2", full=True))
     assert "jaxlib==0.10.2+rocm7.10.0a20251120 (3.12)" in {
         wheel for stage in plan.stages for wheel in stage.expected_wheels
     }
 
 
-def test_wheels_say_what_they_are_made_of() -> None:
+def test_recipes_record_inputs() -> None:
     recipes = [step.recipe for stage in make_plan(BASE).stages for step in stage.steps if step.recipe]
     assert len(recipes) == 3
     for recipe in recipes:
@@ -205,7 +205,7 @@ def test_wheels_say_what_they_are_made_of() -> None:
         }
 
 
-def test_a_dry_run_shows_every_command_with_its_folder_and_environment() -> None:
+def test_plan_lines_show_commands_with_folder_and_environment() -> None:
     asked = request("0.10.2", full=True)
     layout = SourceLayout(checkouts="/c/sources")
     lines = list(plan_lines(make_plan(asked, layout=layout), Path("dist")))
@@ -219,16 +219,16 @@ def test_a_dry_run_shows_every_command_with_its_folder_and_environment() -> None
     assert "/c/sources/jax" not in text
 
 
-def test_equal_requests_give_equal_plans() -> None:
+def test_make_plan_equal_requests_give_equal_plans() -> None:
     assert make_plan(request("0.10.2", full=True)) == make_plan(request("0.10.2", full=True))
 
 
-def test_the_container_of_a_request_is_part_of_what_wheels_json_keeps() -> None:
+def test_record_has_container() -> None:
     body = make_plan(with_source(container=Container(image="builder:1", network="none"))).record()
     assert body["source"]["container"]["image"] == "builder:1"
 
 
-def test_the_record_of_a_plan_has_the_request_and_its_inputs() -> None:
+def test_record_has_request_and_inputs() -> None:
     body = make_plan(BASE, rocm_manifest=b"{}").record()
     assert set(body) == {field.name for field in fields(BuildRequest)} | {"rocm_manifest"}
     assert set(body["source"]) == {field.name for kind in (SourceRequest, SourceInputs) for field in fields(kind)}
@@ -236,7 +236,7 @@ def test_the_record_of_a_plan_has_the_request_and_its_inputs() -> None:
     assert len(body["rocm_manifest"]) == 64
 
 
-def test_a_jax_of_ones_own_beside_rocm_jax_is_where_jaxlib_comes_from() -> None:
+def test_jax_folder_beside_rocm_jax_is_source_of_jaxlib() -> None:
     own = Checkout(name="jax", folder="/home/me/jax", commit="9" * 40)
     made = inputs("0.8.2", full=True)
     made = replace(made, sources=(*(tree for tree in made.sources if tree.name != "jax"), own))
