@@ -1,4 +1,4 @@
-"""Every error that a person may see: one clear sentence, a hint what to do next, an exit code of its own."""
+"""Errors for people: one sentence, a hint, and one exit code per kind."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ class CiBuildError(Exception):
     """Root of all errors of this project.
 
     Args:
-        message: what was found, one sentence.
+        message: the problem, one sentence.
         hint: what to do next, one sentence; empty when the message says it already.
     """
 
@@ -23,55 +23,55 @@ class CiBuildError(Exception):
 
 
 class RequestError(CiBuildError):
-    """The options contradict each other or ask for something that does not exist."""
+    """Options contradict each other or name something that does not exist."""
 
     exit_code = 2
 
 
 class UnknownTargetError(RequestError):
-    """A gfx target or family that the table does not hold."""
+    """A gfx target or family is not in the table."""
 
     exit_code = 3
 
 
 class VersionRuleError(RequestError):
-    """A version that no wheel may carry, or that two different contents would share."""
+    """A version is invalid, or two different contents would share it."""
 
     exit_code = 4
 
 
 class NoContainerEngineError(CiBuildError):
-    """A build from source was asked for and neither docker nor podman is there."""
+    """A build from source needs a container engine, and neither docker nor podman is available."""
 
     exit_code = 5
 
 
 class InputError(CiBuildError):
-    """An input could not be had, or is not what its digest says."""
+    """An input is not available, or differs from its digest."""
 
     exit_code = 6
 
 
 class ArchiveError(CiBuildError):
-    """A wheel or a tarball that is damaged, ambiguous or unsafe to unpack."""
+    """A wheel or a tarball is damaged, ambiguous or unsafe to unpack."""
 
     exit_code = 7
 
 
 class ElfError(CiBuildError):
-    """An ELF file that cannot be read, or cannot be edited in place."""
+    """An ELF file cannot be read, or cannot be edited in place."""
 
     exit_code = 8
 
 
 class FatbinError(CiBuildError):
-    """A HIP fat binary that is damaged, or lacks a requested target."""
+    """A HIP fat binary is damaged, or lacks a requested target."""
 
     exit_code = 9
 
 
 class RepairError(CiBuildError):
-    """A wheel that cannot honestly be given the platform tag asked for."""
+    """A wheel does not meet the requested platform tag."""
 
     exit_code = 10
 
@@ -83,19 +83,19 @@ class InspectionError(CiBuildError):
 
 
 class ProcessError(CiBuildError):
-    """A process that was started failed."""
+    """A child process failed."""
 
     exit_code = 12
 
 
 class WheelSetError(CiBuildError):
-    """A `wheels.json` that cannot be read, or files that are not the ones it names."""
+    """A `wheels.json` cannot be read, or files differ from it."""
 
     exit_code = 13
 
 
 class BucketError(CiBuildError):
-    """A bucket refused, or holds other bytes than expected."""
+    """A bucket refused a request, or holds other bytes than expected."""
 
     exit_code = 14
 
@@ -107,7 +107,7 @@ class GateError(CiBuildError):
 
 
 class PromotionBlockedError(CiBuildError):
-    """The policy does not let this set through."""
+    """The policy blocks this set."""
 
     exit_code = 16
 
@@ -125,7 +125,7 @@ class MachineError(CiBuildError):
 
 
 class KernelError(CiBuildError):
-    """A kernel module that is not what `modules.toml` says, or that could not be built."""
+    """A kernel module differs from `modules.toml`, or could not be built."""
 
     exit_code = 19
 
@@ -137,12 +137,12 @@ class ReproducibilityError(CiBuildError):
 
 
 class DriftError(CiBuildError):
-    """Somebody's workflow has commands that this program does not take."""
+    """A workflow uses commands that this version does not accept."""
 
     exit_code = 21
 
 
 class SickMachineError(CiBuildError):
-    """The doctor found something on this machine that keeps jax from using its GPU."""
+    """The doctor found a problem that keeps jax from using the GPU."""
 
     exit_code = 30

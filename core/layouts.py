@@ -1,4 +1,4 @@
-"""Where ROCm is installed and which of its libraries a wheel may need (`layouts.toml`); paths only, no look-ups."""
+"""Install layouts of ROCm, and the ROCm libraries that a wheel may need (`layouts.toml`); paths only, no look-ups."""
 
 from __future__ import annotations
 
@@ -73,16 +73,16 @@ def load_layouts() -> LayoutTable:
 
 
 def runpath(kind: Kind, targets: Sequence[GfxTarget] | None) -> str:
-    """The DT_RUNPATH of a wheel's libraries: every documented layout that has a fixed place.
+    """Return the DT_RUNPATH of a wheel's libraries: every documented layout with a fixed path.
 
-    A prefix that only ROCM_PATH names is the loader's business; it cannot be written into a file.
+    A prefix that only ROCM_PATH names is left to the loader; it cannot be written into a file.
 
     Args:
-        kind: says how deep in the site-packages folder the libraries lie.
-        targets: only families that hold one of them matter; None for all families.
+        kind: determines the depth of the libraries in site-packages.
+        targets: restrict families to those with one of them; None for all families.
 
     Returns:
-        Entries with `:` between them; `$ORIGIN` is the library's own folder (ld.so(8)).
+        Entries separated by `:`; `$ORIGIN` is the library's own folder (ld.so(8)).
     """
     depth = len(module_name(kind, 1).split("."))
     roots = {SITE_PACKAGES: "/".join(["$ORIGIN", *[".."] * depth])}
@@ -102,16 +102,16 @@ def search_dirs(
     rocm_path: Path | None = None,
     targets: Sequence[GfxTarget] | None = None,
 ) -> tuple[Path, ...]:
-    """The folders of one layout in search order, whether or not they exist.
+    """Return the folders of one layout in search order, whether or not they exist.
 
     Args:
-        layout: itself or its name.
-        site_packages: the folder that the wheels are installed in.
+        layout: a layout or its name.
+        site_packages: folder with the installed wheels.
         rocm_path: the prefix that ROCM_PATH names.
         targets: as in `runpath`.
 
     Raises:
-        RequestError: an unknown layout, or one in a prefix and no prefix was given.
+        RequestError: an unknown layout, or a layout in a prefix without a prefix.
     """
     if isinstance(layout, str):
         known = load_layouts().layouts
@@ -135,12 +135,11 @@ def family_packages(targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
 
 
 def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
-    """The libraries that a wheel for this ROCm may need without bringing them; exact names.
+    """Return the libraries that a wheel for this ROCm may need without containing them; exact names.
 
-    A version without a list of its own takes the nearest older one of its major. A major newer than every list
-    takes all that is listed, and the libraries whose soname is numbered by the ROCm major under its own number: a
-    new (or made-up) major works as long as nothing else was renumbered, and what was is refused by name until
-    somebody lists it.
+    A version without a list uses the nearest older one of its major. A major newer than every list uses all listed
+    libraries, with the ROCm major in their sonames renumbered: a new major works unless other sonames changed, and
+    those are refused by name until they are listed.
 
     Raises:
         RequestError: a version older than every list of its major, or a major older than every list.
@@ -152,7 +151,7 @@ def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
     newest = max(known)[0]
     if wanted[0] <= newest:
         raise RequestError(
-            f"Nobody has listed the libraries of ROCm {wanted[0]}.{wanted[1]}.",
+            f"The libraries of ROCm {wanted[0]}.{wanted[1]} are not listed.",
             hint=f'Add "{wanted[0]}.{wanted[1]}" to [sonames] in core/layouts.toml.',
         )
     listed: frozenset[str] = frozenset().union(*known.values())
@@ -161,12 +160,12 @@ def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
 
 
 def hip_soname(rocm: RocmVersion) -> str:
-    """The HIP runtime that code built with this ROCm is linked with; its soname is numbered by the ROCm major."""
+    """Return the soname of the HIP runtime of this ROCm; it carries the ROCm major."""
     return f"libamdhip64.so.{rocm.major}"
 
 
 def package_of(soname: str) -> str:
-    """The project whose wheel brings a library, such as rocm-sdk-core; empty when none is known to."""
+    """Return the project whose wheel contains a library, such as rocm-sdk-core; empty if unknown."""
     found = re.fullmatch(r"lib(.+?)\.so(?:\.[0-9]+)*", soname)
     return load_layouts().packages.get(found[1], "") if found else ""
 

@@ -51,7 +51,7 @@ def pip_argv(*words: str) -> tuple[str, ...]:
 
 
 def fetch_argv(python: str, requirement_file: Path, folder: Path) -> tuple[str, ...]:
-    """The pip command that fetches hash-locked requirements into a folder, with progress that a program can read."""
+    """Return the pip command that downloads hash-locked requirements into a folder, with machine-readable progress."""
     return pip_argv(
         "download",
         "--no-deps",

@@ -121,26 +121,26 @@ class _Stream:
 
 
 def render(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
-    """The command as a person would type it, environment changes in front; without the credentials in its URLs."""
+    """Return the command as typed in a shell, environment changes in front, without credentials in URLs."""
     changes = [f"{key}={shlex.quote(value)}" for key, value in sorted((env or {}).items())]
     return without_credentials(" ".join((*changes, shlex.join(argv))))
 
 
 def without_credentials(text: str) -> str:
-    """The text with `****` for user and password of every URL, and for the headers of Bazel's remote_header options.
+    """Return the text with `****` for user and password of every URL, and for values of Bazel's remote_header options.
 
-    What is shown may be kept, and published as evidence.
+    Logs may be kept and published as evidence.
     """
     return _CREDENTIALS.sub("****", text)
 
 
 def merge_environment(base: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """An environment with changes on top; a key that is changed to "" is removed."""
+    """Return an environment with changes; a key changed to "" is removed."""
     return {key: value for key, value in {**base, **changes}.items() if value != "" or key not in changes}
 
 
 def which(program: str) -> str | None:
-    """Where PATH finds a program, if it does."""
+    """Return the path of a program on PATH, or None."""
     return shutil.which(program)
 
 
@@ -173,7 +173,7 @@ class HostRunner:
         self._sink = sink
 
     def also(self, listener: LineSink) -> Self:
-        """A runner like this that tells a listener too every command line, and every line that commands print."""
+        """Return a runner that also passes every command line and every line of output to a listener."""
         other = copy.copy(self)
         other._echo, other._sink = _both(self._echo, listener), _both(self._sink, listener)
         return other
@@ -220,7 +220,7 @@ class HostRunner:
             )
         except OSError as error:
             raise ProcessError(
-                f"{argv[0]} could not be started: {error.strerror}.", hint=f"Install {argv[0]} or mend PATH."
+                f"{argv[0]} could not be started: {error.strerror}.", hint=f"Install {argv[0]} or correct PATH."
             ) from error
         deadline = started + timeout if timeout else None
 
@@ -249,7 +249,7 @@ class HostRunner:
 
 
 def failure(argv: Sequence[str], done: ProcessResult) -> str:
-    """What went wrong with a command, with its last words: for those who judge its exit status themselves."""
+    """Return the error of a failed command with the end of its output, for callers that check the exit status."""
     return _failure(argv, done.returncode, done.stdout, done.stderr)
 
 
@@ -305,7 +305,7 @@ def _drain(
 
 
 def _wait(process: subprocess.Popen[bytes], patience: Callable[[], float | None]) -> int:
-    """The exit status; a command may close its pipes long before it ends."""
+    """Return the exit status; a command may close its pipes long before it ends."""
     while True:
         with suppress(subprocess.TimeoutExpired):
             return process.wait(patience())

@@ -1,4 +1,4 @@
-"""What a person sees: steps, progress, warnings, tables; rich on a terminal, plain lines and groups in CI."""
+"""Reports for people: steps, progress, warnings, tables; rich on a terminal, plain lines and groups in CI."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Reporter:
         self._last = 0.0
 
     def console(self) -> Console:
-        """A rich console on standard error."""
+        """Return a rich console on standard error."""
         from rich.console import Console
 
         return Console(stderr=True, highlight=False, width=None if self.terminal else _PLAIN_WIDTH)
@@ -71,7 +71,7 @@ class Reporter:
         self.line(f"{finding.severity}: {finding.code}: {place}: {finding.message} {finding.remedy}".rstrip())
 
     def step(self, text: str) -> None:
-        """A new step begins."""
+        """Start a new step."""
         if self._live is not None:
             self._end_step()
             self._task = self._live.add_task(text, total=None, amount="")
@@ -87,7 +87,7 @@ class Reporter:
             self.line(f"  {self._step} ({time.monotonic() - self._last:.1f} s)")
 
     def advance(self, done: int, total: int) -> None:
-        """So many bytes of so many are done in the current step."""
+        """Report the bytes of the current step that are done, and their total."""
         if self._live is not None and self._task is not None:
             amount = f"{human(done)} of {human(total)}" if total else ""
             self._live.update(self._task, completed=done, total=total or None, amount=amount)
@@ -96,7 +96,7 @@ class Reporter:
             self.line(f"  {self._step}: {human(done)} of {human(total)}")
 
     def count(self, done: int, total: int, what: str) -> None:
-        """So many actions of so many are done in the current step, and what goes on; both numbers may grow."""
+        """Report the finished actions, their total and the running one; both numbers may grow."""
         text = f"{done:,} of {total:,} actions"
         if self._live is not None and self._task is not None:
             self._live.update(self._task, completed=done, total=total or None, amount=text)
@@ -105,7 +105,7 @@ class Reporter:
             self.line(f"  {self._step}: {text}{'; ' + what if what else ''}")
 
     def count_tests(self, done: int, total: int) -> None:
-        """So many tests of so many have ended in the current step."""
+        """Report the finished tests of the current step, and their total."""
         if self._live is not None and self._task is not None:
             self._live.update(self._task, completed=done, total=total or None, amount=f"{done:,} of {total:,} tests")
         elif time.monotonic() - self._last > _PLAIN_INTERVAL:
@@ -114,7 +114,7 @@ class Reporter:
 
     @contextmanager
     def group(self, title: str) -> Iterator[None]:
-        """A part of the work with a title; timed, collapsible in CI, live on a terminal."""
+        """Run a titled part of the work: timed, collapsible in CI, live on a terminal."""
         started = time.monotonic()
         self.line(f"::group::{title}" if self.groups else title)
         try:
@@ -149,7 +149,7 @@ class Reporter:
 
     @contextmanager
     def live_table(self, table: Callable[[], tuple[Sequence[str], Sequence[Sequence[str]]]]) -> Iterator[None]:
-        """On a terminal, show columns and rows that `table` gives anew several times a second; elsewhere nothing."""
+        """Show a table that is refreshed several times a second on a terminal; do nothing elsewhere."""
         if not self.terminal:
             yield
             return
@@ -173,12 +173,12 @@ class Reporter:
                 outer.start()
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
-        """A table for people; the columns with the numbers in `numeric` are right-aligned."""
+        """Print a table; the columns with the numbers in `numeric` are right-aligned."""
         self.console().print(_table(columns, rows, numeric))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
-    """A table on standard output, for a command whose result it is."""
+    """Print a table that is the result of a command to standard output."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _PLAIN_WIDTH

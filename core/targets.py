@@ -114,12 +114,12 @@ def load_table() -> TargetTable:
 
 
 def table() -> tuple[TargetInfo, ...]:
-    """The rows in natural order, generic targets last; `ci_build targets` prints them."""
+    """Return the rows in natural order, generic targets last; `ci_build targets` prints them."""
     return tuple(sorted(load_table().targets.values(), key=lambda row: row.name.endswith("-generic")))
 
 
 def lists() -> dict[str, tuple[str, ...]]:
-    """The three lists of concrete targets that people ask for, in natural order."""
+    """Return the three named lists of concrete targets, in natural order."""
     concrete = [load_table().targets[name] for name in _concrete()]
     return {
         "compiler-supported": tuple(row.name for row in concrete if row.xla),
@@ -129,7 +129,7 @@ def lists() -> dict[str, tuple[str, ...]]:
 
 
 def covers() -> Mapping[str, tuple[str, ...]]:
-    """Generic target -> processors of the table that run its code."""
+    """Return generic target -> processors of the table that run its code."""
     return {name: row.covers for name, row in load_table().targets.items() if row.covers != (name,)}
 
 
@@ -139,10 +139,10 @@ def machs() -> Mapping[str, int]:
 
 
 def is_all(spec: str | Sequence[str]) -> bool:
-    """Whether the request is the word `all`: keep whatever targets the native code holds.
+    """Return whether the request is `all`: keep the targets of the native code.
 
-    A published wheel need not hold every target of the table, so the caller that takes published code turns this
-    into "do not filter" and does not expand it; a build from source expands it.
+    A published wheel need not have every target of the table, so published code is not filtered for `all`; a build from
+    source expands it.
     """
     return [word.lower() for word in _words(spec)] == [ALL]
 
@@ -178,12 +178,12 @@ def expand(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
 
 
 def in_order(targets: Iterable[GfxTarget]) -> tuple[GfxTarget, ...]:
-    """The targets in natural order."""
+    """Return the targets in natural order."""
     return tuple(sorted(targets, key=sort_key))
 
 
 def warnings_for(targets: Iterable[GfxTarget]) -> tuple[Finding, ...]:
-    """A warning that names the targets whose code no JAX program can use, because XLA refuses them at run time."""
+    """Return a warning that names the targets that XLA refuses at run time."""
     refused = [str(target) for target in in_order(targets) if not _row(target).xla]
     if not refused:
         return ()
@@ -198,12 +198,12 @@ def warnings_for(targets: Iterable[GfxTarget]) -> tuple[Finding, ...]:
 
 
 def processors_of(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
-    """The concrete processors that the targets serve, in natural order; generic targets count as what they cover."""
+    """Return the processors that the targets serve, in natural order, with those that generic targets cover."""
     return tuple(sorted({name for target in targets for name in _row(target).covers}, key=sort_key))
 
 
 def family_of(targets: Iterable[GfxTarget]) -> str:
-    """The index that a set of these targets belongs to: the one per-family index that holds all, else multi-arch."""
+    """Return the index for a set of these targets: the one per-family index that has all, else multi-arch."""
     wanted = set(processors_of(targets))
     families = load_table().families
     return next((name for name in load_table().indexes if wanted and wanted <= set(families[name])), MULTI_ARCH)
@@ -217,12 +217,12 @@ def families_equal_to(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
 
 
 def is_default(targets: Iterable[GfxTarget]) -> bool:
-    """Whether this is exactly the default wheel set."""
+    """Return whether this is exactly the default wheel set."""
     return {str(target) for target in targets} == set(lists()["default-wheels"])
 
 
 def label(targets: Iterable[GfxTarget]) -> str:
-    """A short name to show people: `default`, `all`, a family, or the targets with commas."""
+    """Return a short name: `default`, `all`, a family, or the targets with commas."""
     chosen = in_order(targets)
     if is_default(chosen):
         return DEFAULT
@@ -232,7 +232,7 @@ def label(targets: Iterable[GfxTarget]) -> str:
 
 
 def for_bazel(targets: Iterable[GfxTarget]) -> str:
-    """The value of TF_ROCM_AMDGPU_TARGETS."""
+    """Return the value of TF_ROCM_AMDGPU_TARGETS."""
     return ",".join(map(str, in_order(targets)))
 
 
@@ -242,10 +242,10 @@ def with_aiter(targets: Iterable[GfxTarget]) -> tuple[GfxTarget, ...]:
 
 
 def for_aiter(targets: Iterable[GfxTarget]) -> str:
-    """The value of AITER's GPU_ARCHS.
+    """Return the value of AITER's GPU_ARCHS.
 
     Raises:
-        RequestError: AITER has no kernels for one of them.
+        RequestError: AITER has no kernels for a target.
     """
     chosen = in_order(targets)
     without = [str(target) for target in chosen if not _row(target).aiter]
@@ -277,7 +277,7 @@ def _row(target: GfxTarget) -> TargetInfo:
 
 
 def _processors(name: str) -> tuple[str, ...]:
-    """The processors behind one word: exact match first, then letter case forgiven if one name fits."""
+    """Return the processors of one word: exact match first, then ignoring case if one name matches."""
     known = _vocabulary()
     if name in known:
         return known[name]

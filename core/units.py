@@ -11,7 +11,7 @@ _POWERS = {"b": 0, "kb": 1, "mb": 2, "gb": 3, "tb": 4}
 
 
 def human(size: float) -> str:
-    """A size in bytes as people write it: 154.4 MB (powers of 1000, as package indexes show them)."""
+    """Return a size as text: 154.4 MB (powers of 1000, as package indexes show them)."""
     for unit in ("B", "kB", "MB"):
         if abs(size) < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -35,10 +35,10 @@ def parse_size(text: str, origin: str = "") -> int:
 
 
 def check_engine_size(text: str, origin: str) -> str:
-    """A size as docker and podman take it (powers of 1024): 64g, 512m, 1.5gb; returned as it is.
+    """Check a size in the syntax of docker and podman (powers of 1024): 64g, 512m, 1.5gb; return it unchanged.
 
     Raises:
-        RequestError: it is none.
+        RequestError: not such a size.
     """
     if re.fullmatch(r"(?!0+(?:\.0+)?[^0-9.]*$)[0-9]+(?:\.[0-9]+)?(?:[kmgt]b?|b)?", text, re.IGNORECASE) is None:
         raise RequestError(f"{origin}: {text!r} is not a size that containers take.", hint="Write it like 64g.")
@@ -46,13 +46,13 @@ def check_engine_size(text: str, origin: str) -> str:
 
 
 def parse_url(text: str, origin: str = "") -> SplitResult:
-    """The parts of a URL.
+    """Split a URL into its parts.
 
     Args:
-        origin: the option that says it, for the error.
+        origin: name of the option, for the error.
 
     Raises:
-        RequestError: it is none: half of an IPv6 address, or a port that is no number.
+        RequestError: an incomplete IPv6 address, or a port that is not a number.
     """
     try:
         parts = urlsplit(text)

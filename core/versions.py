@@ -41,12 +41,12 @@ _VARIANT = re.compile(r"(gfx|dcgpu|dgpu|igpu|targets|unstripped)")
 
 
 def package_name(kind: Kind, major: int) -> str:
-    """The project name, such as jax-rocm7-pjrt; `major` is the ROCm major as a number."""
+    """Return the project name, such as jax-rocm7-pjrt, for a ROCm major."""
     return f"jax-rocm{major}-{kind}"
 
 
 def module_name(kind: Kind, major: int) -> str:
-    """The package that one imports: jax_plugins.xla_rocm7 or jax_rocm7_plugin."""
+    """Return the import package: jax_plugins.xla_rocm7 or jax_rocm7_plugin."""
     return f"jax_plugins.xla_rocm{major}" if kind == "pjrt" else f"jax_rocm{major}_plugin"
 
 
@@ -74,24 +74,24 @@ def _named_rocm(request: BuildRequest) -> RocmVersion | None:
 
 
 def wheel_version(base: str, *, rocm: RocmVersion | None, post: int | None = None, variant: str = "") -> str:
-    """The version of the pjrt and plugin wheels.
+    """Return the version of the pjrt and plugin wheels.
 
-    Different arguments give different versions, but for two that say the same: base 0.10.2.post1, and base 0.10.2
-    with post 1. `rocm=None` leaves the ROCm version out because the caller asked for that; a bucket that never
-    overwrites has to refuse the second content then.
+    Different arguments give different versions, except two spellings of the same: base 0.10.2.post1, and base 0.10.2
+    with post 1. `rocm=None` omits the ROCm version on request; a bucket that never overwrites then refuses a second
+    content.
 
     Args:
         base: JAX's public version: 0.10.2, a published 0.10.2.post1, or a pre-release of it.
-        rocm: the ROCm version; None leaves it out (--no-rocm-version-extra).
-        post: the number of this release of `base` (--wheel-post-release), from 1.
+        rocm: the ROCm version; None omits it (--no-rocm-version-extra).
+        post: number of this release of `base` (--wheel-post-release), from 1.
         variant: from `variant_label`.
 
     Returns:
         A version in PEP 440's normal form.
 
     Raises:
-        VersionRuleError: `base` is not such a version, `post` cannot be added to it, or the ROCm version has a local
-            part that would read as something else.
+        VersionRuleError: `base` is not such a version, `post` cannot be added to it, or the local part of the ROCm
+            version would be ambiguous.
     """
     label = [_rocm_label(rocm)] if rocm else []
     if variant:
@@ -105,14 +105,13 @@ def wheel_version(base: str, *, rocm: RocmVersion | None, post: int | None = Non
 
 
 def variant_label(targets: Sequence[GfxTarget] | None, *, stripped: bool = True) -> str:
-    """What a version says of contents other than the default; empty for the default set, stripped.
+    """Return the version part for non-default contents; empty for the default set, stripped.
 
-    Up to four targets are spelled out; a family's name stands for them where that is shorter; of more targets than
-    four, 32 bits of a hash.
+    Up to four targets are spelled out, or replaced by a shorter family name; more targets by 32 bits of a hash.
 
     Args:
-        targets: what the wheels hold; None for all that the native code had (--targets=all).
-        stripped: symbol tables were taken out (else --no-strip).
+        targets: targets of the wheels; None for all of the native code (--targets=all).
+        stripped: whether symbol tables were removed (without --no-strip).
     """
     words = []
     if targets is None:
@@ -138,9 +137,9 @@ def pins(kind: Kind, version: str, *, major: int) -> tuple[str, ...]:
 
 
 def jaxlib_requirement(version: str) -> str:
-    """The jaxlib that goes with a wheel: PJRT API minors must be equal, and they change with JAX's third number.
+    """Return the jaxlib requirement of a wheel: PJRT API minors must be equal, and change with JAX's third number.
 
-    Post releases of jaxlib are in the range. A pre-release of JAX fits only the same pre-release of jaxlib.
+    Post releases of jaxlib are in the range. A pre-release of JAX accepts only the same pre-release of jaxlib.
     """
     parsed = Version(version)
     if parsed.is_prerelease:
@@ -150,7 +149,7 @@ def jaxlib_requirement(version: str) -> str:
 
 
 def _public(base: str, post: int | None) -> str:
-    """The part before the `+`."""
+    """Return the part before the `+`."""
     try:
         parsed = Version(base)
     except InvalidVersion as error:
@@ -183,7 +182,7 @@ def _rocm_label(rocm: RocmVersion) -> str:
             raise VersionRuleError(
                 f"ROCm version {rocm} would share a wheel version with another: {'.'.join(local[:end])!r} after the "
                 "'+' reads as something else.",
-                hint="Begin the part after the '+' with a letter that says what it is, such as g for a commit.",
+                hint="Begin the part after the '+' with a letter for its kind, such as g for a commit.",
             )
     prefix = "devrocm" if parsed.is_devrelease else "rocm"
     return prefix + ".".join((parsed.public, *local))

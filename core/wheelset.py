@@ -14,7 +14,7 @@ from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel
 
 
 def serves(filename: str, python: str) -> bool:
-    """Whether a wheel's tags admit a Python version such as 3.12 (PEP 425; py3 and cp312 are the tags used here)."""
+    """Return whether a wheel's tags accept a Python version such as 3.12 (PEP 425; only py3 and cp312 tags occur)."""
     tags = parse_wheel_filename(filename)[3]
     wanted = {"py3", f"py{python.replace('.', '')}", f"cp{python.replace('.', '')}"}
     return any(tag.interpreter in wanted for tag in tags)
@@ -35,7 +35,7 @@ def read_set(folder: Path) -> WheelSet:
 
 def foreign_files(folder: Path) -> tuple[str, ...]:
     """Files in a folder that no wheel set put there: all of them where there is no wheels.json; sorted."""
-    # Unlike Path.rglob, this does not mind what others remove meanwhile.
+    # Unlike Path.rglob, this tolerates files that are removed meanwhile.
     found = {str(Path(top, name).relative_to(folder)) for top, _, names in os.walk(folder) for name in names}
     if WHEELS_JSON not in found:
         return tuple(sorted(found))
