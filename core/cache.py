@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.treefiles import in_use, remove
+from core.store import in_use, remove
 
 _TREES = "rocm/trees"
 """Half of a tree, which a killed run leaves, may be as large as a whole one; its name begins with a dot."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from core.digests import file_sha256
 from core.errors import InputError
 from core.model import InputFile
 from core.process import ByteSink, LineSink, Runner
+from core.store import ContentStore
 
 _PROGRESS = "Progress "
 _CHECKED = "device-code-checked"
@@ -97,19 +99,12 @@ def _resolved(item: dict[str, Any]) -> Resolved:
     )
 
 
-class InputStore:
-    """Fetched inputs, kept by content: `<root>/<sha256>/<file name>`.
-
-    Args:
-        root: folder of the store; made when the first file comes.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
+class InputStore(ContentStore):
+    """Downloaded inputs by content: `<root>/<sha256>/<file name>`."""
 
     def path(self, item: Resolved) -> Path:
         """Where the input lies, or will lie."""
-        return self._root / item.sha256 / item.filename
+        return self.folder(item.sha256) / item.filename
 
     def has(self, item: Resolved) -> bool:
         """Whether the input is there, with the right content."""
@@ -134,11 +129,7 @@ class InputStore:
         Raises:
             InputError: pip brought something else than what was asked for.
         """
-        import tempfile
-
-        self._root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="fetch-", dir=self._root) as name:
-            folder = Path(name)
+        with self.scratch() as folder:
             wanted = folder / "requirements.txt"
             wanted.write_text("".join(f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in items))
             argv = fetch_argv(python, wanted, folder / "files")
@@ -155,12 +146,8 @@ class InputStore:
 
     def adopt(self, item: Resolved, path: Path) -> None:
         """Take in a file that was made here; it is moved or copied, and appears whole."""
-        import shutil
-        import tempfile
-
-        self._root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="adopt-", dir=self._root) as name:
-            fresh = Path(name) / item.filename
+        with self.scratch() as folder:
+            fresh = folder / item.filename
             shutil.copyfile(path, fresh)
             if file_sha256(fresh) != item.sha256:
                 raise InputError(f"{path} was changed while it was copied.", hint="Run the same command again.")

@@ -1,122 +1,112 @@
-"""Finished steps kept by what went into them, so that a second or interrupted run does only what is missing."""
+"""Folders by content key: each appears whole or not at all, is locked while it is used, and is removed when stale.
+
+A shared lock on a folder keeps other processes from removing it; the lock ends with its process.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
+import fcntl
+import os
 import shutil
 import tempfile
 import time
-from contextlib import suppress
-from dataclasses import dataclass
-from importlib import metadata
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from core.digests import file_sha256
-from core.model import Wheel, load_wheel, to_json
-
-_RESULT = "result.json"
-_LIBRARIES = ("auditwheel", "isal", "packaging", "pyelftools", "zstandard")
-"""Libraries whose version may change the bytes of a repaired wheel."""
-_STALE = 24 * 3600.0
-"""Seconds after which a scratch folder has no owner any more."""
-_SOURCES = (".py", ".toml", ".txt", ".json", ".lock", ".cc", ".h", ".hip", ".inc")
-_OWN_FOLDERS = ("ci_build", "core", "kernels", "pjrt", "plugin", "wheelkit")
+NEW = ".new-"
+"""Prefix of folders that are being made or removed."""
+_YOUNG = 60
+"""Seconds in which a new folder may not be locked yet."""
 
 
-def own_digest(root: Path) -> str:
-    """SHA-256 over this program's own sources, so that a changed program does not reuse old results."""
-    total = hashlib.sha256()
-    for folder in _OWN_FOLDERS:
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix in _SOURCES and path.is_file():
-                total.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
-                total.update(path.read_bytes())
-    return total.hexdigest()
-
-
-def tool_versions() -> dict[str, str]:
-    """What made the wheels: this program's digest and the versions of the libraries that touch their bytes."""
-    import zlib
-
-    versions = {name: metadata.version(name) for name in _LIBRARIES}
-    return {"ci_build": own_digest(Path(__file__).parents[1]), "zlib": zlib.ZLIB_RUNTIME_VERSION, **versions}
-
-
-def step_key(**parts: object) -> str:
-    """SHA-256 over everything that decides a step's result."""
-    canonical = json.dumps(to_json(parts), sort_keys=True, separators=(",", ":"), default=_bytes_as_text)
-    return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _bytes_as_text(value: object) -> str:
-    if isinstance(value, bytes):
-        return hashlib.sha256(value).hexdigest()
-    raise TypeError(f"{type(value).__name__} cannot be part of a step's key")
-
-
-def sweep(root: Path) -> None:
-    """Remove scratch folders that killed runs left in a store; young ones may be in use by another run."""
-    for left in root.glob("*-*"):
-        with suppress(FileNotFoundError):  # another run sweeps too, or has just finished
-            if time.time() - left.stat().st_mtime > _STALE:
-                shutil.rmtree(left, ignore_errors=True)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FinishedStep:
-    """What a step left behind.
+class ContentStore:
+    """Folders below one folder, named by what decides their content. Several processes may use it at once.
 
     Attributes:
-        folder: holds the wheel, and `debug/` if there is something in it.
-        saved: what was dropped and saved, a line for people; empty when nothing was.
-    """
-
-    wheel: Wheel
-    folder: Path
-    saved: str
-
-
-class StepStore:
-    """Results of steps: `<root>/<key>/` with the wheel, `debug/` and result.json; a folder appears whole or not at all.
-
-    Args:
-        root: folder of the store; made when the first result comes.
+        root: Folder of the store; made when the first result comes.
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
 
-    def find(self, key: str) -> FinishedStep | None:
-        """A finished step; None if it has to run."""
-        folder = self._root / key
+    def folder(self, key: str) -> Path:
+        """Return the folder of a key, which may not exist."""
+        return self.root / key
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """Make a locked folder on the same file system; it is removed at the end, unless it was published."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=NEW, dir=self.root))
+        fd = lock_shared(work)
         try:
-            body = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
-            wheel, saved = load_wheel(body["wheel"]), str(body["saved"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        path = folder / wheel.filename
-        if not path.is_file() or file_sha256(path) != wheel.sha256:
-            shutil.rmtree(folder, ignore_errors=True)
-            return None
-        return FinishedStep(wheel=wheel, folder=folder, saved=saved)
+            yield work
+        finally:
+            os.close(fd)
+            remove(work)
 
-    def scratch(self) -> tempfile.TemporaryDirectory[str]:
-        """A folder to work in, on the same file system; `keep` moves it into place."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix="step-", dir=self._root, ignore_cleanup_errors=True)
+    def publish(self, folder: Path, key: str) -> bool:
+        """Give a finished folder its name; return False if another run was first, whose folder stays.
 
-    def keep(self, key: str, folder: Path, wheel: Wheel, saved: str = "") -> FinishedStep:
-        """Keep a finished step's folder under its key; if another run was first, its result stays: it may be in use."""
-        if first := self.find(key):
-            return first
-        (folder / _RESULT).write_text(json.dumps({"wheel": to_json(wheel), "saved": saved}, indent=1), encoding="utf-8")
-        final = self._root / key
-        shutil.rmtree(final, ignore_errors=True)
+        Raises:
+            OSError: the name cannot be given, and no other run has it.
+        """
+        final = self.folder(key)
+        final.parent.mkdir(parents=True, exist_ok=True)
         try:
             folder.rename(final)
         except OSError:
-            if first := self.find(key):
-                return first
+            if final.is_dir():
+                return False
             raise
-        return FinishedStep(wheel=wheel, folder=final, saved=saved)
+        return True
+
+    def sweep(self) -> None:
+        """Remove scratch folders that killed runs left."""
+        for stale in self.root.glob(f"{NEW}*"):
+            with suppress(FileNotFoundError):  # it was finished meanwhile
+                if time.time() - stale.stat().st_mtime > _YOUNG and not in_use(stale):
+                    remove(stale)
+
+
+def lock_shared(folder: Path) -> int:
+    """Lock a folder for as long as the returned descriptor is open."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    return fd
+
+
+def in_use(folder: Path) -> bool:
+    """Return whether a process has locked a folder."""
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def remove(folder: Path) -> bool:
+    """Remove a folder, also a read-only one; it is renamed first, so that no other run finds half of it.
+
+    Returns:
+        Whether it was renamed; False if it does not exist or may not be removed.
+    """
+    gone = folder.with_name(f"{NEW}{os.getpid()}-{folder.name}")
+    try:
+        folder.rename(gone)
+    except OSError:
+        return False
+    gone.chmod(0o700)
+    for path, folders, _ in os.walk(gone):
+        for name in folders:
+            if not (inner := Path(path, name)).is_symlink():
+                inner.chmod(0o700)
+    shutil.rmtree(gone, ignore_errors=True)
+    return True

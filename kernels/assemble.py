@@ -12,7 +12,7 @@ from core.digests import file_sha256
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
-from core.store import step_key, tool_versions
+from core.steps import step_key, tool_versions
 from kernels import build, packing, recipe
 from kernels.modules import Catalog
 from kernels.rocmchain import with_rocm

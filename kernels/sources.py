@@ -22,7 +22,7 @@ from core.errors import InputError, KernelError, ProcessError, RequestError
 from core.model import InputFile, Progress
 from core.pip import PIP_ENV_OVERRIDES
 from core.process import Runner
-from core.treefiles import remove
+from core.store import remove
 from core.unpack.decompress import format_of
 from core.unpack.extract import Limits, extract
 from kernels.modules import KernelModule, UpstreamSource

@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from core.digests import file_sha256
+from core.store import ContentStore
 
 _RECORD = "record.json"
 
@@ -41,14 +41,11 @@ class Cost:
     memory_mb: int
 
 
-class KernelStore:
+class KernelStore(ContentStore):
     """Files below one folder, `<first two digits>/<key>/`; each appears whole or not at all.
 
     Several processes and machines may use it at the same time.
     """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
 
     def folder(self, key: str) -> Path:
         """Return the folder of a key."""
@@ -74,22 +71,11 @@ class KernelStore:
         shutil.rmtree(folder, ignore_errors=True)
         return None
 
-    def scratch(self) -> tempfile.TemporaryDirectory[str]:
-        """Return a temporary folder on the same file system; `keep` moves it into place."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix=".step-", dir=self.root, ignore_cleanup_errors=True)
-
     def keep(self, key: str, folder: Path, name: str, *, label: str, cost: Cost) -> None:
         """Store a folder with a finished file under its key; an earlier result of another run stays."""
         body = {"name": name, "sha256": file_sha256(folder / name), "label": label, **asdict(cost)}
         (folder / _RECORD).write_text(json.dumps(body, indent=1), encoding="utf-8")
-        final = self.folder(key)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            folder.rename(final)
-        except OSError:
-            if not (final / _RECORD).is_file():
-                raise
+        self.publish(folder, key)
         self._note(label, cost)
 
     def merge(self, other: KernelStore) -> tuple[int, int]:
@@ -99,8 +85,8 @@ class KernelStore:
             key = record.parent.name
             if self.find(key) is not None:
                 continue
-            with self.scratch() as name:
-                fresh = KernelStore(Path(name) / "copy")
+            with self.scratch() as folder:
+                fresh = KernelStore(folder / "copy")
                 shutil.copytree(record.parent, fresh.folder(key))
                 made = fresh.find(key)
                 if made is None:

@@ -19,7 +19,8 @@ from core.errors import BusyError, InputError, WheelSetError
 from core.model import Finding, GfxTarget, InputFile, Progress, WheelSet
 from core.pip import InputStore, Resolved
 from core.process import Runner
-from core.store import FinishedStep, StepStore, sweep, tool_versions
+from core.steps import FinishedStep, StepStore, tool_versions
+from core.store import ContentStore
 from wheelkit.repair.plan import RepairPlan
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
@@ -120,7 +121,7 @@ class _Run:
     def run(self) -> BuildResult:
         """Run every stage in order."""
         for name in ("inputs", "steps"):
-            sweep(self.cache / name)
+            ContentStore(self.cache / name).sweep()
         for stage in self.plan.stages:
             for step in stage.steps:
                 self._do(step)

@@ -13,7 +13,7 @@ from core.digests import file_sha256
 from core.errors import FatbinError, InputError
 from core.model import BuildRequest, Finding, Progress, Wheel
 from core.pip import InputStore, Resolved
-from core.store import FinishedStep, StepStore, step_key
+from core.steps import FinishedStep, StepStore, step_key
 from core.units import human
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.reader import WheelArchive

@@ -15,9 +15,8 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from core.http.client import Client
 from core.http.download import ChangedError, Hash, RemoteFile, load_version
 from core.model import Progress
 from core.process import without_credentials
-from core.treefiles import NEW, hold, remove, sweep
+from core.store import ContentStore, lock_shared, remove
 from core.unpack.contents import Contents, differences, dump_contents, load_contents
 from core.unpack.decompress import Feed, format_of
 from core.unpack.extract import Wanted, extract
@@ -97,6 +96,7 @@ class RocmStore:
 
     def __init__(self, root: Path, *, progress: Progress, keep_tarballs: bool = True) -> None:
         self.root = root
+        self._trees = ContentStore(root / "trees")
         self._progress = progress
         self._keep = keep_tarballs
         self._held: list[int] = []
@@ -105,7 +105,7 @@ class RocmStore:
         """The tree of a tarball, if it is there and whole; it is in use from now on until this process ends."""
         entry = self._entry(sha256, selection)
         try:
-            fd = hold(entry)
+            fd = lock_shared(entry)
         except OSError:
             return None
         tree = _load(entry)
@@ -150,7 +150,7 @@ class RocmStore:
             if tree := self._here(client, url, name, selection, sha256):  # another run had the lock, and has finished
                 return tree
             part.mkdir(exist_ok=True)
-            held = hold(part)
+            held = lock_shared(part)
             try:
                 return self._fetch_or_begin_anew(client, url, name, selection, part, sha256)
             finally:
@@ -270,48 +270,40 @@ class RocmStore:
     def _unpack(
         self, feed: Feed, name: str, hashed: Hash, selection: Selection, *, expected: str, where: str
     ) -> StoredTree:
-        trees = self.root / "trees"
-        trees.mkdir(parents=True, exist_ok=True)
-        sweep(trees)
-        work = Path(tempfile.mkdtemp(prefix=NEW, dir=trees))
-        fd = hold(work)
+        self._trees.sweep()
         try:
-            (work / "rocm").mkdir()
-            compression = "tar" if name.endswith(".tar") else format_of(name)
-            try:
-                with feed:
-                    contents = extract(feed, compression, work / "rocm", wanted=selection.wanted)
-            except ArchiveError as error:
-                if compression == "tar":  # of packages: it says which one
-                    raise
-                raise ArchiveError(f"{where}: {error.message}", hint=error.hint) from error
-            if expected and hashed.hexdigest() != expected:
-                raise WrongDigestError(
-                    f"{where} has sha256 {hashed.hexdigest()}, not {expected}.",
-                    hint="If it was replaced on purpose, give the new sha256 or remove it from rocm.lock.",
-                )
-            entry = self._entry(hashed.hexdigest(), selection)
-            (work / "contents.json").write_bytes(dump_contents(contents))
-            (work / "boot").write_text(_text(_BOOT))
-            marker = {"format": _FORMAT, "name": name, "sha256": hashed.hexdigest(), "size": feed.count}
-            (work / "tree.json").write_text(json.dumps(marker, indent=1))
-            work.chmod(0o755)
-            with suppress(OSError):  # where another run was first, its tree stays: it is in use
-                work.rename(entry)
+            with self._trees.scratch() as work:
+                (work / "rocm").mkdir()
+                compression = "tar" if name.endswith(".tar") else format_of(name)
+                try:
+                    with feed:
+                        contents = extract(feed, compression, work / "rocm", wanted=selection.wanted)
+                except ArchiveError as error:
+                    if compression == "tar":  # of packages: it says which one
+                        raise
+                    raise ArchiveError(f"{where}: {error.message}", hint=error.hint) from error
+                if expected and hashed.hexdigest() != expected:
+                    raise WrongDigestError(
+                        f"{where} has sha256 {hashed.hexdigest()}, not {expected}.",
+                        hint="If it was replaced on purpose, give the new sha256 or remove it from rocm.lock.",
+                    )
+                entry = self._entry(hashed.hexdigest(), selection)
+                (work / "contents.json").write_bytes(dump_contents(contents))
+                (work / "boot").write_text(_text(_BOOT))
+                marker = {"format": _FORMAT, "name": name, "sha256": hashed.hexdigest(), "size": feed.count}
+                (work / "tree.json").write_text(json.dumps(marker, indent=1))
+                work.chmod(0o755)
+                self._trees.publish(work, entry.name)
         except OSError as error:
             error.filename = error.filename or str(self.root)  # which disk is full, for one
             raise
-        finally:
-            os.close(fd)
-            if work.exists():
-                remove(work)
         tree = self.find(hashed.hexdigest(), selection)
         if tree is None:
             raise InputError(f"{entry} was removed while it was made.", hint="Run the same command again.")
         return tree
 
     def _entry(self, sha256: str, selection: Selection) -> Path:
-        return self.root / "trees" / f"{sha256}-{selection.name}"
+        return self._trees.folder(f"{sha256}-{selection.name}")
 
     def _survived(self, entry: Path, tree: StoredTree) -> bool:
         """Whether a tree from before this machine started last is still what it was: a crash may have lost bytes."""

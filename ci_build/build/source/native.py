@@ -27,7 +27,7 @@ from core.model import Progress, to_json
 from core.pip import InputStore, Resolved
 from core.process import LineSink, Runner
 from core.source_request import Checkout, SourceInputs, SourceRequest
-from core.store import step_key
+from core.steps import step_key
 from wheelkit.archive.reader import WheelArchive
 
 STATE = "state.json"

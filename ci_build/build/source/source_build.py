@@ -121,14 +121,14 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
     """
     from ci_build.build import plan
     from ci_build.build.source import sources
-    from core import store
+    from core import steps
 
     request = context.request
     inputs = sources.resolve_inputs(
         context.build,
         context.runner,
         own=OWN,
-        own_digest=lambda: store.own_digest(OWN),
+        own_digest=lambda: steps.own_digest(OWN),
         own_commit=request.own_commit,
         offline=context.rocm is None,
     )

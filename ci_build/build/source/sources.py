@@ -202,19 +202,19 @@ def fetch_tree(checkout: Checkout, folder: Path, runner: Runner, progress: Progr
         raise InputError(f"{checkout.name}: not a commit: {checkout.commit!r}.", hint="Give all 40 digits.")
     from filelock import FileLock
 
-    from core.treefiles import hold
+    from core.store import lock_shared
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.parent / f".{folder.name}.lock"):
         if folder.is_dir():
             if folder_commit(folder, runner)[0] == checkout.commit:
                 os.utime(folder)
-                hold(folder)
+                lock_shared(folder)
                 return
             shutil.rmtree(folder)
         progress.step(f"fetch {checkout.name} at {checkout.commit[:12]}")
         _fetch(checkout, folder, runner)
-        hold(folder)
+        lock_shared(folder)
 
 
 def _fetch(checkout: Checkout, folder: Path, runner: Runner) -> None:

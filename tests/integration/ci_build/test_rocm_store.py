@@ -25,7 +25,7 @@ from core import cache
 from core.errors import ArchiveError, InputError
 from core.http.client import Client, RetryPolicy
 from core.report import Reporter
-from core.treefiles import in_use
+from core.store import in_use
 from core.unpack.contents import differences
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_rocm import COMPRESS, NAME, make_rocm, tarball

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import ArchiveError, RequestError
-from core.treefiles import remove
+from core.store import remove
 from core.unpack.contents import Contents, differences, dump_contents, load_contents
 from core.unpack.decompress import format_of
 from core.unpack.extract import Limits, extract

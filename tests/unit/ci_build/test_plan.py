@@ -14,7 +14,7 @@ from ci_build.build.plan import Effect, make_plan
 from ci_build.cli import main
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
-from core.store import step_key
+from core.steps import step_key
 
 
 def targets(*names: str) -> tuple[GfxTarget, ...]:

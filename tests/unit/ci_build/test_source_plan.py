@@ -23,7 +23,7 @@ from core.source_request import (
     SourceInputs,
     SourceRequest,
 )
-from core.store import step_key
+from core.steps import step_key
 from tests.support.golden_build_py import inputs, inputs_of, request
 
 BASE = request("0.8.2")

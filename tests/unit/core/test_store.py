@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from ci_build.build.output_dir import remove_leftovers, replace_folder
-from core.store import FinishedStep, StepStore, sweep
+from core.steps import FinishedStep, StepStore
+from core.store import ContentStore
 from tests.support.sets import wheel_set
 
 DATA = b"the wheel"
@@ -59,12 +60,12 @@ def test_a_damaged_result_is_made_again(tmp_path: Path) -> None:
 
 
 def test_only_old_scratch_folders_are_swept(tmp_path: Path) -> None:
-    for name in ("fetch-old", "fetch-young", "0123"):
+    for name in (".new-old", ".new-young", "0123"):
         (tmp_path / name).mkdir()
-    for name in ("fetch-old", "0123"):
+    for name in (".new-old", "0123"):
         os.utime(tmp_path / name, times=(0, time.time() - 48 * 3600))
-    sweep(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0123", "fetch-young"]
+    ContentStore(tmp_path).sweep()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".new-young", "0123"]
 
 
 def test_what_a_killed_run_left_goes_and_what_other_runs_use_stays(tmp_path: Path) -> None:

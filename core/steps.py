@@ -1,0 +1,93 @@
+"""Finished steps kept by what went into them, so that a second or interrupted run does only what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from core.digests import file_sha256
+from core.model import Wheel, load_wheel, to_json
+from core.store import ContentStore
+
+_RESULT = "result.json"
+_LIBRARIES = ("auditwheel", "isal", "packaging", "pyelftools", "zstandard")
+"""Libraries whose version may change the bytes of a repaired wheel."""
+_SOURCES = (".py", ".toml", ".txt", ".json", ".lock", ".cc", ".h", ".hip", ".inc")
+_OWN_FOLDERS = ("ci_build", "core", "kernels", "pjrt", "plugin", "wheelkit")
+
+
+def own_digest(root: Path) -> str:
+    """SHA-256 over this program's own sources, so that a changed program does not reuse old results."""
+    total = hashlib.sha256()
+    for folder in _OWN_FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in _SOURCES and path.is_file():
+                total.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
+                total.update(path.read_bytes())
+    return total.hexdigest()
+
+
+def tool_versions() -> dict[str, str]:
+    """What made the wheels: this program's digest and the versions of the libraries that touch their bytes."""
+    import zlib
+
+    versions = {name: metadata.version(name) for name in _LIBRARIES}
+    return {"ci_build": own_digest(Path(__file__).parents[1]), "zlib": zlib.ZLIB_RUNTIME_VERSION, **versions}
+
+
+def step_key(**parts: object) -> str:
+    """SHA-256 over everything that decides a step's result."""
+    canonical = json.dumps(to_json(parts), sort_keys=True, separators=(",", ":"), default=_bytes_as_text)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _bytes_as_text(value: object) -> str:
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()
+    raise TypeError(f"{type(value).__name__} cannot be part of a step's key")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinishedStep:
+    """What a step left behind.
+
+    Attributes:
+        folder: holds the wheel, and `debug/` if there is something in it.
+        saved: what was dropped and saved, a line for people; empty when nothing was.
+    """
+
+    wheel: Wheel
+    folder: Path
+    saved: str
+
+
+class StepStore(ContentStore):
+    """Results of steps: `<root>/<key>/` with the wheel, `debug/` and result.json."""
+
+    def find(self, key: str) -> FinishedStep | None:
+        """A finished step; None if it has to run."""
+        folder = self.folder(key)
+        try:
+            body = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
+            wheel, saved = load_wheel(body["wheel"]), str(body["saved"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        path = folder / wheel.filename
+        if not path.is_file() or file_sha256(path) != wheel.sha256:
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        return FinishedStep(wheel=wheel, folder=folder, saved=saved)
+
+    def keep(self, key: str, folder: Path, wheel: Wheel, saved: str = "") -> FinishedStep:
+        """Keep a finished step's folder under its key; if another run was first, its result stays: it may be in use."""
+        if first := self.find(key):
+            return first
+        (folder / _RESULT).write_text(json.dumps({"wheel": to_json(wheel), "saved": saved}, indent=1), encoding="utf-8")
+        shutil.rmtree(self.folder(key), ignore_errors=True)
+        if not self.publish(folder, key) and (first := self.find(key)):
+            return first
+        return FinishedStep(wheel=wheel, folder=self.folder(key), saved=saved)
