@@ -203,7 +203,7 @@ def leases(
             slot=slot,
             device=device.token if device else "",
             cpus=cpus,
-            env={**_mask_of(platform, device), **thread_limits(threads)},
+            env={**(_masks(platform, device.token, 1) if device else {}), **thread_limits(threads)},
             nodes=device.nodes if device else (),
             gauges=_gauges([device] if device and per_device == 1 else ()),
         )
@@ -214,13 +214,16 @@ def leases(
 def whole_machine_lease(platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment) -> Lease:
     """Return the lease of a process that uses all devices at once."""
     tokens = ",".join(device.token for device in devices)
-    env = (
-        {**_only(platform, tokens, len(devices)), **thread_limits(allotment.cores)}
-        if devices
-        else thread_limits(allotment.cores)
-    )
+    masks = _masks(platform, tokens, len(devices)) if devices else {}
     nodes = tuple(dict.fromkeys(node for device in devices for node in device.nodes))
-    return Lease(slot=0, device=tokens, cpus=allotment.cpus, env=env, nodes=nodes, gauges=_gauges(devices))
+    return Lease(
+        slot=0,
+        device=tokens,
+        cpus=allotment.cpus,
+        env={**masks, **thread_limits(allotment.cores)},
+        nodes=nodes,
+        gauges=_gauges(devices),
+    )
 
 
 def _gauges(devices: Iterable[GpuDevice]) -> tuple[tuple[str, ...], ...]:
@@ -232,11 +235,7 @@ def thread_limits(threads: int) -> dict[str, str]:
     return dict.fromkeys(_LIBRARIES, str(threads))
 
 
-def _mask_of(platform: JaxPlatform, device: GpuDevice | None) -> dict[str, str]:
-    return {} if device is None else _only(platform, device.token, 1)
-
-
-def _only(platform: JaxPlatform, tokens: str, count: int) -> dict[str, str]:
+def _masks(platform: JaxPlatform, tokens: str, count: int) -> dict[str, str]:
     """Return masks for these devices; masks of upper layers number the remaining devices from zero."""
     env = dict.fromkeys(platform.masks, "")
     lowest = platform.masks[0]

@@ -31,6 +31,7 @@ CHILD = Path(__file__).with_name("preflight_child.py")
 SHARED_MEMORY = 1 << 30
 """Bytes that RCCL and NCCL need for buffers between processes; a container has 64 MB by default."""
 _SECONDS = 600.0
+_DOCTOR = "Run `ci_build doctor` on this machine."
 _SHM = "/dev/shm"  # noqa: S108 - inspected, not written
 _HIP = re.compile(r"libamdhip64\.so(\..*)?")
 
@@ -124,19 +125,7 @@ def check_host(
     if expected.platform is JaxPlatform.CPU:
         yield PreflightItem(name="processor", facts=dict(machine.facts))
         return
-    names = sorted({device.gfx for device in devices})
-    facts = {"devices": [_device_facts(device) for device in devices], "driver": machine.driver, **machine.facts}
-    problem = "" if devices else f"no {expected.platform} device is available"
-    if (
-        devices
-        and expected.platform is JaxPlatform.ROCM
-        and (strange := sorted(set(names) - set(_plain(expected.targets))))
-    ):
-        problem = f"the devices are {', '.join(strange)}, not {' or '.join(_plain(expected.targets))}"
-    if not problem and expected.counts and len(devices) not in expected.counts:
-        problem = f"{len(devices)} devices are available, not {' or '.join(map(str, expected.counts))}"
-    remedy = "Use a runner of the requested family; `--devices` overrides the number of devices."
-    yield PreflightItem(name="devices", problem=problem, remedy=remedy, facts=facts)
+    yield _devices(machine, devices, expected)
     if expected.platform is JaxPlatform.ROCM:
         kfd = root / "dev/kfd"
         opens = kfd.exists() and os.access(kfd, os.R_OK | os.W_OK)
@@ -150,32 +139,40 @@ def check_host(
     yield PreflightItem(name="tenants", note="; ".join(machine.tenants), facts={"tenants": list(machine.tenants)})
 
 
+def _devices(machine: MachineInfo, devices: Sequence[GpuDevice], expected: ExpectedMachine) -> PreflightItem:
+    targets = _plain(expected.targets)
+    other = sorted({device.gfx for device in devices} - set(targets)) if expected.platform is JaxPlatform.ROCM else []
+    if not devices:
+        problem = f"no {expected.platform} device is available"
+    elif other:
+        problem = f"the devices are {', '.join(other)}, not {' or '.join(targets)}"
+    elif expected.counts and len(devices) not in expected.counts:
+        problem = f"{len(devices)} devices are available, not {' or '.join(map(str, expected.counts))}"
+    else:
+        problem = ""
+    names = ("token", "gfx", "name", "memory", "free")
+    return PreflightItem(
+        name="devices",
+        problem=problem,
+        remedy="Use a runner of the requested family; `--devices` overrides the number of devices.",
+        facts={
+            "devices": [{name: getattr(device, name) for name in names} for device in devices],
+            "driver": machine.driver,
+            **machine.facts,
+        },
+    )
+
+
 def check_jax(answer: Mapping[str, Any], expected: ExpectedMachine) -> Iterator[PreflightItem]:
     """Check jax's platform, devices and libraries."""
     if answer["error"]:
         yield PreflightItem(
             name="platform",
             problem=f"jax has no platform {expected.platform}: {answer['error']}",
-            remedy="See what `ci_build doctor` says on this machine.",
+            remedy=_DOCTOR,
         )
         return
-    right = {JaxPlatform.ROCM: ("rocm", "gpu"), JaxPlatform.CUDA: ("cuda", "gpu"), JaxPlatform.CPU: ("cpu",)}[
-        expected.platform
-    ]
-    platforms = {*answer["platforms"], answer["default"]}
-    problem = (
-        "" if platforms <= set(right) else f"jax runs on {', '.join(sorted(platforms))}, not on {expected.platform}"
-    )
-    # jax reports all GPUs as "gpu"; the name is in the runtime's version.
-    if (
-        not problem
-        and expected.platform is not JaxPlatform.CPU
-        and expected.platform.value not in answer["client"].lower()
-    ):
-        problem = f"jax's GPUs are those of {' '.join(answer['client'].split())!r}, not of {expected.platform}"
-    remedy = "See what `ci_build doctor` says on this machine."
-    facts = {"jax": answer["version"], "kinds": sorted({device["kind"] for device in answer["devices"]})}
-    yield PreflightItem(name="platform", problem=problem, remedy=remedy, facts=facts)
+    yield _platform(answer, expected)
     count = len(answer["devices"])
     problem = "" if count == expected.count else f"jax sees {count} devices, not {expected.count}"
     hint = "Check whether masks or other processes hide devices."
@@ -191,6 +188,20 @@ def check_jax(answer: Mapping[str, Any], expected: ExpectedMachine) -> Iterator[
         yield PreflightItem(
             name=f"kernel on device {device['id']}", problem=problem, remedy="Take this device out of service."
         )
+
+
+def _platform(answer: Mapping[str, Any], expected: ExpectedMachine) -> PreflightItem:
+    platform, client = expected.platform, answer["client"]
+    reported = {*answer["platforms"], answer["default"]}
+    if not reported <= ({"cpu"} if platform is JaxPlatform.CPU else {platform.value, "gpu"}):
+        problem = f"jax runs on {', '.join(sorted(reported))}, not on {platform}"
+    # jax reports all GPUs as "gpu"; the name is in the runtime's version.
+    elif platform is not JaxPlatform.CPU and platform.value not in client.lower():
+        problem = f"jax's GPUs are those of {' '.join(client.split())!r}, not of {platform}"
+    else:
+        problem = ""
+    facts = {"jax": answer["version"], "kinds": sorted({device["kind"] for device in answer["devices"]})}
+    return PreflightItem(name="platform", problem=problem, remedy=_DOCTOR, facts=facts)
 
 
 def _capabilities(devices: Iterable[Mapping[str, Any]], expected: ExpectedMachine) -> PreflightItem:
@@ -265,7 +276,7 @@ def _same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> PreflightIte
             problems.append(f"{file} has {what} {actual or 'none'}; the set's ROCm has {required}")
     if not problems and not same:
         problems.append("no library of the set's ROCm was loaded")
-    weak = sorted(soname for soname, told in same.items() if not told.startswith("sha256"))
+    weak = sorted(soname for soname, value in same.items() if not value.startswith("sha256"))
     note = f"the set's manifest has no sha256 of {', '.join(weak)}: build ids or sizes were compared" if weak else ""
     remedy = f"Install the ROCm {expected.rocm_version} build that the set was built with, or name it with `--rocm`."
     return PreflightItem(
@@ -301,10 +312,6 @@ def _shared_memory(path: Path) -> PreflightItem:
     free = stat.f_bavail * stat.f_frsize
     problem = "" if free >= SHARED_MEMORY else f"{_SHM} has {human(free)} free, not {human(SHARED_MEMORY)}"
     return PreflightItem(name=_SHM, problem=problem, remedy=remedy, facts={"shm_bytes": free})
-
-
-def _device_facts(device: GpuDevice) -> dict[str, Any]:
-    return {"token": device.token, "gfx": device.gfx, "name": device.name, "memory": device.memory, "free": device.free}
 
 
 def _plain(targets: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from core.errors import GateError
 
@@ -201,10 +201,9 @@ def load_results(data: bytes, what: str) -> tuple[TestResult, ...]:
         body = json.loads(data)
         if body["schema"] != SCHEMA_VERSION:
             raise ValueError(f"schema {body['schema']!r}")
-        return tuple(_result(dict(zip(body["fields"], row, strict=True))) for row in body["tests"])
+        return tuple(
+            TestResult(**{**values, "verdict": TestVerdict(values["verdict"])})
+            for values in (dict(zip(body["fields"], row, strict=True)) for row in body["tests"])
+        )
     except (KeyError, TypeError, ValueError) as problem:
         raise GateError(f"Cannot read test results from {what}: {problem!r}.", hint="Run the gate again.") from problem
-
-
-def _result(row: Mapping[str, Any]) -> TestResult:
-    return TestResult(**{**row, "verdict": TestVerdict(row["verdict"])})

@@ -11,7 +11,7 @@ import pytest
 from core.process import HostRunner
 from promotion.gates.device.sessions import session as module
 from promotion.gates.device.sessions.journal import SessionJournal
-from promotion.gates.device.sessions.session import Session, SessionLimits
+from promotion.gates.device.sessions.session import PytestSession, SessionLimits
 
 
 def write(folder: Path, *events: Mapping[str, object]) -> None:
@@ -51,7 +51,7 @@ def test_check_worker_reads_last_events_of_dead_worker(
     broken: list[str],
 ) -> None:
     """A worker may write more events between a read of its journal and the check that finds it dead."""
-    session = Session(HostRunner({}), tmp_path, "run", SessionLimits())
+    session = PytestSession(HostRunner({}), tmp_path, "run", SessionLimits())
     write(tmp_path, WORKER, COLLECT)
     session.journal.read()
 
@@ -75,7 +75,7 @@ def test_outcome_does_not_blame_orphaned_worker(
     tmp_path: Path, leader_killed: bool, blamed: list[str], suspected: list[str]
 ) -> None:
     """If a test killed the controller, other workers fail with internal errors."""
-    session = Session(HostRunner({}), tmp_path, "run", SessionLimits())
+    session = PytestSession(HostRunner({}), tmp_path, "run", SessionLimits())
     session.leader_killed = leader_killed
     write(tmp_path, WORKER, COLLECT, COLLECTED, START, {"event": "internal", "text": "BrokenPipeError: [Errno 32]"})
     outcome = session.outcome()

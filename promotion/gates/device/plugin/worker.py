@@ -164,7 +164,8 @@ class WorkerPlugin:
         self.running = False
         self._write_holders(held)
         if used_up and not self.plan["solo"]:
-            self._retire()
+            self.journal.write("retired")
+            leave(LOST)  # this releases all resources; another worker takes this one's place
         return result
 
     def _leave_if_orphan(self) -> None:
@@ -177,11 +178,6 @@ class WorkerPlugin:
     def _write_holders(self, held: Mapping[str, str]) -> None:
         for test, text in held.items():
             self.journal.write("leaked", id=test, text=text)
-
-    def _retire(self) -> None:
-        """Exit to release all resources; another worker takes this one's place."""
-        self.journal.write("retired")
-        leave(LOST)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Iterator[None]:

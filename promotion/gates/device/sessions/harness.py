@@ -23,7 +23,7 @@ from promotion.gates.device.results import Attempt, Round, TestResult, file_of, 
 from promotion.gates.device.sessions import passes
 from promotion.gates.device.sessions.passes import Pass, Skip, Suite, session_argv, session_env, session_plan
 from promotion.gates.device.sessions.processes import kill_marked
-from promotion.gates.device.sessions.session import PLAN, Session, SessionLimits, SessionOutcome
+from promotion.gates.device.sessions.session import PLAN, PytestSession, SessionLimits, SessionOutcome
 from promotion.gates.device.sessions.state import Choose, PassState
 
 _IDLE_SESSIONS = 3
@@ -175,7 +175,7 @@ class Harness:
             state, round_ = self._states[plan["pass"]], Round(plan["round"])
         except (OSError, ValueError, KeyError):
             return
-        session = Session(self.runner, folder, self._id, self.plan.limits)
+        session = PytestSession(self.runner, folder, self._id, self.plan.limits)
         try:
             outcome = session.load_outcome()
         except (OSError, ValueError, KeyError):
@@ -277,7 +277,7 @@ class Harness:
         write_whole(folder / PLAN, json.dumps({**plan, "round": round_.value}).encode())
         count = min(workers, len(pass_.leases), len(only) if only else workers)
         argv = session_argv(self.plan.python, suite, pass_, workers=count, files=files or suite.files)
-        before, session = state.attempted(), Session(self.runner, folder, self._id, self.plan.limits)
+        before, session = state.attempted(), PytestSession(self.runner, folder, self._id, self.plan.limits)
         session.on_poll = lambda journal: self.on_progress(
             before + len(journal.ended), before + len(only if only is not None else journal.items() or ())
         )

@@ -103,7 +103,7 @@ class SessionOutcome:
     retired: int = 0
 
 
-class Session:
+class PytestSession:
     """A run of pytest with its workers.
 
     Args:
