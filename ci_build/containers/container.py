@@ -186,7 +186,7 @@ def _quoted(text: str) -> str:
 
 
 class ContainerRunner:
-    """A runner of commands, each in a container of its own.
+    """A runner of commands in separate containers.
 
     Args:
         host: runner that starts the engine's client.

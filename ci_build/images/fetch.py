@@ -13,7 +13,7 @@ from core.model import Progress
 from core.process import without_credentials
 
 _READ = 1 << 20
-if TYPE_CHECKING:  # a dry run connects to nobody
+if TYPE_CHECKING:  # a dry run opens no connection
     from core.http.client import Connect
 
 

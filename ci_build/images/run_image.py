@@ -63,7 +63,7 @@ def commands(labels: Mapping[str, str], command: str, *, gpu: bool) -> tuple[tup
     if command:
         return (("bash", "-c", command),)
     if "jax-rocm-release.set" not in labels:
-        raise RequestError("The image has no test of its own.", hint="Give a command with --test-cmd.")
+        raise RequestError("The image has no built-in test.", hint="Give a command with --test-cmd.")
     pythons = [name for name in labels.get("com.amdgpu.python_versions", "").split(",") if name]
     more = () if gpu else ("--no-gpu",)
     return tuple((f"/opt/python/{python}/bin/python3", SELFTEST, *more) for python in pythons)

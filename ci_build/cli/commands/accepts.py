@@ -1,4 +1,4 @@
-"""`ci_build accepts`: whether this program takes the commands that others have written down, none of which is run."""
+"""`ci_build accepts`: check the ci_build commands in workflows and scripts without running them."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ import cloup
 from core.errors import DriftError, InputError, RequestError
 
 _BEFORE = re.compile(r"-|run:|[$!]|\w+=.*|if|then|else|while|until|do|time|env|sudo|exec|(?:.*/)?python[\d.]*")
-"""Words that may stand in front of a command: YAML, a prompt, variables, words of a shell, what runs it."""
+"""Words that may precede a command: YAML, a prompt, variables, shell keywords, an interpreter."""
 _EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
-"""What a CI service puts in, spaces and all (GitHub Actions, "Evaluate expressions")."""
+"""Expressions that a CI service evaluates (GitHub Actions, "Evaluate expressions")."""
 _QUOTED = r"""'[^']*'|"(?:\\.|[^"\\])*"|\\."""
 _TOKEN = re.compile(
     rf"""(?P<comment>\#.*)|(?P<word>(?:{_QUOTED}|[^\s'"\\();<>|&])+)|(?P<end>[();<>|&]+)|(?P<open>['"].*)"""
 )
-"""What a line of a shell consists of; a quote that another line closes takes all that is left."""
+"""Tokens of a shell line; a quote that a later line closes takes the rest of the line."""
 _PLAIN: tuple[type[Any], ...] = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
-"""Types of values that are right or wrong on every machine."""
+"""Types whose values are valid on every machine or on none."""
 _FILLED_IN = re.compile(r"[$`{]")
 _SOME = "$*"
-"""Stands for a word that a shell makes none or several of, which may be options and arguments."""
+"""Stand-in for a word that a shell may expand to any number of options and arguments."""
 
 Command = tuple[str, list[str]]
-"""Where it is written, and its words after `ci_build`."""
+"""Location of a command, and its words after `ci_build`."""
 
 
 @cloup.command()
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 def accepts(files: tuple[Path, ...]) -> None:
-    """Say whether this program takes every ci_build command in workflows and scripts of others; none is run.
+    """Check that this version accepts the ci_build commands in workflows and scripts; none is run.
 
-    FILE is anything with a command on a line, such as a workflow, a shell script or a README, or what
-    `ci_build matrix` printed. Options that are not there any more, values that are none of the choices and what is
-    missing are told, each with its line. What a shell or a CI service fills in is taken for good.
+    FILE is a text with commands at the start of lines, such as a workflow, a shell script or a README, or the output of
+    `ci_build matrix`. Unknown options, invalid values and missing arguments are reported with their lines. Values that
+    a shell or CI service fills in are not checked.
     """
-    from ci_build.cli import main
+    from ci_build.cli import main  # it imports the commands
 
     commands = [command for file in files for command in _commands(file)]
     wrong = [f"{where}: {why}" for where, words in commands if (why := refusal(main, words))]
     for line in wrong:
         click.echo(line)
     if wrong:
-        hint = "Write them as `ci_build COMMAND --help` says, or use the version that they were written for."
+        hint = "Correct them with `ci_build COMMAND --help`, or use the version that they were written for."
         raise DriftError(f"{len(wrong)} of {len(commands)} commands would be refused.", hint=hint)
     click.echo(f"{len(commands)} commands, none would be refused")
 
 
 def refusal(command: click.Command, words: Sequence[str], parent: click.Context | None = None) -> str:
-    """Why a command would be refused whatever files and machines there are; empty when it would not."""
-    # Names of the program stay away from the machine: only what stands in the words is looked at.
+    """Return the reason why a command would be refused on every machine; empty if it would be accepted."""
+    # A context of its own, so that neither files nor the environment are read.
     context = click.Context(
         command, info_name=command.name if parent else "ci_build", parent=parent, **command.context_settings
     )
@@ -99,24 +99,24 @@ def _check(parameter: click.Parameter, values: Sequence[str], context: click.Con
 
 
 def _commands(file: Path) -> Iterator[Command]:
-    """The commands in a file.
+    """Yield the commands in a file.
 
     Raises:
-        InputError: it cannot be read.
-        RequestError: there is none in it, so that nothing would be checked.
+        InputError: the file cannot be read.
+        RequestError: it has no command.
     """
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(f"{file} cannot be read: {problem}.", hint="Name a workflow, or a script.") from problem
+        raise InputError(f"Cannot read {file}: {problem}.", hint="Name a workflow or a script.") from problem
     found = [*(_of_matrix(text) if text.lstrip().startswith("{") else _of_lines(text))]
     if not found:
-        raise RequestError(f"There is no command of ci_build in {file}.", hint="Write each at the start of a line.")
+        raise RequestError(f"{file} has no ci_build command.", hint="Write each command at the start of a line.")
     yield from ((f"{file}:{where}", words) for where, words in found)
 
 
 def _of_matrix(text: str) -> Iterator[Command]:
-    """Of each job in what `ci_build matrix` printed: builds have a `command`, tests an `argv`."""
+    """Yield the commands of a matrix: builds have a `command`, tests an `argv`."""
     try:
         matrix = json.loads(text)
         jobs = [*matrix["include"], *matrix.get("merge", ())]
@@ -125,7 +125,9 @@ def _of_matrix(text: str) -> Iterator[Command]:
             for number, job in enumerate(jobs)
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise InputError(f"This is no matrix: {problem!r}.", hint="Make it with `ci_build matrix`.") from problem
+        raise InputError(
+            f"The file is not a matrix: {problem!r}.", hint="Create it with `ci_build matrix`."
+        ) from problem
     for name, argv in commands:
         start = next((at for at, word in enumerate(argv) if Path(word).name == "ci_build"), None)
         if start is not None:
@@ -147,7 +149,7 @@ def _of_lines(text: str) -> Iterator[Command]:
 
 
 def _of_line(line: str) -> Iterator[list[str]]:
-    """The words of each command of a line."""
+    """Yield the words of each command of a line."""
     words: list[str] = []
     for token in _TOKEN.finditer(line):
         if token.lastgroup == "end":
@@ -155,7 +157,7 @@ def _of_line(line: str) -> Iterator[list[str]]:
             words = []
         elif token.lastgroup == "word":
             word, begins = token["word"], all(map(_BEFORE.fullmatch, words))
-            literal = (begins and _BEFORE.fullmatch(word)) or not _is_some(word)
+            literal = (begins and _BEFORE.fullmatch(word)) or not _expands(word)
             words += shlex.split(word) if literal else [_SOME]
         else:
             words += [_SOME] * (token.lastgroup == "open")
@@ -163,6 +165,6 @@ def _of_line(line: str) -> Iterator[list[str]]:
     yield words
 
 
-def _is_some(word: str) -> bool:
-    """Whether a shell may make none or several of it: what is filled in stands in no quotes, or is all arguments."""
+def _expands(word: str) -> bool:
+    """Return whether a shell may expand a word to any number of words: it has an unquoted variable, or `$@`."""
     return not word.startswith("-") and ("$@" in word or bool(_FILLED_IN.search(re.sub(_QUOTED, "", word))))

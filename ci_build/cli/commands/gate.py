@@ -71,7 +71,7 @@ def gate() -> None:
 @click.option(
     "--jobs", metavar="N", type=click.IntRange(1), help="Number of parallel compilers.  [default: by cores and memory]"
 )
-@click.option("--update-golden", is_flag=True, help="Update the golden files with what the wheels register.")
+@click.option("--update-golden", is_flag=True, help="Update the golden files from the wheels.")
 @click.option("--redo", is_flag=True, help="Repeat checks that passed on this set before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
 @options.junit_option

@@ -49,7 +49,7 @@ _PIP_PACKAGES = click.option(
 def image_options(
     *more: str, own: Sequence[Callable[[Any], Any]] = (), tables: Sequence[str] = ("build",)
 ) -> Callable[[_F], _F]:
-    """Give a command the options of images, further build options by their names, and options of its own."""
+    """Give a command the image options, its own options, and build options by name."""
     decorators = (
         options.chosen_options(*more, *_COMMON, tables=tables),
         cloup.option_group(

@@ -64,7 +64,7 @@ class ImageJob:
 
     @property
     def dry_run(self) -> bool:
-        """Whether to show a plan instead of building images."""
+        """The option --dry-run: show a plan instead of building images."""
         return bool(self.values["dry_run"])
 
     def check(self, count: int) -> None:

@@ -13,7 +13,7 @@ from ci_build.cli.common import State, open_bucket, print_json
 
 @cloup.group()
 def policy() -> None:
-    """Check what a set needs before it is promoted."""
+    """Check whether a set may be promoted."""
 
 
 @policy.command("check")
