@@ -1,4 +1,4 @@
-"""A build from source: what was requested, and the commits and digests that it is built from."""
+"""A build from source: its options, and the commits and digests of its inputs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Credentials:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActionCache:
-    """Where Bazel keeps results of actions, beside its own output tree.
+    """Bazel's caches for results of actions.
 
     Attributes:
         remote: URL of a remote cache; empty for none.
@@ -85,7 +85,7 @@ class ActionCache:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Container:
-    """Where commands of the build run.
+    """The container of a build, or this machine.
 
     Attributes:
         host: run on this machine, without a container.

@@ -116,7 +116,7 @@ def working_directory(environment: BuildEnvironment) -> str | None:
 
 
 def refuse_without_terminal(*, terminal: bool) -> None:
-    """Check that there is a terminal for the shell.
+    """Check for the terminal that a shell needs.
 
     Raises:
         MachineError: there is none.

@@ -25,7 +25,9 @@ def inputs(jax_version: str, *, full: bool = False) -> SourceInputs:
     """Return the resolved inputs of `request`."""
     pinned, interface = pins.pins_for(jax_version), pins.interface_for(jax_version)
     assert pinned is not None
-    name, commit = ("rocm-jax", pinned.rocm_jax) if interface.kind is pins.Kind.ROCM_JAX else ("jax", pinned.jax)
+    name, commit = (
+        ("rocm-jax", pinned.rocm_jax) if interface.kind is pins.BuildRepository.ROCM_JAX else ("jax", pinned.jax)
+    )
     sources: tuple[Checkout, ...] = (Checkout(name=name, url=pins.repository_url(name), commit=commit),)
     if full:
         own_tree = Checkout(name="jax", folder="/home/me/jax", commit=pinned.jax)

@@ -167,7 +167,7 @@ def processes_of(line: str) -> dict[str, int] | None:
 
 @dataclass(kw_only=True, slots=True)
 class ActionCounts:
-    """Where actions ran, parsed from every line of the output in order.
+    """Counts of actions by strategy, parsed from every line of the output in order.
 
     Attributes:
         counts: from `processes_of`.

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from packaging.version import Version
 
 from ci_build.build.source import bazel
-from ci_build.build.source.pins import Interface, Kind, interface_for
+from ci_build.build.source.pins import BuildRepository, Interface, interface_for
 from core import layouts
 from core.errors import RequestError
 from core.model import BuildRequest
@@ -147,7 +147,7 @@ def _command(
         project, version = "jaxlib", jaxlib_version(request)
     else:
         project = package_name("pjrt" if shared else "plugin", major)
-    by_jax = jaxlib or interface.kind is Kind.JAX
+    by_jax = jaxlib or interface.kind is BuildRepository.JAX
     folder = paths.sources["jax" if by_jax else "rocm-jax"]
     output = f"{paths.out}/{target}-{'all' if shared else python}"
     options = bazel_options(request, inputs, version, paths, rocm_wheel=not jaxlib)
@@ -180,7 +180,7 @@ def _command(
 def _startup(source: SourceRequest, interface: Interface, paths: BuildPaths, *, by_jax: bool) -> tuple[str, ...]:
     """Return Bazel's startup options, quoted because build.py puts them into a shell command."""
     options = [f"--output_user_root={paths.cache}/bazel"]
-    if by_jax and interface.kind is Kind.JAX and interface.bazelrc:
+    if by_jax and interface.kind is BuildRepository.JAX and interface.bazelrc:
         options.append(f"--bazelrc={interface.bazelrc}")
     if source.credentials.bazelrc:
         options.append(f"--bazelrc={paths.credentials.bazelrc}")
@@ -200,7 +200,7 @@ def _compiler(source: SourceRequest, interface: Interface, paths: BuildPaths, *,
             hint="Leave --compiler out.",
         )
     if by_jax:
-        # jax's build.py compiles jaxlib with clang whatever the plugin is compiled with.
+        # jax's build.py always compiles jaxlib with clang.
         return (f"--clang_path={paths.clang}",)
     if source.compiler is Compiler.GCC:
         return ("--use_clang=false", f"--gcc_path={paths.gcc}")
@@ -227,11 +227,11 @@ def bazel_options(
         rocm_wheel: pjrt or plugin; jaxlib has no device code.
     """
     source, interface = source_of(request), interface_for(request.jax_version)
-    by_jax = not rocm_wheel or interface.kind is Kind.JAX
+    by_jax = not rocm_wheel or interface.kind is BuildRepository.JAX
     options = [*bazel.output_options()]
     if rocm_wheel:
         options += interface.options
-        if interface.kind is Kind.JAX or source.compiler is Compiler.CLANG:
+        if interface.kind is BuildRepository.JAX or source.compiler is Compiler.CLANG:
             options += bazel.environment_settings("CLANG_COMPILER_PATH", paths.clang, "action_env")
         options += bazel.device_options(request.targets or (), paths.rocm)
         options += (

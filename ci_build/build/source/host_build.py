@@ -48,7 +48,7 @@ def host_paths(source: SourceRequest, checkouts: Sequence[Checkout], cache: Path
 
 
 def newest_clang(libraries: Path) -> str:
-    """Return the clang of the newest LLVM below a folder such as /usr/lib; empty if there is none."""
+    """Return the clang of the newest LLVM below a folder such as /usr/lib, or an empty path."""
     found = [
         (int(number[1]), str(path / "bin" / "clang"))
         for path in libraries.glob("llvm-*")

@@ -19,7 +19,7 @@ from core.source_request import Compiler
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-class Kind(enum.StrEnum):
+class BuildRepository(enum.StrEnum):
     """The repository whose build.py builds the ROCm wheels."""
 
     JAX = "jax"
@@ -42,7 +42,7 @@ class Interface:
     """
 
     since: str
-    kind: Kind
+    kind: BuildRepository
     folder: str
     xla_repository: str
     bazelrc: str
@@ -53,7 +53,7 @@ class Interface:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pins:
+class SourcePins:
     """The commits of one JAX release, 40 hexadecimal digits each.
 
     Attributes:
@@ -95,19 +95,19 @@ def interface_for(jax_version: str) -> Interface:
     return Interface(
         **{
             **row,
-            "kind": Kind(row["kind"]),
+            "kind": BuildRepository(row["kind"]),
             "options": tuple(row["options"]),
             "compilers": tuple(Compiler(name) for name in row["compilers"]),
         }
     )
 
 
-def pins_for(jax_version: str) -> Pins | None:
+def pins_for(jax_version: str) -> SourcePins | None:
     """Return the pinned commits of a JAX release, or None."""
     row = _table()["pins"].get(Version(jax_version).base_version)
     if row is None or Version(jax_version).is_prerelease:
         return None
-    return Pins(jax=row["jax"], xla=row["xla"], rocm_jax=row.get("rocm-jax", ""), epoch=row["epoch"])
+    return SourcePins(jax=row["jax"], xla=row["xla"], rocm_jax=row.get("rocm-jax", ""), epoch=row["epoch"])
 
 
 def repository_url(name: str, mirror: str = "") -> str:

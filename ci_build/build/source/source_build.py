@@ -39,7 +39,7 @@ class PreparedBuild:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceBuildContext:
-    """A build from source, with the ROCm that was obtained for it and what it runs with.
+    """A build from source: its request, its ROCm and its connections.
 
     Attributes:
         rocm: the ROCm; None in a dry run.
@@ -91,7 +91,7 @@ def _images(request: WheelSetRequest, runner: HostRunner, connect: Connect) -> I
 
 
 def check_environment(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, connect: Connect) -> None:
-    """Check that there is a build environment, before gigabytes are downloaded for it.
+    """Check the build environment before gigabytes are downloaded for it.
 
     Raises:
         NoContainerEngineError: there is no container engine.

@@ -30,7 +30,7 @@ _XLA_PIN = re.compile(r'^XLA_COMMIT = "([0-9a-f]{40})"$', re.MULTILINE)
 def resolve_inputs(
     request: BuildRequest, runner: Runner, *, own: Path, own_digest: Callable[[], str], own_commit: str, offline: bool
 ) -> SourceInputs:
-    """Return the commits of every source tree, of this repository, and of what the trees pin.
+    """Return the commits of every source tree, of its pins, and of this repository.
 
     A folder with changes is not refused: its commit is marked `-dirty.<digest of the changes>`, so that its results
     are never mistaken for those of the commit.
@@ -59,7 +59,7 @@ def resolve_inputs(
     jax, xla = trees.get("jax"), trees.get("xla")
     if jax is not None and jax.folder:
         _check_release(Path(jax.folder), request.jax_version)
-    # rocm-jax compiles the jax that it pins, whatever jax lies beside it.
+    # rocm-jax always compiles the jax that it pins.
     compiled = jax if "rocm-jax" not in trees else None
     if xla is not None:
         xla_commit = xla.commit

@@ -21,7 +21,7 @@ SIGNING_KEY = ENV_PREFIX + "SIGNING_KEY"
 
 
 def environment() -> dict[str, str]:
-    """What commands that we start inherit: everything but the key that vouches for them.
+    """Return the environment of child processes, without the signing key.
 
     Where the user's folder for caches cannot be written to, they find its stand-in.
     """

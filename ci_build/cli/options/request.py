@@ -272,7 +272,7 @@ def supported_pythons() -> list[str]:
 
 
 def require_known_pythons(versions: Sequence[str], origin: str) -> None:
-    """Check that there are Python versions, and that all are supported.
+    """Check a non-empty list of Python versions.
 
     Args:
         origin: option that they come from.

@@ -96,15 +96,15 @@ def source_request(
 
 
 def _unsupported(settings: Settings, jax_version: str, interface: Interface, compiler: Compiler) -> Iterator[str]:
-    """Yield what the release of jax does not support."""
-    from ci_build.build.source.pins import Kind, pins_for, releases
+    """Yield the options that the release of jax does not support."""
+    from ci_build.build.source.pins import BuildRepository, pins_for, releases
 
     if compiler and compiler not in interface.compilers:
         yield f"--compiler={compiler}: jax {jax_version} is built by {', '.join(interface.compilers)} only."
     if not settings.given("jax_source_dir") and pins_for(jax_version) is None:
         known = ", ".join(releases())
         yield f"There are no pinned sources of jax {jax_version}, only of {known}: give --jax-source-dir."
-    elif pins_for(jax_version) is None and interface.kind is Kind.ROCM_JAX:
+    elif pins_for(jax_version) is None and interface.kind is BuildRepository.ROCM_JAX:
         yield f"There are no pinned sources of jax {jax_version}, and rocm-jax builds its plugin."
 
 
@@ -159,14 +159,14 @@ def source_problems(settings: Settings) -> list[str]:
         problems.append("--cache-read-only has no use without --remote-cache or --disk-cache.")
     if settings.flag("host"):
         problems += [
-            f"{settings.get(name).origin} is of a container, and --host wants none."
+            f"{settings.get(name).origin} applies to a container, but --host uses none."
             for name in _ONLY_IN_CONTAINER
             if settings.given(name) and settings.get(name).origin.startswith("--")
         ]
     elif settings.given("clang_path") and not str(settings.get("clang_path").value).startswith("/"):
-        problems.append("--clang-path is a path in the builder image, and has to be absolute.")
+        problems.append("--clang-path is a path in the builder image, and must be absolute.")
     if settings.given("builder_image") and settings.given("base_docker"):
-        problems.append("--base-docker is what a builder image is built on, and --builder-image names a finished one.")
+        problems.append("--base-docker is the base of a new builder image, but --builder-image names a finished one.")
     problems += _secret_problems(settings)
     problems += [
         f"{settings.get(name).origin}: {settings.get(name).value} is not a folder."
@@ -177,7 +177,7 @@ def source_problems(settings: Settings) -> list[str]:
 
 
 def _secret_problems(settings: Settings) -> list[str]:
-    """Secrets where everybody could read them, and files of secrets that are not there."""
+    """Return the problems of secrets: exposed in URLs, or in files that are missing."""
     problems = [
         f"{settings.get(name).origin} has a user or a password in its URL; give them in a file with --rbe-bazelrc."
         for name in ("remote_cache", "rbe_endpoint")
@@ -185,7 +185,7 @@ def _secret_problems(settings: Settings) -> list[str]:
     ]
     mirror = urlsplit(str(settings.get("source_mirror").value or ""))
     if mirror.password is not None or (mirror.scheme in ("http", "https") and "@" in mirror.netloc):
-        # wheels.json names what everything was fetched from, and git's arguments can be read by all.
+        # wheels.json records the URL, and other users can read the arguments of git.
         problems.append("--source-mirror has a user or a password in its URL; git has credential helpers for them.")
     problems += [
         f"{settings.get(name).origin}: {settings.get(name).value} is not a file."
@@ -200,16 +200,16 @@ def _secret_problems(settings: Settings) -> list[str]:
 
 def _sources(settings: Settings, jax_version: str, *tables: str) -> tuple[Checkout, ...]:
     """Return the trees of the build; those of folders have no commit yet."""
-    from ci_build.build.source.pins import Kind, interface_for, pins_for, repository_url
+    from ci_build.build.source.pins import BuildRepository, interface_for, pins_for, repository_url
 
     interface, pins = interface_for(jax_version), pins_for(jax_version)
     mirror = str(settings.get("source_mirror", *tables).value or "")
     found = []
-    if interface.kind is Kind.ROCM_JAX and pins is not None:
+    if interface.kind is BuildRepository.ROCM_JAX and pins is not None:
         found.append(Checkout(name="rocm-jax", url=repository_url("rocm-jax", mirror), commit=pins.rocm_jax))
     if settings.given("jax_source_dir"):
         found.append(Checkout(name="jax", commit="", folder=_absolute(settings.get("jax_source_dir").value)))
-    elif interface.kind is Kind.JAX and pins is not None:
+    elif interface.kind is BuildRepository.JAX and pins is not None:
         found.append(Checkout(name="jax", url=repository_url("jax", mirror), commit=pins.jax))
     xla = str(settings.get("xla", *tables).value)
     if settings.given("xla_source_dir"):

@@ -116,7 +116,7 @@ _OPTIONS: Table = tuple(row for table in _GROUPS.values() for row in table)
 
 
 def _identifier(names: tuple[str, ...]) -> str:
-    """The name of an option's value: the one that is given as such, else the first one."""
+    """Return the name of an option's value: the explicit one, else the first option."""
     return next((name for name in names if not name.startswith("-")), names[0].lstrip("-").replace("-", "_"))
 
 
@@ -136,18 +136,18 @@ CONTAINER_OPTIONS = (
     "container_memory",
     "container_shm_size",
 )
-"""Options about containers: the environment may set them for a whole machine, whatever is built on it."""
+"""Options about containers, which the environment may set for a whole machine."""
 SWITCHES = tuple(_identifier(names) for names, more in _OPTIONS if more.get("is_flag"))
 """Options without a value."""
 WARNED_WITH_PUBLISHED = ("compiler",)
-"""Options of a source build that `--payload=published` has no use for."""
+"""Options of a source build that have no effect with `--payload=published`."""
 KERNEL_TOOLCHAINS = ("pypi", "rocm", "container")
-"""Where the compilers of kernels come from."""
+"""Sources of the compilers of kernels."""
 NEEDS_KERNELS = (
     "aiter_source", "kernel_toolchain", "kernel_rocm", "kernel_image", "kernel_modules", "kernel_instances",
     "require", "allow_partial",
 )  # fmt: skip
-"""Options that say how kernels are built, and so need `--kernels`."""
+"""Options of the kernel build, which need `--kernels`."""
 
 
 def build_options(*tables: str, hidden: bool = False) -> Callable[[_F], _F]:
@@ -186,5 +186,5 @@ def _help(names: tuple[str, ...], attributes: Mapping[str, Any], tables: Sequenc
 
 
 def option_names() -> tuple[str, ...]:
-    """The options' names as identifiers, such as python_versions."""
+    """Return the options' names as identifiers, such as python_versions."""
     return tuple(_identifier(names) for names, _ in _OPTIONS)

@@ -20,7 +20,7 @@ from core.source_request import ActionCache, Compiler, Credentials, Remote, Sour
 from core.versions import set_version
 from tests.support.golden_build_py import FOLDER, files, inputs_of, request
 
-JAX_INTERFACE = [release for release in pins.releases() if pins.interface_for(release).kind is pins.Kind.JAX]
+JAX_INTERFACE = [release for release in pins.releases() if pins.interface_for(release).kind is pins.BuildRepository.JAX]
 ROCM_JAX_INTERFACE = [release for release in pins.releases() if release not in JAX_INTERFACE]
 
 
