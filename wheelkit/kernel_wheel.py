@@ -110,7 +110,7 @@ def _module(name: str, entry: Mapping[str, Any]) -> PackagedModule:
 
 def code_objects(archive: WheelArchive) -> tuple[str, ...]:
     """Return the members that are plain AMDGPU code objects, not fat binaries inside a library."""
-    found = []
+    names = []
     for member in archive.members:
         if member.name.endswith(".co"):
             try:
@@ -118,8 +118,8 @@ def code_objects(archive: WheelArchive) -> tuple[str, ...]:
             except ArchiveError:
                 continue  # the check of RECORD reports it
             if is_code_object(head):
-                found.append(member.name)
-    return tuple(found)
+                names.append(member.name)
+    return tuple(names)
 
 
 def member_infos(
@@ -144,8 +144,8 @@ def member_infos(
 
 def target_of(head: bytes, machs: Mapping[str, int]) -> tuple[str, ...]:
     """Return the processor that the header of a code object names; empty if its number is unknown."""
-    found = [name for name, mach in machs.items() if mach == mach_of(head)]
-    return tuple(found[:1])
+    processors = [name for name, mach in machs.items() if mach == mach_of(head)]
+    return tuple(processors[:1])
 
 
 def check_kernel_wheel(

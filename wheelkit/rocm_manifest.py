@@ -127,9 +127,9 @@ def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[
         soname: RocmLibrary(
             soname=soname,
             path=f"lib/{soname}",
-            symbols={name: tuple(sorted(versions)) for name, versions in sorted(wanted.items())},
+            symbols={name: tuple(sorted(versions)) for name, versions in sorted(versions_of.items())},
         )
-        for soname, wanted in sorted(symbols.items())
+        for soname, versions_of in sorted(symbols.items())
     }
     return RocmManifest(rocm_version=rocm_version, libraries=libraries, weak=True)
 

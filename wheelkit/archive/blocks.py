@@ -260,8 +260,8 @@ def inflate_cut(pread: Pread, offset: int, size: int, cuts: CutPoints) -> Iterat
 
 def find_block(data: bytes) -> int | None:
     """Return the first byte of compressed data at which a block with dynamic codes seems to begin."""
-    for found in _LIKELY.finditer(data):
-        at = found.start()
+    for match in _LIKELY.finditer(data):
+        at = match.start()
         if _codes_are_complete(data[at : at + 10]) and _can_be_inflated(data[at : at + _TRIED]):
             return at
     return None

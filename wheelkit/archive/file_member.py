@@ -47,16 +47,16 @@ def file_digests(fd: int, runs: Sequence[BlockRun] = ()) -> FileDigests:
     """
     crc, digest, at = 0, hashlib.sha256(), 0
     needed = [(max(0, run.content[0] - WINDOW), run.content[1]) for run in runs]
-    found = [0] * len(runs)
+    checksums = [0] * len(runs)
     buffer = memoryview(bytearray(CHUNK))
     while count := os.preadv(fd, [buffer], at):
         crc = isal_zlib.crc32(buffer[:count], crc)
         digest.update(buffer[:count])
         for number, (begin, end) in enumerate(needed):
             part = buffer[max(begin - at, 0) : min(max(end - at, 0), count)]
-            found[number] = isal_zlib.crc32(part, found[number])
+            checksums[number] = isal_zlib.crc32(part, checksums[number])
         at += count
-    if found != [run.crc32 for run in runs]:
+    if checksums != [run.crc32 for run in runs]:
         raise InflateError("it differs from the old content outside the given ranges")
     return FileDigests(crc32=crc, sha256=digest.hexdigest())
 

@@ -60,17 +60,17 @@ class WheelName(NamedTuple):
         Raises:
             ArchiveError: the name is not that of a wheel.
         """
-        found = _NAME.fullmatch(filename)
-        if found is None:
+        match = _NAME.fullmatch(filename)
+        if match is None:
             problem = "its parts are not project, version, perhaps build, python, abi and platform"
         else:
-            problem = _version_problem(found["version"])
-        if found is None or problem:
+            problem = _version_problem(match["version"])
+        if match is None or problem:
             raise ArchiveError(
                 f"{filename!r} is not the name of a wheel: {problem}.",
                 hint="Write it like jax_rocm7_pjrt-0.10.2-py3-none-manylinux_2_28_x86_64.whl.",
             )
-        return cls(**found.groupdict(default=""))
+        return cls(**match.groupdict(default=""))
 
     @property
     def canonical(self) -> str:

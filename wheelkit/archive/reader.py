@@ -70,8 +70,8 @@ class WheelArchive:
             directory = self.pread(end.directory_size, end.directory_offset)
             entries = read_central(directory, end.members, problems)
         except ArchiveError as error:
-            found = [error.message, *problems]
-            raise ArchiveError(f"{self.name}: {' '.join(found)}", hint=error.hint or _AGAIN) from error
+            messages = [error.message, *problems]
+            raise ArchiveError(f"{self.name}: {' '.join(messages)}", hint=error.hint or _AGAIN) from error
         located = locate_members(entries, end, self.pread, problems)
         members = tuple(member for member in located if not member.name.endswith("/"))
         self.dist_info = self._find_dist_info(entries, problems)
@@ -87,14 +87,14 @@ class WheelArchive:
     def _find_dist_info(self, entries: list[ZipMember], problems: list[str]) -> str:
         """Find the only .dist-info directory and check its name against the file name (PEP 427)."""
         tops = {entry.name.partition("/")[0] for entry in entries if "/" in entry.name}
-        found = sorted(top for top in tops if top.endswith(".dist-info"))
-        if len(found) != 1:
-            problems.append(f"it has {len(found)} .dist-info directories instead of one {found or ''}".rstrip())
-            return found[0] if found else ""
-        project, _, version = found[0].removesuffix(".dist-info").partition("-")
+        names = sorted(top for top in tops if top.endswith(".dist-info"))
+        if len(names) != 1:
+            problems.append(f"it has {len(names)} .dist-info directories instead of one {names or ''}".rstrip())
+            return names[0] if names else ""
+        project, _, version = names[0].removesuffix(".dist-info").partition("-")
         if canonical(project) != self.name.canonical or version != self.name.version:
-            problems.append(f"{found[0]} does not match the file name")
-        return found[0]
+            problems.append(f"{names[0]} does not match the file name")
+        return names[0]
 
     def __enter__(self) -> Self:
         return self

@@ -47,10 +47,10 @@ def locate_members(members: Sequence[ZipMember], end: EndRecord, pread: Pread, p
         located.append(member)
         trailer = 0
         if member.flags & HAS_DESCRIPTOR:
-            found = descriptor_size(pread, member)
-            if found is None:
+            descriptor = descriptor_size(pread, member)
+            if descriptor is None:
                 problems.append(f"{member.name}: its data descriptor is missing or disagrees")
-            trailer = found or 0
+            trailer = descriptor or 0
         spans.append((member.header_offset, member.data_end + trailer, member.name))
     problems += _layout_problems(spans, end.directory_offset)
     problems += _set_problems(members)

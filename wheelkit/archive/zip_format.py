@@ -99,18 +99,18 @@ def read_end(pread: Pread, file_size: int) -> EndRecord:
     """
     start = max(0, file_size - END.size - MAX16)
     tail = pread(file_size - start, start)
-    found = [
+    ends = [
         at
         for at in _positions(tail, b"PK\5\6")
         if at + END.size <= len(tail) and at + END.size + END.unpack_from(tail, at)[7] == len(tail)
     ]
-    if len(found) != 1:
+    if len(ends) != 1:
         what = (
-            "it was cut short, bytes follow its end, or it is no zip archive" if not found else "two ends are possible"
+            "it was cut short, bytes follow its end, or it is no zip archive" if not ends else "two ends are possible"
         )
         raise ArchiveError(f"The archive has no single end record: {what}.", hint="Download the wheel again.")
-    at = start + found[0]
-    _, disk, first_disk, here, count, size, offset, _ = END.unpack_from(tail, found[0])
+    at = start + ends[0]
+    _, disk, first_disk, here, count, size, offset, _ = END.unpack_from(tail, ends[0])
     classic = (disk, first_disk, here, count, size, offset)
     expected_end = at
     if at >= LOCATOR64.size and (locator := pread(LOCATOR64.size, at - LOCATOR64.size)).startswith(b"PK\6\7"):
@@ -206,11 +206,11 @@ def descriptor_size(pread: Pread, member: ZipMember) -> int | None:
 
 
 def _positions(data: bytes, pattern: bytes) -> list[int]:
-    found, at = [], data.find(pattern)
+    positions, at = [], data.find(pattern)
     while at >= 0:
-        found.append(at)
+        positions.append(at)
         at = data.find(pattern, at + 1)
-    return found
+    return positions
 
 
 def _decode_name(raw: bytes, flags: int, problems: list[str]) -> str:

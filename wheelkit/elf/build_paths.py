@@ -26,8 +26,8 @@ def build_paths(path: Path, sections: Iterable[Section]) -> tuple[str, ...]:
     """
     ranges = [(s.offset, s.offset + s.file_size) for s in sections if s.name.startswith(_STRINGS)]
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        found = {text for start, end in ranges for mark in _MARKS for text in _paths(data, mark, start, end)}
-    return tuple(sorted(found))
+        paths = {text for start, end in ranges for mark in _MARKS for text in _paths(data, mark, start, end)}
+    return tuple(sorted(paths))
 
 
 def _paths(data: mmap.mmap, mark: bytes, start: int, end: int) -> Iterator[str]:

@@ -113,7 +113,7 @@ class Elf:
     @property
     def rocm_versions(self) -> tuple[str, ...]:
         """ROCm releases of the compilers that made parts of the file, sorted; empty without a mark in .comment."""
-        return tuple(sorted({found for comment in self.comments for found in _ROCM_MARK.findall(comment)}))
+        return tuple(sorted({release for comment in self.comments for release in _ROCM_MARK.findall(comment)}))
 
     def highest_versions(self) -> dict[str, str]:
         """Return the highest required version per prefix, such as {"GLIBC": "2.27", "GLIBCXX": "3.4.22"}."""
@@ -124,10 +124,10 @@ def highest_versions(versions: Iterable[str]) -> dict[str, str]:
     """Return the highest number per prefix of symbol versions; names without a number (GLIBC_PRIVATE) are skipped."""
     best: dict[str, tuple[int, ...]] = {}
     for version in versions:
-        found = re.fullmatch(r"(.+?)_(\d+(?:\.\d+)*)", version)
-        if found:
-            number = tuple(int(part) for part in found[2].split("."))
-            best[found[1]] = max(number, best.get(found[1], ()))
+        match = re.fullmatch(r"(.+?)_(\d+(?:\.\d+)*)", version)
+        if match:
+            number = tuple(int(part) for part in match[2].split("."))
+            best[match[1]] = max(number, best.get(match[1], ()))
     return {prefix: ".".join(map(str, number)) for prefix, number in sorted(best.items())}
 
 

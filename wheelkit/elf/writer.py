@@ -58,13 +58,13 @@ class _Section:
 @dataclass(slots=True)
 class _Strings:
     data: bytearray = field(default_factory=lambda: bytearray(b"\0"))
-    known: dict[str, int] = field(default_factory=dict)
+    offsets: dict[str, int] = field(default_factory=dict)
 
     def add(self, text: str) -> int:
-        if text not in self.known:
-            self.known[text] = len(self.data)
+        if text not in self.offsets:
+            self.offsets[text] = len(self.data)
             self.data += text.encode() + b"\0"
-        return self.known[text]
+        return self.offsets[text]
 
 
 def shared_library(soname: str, exports: Iterable[Export], *, needed: Sequence[str] = (), runpath: str = "") -> bytes:
@@ -157,9 +157,9 @@ def _hash_table(names: Sequence[str]) -> bytes:
 
 def _indices(exports: Iterable[Export], versions: Sequence[str]) -> bytes:
     """Build DT_VERSYM: 0 is local, 1 is global without a version, the versions follow."""
-    known = {"": 1} | {version: index for index, version in enumerate(versions, start=2)}
+    indices = {"": 1} | {version: index for index, version in enumerate(versions, start=2)}
     rows = (
-        known[export.version] | (0 if export.default or not export.version else constants.VERSYM_HIDDEN)
+        indices[export.version] | (0 if export.default or not export.version else constants.VERSYM_HIDDEN)
         for export in exports
     )
     return b"".join(struct.pack("<H", row) for row in (0, *rows))
@@ -179,12 +179,12 @@ def _definitions(names: Sequence[str], strings: _Strings) -> bytes:
 
 def _addresses(sections: Iterable[_Section], position: int) -> dict[str, int]:
     """Return the address of each section, which is also its file offset."""
-    found = {}
+    addresses = {}
     for section in sections:
         position += -position % section.align
-        found[section.name] = position
+        addresses[section.name] = position
         position += section.memory
-    return found
+    return addresses
 
 
 def _assemble(sections: Sequence[_Section], at: dict[str, int], *, split: int) -> bytes:

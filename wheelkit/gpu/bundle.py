@@ -64,9 +64,9 @@ class BundleEntry:
 
 @functools.lru_cache(maxsize=1000)  # all bundles of a file have the same few dozen IDs
 def _target_of(entry_id: str) -> GfxTarget | None:
-    found = re.fullmatch(r"(?:hipv4|hip|openmp)-amdgcn-amd-amdhsa-(?:[a-z]*-)?(gfx.+)", entry_id)
+    match = re.fullmatch(r"(?:hipv4|hip|openmp)-amdgcn-amd-amdhsa-(?:[a-z]*-)?(gfx.+)", entry_id)
     try:
-        return GfxTarget.parse(found[1]) if found else None
+        return GfxTarget.parse(match[1]) if match else None
     except RequestError:
         return None
 
@@ -213,8 +213,8 @@ def unpack(data: bytes) -> bytes:
             plain = zlib.decompressobj().decompress(body, header.size + 1)
     except (zstandard.ZstdError, zlib.error) as error:
         raise FatbinError(f"It cannot be decompressed ({error}).") from error
-    found = digest_value(hashlib.md5(plain, usedforsecurity=False).digest())
-    if len(plain) != header.size or found != header.digest:
+    digest = digest_value(hashlib.md5(plain, usedforsecurity=False).digest())
+    if len(plain) != header.size or digest != header.digest:
         raise FatbinError("Its content does not match the checksum in its header.")
     return plain
 
@@ -229,7 +229,7 @@ class EntrySelection:
 
 
 def select_entries(
-    entries: Sequence[BundleEntry], wanted: Sequence[GfxTarget], covers: Mapping[str, Sequence[str]] | None = None
+    entries: Sequence[BundleEntry], targets: Sequence[GfxTarget], covers: Mapping[str, Sequence[str]] | None = None
 ) -> EntrySelection:
     """Choose the entries to keep: the host's, and those that a device of a wanted target can load.
 
@@ -238,11 +238,11 @@ def select_entries(
 
     Args:
         entries: of one bundle.
-        wanted: targets to serve.
+        targets: targets to serve.
         covers: generic target -> processors that it serves; used if there is no exact code.
     """
     chosen, missing = {entry for entry in entries if entry.is_host}, []
-    for target in wanted:
+    for target in targets:
         fitting = [e for e in entries if e.size and (t := e.target) and _agree(t, target)]
         exact = [e for e in fitting if e.target and e.target.processor == target.processor]
         generic = [e for e in fitting if e.target and target.processor in (covers or {}).get(e.target.processor, ())]

@@ -85,7 +85,7 @@ def find_bundles(path: Path, *, name: str = "") -> tuple[BundleLocation, ...]:
 def locate_bundles(path: Path, *, name: str = "") -> tuple[tuple[BundleLocation, ...], FatbinError | None]:
     """Return the bundles before the first damaged place, and the error at that place, if any."""
     label = name or path.name
-    found: list[BundleLocation] = []
+    bundles: list[BundleLocation] = []
     with path.open("rb") as file, reader.open_image(path) as image:
         section = image.section(".hip_fatbin")
         if section is None:
@@ -96,16 +96,16 @@ def locate_bundles(path: Path, *, name: str = "") -> tuple[tuple[BundleLocation,
             try:
                 packed, size = _measure(image, position, end)
             except FatbinError as error:
-                text = f"{label}: bundle {len(found)} is damaged, at byte {position:#x}: {error}"
-                return tuple(found), FatbinError(text, hint=_AGAIN)
+                text = f"{label}: bundle {len(bundles)} is damaged, at byte {position:#x}: {error}"
+                return tuple(bundles), FatbinError(text, hint=_AGAIN)
             following = _skip_zeros(file.fileno(), position + size, end)
             bundle = BundleLocation(
-                label=label, index=len(found), offset=position, address=section.address + position - section.offset,
+                label=label, index=len(bundles), offset=position, address=section.address + position - section.offset,
                 size=size, capacity=following - position, packed=packed,
             )  # fmt: skip
-            found.append(bundle)
+            bundles.append(bundle)
             position = following
-    return tuple(found), None
+    return tuple(bundles), None
 
 
 def _measure(image: ElfImage, position: int, end: int) -> tuple[CompressedHeader | None, int]:
@@ -206,13 +206,13 @@ class BundleReader:
         return self._parse(bundle, head)
 
     def objects(
-        self, bundle: BundleLocation, wanted: Callable[[BundleEntry], int], *, verify: bool
+        self, bundle: BundleLocation, size_of: Callable[[BundleEntry], int], *, verify: bool
     ) -> Iterator[tuple[BundleEntry, bytes]]:
         """Decode a whole bundle once and yield the first bytes of entries, in order of offset.
 
         Args:
             bundle: the bundle.
-            wanted: returns how many bytes of an entry to keep; 0 for none.
+            size_of: returns how many bytes of an entry to keep; 0 for none.
             verify: compare the MD5 of the whole content with the header's.
 
         Raises:
@@ -221,7 +221,7 @@ class BundleReader:
         rooms: dict[BundleEntry, bytearray] = {}
 
         def room(entry: BundleEntry) -> memoryview:
-            rooms[entry] = bytearray(min(wanted(entry), entry.size))
+            rooms[entry] = bytearray(min(size_of(entry), entry.size))
             return memoryview(rooms[entry])
 
         for entry in self.fill(bundle, room, verify=verify):

@@ -89,7 +89,7 @@ def _head_of_code(entry: BundleEntry) -> int:
 
 
 def _wrong(scans: Sequence[_BundleScan], machs: dict[str, int]) -> Iterator[str]:
-    known = set(machs)
+    listed = set(machs)
     for scan in scans:
         for entry, head in scan.heads:
             target = entry.target
@@ -102,7 +102,7 @@ def _wrong(scans: Sequence[_BundleScan], machs: dict[str, int]) -> Iterator[str]
                 yield f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id} is code for {others[0]}."
                 continue
             if problem := code_object.code_object_problem(head, target, machs):
-                doubt = "" if target.processor in known else " (elsewhere that name has another machine number)"
+                doubt = "" if target.processor in listed else " (elsewhere that name has another machine number)"
                 yield f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id} {problem}{doubt}."
 
 
@@ -148,13 +148,13 @@ def fatbin_kernels(path: Path, *, name: str = "", threads: int = 2) -> Mapping[i
     shared: dict[str, str] = {}
 
     def scan(reader: BundleReader, bundle: BundleLocation) -> dict[str, frozenset[str]]:
-        found = {}
+        kernels = {}
         for entry, code in reader.objects(bundle, code_of, verify=False):
             label = f"{bundle.label}: bundle {bundle.index}: {entry.name}"
             names = (shared.setdefault(kernel, kernel) for kernel in code_object.kernel_names(code, label))
-            found[entry.name] = frozenset(names)
-        return found
+            kernels[entry.name] = frozenset(names)
+        return kernels
 
     bundles = find_bundles(path, name=name)
     held = map_bundles(path, bundles, scan, threads=threads)
-    return {bundle.address: found for bundle, found in zip(bundles, held, strict=True)}
+    return {bundle.address: kernels for bundle, kernels in zip(bundles, held, strict=True)}

@@ -156,19 +156,19 @@ class _HostCode:
         names = self._symbols()
         for section in self._image.sections:
             if section.name.startswith(".plt"):
-                for found in _STUB.finditer(self._image.contents(section)):
-                    name = names.get(self._slots.get(_target(section.address, found), 0))
+                for match in _STUB.finditer(self._image.contents(section)):
+                    name = names.get(self._slots.get(_target(section.address, match), 0))
                     if name:
                         # With control-flow protection the stub begins with endbr64, four bytes before the jump.
-                        yield section.address + found.start(), name
-                        yield section.address + found.start() - 4, name
+                        yield section.address + match.start(), name
+                        yield section.address + match.start() - 4, name
 
     def _wrapper_of(self, start: int, stubs: Mapping[int, bytes]) -> int | None:
         """Return the wrapper that a constructor passes to HIP, or None for another constructor."""
         code = _code(self._image, start, _GAP)
-        for found in _WRAPPER_LOAD.finditer(code):
-            wrapper = _target(start, found)
-            call = _NAME_LOAD_OR_CALL.match(code, found.end() + 4)
+        for match in _WRAPPER_LOAD.finditer(code):
+            wrapper = _target(start, match)
+            call = _NAME_LOAD_OR_CALL.match(code, match.end() + 4)
             if wrapper in self.wrappers and call and call[2] and stubs.get(_target(start, call)) == _FAT_BINARY:
                 return wrapper
         return None
@@ -186,23 +186,23 @@ class _ConstructorScan:
         """Read the registrations of a constructor and of the helper that it calls."""
         code = _code(self._image, start, _LIMIT)
         name, last = None, 0
-        for found in _NAME_LOAD_OR_CALL.finditer(code):
-            if found.start() - last > _GAP:
+        for match in _NAME_LOAD_OR_CALL.finditer(code):
+            if match.start() - last > _GAP:
                 return
-            target = _target(start, found)
-            if found[1]:
+            target = _target(start, match)
+            if match[1]:
                 name = target
                 continue
             callee = self._stubs.get(target)
             if callee == _FUNCTION:
                 self._register(name)
-                name, last = None, found.end()
+                name, last = None, match.end()
             elif callee is None and follow and last:
                 self.function(target, follow=False)
             elif callee == _FAT_BINARY:
                 if last:
                     return
-                last = found.end()
+                last = match.end()
 
     def _register(self, address: int | None) -> None:
         try:
@@ -224,6 +224,6 @@ def _code(image: ElfImage, address: int, limit: int) -> bytes:
     return bytes(image.data[offset : offset + limit])
 
 
-def _target(base: int, found: re.Match[bytes]) -> int:
+def _target(base: int, match: re.Match[bytes]) -> int:
     """Return the address that a matched instruction refers to: its end plus the signed displacement after the match."""
-    return base + found.end() + 4 + int.from_bytes(found[found.lastindex or 1], "little", signed=True)
+    return base + match.end() + 4 + int.from_bytes(match[match.lastindex or 1], "little", signed=True)

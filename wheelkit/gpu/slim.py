@@ -67,7 +67,7 @@ class _BundlePlan:
 
 def slim(
     path: Path,
-    wanted: Sequence[GfxTarget],
+    targets: Sequence[GfxTarget],
     *,
     covers: Mapping[str, Sequence[str]] | None = None,
     threads: int = 2,
@@ -81,7 +81,7 @@ def slim(
 
     Args:
         path: an ELF file, changed in place; a file without device code stays unchanged.
-        wanted: targets that every bundle must serve; see `bundle.select_entries`.
+        targets: targets that every bundle must serve; see `bundle.select_entries`.
         covers: generic target -> processors that it serves.
         threads: each needs up to 130 MiB for the bundles of 0.10.2, and twice the new bundle.
         verify: check the MD5 of every old bundle, so that damaged code does not get a valid checksum.
@@ -92,7 +92,7 @@ def slim(
         FatbinError: a damaged bundle, a wanted target without code, or a new bundle that is larger than its place.
     """
     bundles = find_bundles(path, name=name)
-    cuts = _plan(path, bundles, wanted, covers or {}, threads=threads)
+    cuts = _plan(path, bundles, targets, covers or {}, threads=threads)
     sizes = {bundle.index: bundle.size for bundle in bundles}
     changed = []
     for bundle, content in _contents(path, cuts, threads=threads, verify=verify):
@@ -128,7 +128,7 @@ def _contents(
 def _plan(
     path: Path,
     bundles: Sequence[BundleLocation],
-    wanted: Sequence[GfxTarget],
+    targets: Sequence[GfxTarget],
     covers: Mapping[str, Sequence[str]],
     *,
     threads: int,
@@ -137,7 +137,7 @@ def _plan(
 
     def choose(reader: BundleReader, bundle: BundleLocation) -> tuple[tuple[BundleEntry, ...], EntrySelection]:
         entries = reader.entries(bundle)
-        return entries, select_entries(entries, wanted, covers)
+        return entries, select_entries(entries, targets, covers)
 
     cuts, missing = [], []
     for bundle, (entries, chosen) in zip(bundles, map_bundles(path, bundles, choose, threads=threads), strict=True):

@@ -83,7 +83,7 @@ def compare_libraries(before: Path, now: Path, name: str) -> Iterator[Difference
         name: their name in the result.
     """
     old, new = Elf.read(before).sections, Elf.read(now).sections
-    found = False
+    differs = False
     for section in dict.fromkeys((*old, *new)):
         if section not in new or section not in old:
             what = "was removed" if section not in new else "was added"
@@ -95,9 +95,9 @@ def compare_libraries(before: Path, now: Path, name: str) -> Iterator[Difference
             if not count:
                 continue
             what = f"{count} of {size} bytes differ"
-        found = True
+        differs = True
         yield Difference(member=name, section=section, what=what)
-    if not found:
+    if not differs:
         yield Difference(member=name, section="", what="headers or padding differ")
 
 

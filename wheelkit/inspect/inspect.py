@@ -77,7 +77,7 @@ def inspect_wheel(
     Raises:
         OSError: the file cannot be read at all, or the scratch folder is full.
     """
-    wanted = Expectations(
+    expectations = Expectations(
         expected=None if expected is None else tuple(expected),
         covers=covers or {},
         machs=machs,
@@ -91,11 +91,11 @@ def inspect_wheel(
     report = _identity(path, verify=verify)
     try:
         with TracedArchive(path) as archive, tempfile.TemporaryDirectory(prefix="inspect-", dir=scratch) as root:
-            return _Inspection(archive, Path(root).resolve(), wanted, progress).complete(report)
+            return _Inspection(archive, Path(root).resolve(), expectations, progress).complete(report)
     except ArchiveError as error:
         head, *problems = error.message.split("\n  - ")
-        found = (finding("archive-damaged", problem.strip()) for problem in problems or [head])
-        return replace(report, findings=sort_findings(found))
+        findings = (finding("archive-damaged", problem.strip()) for problem in problems or [head])
+        return replace(report, findings=sort_findings(findings))
 
 
 def _identity(path: Path, *, verify: bool) -> WheelReport:
@@ -116,8 +116,10 @@ def _identity(path: Path, *, verify: bool) -> WheelReport:
 class _Inspection:
     """Inspection of one open archive; `root` receives its libraries, laid out as in the wheel."""
 
-    def __init__(self, archive: TracedArchive, root: Path, wanted: Expectations, progress: Progress | None) -> None:
-        self.archive, self.root, self.wanted, self.progress = archive, root, wanted, progress
+    def __init__(
+        self, archive: TracedArchive, root: Path, expectations: Expectations, progress: Progress | None
+    ) -> None:
+        self.archive, self.root, self.expectations, self.progress = archive, root, expectations, progress
         self.findings: list[Finding] = []
 
     def complete(self, report: WheelReport) -> WheelReport:
@@ -130,7 +132,7 @@ class _Inspection:
         host = [elf for elf in elfs if elf.machine != "amdgpu"]
         files = {elf.path: libraries[elf.path] for elf in host}
         platforms = self.archive.name.platform.split(".")
-        platform, problems = check_platform(host, files, platforms, self.wanted.allowed_sonames)
+        platform, problems = check_platform(host, files, platforms, self.expectations.allowed_sonames)
         self.findings += problems
         rocm = library.rocm_versions(elfs)
         names = [member.name for member in self.archive.members]
@@ -141,12 +143,12 @@ class _Inspection:
             *metadata.check_requirements(meta),
             *metadata.check_entry_points(meta, names),
             *metadata.check_modes({member.name: member.mode for member in self.archive.members}),
-            *metadata.check_size(report.size, self.wanted.size_budget),
+            *metadata.check_size(report.size, self.expectations.size_budget),
             *self._library_rules(host, report.project, whole=len(elfs) == len(libraries)),
         ]
         if kernel_wheel.is_kernel_wheel(self.archive):
             exported = {elf.path: elf.exported for elf in host}
-            self.findings += kernel_wheel.check_kernel_wheel(self.archive, self.wanted.machs or {}, exported)
+            self.findings += kernel_wheel.check_kernel_wheel(self.archive, self.expectations.machs or {}, exported)
         return replace(
             report, files=len(names), metadata=meta, platform=platform, rocm=rocm, parts=self._parts(elfs),
             targets=_sum_targets(elfs), elfs=tuple(elfs), findings=sort_findings(self.findings),
@@ -172,10 +174,10 @@ class _Inspection:
 
     def _extract(self, libraries: Mapping[str, Path]) -> dict[str, str]:
         """Write the libraries to disk, check RECORD, and return name -> SHA-256 of the intact ones."""
-        if self.wanted.verify:
-            found = verify_record(self.archive, extract=libraries, progress=self.progress)
-            self.findings += found
-            if not found:  # RECORD is correct, and hashing again takes time
+        if self.expectations.verify:
+            findings = verify_record(self.archive, extract=libraries, progress=self.progress)
+            self.findings += findings
+            if not findings:  # RECORD is correct, and hashing again takes time
                 record = self.archive.record()
                 return {name: record[name].sha256 or "" for name in libraries}
         damaged = {item.member for item in self.findings if item.code == "member-damaged"}
@@ -192,14 +194,14 @@ class _Inspection:
     def _elf(self, name: str, path: Path, sha256: str) -> ElfFacts | None:
         try:
             elf = Elf.read(path)
-            code = read_targets(path, verify=self.wanted.verify, machs=self.wanted.machs, name=name)
+            code = read_targets(path, verify=self.expectations.verify, machs=self.expectations.machs, name=name)
         except CiBuildError as error:
             self.findings.append(finding("elf-unreadable", error.message, member=name))
             return None
         self.findings += code.findings
         device = code.device
         if elf.machine == "amdgpu":
-            device = library.code_object_facts(path, self.wanted.machs or {})
+            device = library.code_object_facts(path, self.expectations.machs or {})
         return library.library_facts(
             name, elf, device, stored=self.archive[name].compressed_size, sha256=sha256,
             checkpoints=self.archive.checkpoints_of(name),
@@ -211,14 +213,14 @@ class _Inspection:
             yield from library.check_linking(elf)
             yield from library.check_module_name(elf, pythons, abis)
             yield from library.check_evenness(elf)
-        expected, is_jax = self.wanted.expected, metadata.JAX_ROCM.fullmatch(project)
+        expected, is_jax = self.expectations.expected, metadata.JAX_ROCM.fullmatch(project)
         uses_rocm = is_jax or any(ROCM_SONAME.fullmatch(soname) for elf in elfs for soname in elf.needed)
         if expected is not None and uses_rocm:
-            yield from library.check_device_code(elfs, expected, self.wanted.covers, whole=whole)
+            yield from library.check_device_code(elfs, expected, self.expectations.covers, whole=whole)
         if is_jax:
             yield from library.check_exports(elfs, plugin=whole and project.endswith("-pjrt"))
             yield from library.check_runtime_targets(
-                elfs, self.wanted.allow_list, self.wanted.covers, promised=expected is not None
+                elfs, self.expectations.allow_list, self.expectations.covers, promised=expected is not None
             )
 
     def _parts(self, elfs: Sequence[ElfFacts]) -> tuple[ContentPart, ...]:

@@ -94,8 +94,8 @@ def lay_out(root: Path, name: str) -> Path:
 
 def rocm_versions(elfs: Sequence[ElfFacts]) -> tuple[str, ...]:
     """Return the ROCm versions that compiled device code, sorted by number."""
-    found = {elf.rocm for elf in elfs if elf.rocm}
-    return tuple(sorted(found, key=lambda text: [int(part) for part in text.split(".")]))
+    versions = {elf.rocm for elf in elfs if elf.rocm}
+    return tuple(sorted(versions, key=lambda text: [int(part) for part in text.split(".")]))
 
 
 MIN_SYMBOL_TABLE = 4096

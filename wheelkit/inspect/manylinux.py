@@ -77,10 +77,10 @@ class _JudgedLibrary:
     @property
     def versions(self) -> dict[str, set[str]]:
         """Soname -> versions required from it, including assumed ones, without the loader's own."""
-        wanted = {k: set(v) for k, v in self.elf.version_needs.items() if not k.startswith("ld-linux")}
+        required = {k: set(v) for k, v in self.elf.version_needs.items() if not k.startswith("ld-linux")}
         if self.assumed:
-            wanted.setdefault(libstdcxx.SONAME, set()).update(self.assumed.values())
-        return wanted
+            required.setdefault(libstdcxx.SONAME, set()).update(self.assumed.values())
+        return required
 
 
 def platform_verdict(
@@ -97,7 +97,7 @@ def platform_verdict(
         RepairError: an unknown platform, or files that are not laid out as in the wheel.
         ElfError: a file that is not a readable ELF file, for us or for auditwheel.
     """
-    policies, wanted = _policies(platform)
+    policies, policy = _policies(platform)
     root = _root(libraries)
     elves = {name: Elf.read(path) for name, path in libraries.items()}
     exported = {symbol for elf in elves.values() for symbol in elf.exported}
@@ -105,7 +105,7 @@ def platform_verdict(
         _member(name, elf, root=root, policies=policies, allowed=allowed_sonames, exported=exported)
         for name, elf in elves.items()
     ]
-    findings = [finding for member in members for finding in _findings(member, wanted)]
+    findings = [finding for member in members for finding in _findings(member, policy)]
     return PlatformVerdict(
         platform=platform,
         policy=_best(members, policies).name,
@@ -121,9 +121,9 @@ def platform_libraries(platform: str) -> frozenset[str]:
     Raises:
         RepairError: an unknown platform.
     """
-    policies, wanted = _policies(platform)
+    policies, policy = _policies(platform)
     loader = _LOADERS.get(policies.architecture.value)
-    return frozenset({*wanted.whitelist, *([loader] if loader else [])})
+    return frozenset({*policy.whitelist, *([loader] if loader else [])})
 
 
 def _policies(platform: str) -> tuple[WheelPolicies, Policy]:
@@ -160,15 +160,15 @@ def _member(
     unversioned = [s for s in elf.undefined if s.version is None and s.name not in exported]
     standard = [s for s in unversioned if libstdcxx.is_standard(s.name)]
     strong = [s.name for s in standard if s.bind != "WEAK"]
-    known = libstdcxx.versions() if strong else {}
+    versions = libstdcxx.versions() if strong else {}
     return _JudgedLibrary(
         name=name,
         elf=elf,
         references=references,
         problems=tuple(_machine_problems(name, tree, policies)),
         allowed=tuple(soname for soname in elf.needed if soname in allowed),
-        assumed={name: known[name] for name in strong if name in known},
-        unknown=tuple(name for name in strong if name not in known),
+        assumed={name: versions[name] for name in strong if name in versions},
+        unknown=tuple(name for name in strong if name not in versions),
         optional=tuple(s.name for s in standard if s.bind == "WEAK"),
     )
 
@@ -208,45 +208,45 @@ def _machine_problems(name: str, tree: DynamicExecutable, policies: WheelPolicie
         yield problem("libc-foreign", f"It is linked against {tree.libc}.", "Build it against glibc.")
 
 
-def _findings(member: _JudgedLibrary, wanted: Policy) -> Iterator[Finding]:
+def _findings(member: _JudgedLibrary, policy: Policy) -> Iterator[Finding]:
     def finding(code: str, severity: Severity, message: str, remedy: str) -> Finding:
         return Finding(code=code, severity=severity, member=member.name, message=message, remedy=remedy)
 
     yield from member.problems
-    reference = member.references[wanted.name]
+    reference = member.references[policy.name]
     for soname in (s for s in member.elf.needed if s in reference.libs):
         yield finding(
             "needed-not-allowed", Severity.ERROR,
-            f"It needs {soname}, which is neither part of {wanted.name} nor on the allow-list.",
+            f"It needs {soname}, which is neither part of {policy.name} nor on the allow-list.",
             "Link it statically or without it, or allow that exact soname if all users have it.",
         )  # fmt: skip
     for soname, symbols in sorted(reference.blacklist.items()):
         yield finding(
             "symbol-not-allowed", Severity.ERROR,
-            f"It uses {some(symbols, _SHOWN)} of {soname}, which {wanted.name} does not promise.",
+            f"It uses {some(symbols, _SHOWN)} of {soname}, which {policy.name} does not promise.",
             f"Do not use private symbols of {soname}.",
         )  # fmt: skip
     for soname, versions in sorted(member.elf.version_needs.items()):
-        for version in _too_new(wanted, versions):
+        for version in _too_new(policy, versions):
             users = [s.name for s in member.elf.undefined if s.version == version]
             yield finding(
                 "symbol-version-too-new", Severity.ERROR,
-                f"It needs {version} of {soname} (for {some(users, _SHOWN)}), which {wanted.name} lacks.",
+                f"It needs {version} of {soname} (for {some(users, _SHOWN)}), which {policy.name} lacks.",
                 "Build with the toolchain of that platform.",
             )  # fmt: skip
-    yield from _unversioned(member, wanted, finding)
+    yield from _unversioned(member, policy, finding)
 
 
-def _unversioned(member: _JudgedLibrary, wanted: Policy, finding: _MakeFinding) -> Iterator[Finding]:
+def _unversioned(member: _JudgedLibrary, policy: Policy, finding: _MakeFinding) -> Iterator[Finding]:
     """Yield findings about references to the standard library without a version."""
-    for version in _too_new(wanted, set(member.assumed.values())):
+    for version in _too_new(policy, set(member.assumed.values())):
         names = [name for name, brought in member.assumed.items() if brought == version]
         files = [name for name in names if "10filesystem" in name]
         what = f"{len(names)} symbol{'s' * (len(names) > 1)} of {'std::filesystem' if files else 'libstdc++'}"
         yield finding(
             "unversioned-symbol-too-new", Severity.ERROR,
             f"It needs {what} without a version: {some(files or names, _SHOWN)}; libstdc++ has them from {version} "
-            f"on, which {wanted.name} lacks.",
+            f"on, which {policy.name} lacks.",
             "Link libstdc++fs.a of GCC 8 into it." if files else "Build with the toolchain of that platform.",
         )  # fmt: skip
     if member.unknown:

@@ -88,11 +88,11 @@ def _stamps(archive: WheelArchive) -> dict[str, str]:
         if not member.name.endswith("/version.py") or member.size > _MAX_TEXT:
             continue
         try:
-            found = _STAMP.search(archive.read(member.name).decode())
+            match = _STAMP.search(archive.read(member.name).decode())
         except (ArchiveError, UnicodeDecodeError):
             continue  # RECORD and CRC checks report a damaged member
-        if found:
-            stamps[member.name] = found["version"] or ""
+        if match:
+            stamps[member.name] = match["version"] or ""
     return stamps
 
 
@@ -117,8 +117,8 @@ def check_identity(meta: WheelMetadata, project: str, version: str, tags: Collec
     if canonicalize_name(meta.name) != project:
         yield finding("metadata-mismatch", f"METADATA says Name {meta.name or '(nothing)'}, the file name {project}.")
     if _version(meta.version) is None or _version(meta.version) != _version(version):
-        said = meta.version or "(nothing)"
-        yield finding("metadata-mismatch", f"METADATA says Version {said}, the file name {version}.")
+        version_text = meta.version or "(nothing)"
+        yield finding("metadata-mismatch", f"METADATA says Version {version_text}, the file name {version}.")
     if set(meta.tags) != set(tags):
         yield finding(
             "tag-mismatch",
@@ -134,11 +134,11 @@ def check_description(meta: WheelMetadata, rocm: Collection[str], *, has_elf: bo
         rocm: ROCm versions that compiled the wheel's device code; empty if unknown.
         has_elf: the wheel contains libraries.
     """
-    said = rocm_in_summary(meta.summary)
-    if not said and JAX_ROCM.fullmatch(canonicalize_name(meta.name)):
+    summary_rocm = rocm_in_summary(meta.summary)
+    if not summary_rocm and JAX_ROCM.fullmatch(canonicalize_name(meta.name)):
         yield finding("summary-rocm-unknown", f"Summary is {meta.summary!r}.")
-    elif said and rocm and not any(same_release(said, built) for built in rocm):
-        text = f"Summary says ROCm {said}, the compiler of the device code {' '.join(rocm)}."
+    elif summary_rocm and rocm and not any(same_release(summary_rocm, built) for built in rocm):
+        text = f"Summary says ROCm {summary_rocm}, the compiler of the device code {' '.join(rocm)}."
         yield finding("summary-rocm-wrong", text)
     if not meta.requires_python:
         yield finding("requires-python-missing", "pip offers it to every Python.")
@@ -152,8 +152,8 @@ def check_description(meta: WheelMetadata, rocm: Collection[str], *, has_elf: bo
 
 def rocm_in_summary(summary: str) -> str:
     """Return the ROCm version in a Summary such as `(ROCm:7.14.0)`; empty for `(ROCm:unknown)`."""
-    said = _ROCM_IN_SUMMARY.search(summary)
-    return said[1] if said and _version(said[1]) else ""
+    match = _ROCM_IN_SUMMARY.search(summary)
+    return match[1] if match and _version(match[1]) else ""
 
 
 def check_versions(meta: WheelMetadata) -> Iterator[Finding]:

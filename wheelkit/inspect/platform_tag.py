@@ -41,20 +41,20 @@ def check_platform(
     own = {Path(elf.path).name for elf in elfs}
     allowed = frozenset(filter(ROCM_SONAME.fullmatch, needed) if allowed_sonames is None else allowed_sonames) - own
     claimed = sorted(filter(_MANYLINUX.fullmatch, platforms), key=_glibc)
-    found = [finding("tag-untrue", "the platform tag is `any`, but it has libraries.")] if "any" in platforms else []
+    findings = [finding("tag-untrue", "the platform tag is `any`, but it has libraries.")] if "any" in platforms else []
     if not claimed and not any(p == "any" or p.startswith("linux_") for p in platforms):
-        return None, found
+        return None, findings
     try:
         result = platform_verdict(
             files, allowed_sonames=allowed, platform=claimed[0] if claimed else f"{_DEFAULT}_{elfs[0].machine}"
         )
     except CiBuildError as error:
-        return None, [*found, finding("tag-unjudged", error.message)]
+        return None, [*findings, finding("tag-unjudged", error.message)]
     except Exception as error:  # auditwheel and pyelftools raise many kinds of errors for damaged libraries
-        return None, [*found, finding("tag-unjudged", f"auditwheel cannot read the libraries ({error!r}).")]
+        return None, [*findings, finding("tag-unjudged", f"auditwheel cannot read the libraries ({error!r}).")]
     external = tuple(sorted({soname for names in result.external.values() for soname in names}))
-    found += _against_tags(result, claimed, external, platforms)
-    return PlatformSupport(policy=result.policy, external=external), found
+    findings += _against_tags(result, claimed, external, platforms)
+    return PlatformSupport(policy=result.policy, external=external), findings
 
 
 def _against_tags(
@@ -80,6 +80,6 @@ def _against_tags(
 
 def _glibc(platform: str) -> tuple[int, int]:
     """Return the glibc version of a manylinux tag (PEP 600; PEP 513, 571 and 599 for the old names)."""
-    found = _MANYLINUX.fullmatch(platform)
-    assert found is not None
-    return _LEGACY[found["legacy"]] if found["legacy"] else (int(found[3]), int(found[4]))
+    match = _MANYLINUX.fullmatch(platform)
+    assert match is not None
+    return _LEGACY[match["legacy"]] if match["legacy"] else (int(match[3]), int(match[4]))

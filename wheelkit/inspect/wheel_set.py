@@ -39,8 +39,8 @@ def inspect_set(paths: Sequence[Path], inspect: Callable[[Path], WheelReport] = 
 
 def check_set(reports: Sequence[WheelReport]) -> tuple[Finding, ...]:
     """Return the findings between wheels; `member` of each is a file name."""
-    known = [report for report in reports if report.project]
-    return sort_findings((*check_duplicates(known), *check_pins(known), *check_partners(known)))
+    named = [report for report in reports if report.project]
+    return sort_findings((*check_duplicates(named), *check_pins(named), *check_partners(named)))
 
 
 def wheels_below(folder: Path) -> tuple[Path, ...]:
@@ -72,8 +72,8 @@ def check_partners(reports: Sequence[WheelReport]) -> Iterator[Finding]:
     """Check that each plugin and its pjrt come from one ROCm and serve the same targets."""
     for plugin in reports:
         match = JAX_ROCM.fullmatch(plugin.project)
-        wanted = [r for r in _requirements(plugin) if match and r.name.endswith("pjrt")]
-        for requirement, pjrt in itertools.product(wanted, reports):
+        pins = [r for r in _requirements(plugin) if match and r.name.endswith("pjrt")]
+        for requirement, pjrt in itertools.product(pins, reports):
             if pjrt.project == canonicalize_name(requirement.name) and _meets(requirement, pjrt):
                 yield from _pair(plugin, pjrt)
 
@@ -98,15 +98,15 @@ def _rocm(report: WheelReport) -> str:
 
 def _requirements(report: WheelReport) -> list[Requirement]:
     """Return the requirements without a marker, which hold everywhere."""
-    found = []
+    requirements = []
     for line in report.metadata.requires_dist if report.metadata else ():
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
             continue
         if requirement.marker is None:
-            found.append(requirement)
-    return found
+            requirements.append(requirement)
+    return requirements
 
 
 def _meets(requirement: Requirement, report: WheelReport) -> bool:

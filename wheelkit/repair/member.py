@@ -135,19 +135,19 @@ def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> _DeviceCo
     if ".hip_fatbin" not in elf.sections:
         return _DeviceCodeEdit()
     if plan.targets is None:
-        found = read_targets(path, verify=plan.verify_bundles, name=name)
-        if found.findings:
-            raise RepairError(" ".join(f.message for f in found.findings), hint=found.findings[0].remedy)
-        stored = sum(bundle.size for bundle in found.bundles)
-        targets = tuple(sorted(code.target for code in found.device.targets))
+        report = read_targets(path, verify=plan.verify_bundles, name=name)
+        if report.findings:
+            raise RepairError(" ".join(f.message for f in report.findings), hint=report.findings[0].remedy)
+        stored = sum(bundle.size for bundle in report.bundles)
+        targets = tuple(sorted(code.target for code in report.device.targets))
         return _DeviceCodeEdit(kept=targets, before=stored, after=stored)
-    done = slim(path, plan.targets, covers=plan.covers, verify=plan.verify_bundles, name=name)
+    slimmed = slim(path, plan.targets, covers=plan.covers, verify=plan.verify_bundles, name=name)
     return _DeviceCodeEdit(
-        changed=done.changed,
-        kept=done.targets_kept,
-        dropped=done.targets_dropped,
-        before=done.stored_before,
-        after=done.stored_after,
+        changed=slimmed.changed,
+        kept=slimmed.targets_kept,
+        dropped=slimmed.targets_dropped,
+        before=slimmed.stored_before,
+        after=slimmed.stored_after,
     )
 
 
@@ -155,13 +155,13 @@ def _loading(name: str, path: Path, elf: Elf, plan: RepairPlan) -> list[ByteRang
     """Set RUNPATH, then NEEDED: the shorter RUNPATH makes room for the name."""
     changed: list[ByteRange] = []
     if plan.runpath and (elf.runpath or elf.rpath):
-        wanted = next((value for glob, value in plan.runpath.items() if fnmatchcase(name, glob)), None)
-        if wanted is None:
+        runpath = next((value for glob, value in plan.runpath.items() if fnmatchcase(name, glob)), None)
+        if runpath is None:
             raise RepairError(
                 f"{name} has a RUNPATH, but the plan has none for it.", hint="Add a glob that matches it."
             )
-        if wanted != elf.runpath:
-            changed += set_runpath(path, wanted)
+        if runpath != elf.runpath:
+            changed += set_runpath(path, runpath)
     if plan.hip_soname and plan.hip_soname not in elf.needed and elf.hip_symbols:
         changed += add_needed(path, plan.hip_soname)
     return changed

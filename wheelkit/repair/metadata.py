@@ -60,9 +60,9 @@ class Headers:
         self._body = b"".join(lines[end:])
         self._fields: list[_Field] = []
         for number, line in enumerate(lines[:end], start=1):
-            found = re.match(rb"([!-9;-~]+):", line)
-            if found:
-                self._fields.append(_Field(found[1].decode("ascii"), line))
+            match = re.match(rb"([!-9;-~]+):", line)
+            if match:
+                self._fields.append(_Field(match[1].decode("ascii"), line))
             elif self._fields and line[:1] in (b" ", b"\t"):
                 last = self._fields.pop()
                 self._fields.append(_Field(last.name, last.raw + line))
@@ -160,9 +160,9 @@ def render_entry_points(groups: Mapping[str, Mapping[str, str]]) -> bytes:
     return "\n".join(blocks).encode()
 
 
-def _older(found: Sequence[str], wanted: str) -> bool:
+def _older(values: Sequence[str], minimum: str) -> bool:
     try:
-        return len(found) != 1 or Version(found[0]) < Version(wanted)
+        return len(values) != 1 or Version(values[0]) < Version(minimum)
     except InvalidVersion:
         return True
 
@@ -177,8 +177,8 @@ def _conditional(extras: Mapping[str, tuple[str, ...]]) -> list[str]:
             except InvalidRequirement as error:
                 raise RepairError(f"{text!r} is not a requirement: {error}.") from error
             condition = f'extra == "{canonicalize_name(extra)}"'
-            known = f"({requirement.marker}) and " if requirement.marker else ""
-            requirement.marker = Marker(known + condition)
+            marker = f"({requirement.marker}) and " if requirement.marker else ""
+            requirement.marker = Marker(marker + condition)
             lines.append(str(requirement))
     return lines
 

@@ -75,7 +75,7 @@ def repair(
         }
         cuts = {old: plan_cuts(archive, archive[old]) for old in _to_cut(archive, libraries, plan)}
         files = _unpack(archive, libraries, cuts, scratch / "tree", progress)
-        blocks = {libraries[old]: made.index() for old, made in cuts.items()}
+        blocks = {libraries[old]: points.index() for old, points in cuts.items()}
         _expect_members(files, plan, source.name)
         _say(progress, f"Editing {len(files)} libraries of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
@@ -260,21 +260,21 @@ def _build_info(edits: Iterable[MemberEdit], plan: RepairPlan, record: Mapping[s
 
 def _publish_debug(edits: Sequence[MemberEdit], debug_dir: Path | None, stem: str) -> dict[str, Path]:
     """Put the debug files under `{debug_dir}/{stem}` in one rename, replacing those of an earlier run."""
-    made = {edit.name: edit.debug for edit in edits if edit.debug is not None}
+    debug_files = {edit.name: edit.debug for edit in edits if edit.debug is not None}
     if debug_dir is None:
         return {}
     debug_dir.mkdir(parents=True, exist_ok=True)
     final = debug_dir / stem
     with _scratch(debug_dir) as scratch:
-        for name, path in made.items():
+        for name, path in debug_files.items():
             target = scratch / stem / f"{name}.debug"
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, target)
         if final.exists():
             final.replace(scratch / "old")
-        if made:
+        if debug_files:
             (scratch / stem).replace(final)
-    return {name: final / f"{name}.debug" for name in made}
+    return {name: final / f"{name}.debug" for name in debug_files}
 
 
 def _union(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
