@@ -135,13 +135,12 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _markdown(line: str | Link) -> str:
-    if isinstance(line, Link):
-        return f"[{_escaped(line.text)}]({quote(line.url, safe=':/+~')})"
-    return _escaped(line)
+    text = _escaped(line if isinstance(line, str) else line.text, "\\|<>*_`")
+    return text if isinstance(line, str) else f"[{text}]({quote(line.url, safe=':/+~')})"
 
 
-def _escaped(text: str) -> str:
-    for character in "\\|<>*_`":
+def _escaped(text: str, special: str) -> str:
+    for character in special:
         text = text.replace(character, "\\" + character)
     return " ".join(text.split())
 
@@ -155,23 +154,12 @@ def to_rst(title: str, tables: Sequence[Sheet]) -> str:
             lines += [".. list-table::", "    :header-rows: 1", ""]
             for row in ([(name,) for name in sheet.columns], *sheet.rows):
                 for number, cell in enumerate(row):
-                    lines += _rst_cell(cell, first=number == 0)
+                    marks = ["      - " if number else "    * - ", *[" " * 8] * (len(cell) - 1)]
+                    lines += [f"{mark}| {_rst(line)}" for mark, line in zip(marks, cell, strict=False)]
             lines.append("")
     return "\n".join(lines)
 
 
-def _rst_cell(cell: Cell, *, first: bool) -> list[str]:
-    mark = "    * - " if first else "      - "
-    return [(mark if not number else " " * 8) + f"| {_rst(line)}" for number, line in enumerate(cell)]
-
-
 def _rst(line: str | Link) -> str:
-    if isinstance(line, Link):
-        return f"`{_rst_escaped(line.text)} <{quote(line.url, safe=':/+~')}>`__"
-    return _rst_escaped(line)
-
-
-def _rst_escaped(text: str) -> str:
-    for character in "\\*`|_":
-        text = text.replace(character, "\\" + character)
-    return " ".join(text.split())
+    text = _escaped(line if isinstance(line, str) else line.text, "\\*`|_")
+    return text if isinstance(line, str) else f"`{text} <{quote(line.url, safe=':/+~')}>`__"

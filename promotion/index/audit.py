@@ -17,7 +17,7 @@ from promotion.index.publish import read_snapshot
 from promotion.index.reader import Snapshot
 from promotion.index.status import MAX_ROWS, overview_page, set_row
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex
+from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex
 
 
 def verify(
@@ -104,9 +104,7 @@ def stored_files(released: ReleasedIndex, promoted: PromotedSet) -> Mapping[str,
     """Return key -> sha256 of every object of a set."""
     files = {released.set_file(promoted.set_digest, name): sha256 for name, sha256 in promoted.files.items()}
     for wheel in promoted.wheels:
-        key = released.wheel(wheel.project, wheel.filename)
-        files |= {key: wheel.sha256, key + METADATA_SUFFIX: wheel.metadata_sha256}
-        files |= {key + PROVENANCE_SUFFIX: wheel.provenance} if wheel.provenance else {}
+        files |= wheel.objects(released)
     return files
 
 

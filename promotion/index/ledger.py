@@ -16,7 +16,7 @@ from core.errors import BucketError, BusyError
 from core.model import Wheel, to_json
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
 from promotion.storage.bucket import AbsentError, Bucket, ConflictError, sha256_of
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, ReleasedIndex
 
 SCHEMA_VERSION = 2
 FIRST = ""
@@ -61,6 +61,12 @@ class LedgerWheel:
             as_published=wheel.as_published,
             provenance=provenance,
         )
+
+    def objects(self, released: ReleasedIndex) -> Mapping[str, str]:
+        """Return key -> sha256 of the wheel, its core metadata and its attestations in an index."""
+        key = released.wheel(self.project, self.filename)
+        objects = {key: self.sha256, key + METADATA_SUFFIX: self.metadata_sha256}
+        return objects | ({key + PROVENANCE_SUFFIX: self.provenance} if self.provenance else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,7 +235,11 @@ def find_head(bucket: Bucket, released: ReleasedIndex, entries: Entries, *, from
     Raises:
         BucketError: the ledger has a gap, lost its end, or its entries do not follow each other.
     """
-    head = from_ or _listed_head(bucket, released, entries)
+    head = from_
+    if head is None:
+        number = len(_keys(bucket, released))
+        last = entries.find(number) if number else None
+        head = Head(number=number, sha256=last[1], state=last[0].state) if last else Head()
     while (found := entries.find(head.number + 1)) is not None:
         entry, digest = found
         if entry.previous != head.sha256:
@@ -246,12 +256,6 @@ def known_head(released: ReleasedIndex, entries: Entries, number: int, sha256: s
         problem = "is missing" if found is None else "was changed"
         raise BucketError(f"{released.ledger_entry(number)}, named in {released.status}, {problem}.", hint=_RESTORE)
     return Head(number=number, sha256=sha256, state=found[0].state)
-
-
-def _listed_head(bucket: Bucket, released: ReleasedIndex, entries: Entries) -> Head:
-    number = len(_keys(bucket, released))
-    found = entries.find(number) if number else None
-    return Head(number=number, sha256=found[1], state=found[0].state) if found else Head()
 
 
 def _keys(bucket: Bucket, released: ReleasedIndex) -> list[str]:

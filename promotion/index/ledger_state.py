@@ -93,7 +93,8 @@ def apply_change(state: IndexState, change: Change) -> IndexState:
         RequestError: the change is not possible in this state.
     """
     _refuse(state, change)
-    kept = _mentioned(state, change)
+    marks: Mapping[int, str] = getattr(state, _MARKS.get(change.kind, "pinned"))
+    kept = {number: reason for number, reason in marks.items() if number not in change.sets}
     match change.kind:
         case EntryKind.PROMOTE:
             return replace(state, held=(*state.held, change.number), offered=(*state.offered, change.number))
@@ -127,11 +128,6 @@ def apply_change(state: IndexState, change: Change) -> IndexState:
 
 _MARKS = {EntryKind.UNYANK: "yanked", EntryKind.FREE: "quarantined", EntryKind.UNPIN: "pinned"}
 """Kind that removes a mark -> the mark."""
-
-
-def _mentioned(state: IndexState, change: Change) -> Mapping[int, str]:
-    marks: Mapping[int, str] = getattr(state, _MARKS.get(change.kind, "pinned"))
-    return {number: reason for number, reason in marks.items() if number not in change.sets}
 
 
 def _refuse(state: IndexState, change: Change) -> None:

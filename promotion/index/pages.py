@@ -94,7 +94,9 @@ def project_pair(simple: str, project: str, rows: Iterable[IndexedWheel]) -> tup
 def root_pair(simple: str, projects: Iterable[str]) -> tuple[Page, Page]:
     """Return the list of projects as HTML and as JSON page."""
     names = sorted(projects)
-    return _both(root_pages(simple), _root_html(names), _root_json(names))
+    as_html = _document("Simple index", [f'<a href="{name}/">{name}</a>' for name in names])
+    as_json = {"meta": {"api-version": API_VERSION}, "projects": [{"name": name} for name in names]}
+    return _both(root_pages(simple), as_html, as_json)
 
 
 def _both(keys: Iterator[str], as_html: str, as_json: Mapping[str, Any]) -> tuple[Page, Page]:
@@ -164,14 +166,6 @@ def _anchor(row: IndexedWheel) -> str:
 def tiers_text(tiers: Mapping[str, str]) -> str:
     """Return tiers as text, such as `gfx942 compiled, gfx1010 structure`."""
     return ", ".join(f"{target} {tier}" for target, tier in sorted(tiers.items()))
-
-
-def _root_json(projects: Sequence[str]) -> Mapping[str, Any]:
-    return {"meta": {"api-version": API_VERSION}, "projects": [{"name": project} for project in projects]}
-
-
-def _root_html(projects: Sequence[str]) -> str:
-    return _document("Simple index", [f'<a href="{project}/">{project}</a>' for project in projects])
 
 
 def _document(title: str, lines: Sequence[str]) -> str:

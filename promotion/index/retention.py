@@ -8,18 +8,18 @@ loses the race for its number to any earlier entry.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from core.errors import RequestError
-from promotion.index.ledger import Entries, Head, LedgerEntry, PromotedSet
+from promotion.index.ledger import Entries, Head, PromotedSet
 from promotion.index.ledger_state import Change, EntryKind, IndexState
 from promotion.index.operations import Clock, change_ledger, utc_now
 from promotion.index.publish import publish, read_head
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex
+from promotion.storage.keys import TOMBSTONE_SUFFIX, ReleasedIndex
 
 GRACE_DAYS = 7
 """Default days between removal from the pages and removal of the bytes."""
@@ -157,9 +157,7 @@ def _bytes_of(
         gone = promoted[number]
         for wheel in gone.wheels:
             if wheel.filename not in shared and not wheel.as_published:
-                key = released.wheel(wheel.project, wheel.filename)
-                remove |= {key: wheel.sha256, key + METADATA_SUFFIX: wheel.metadata_sha256}
-                remove |= {key + PROVENANCE_SUFFIX: wheel.provenance} if wheel.provenance else {}
+                remove |= wheel.objects(released)
         if gone.set_digest not in digests:
             remove |= {released.set_file(gone.set_digest, name): sha256 for name, sha256 in gone.files.items()}
     return remove
@@ -209,13 +207,10 @@ def _remove(bucket: Bucket, removing: Mapping[str, str]) -> None:
 def _finish_sweeps(bucket: Bucket, released: ReleasedIndex) -> None:
     """Remove the remaining bytes of recorded sweeps."""
     head, entries = read_head(bucket, released)
-    for entry in _sweeps(head, entries):
+    for entry in (entries.at(number) for number in range(1, head.number + 1) if head.state.swept):
+        if entry.kind is not EntryKind.SWEEP:
+            continue
         digests: dict[str, str] = {}
         for number in entry.sets:
             digests |= _bytes_of(released, [number], {}, {number: entries.set(number)})
         _remove(bucket, {key: digests[key] for key in entry.removed if key in digests})
-
-
-def _sweeps(head: Head, entries: Entries) -> Sequence[LedgerEntry]:
-    found = [entries.at(number) for number in range(1, head.number + 1)] if head.state.swept else []
-    return [entry for entry in found if entry.kind is EntryKind.SWEEP]

@@ -61,7 +61,7 @@ class Served:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class IndexAnswer:
     """An HTTP answer before it is sent: `length` bytes of an open file from `start`, or a short text."""
 
     status: HTTPStatus
@@ -182,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def answer_to(root: Path, path: str, headers: Message) -> Answer:
+def answer_to(root: Path, path: str, headers: Message) -> IndexAnswer:
     """Return the answer to a GET request.
 
     Args:
@@ -198,7 +198,7 @@ def answer_to(root: Path, path: str, headers: Message) -> Answer:
         caching = "no-cache" if target.suffix in (".html", ".json") else "max-age=31536000, immutable"
         return _file(target, headers, {"Content-Type": content_type, "Cache-Control": caching})
     if path and not path.endswith("/"):
-        return Answer(status=HTTPStatus.MOVED_PERMANENTLY, headers={"Location": f"/{quote(path)}/"})
+        return IndexAnswer(status=HTTPStatus.MOVED_PERMANENTLY, headers={"Location": f"/{quote(path)}/"})
     media = negotiate(headers.get("Accept", ""))
     if media is None:
         return _plain(HTTPStatus.NOT_ACCEPTABLE, f"Available types: {', '.join(_PAGE_TYPES)}.")
@@ -236,7 +236,7 @@ def _locate(root: Path, path: str) -> Path | None:
     return target if exists and target.is_relative_to(root) else None
 
 
-def _file(path: Path, headers: Message, extra: dict[str, str]) -> Answer:
+def _file(path: Path, headers: Message, extra: dict[str, str]) -> IndexAnswer:
     """Return a file, a range of it, or "not modified" (RFC 9110, 13 and 14)."""
     try:
         file = path.open("rb")
@@ -247,18 +247,20 @@ def _file(path: Path, headers: Message, extra: dict[str, str]) -> Answer:
     extra |= {"ETag": etag, "Accept-Ranges": "bytes"}
     if etag in headers.get("If-None-Match", "") or headers.get("If-None-Match") == "*":
         file.close()
-        return Answer(status=HTTPStatus.NOT_MODIFIED, headers=extra)
+        return IndexAnswer(status=HTTPStatus.NOT_MODIFIED, headers=extra)
     wanted = _RANGE.fullmatch(headers.get("Range", ""))
     if wanted is None or headers.get("If-Range", etag) != etag:
-        return Answer(status=HTTPStatus.OK, headers=extra, file=file, length=size)
+        return IndexAnswer(status=HTTPStatus.OK, headers=extra, file=file, length=size)
     start = int(wanted[1]) if wanted[1] else max(0, size - int(wanted[3]))
     end = min(int(wanted[2]) + 1, size) if wanted[2] else size
     if start >= end:
         file.close()
-        return Answer(status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers={"Content-Range": f"bytes */{size}"})
+        return IndexAnswer(
+            status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers={"Content-Range": f"bytes */{size}"}
+        )
     extra["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-    return Answer(status=HTTPStatus.PARTIAL_CONTENT, headers=extra, file=file, start=start, length=end - start)
+    return IndexAnswer(status=HTTPStatus.PARTIAL_CONTENT, headers=extra, file=file, start=start, length=end - start)
 
 
-def _plain(status: HTTPStatus, text: str) -> Answer:
-    return Answer(status=status, headers={"Content-Type": _TEXT}, body=f"{text}\n".encode())
+def _plain(status: HTTPStatus, text: str) -> IndexAnswer:
+    return IndexAnswer(status=status, headers={"Content-Type": _TEXT}, body=f"{text}\n".encode())

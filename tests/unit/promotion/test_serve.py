@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promotion.index.serve import Answer, answer_to, negotiate
+from promotion.index.serve import IndexAnswer, answer_to, negotiate
 
 WHEEL = "packages/p/p-1+rocm7-py3-none-any.whl"
 
@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def ask(root: Path, path: str, **headers: str) -> tuple[Answer, bytes]:
+def ask(root: Path, path: str, **headers: str) -> tuple[IndexAnswer, bytes]:
     message = Message()
     for name, value in headers.items():
         message[name.replace("_", "-")] = value
