@@ -30,7 +30,7 @@ from promotion.gates.load import gate as load_gate
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 
-_MOST_ALIKE = 3
+_MOST_SHOWN = 3
 """Number of warnings of one kind that are printed."""
 _USED_BY = {
     "targets": ("coverage", "compile"),
@@ -71,22 +71,22 @@ def gates_named(name: str) -> tuple[str, ...]:
     return GATES if name == STRUCTURE else (name,)
 
 
-def check_gate_options(name: str, told: GateOptions) -> None:
+def check_gate_options(name: str, gate_options: GateOptions) -> None:
     """Raise RequestError for options that a gate does not use."""
     unused = [
         "--" + option.replace("_", "-")
         for option, users in _USED_BY.items()
-        if getattr(told, option) and name not in (*users, STRUCTURE)
+        if getattr(gate_options, option) and name not in (*users, STRUCTURE)
     ]
     if unused:
         raise RequestError(f"The gate {name} does not use {', '.join(unused)}.", hint="Run `ci_build gate --help`.")
 
 
-def make_gate(name: str, told: GateOptions, reporter: Reporter, tree: RocmTree | None = None) -> Gate:
+def make_gate(name: str, gate_options: GateOptions, reporter: Reporter, tree: RocmTree | None = None) -> Gate:
     """Return the gate with a name.
 
     Args:
-        tree: the ROCm tree of `told.rocm`.
+        tree: the ROCm tree of `gate_options.rocm`.
     """
     match name:
         case "inspection":
@@ -94,12 +94,12 @@ def make_gate(name: str, told: GateOptions, reporter: Reporter, tree: RocmTree |
         case "abi":
             return abi_gate.make_gate(tree.manifest if tree else None)
         case "load":
-            return load_gate.make_gate(rocm=tree, update_golden=told.update_golden)
+            return load_gate.make_gate(rocm=tree, update_golden=gate_options.update_golden)
         case "compile":
             how = compile_gate.CompileOptions(
-                corpus=told.corpus or CORPORA[0],
-                programs=told.program,
-                jobs=told.jobs,
+                corpus=gate_options.corpus or CORPORA[0],
+                programs=gate_options.program,
+                jobs=gate_options.jobs,
                 rocm=tree,
                 live=reporter.live_table,
             )
@@ -109,7 +109,7 @@ def make_gate(name: str, told: GateOptions, reporter: Reporter, tree: RocmTree |
         case "install":
             return install_gate.make_gate()
         case other:
-            raise AssertionError(f"GATES names {other!r}, which nobody makes")
+            raise AssertionError(f"GATES has an unknown gate: {other!r}")
 
 
 def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
@@ -165,7 +165,7 @@ def run_gates(
     names: Sequence[str],
     staged: StagedSet,
     bucket: Bucket,
-    told: GateOptions,
+    gate_options: GateOptions,
     reporter: Reporter,
     runner: Runner,
     signer: Signer,
@@ -173,15 +173,15 @@ def run_gates(
     """Run gates; failures do not raise, see `promotion.gates.raise_for_failures`."""
     from core.targets import expand
 
-    tree = read_rocm(told.rocm, reporter) if told.rocm else None
+    tree = read_rocm(gate_options.rocm, reporter) if gate_options.rocm else None
     return runs.run_gates(
         bucket,
         staged,
-        [make_gate(name, told, reporter, tree) for name in names],
+        [make_gate(name, gate_options, reporter, tree) for name in names],
         runner,
         reporter,
-        targets=None if told.targets is None else [str(target) for target in expand(told.targets)],
-        redo=told.redo,
+        targets=None if gate_options.targets is None else [str(target) for target in expand(gate_options.targets)],
+        redo=gate_options.redo,
         signer=signer,
     )
 
@@ -200,11 +200,11 @@ def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
         for line in view.failures(compiled):
             reporter.line(line)
     for (gate, _), found in kinds.items():
-        told = [*dict.fromkeys(found)]
-        if len(told) > _MOST_ALIKE:
-            text = f"{told[0].message} There are {len(told) - 1} more of this kind."
-            told = [dataclasses.replace(told[0], message=text)]
-        for finding in told:
+        shown = [*dict.fromkeys(found)]
+        if len(shown) > _MOST_SHOWN:
+            text = f"{shown[0].message} There are {len(shown) - 1} more of this kind."
+            shown = [dataclasses.replace(shown[0], message=text)]
+        for finding in shown:
             reporter.finding(finding, where=f"gate {gate}")
 
 

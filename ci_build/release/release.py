@@ -53,28 +53,28 @@ def promote(
         PromotionBlockedError: the policy blocks it.
     """
     policy = load_policy(staged.index, channel=channel)
-    done = promotion_promote.promote(
+    promotion = promotion_promote.promote(
         bucket, staged, policy, actor=actor, progress=reporter, verify=lazy_verifier(trust_config)
     )
-    for text in done.warnings:
+    for text in promotion.warnings:
         reporter.warning(text)
-    for text in done.bypasses:
+    for text in promotion.bypasses:
         reporter.warning(f"Bypass {text}")
-    for who, names in done.attested.items():
+    for who, names in promotion.attested.items():
         reporter.line(f"  attested by {who}: {len(names)} wheels")
-    word = "promoted" if done.new else "was promoted before, nothing changed"
-    reporter.line(f"  {staged.index}/{staged.digest[:12]} {word}: ledger entry {done.entry.number}")
-    return done
+    state = "promoted" if promotion.new else "was promoted before, nothing changed"
+    reporter.line(f"  {staged.index}/{staged.digest[:12]} {state}: ledger entry {promotion.entry.number}")
+    return promotion
 
 
-def receipt_of(done: Promotion) -> Mapping[str, Any]:
+def receipt_of(promotion: Promotion) -> Mapping[str, Any]:
     """Return a promotion as JSON values."""
     return {
-        "index": done.simple,
-        "ledger_entry": done.entry.number,
-        "tiers": dict(done.promoted.tiers),
-        "bypasses": done.bypasses,
-        "attested": done.attested,
+        "index": promotion.simple,
+        "ledger_entry": promotion.entry.number,
+        "tiers": dict(promotion.promoted.tiers),
+        "bypasses": promotion.bypasses,
+        "attested": promotion.attested,
     }
 
 
@@ -82,15 +82,15 @@ def check_policy(
     staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter, trust_config: Path | None = None
 ) -> Verdict:
     """Return and print the verdict of the policy on a staged set."""
-    word = check(bucket, staged, load_policy(staged.index, channel=channel), verify=lazy_verifier(trust_config))
-    for text in word.warnings:
+    verdict = check(bucket, staged, load_policy(staged.index, channel=channel), verify=lazy_verifier(trust_config))
+    for text in verdict.warnings:
         reporter.warning(text)
-    for text in word.bypassed:
+    for text in verdict.bypassed:
         reporter.warning(f"Bypass {text}")
-    for who, names in word.attested.items():
+    for who, names in verdict.attested.items():
         reporter.line(f"  attested by {who}: {len(names)} wheels")
-    reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier {_by_tier(word.tiers)}")
-    return word
+    reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier {_by_tier(verdict.tiers)}")
+    return verdict
 
 
 def _by_tier(tiers: Mapping[str, str]) -> str:
@@ -128,17 +128,17 @@ def release_local(
     gating.show_evidence(evidences, reporter)
     raise_for_failures(evidences)
     with reporter.group("promote"):
-        done = promote(staged, bucket, LOCAL, reporter, release.actor)
-    url = f"http://127.0.0.1:{SERVE_PORT}/{done.simple}"
+        promotion = promote(staged, bucket, LOCAL, reporter, release.actor)
+    url = f"http://127.0.0.1:{SERVE_PORT}/{promotion.simple}"
     serve = ("python3", _launcher(), "index", "serve", "--bucket", str(release.bucket), "--port", str(SERVE_PORT))
-    lines = (render(serve), install_line(done.wheel_set, url))
+    lines = (render(serve), install_line(promotion.wheel_set, url))
     receipt = {
         **dist_wheels.receipt(built),
-        **receipt_of(done),
+        **receipt_of(promotion),
         "install": lines,
     }
     if show:
         dist_wheels.show_receipt(built, reporter)
-        reporter.line(f"tested at tier: {tiers_text(done.promoted.tiers)}; serve the index and install from it:")
+        reporter.line(f"tested at tier: {tiers_text(promotion.promoted.tiers)}; serve the index and install from it:")
         reporter.line(f"  {lines[0]}\n  {lines[1]}")
     return receipt

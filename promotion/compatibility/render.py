@@ -96,11 +96,11 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
 
 
 def _module(row: ModuleRow, base: str) -> tuple[Cell, ...]:
-    works = tuple(f"{word.target}: {word.tier}, {word.checks} checks" for word in row.words if word.tier)
+    works = tuple(f"{item.target}: {item.tier}, {item.checks} checks" for item in row.words if item.tier)
     bad: dict[str, list[str]] = {}
-    for word in row.words:
-        for name, reason in word.unsupported:
-            bad.setdefault(f"{name}: {reason}" if reason else name, []).append(word.target)
+    for item in row.words:
+        for name, reason in item.unsupported:
+            bad.setdefault(f"{name}: {reason}" if reason else name, []).append(item.target)
     return (
         (row.module.name,),
         (row.module.description,),
@@ -108,7 +108,7 @@ def _module(row: ModuleRow, base: str) -> tuple[Cell, ...]:
         (row.since_rocm or _NOTHING,),
         works or (("does not work",) if row.words else ("not tested",)),
         tuple(f"{what} ({', '.join(targets)})" for what, targets in bad.items()) or (_NOTHING,),
-        tuple(_link(word.evidence, base) for word in row.words) or (_NOTHING,),
+        tuple(_link(item.evidence, base) for item in row.words) or (_NOTHING,),
     )
 
 

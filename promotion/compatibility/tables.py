@@ -206,9 +206,9 @@ def make_tables(
     released = ReleasedIndex(index=index)
     return Tables(
         index=index,
-        sets=tuple(_set_row(released, made, offered=entry.number in visible) for entry, made, _ in promotions),
+        sets=tuple(_set_row(released, promoted, offered=entry.number in visible) for entry, promoted, _ in promotions),
         modules=tuple(
-            _module_row(module, [(made, evidence) for _, made, evidence in promotions]) for module in modules
+            _module_row(module, [(promoted, evidence) for _, promoted, evidence in promotions]) for module in modules
         ),
         rocm=rocm,
         rocm_source=rocm_source,
@@ -220,34 +220,36 @@ def make_tables(
 def _tested_in(digest: str, history: Iterable[tuple[LedgerEntry, Mapping[str, EvidenceChecks]]]) -> tuple[str, ...]:
     """Return keys of the evidence of runs in an image."""
     return tuple(
-        dict.fromkeys(key for _, found in history for key, said in found.items() if digest in images_of(said.evidence))
+        dict.fromkeys(
+            key for _, found in history for key, checked in found.items() if digest in images_of(checked.evidence)
+        )
     )
 
 
-def _set_row(released: ReleasedIndex, made: PromotedSet, *, offered: bool) -> SetRow:
+def _set_row(released: ReleasedIndex, promoted: PromotedSet, *, offered: bool) -> SetRow:
     return SetRow(
-        digest=made.set_digest,
-        jax=made.jax_version,
-        rocm=made.rocm_version,
-        pythons=tuple(made.python_versions),
-        tiers={target: Tier(tier) for target, tier in made.tiers.items()},
+        digest=promoted.set_digest,
+        jax=promoted.jax_version,
+        rocm=promoted.rocm_version,
+        pythons=tuple(promoted.python_versions),
+        tiers={target: Tier(tier) for target, tier in promoted.tiers.items()},
         offered=offered,
-        evidence=released.set_file(made.set_digest, f"{EVIDENCE_FOLDER}/"),
+        evidence=released.set_file(promoted.set_digest, f"{EVIDENCE_FOLDER}/"),
     )
 
 
 def _module_row(module: JaxModule, promotions: Sequence[tuple[PromotedSet, Mapping[str, EvidenceChecks]]]) -> ModuleRow:
-    said: list[tuple[PromotedSet, tuple[ModuleSupport, ...]]] = [
-        (made, module_support(module, found)) for made, found in promotions
+    support: list[tuple[PromotedSet, tuple[ModuleSupport, ...]]] = [
+        (promoted, module_support(module, found)) for promoted, found in promotions
     ]
     since: PromotedSet | None = None
-    for made, told in reversed(said):
-        if not any(word.tier for word in told):
+    for promoted, by_target in reversed(support):
+        if not any(item.tier for item in by_target):
             break
-        since = made
+        since = promoted
     return ModuleRow(
         module=module,
-        words=said[-1][1] if said else (),
+        words=support[-1][1] if support else (),
         since_jax=since.jax_version if since else "",
         since_rocm=since.rocm_version if since else "",
     )

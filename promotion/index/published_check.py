@@ -118,7 +118,7 @@ def _ledger_findings(published: PublishedSet) -> Iterator[Finding]:
     in_set = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
     for name in sorted(in_ledger.keys() | in_set.keys()):
         if in_ledger.get(name) != in_set.get(name):
-            text = f"{name}: the ledger says sha256 {in_ledger.get(name)}, {WHEELS_JSON} says {in_set.get(name)}."
+            text = f"{name}: the ledger has sha256 {in_ledger.get(name)}, {WHEELS_JSON} has {in_set.get(name)}."
             yield error("ledger-untrue", text, _REMEDY)
 
 

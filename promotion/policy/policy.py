@@ -61,7 +61,9 @@ class GateRule:
             case "target":
                 return wheel_set.targets
             case "tier":
-                return tuple(target for target in wheel_set.targets if at_least(policy.asked(target), self.tier))
+                return tuple(
+                    target for target in wheel_set.targets if at_least(policy.required_tier(target), self.tier)
+                )
             case _:
                 accepted = lists()["compiler-supported"]
                 return tuple(target for target in wheel_set.targets if target.partition(":")[0] in accepted)
@@ -121,16 +123,16 @@ class Policy:
     bypasses: tuple[Bypass, ...] = ()
     void: tuple[str, ...] = ()
 
-    def asked(self, target: str) -> Tier:
+    def required_tier(self, target: str) -> Tier:
         """Return the required tier of a gfx target."""
         return self.tiers.get(target, self.tier)
 
 
-def at_least(tier: Tier | None, asked: Tier) -> bool:
+def at_least(tier: Tier | None, required: Tier) -> bool:
     """Return whether a tier is as strong as another; tiers outside of ROCm's order equal themselves only."""
-    if tier not in LADDER or asked not in LADDER:
-        return tier is asked
-    return LADDER.index(tier) >= LADDER.index(asked)
+    if tier not in LADDER or required not in LADDER:
+        return tier is required
+    return LADDER.index(tier) >= LADDER.index(required)
 
 
 def load_policy(
@@ -220,8 +222,8 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
     if type(unsigned) is not bool:
         raise ValueError(f"unsigned is {unsigned!r}")
     return {
-        "tier": _asked(values.pop("tier")),
-        "tiers": {target: _asked(tier) for target, tier in values.pop("tiers").items()},
+        "tier": _target_tier(values.pop("tier")),
+        "tiers": {target: _target_tier(tier) for target, tier in values.pop("tiers").items()},
         "pythons": _number(values.pop("pythons"), least=1),
         "device_members": {name: _strings(paths) for name, paths in values.pop("device_members").items()},
         **{name: _days(values.pop(name)) for name in ("max_age_days", "stale_days")},
@@ -243,7 +245,7 @@ def _gate(rule: Mapping[str, Any]) -> GateRule:
     )
 
 
-def _asked(text: str) -> Tier:
+def _target_tier(text: str) -> Tier:
     """Parse the required tier of a gfx target."""
     if (tier := Tier(text)) not in LADDER:
         raise ValueError(f"{text} is not a tier of a gfx target")

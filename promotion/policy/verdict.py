@@ -129,7 +129,7 @@ def _excuse(target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: 
     """Return the bypass of a gate that would have given a target the required tier."""
     for reason, entry in passed_over:
         rule = policy.gates.get(reason.gate)
-        if rule is not None and reason.target == target and at_least(rule.tier, policy.asked(target)):
+        if rule is not None and reason.target == target and at_least(rule.tier, policy.required_tier(target)):
             return entry
     return None
 
@@ -275,12 +275,12 @@ def _known_checks(evidence: Evidence) -> list[str]:
 
 def _unrequired_failures(wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy) -> Iterator[_Reason]:
     """Yield gates that the policy does not require and that failed; skipped gates and machine failures do not block."""
-    asked = {(gate, target) for gate, rule in policy.gates.items() for target in rule.about(wheel_set, policy)}
+    required = {(gate, target) for gate, rule in policy.gates.items() for target in rule.about(wheel_set, policy)}
     ran = [
         file for file in files if file.evidence.outcome is not Outcome.SKIPPED and not is_machine_failure(file.evidence)
     ]
     for (gate, target), (evidence, *_) in _counted(wheel_set, ran, policy).items():
-        if (gate, target) not in asked and evidence.outcome is not Outcome.PASSED:
+        if (gate, target) not in required and evidence.outcome is not Outcome.PASSED:
             text = f"The gate {gate} for {target} did not pass: {_first_finding(evidence)}"
             yield _Reason(text=text, gate=gate, target=target)
 
@@ -304,9 +304,9 @@ def _tier_of(
 
 def _tier_problems(tiers: Mapping[str, Tier | None], policy: Policy) -> Iterator[_Reason]:
     for target, tier in tiers.items():
-        if not at_least(tier, policy.asked(target)):
-            asked, was = policy.asked(target).value, tier.value if tier else "none"
-            yield _Reason(text=f"{target} was tested at tier {was}; {asked} is required.", target=target)
+        if not at_least(tier, policy.required_tier(target)):
+            required, actual = policy.required_tier(target).value, tier.value if tier else "none"
+            yield _Reason(text=f"{target} was tested at tier {actual}; {required} is required.", target=target)
 
 
 def _first_finding(evidence: Evidence) -> str:

@@ -120,7 +120,7 @@ class DryRunBucket:
         self._report(f"remove {key} ({human(stored.size)})")
         return True
 
-    def _create(self, word: str, key: str, held: Data | str, size: int, sha256: str) -> bool:
+    def _create(self, action: str, key: str, held: Data | str, size: int, sha256: str) -> bool:
         stored = self.head(key)
         if stored is not None:
             check_same_bytes(key, stored, sha256)
@@ -128,5 +128,5 @@ class DryRunBucket:
         info = ObjectInfo(key=check_key(key), size=size, sha256=sha256, etag=f"dry-run-{sha256}")
         with self._lock:
             self._written[key] = info, held
-            self._report(f"{word} {key} ({human(size)})")
+            self._report(f"{action} {key} ({human(size)})")
         return True

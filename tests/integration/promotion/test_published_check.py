@@ -170,7 +170,7 @@ def test_index_check_reports_other_digest_in_ledger(published: Published, users:
     published.replace(key, json.dumps(body).encode())
     read = check_published(read_published(published.url), HostRunner(users), Steps())
     assert told([next(read)]) == [
-        f"ledger-untrue: {wheel.filename}: the ledger says sha256 {'0' * 64}, wheels.json says {wheel.sha256}."
+        f"ledger-untrue: {wheel.filename}: the ledger has sha256 {'0' * 64}, wheels.json has {wheel.sha256}."
     ]
 
 

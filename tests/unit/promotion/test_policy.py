@@ -124,7 +124,7 @@ def test_load_policy_inherits_values() -> None:
     assert (release.gates["abi"].min_passed, release.gates["abi"].may_skip) == (POLICY.gates["abi"].min_passed, False)
     assert release.gates["compile"].settings == {"corpus": "full"}
     for policy in (nightly, release):
-        assert policy.tier is policy.asked("gfx942") is Tier.DEVICE
+        assert policy.tier is policy.required_tier("gfx942") is Tier.DEVICE
         assert (policy.keys, policy.unsigned) == ({}, False)
     assert not nightly.growth_blocks
     assert release.growth_blocks
@@ -136,7 +136,7 @@ INDEXES = ["multi-arch", *sorted(load_table().families)]
 @pytest.mark.parametrize("index", INDEXES)
 def test_release_requires_at_least_nightly(index: str) -> None:
     nightly, release = (load_policy(index, channel=channel) for channel in ("nightly", "release"))
-    assert all(at_least(release.asked(str(target)), nightly.asked(str(target))) for target in load_table().targets)
+    assert all(at_least(release.required_tier(str(target)), nightly.required_tier(str(target))) for target in load_table().targets)
     for name, rule in nightly.gates.items():
         own = release.gates[name]
         assert (own.tier, own.per) == (rule.tier, rule.per)
