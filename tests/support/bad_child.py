@@ -1,6 +1,6 @@
-"""A child of the compile gate that misbehaves as the names of its programs say; follows promotion/corpus/child.py.
+"""A child of the compile gate that misbehaves according to the names of its programs; see promotion/corpus/child.py.
 
-A program `code.NAME` leaves a copy of NAME.hsaco, which lies beside this file; `bad.…` do what they are called.
+A program `code.NAME` writes a copy of NAME.hsaco beside this file; `bad.NAME` fails in the named way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A site-packages folder put together by hand: our payload, and whatever native files a test brings along."""
+"""A site-packages directory with our payload and the native files of a test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLUGIN_NEEDED = ("libhipblas.so.3", "libhipsolver.so.1", "librocsolver.so.0", "l
 def build_info(
     needed: Iterable[str] = (), targets: Iterable[str] = ("gfx942", "gfx950"), **changes: Any
 ) -> dict[str, Any]:
-    """What build_info.json says, with one library that needs `needed` and has code for `targets`."""
+    """Return build_info.json with one library that needs `needed` and has code for `targets`."""
     needed = list(needed)
     return {
         "version": "0.10.2+rocm7.2.0",
@@ -43,13 +43,13 @@ def build_info(
 
 
 def install(site: Path, part: str, major: int, info: Mapping[str, Any]) -> Path:
-    """Put the payload of one wheel into a folder with packages.
+    """Install the payload of one wheel into a directory of packages.
 
     Args:
         part: pjrt or plugin.
 
     Returns:
-        The package's folder.
+        The directory of the package.
     """
     package = site / (f"jax_plugins/xla_rocm{major}" if part == "pjrt" else f"jax_rocm{major}_plugin")
     package.mkdir(parents=True, exist_ok=True)

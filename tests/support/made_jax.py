@@ -1,6 +1,6 @@
-"""A small jax tree whose build/build.py packs libraries that are there already: for whole builds without a compiler.
+"""A small jax tree whose build/build.py packs prebuilt libraries, for whole builds without a compiler.
 
-It takes the words that the real one takes, and says where its wheels are in the same way.
+It has the options of the real one and prints the paths of its wheels in the same form.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ logging.info("Distribution path: %s", path)
 
 
 def make_jax(folder: Path, targets: Sequence[str] = ("gfx942",)) -> Path:
-    """Write the tree, with libraries that hold code for these targets."""
+    """Write the tree, with libraries that contain code for these targets."""
     assert set(targets) <= set(MACHS)
     room = ":".join(f"/opt/rocm/lib/room{number}" for number in range(30))
     files: dict[str, bytes] = {

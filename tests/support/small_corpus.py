@@ -1,4 +1,4 @@
-"""What evidence of the compile gate has to say of any target after the small corpus was compiled for it."""
+"""Checks of compile evidence for the small corpus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def problems(evidence: Evidence) -> list[str]:
 
 
 def check_small_corpus(evidence: Evidence) -> Code:
-    """All programs were compiled, within reason; gives their code."""
+    """Assert that the programs were compiled, and return their code."""
     count = len(load_corpus().choose("small"))
     assert problems(evidence) == []
     assert evidence.outcome is Outcome.PASSED, evidence.target

@@ -40,7 +40,7 @@ PJRT = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 
 
 class Silent:
-    """Progress that nobody sees, and a runner that nobody uses."""
+    """Progress without output, and a runner that starts nothing."""
 
     def step(self, text: str) -> None: ...
 

@@ -44,7 +44,7 @@ LIMITS = ProcessLimits(start_seconds=20, program_seconds=2, memory=400 << 20)
 
 
 class Reporter:
-    """Keeps what it is told."""
+    """Progress that records its steps."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []

@@ -28,7 +28,7 @@ ROCM = {"0.10.2": "7.2.0", "0.12.0": "7.14.0"}
 
 
 class Silent:
-    """Progress that nobody reads."""
+    """Progress without output."""
 
     def step(self, text: str) -> None: ...
 
@@ -92,7 +92,7 @@ def test_crash_of_real_compiler_is_a_finding(published: Callable[[str], Publishe
 
 
 def test_published_0_12_0_has_known_failures(published: Callable[[str], Published]) -> None:
-    """There a convolution aborts where there is no device; what comes after it in the same process does not suffer."""
+    """A convolution aborts without a device; later programs are compiled in a new process."""
     evidence = published("0.12.0").compile(CompileOptions(programs=("lax.convolution", "lax.dot_bf16")), ["gfx942"])[
         "gfx942"
     ]

@@ -32,7 +32,7 @@ FEW = ("numpy.elementwise", "lax.dot_bf16", "sharding.all_reduce", "pallas.add",
 
 
 class Silent:
-    """Progress that nobody reads."""
+    """Progress without output."""
 
     def step(self, text: str) -> None:
         """Nothing."""
@@ -43,7 +43,7 @@ class Silent:
 
 @dataclass(frozen=True)
 class Told:
-    """What a child said and left."""
+    """Events and files of a child."""
 
     folder: Path
     returncode: int

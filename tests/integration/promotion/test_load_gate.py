@@ -1,6 +1,6 @@
 """The load gate on published wheels: as they are, broken inside the site, and with a ROCm that lacks something.
 
-The wheels are loaded with stand-ins for ROCm; processes of their own do all of it, as in the gate.
+The wheels are loaded with stubs of ROCm, in separate processes as in the gate.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PLUGIN = "jax_rocm7_plugin"
 
 
 class Silent:
-    """Progress that nobody reads."""
+    """Progress without output."""
 
     def step(self, text: str) -> None:
         """Nothing."""
@@ -53,7 +53,7 @@ class Silent:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A published set, its site, and what the gate made of both."""
+    """A published set, its site and its checks."""
 
     context: GateContext
     site: Site
@@ -176,7 +176,7 @@ def test_site_is_isolated_from_this_interpreter(published: Callable[[str], Loade
     told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
     assert {"jax", "jaxlib", "jax-rocm7-pjrt", "jax-rocm7-plugin"} <= set(told)
     assert "pytest" not in told
-    assert site.env["LD_LIBRARY_PATH"] == ""  # removed, whatever the user has
+    assert site.env["LD_LIBRARY_PATH"] == ""  # unset, if the user has set it
 
 
 def test_site_is_created_once(published: Callable[[str], Loaded]) -> None:
@@ -277,7 +277,7 @@ def without(manifest: RocmManifest, soname: str, symbol: str, version: str | Non
 
 
 def dlopen(loaded: Loaded, manifest: RocmManifest, member: str, folder: Path) -> str:
-    """What becomes of loading a member with the stand-ins of a manifest."""
+    """Load a member with the stubs of a manifest and return the error."""
     write_stubs(manifest, folder)
     env = {**loaded.loading.env, "LD_LIBRARY_PATH": f"{folder}/lib", "ROCM_PATH": str(folder)}
     look = Probe(function="dlopen", arguments=(str(loaded.path(member)),), name=member)

@@ -40,7 +40,7 @@ ABSENT = "3.99"
 
 
 class Silent:
-    """Progress that nobody reads."""
+    """Progress without output."""
 
     def step(self, text: str) -> None:
         """Nothing."""

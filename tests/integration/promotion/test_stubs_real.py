@@ -1,4 +1,4 @@
-"""Stand-ins for the libraries of a real ROCm, loaded by glibc; and what their functions do when they are called."""
+"""Stubs of a real ROCm's libraries, loaded by glibc, and the results of their functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print((ctypes.c_char * 4096).in_dll(hip, "_ZTV6Device").raw == bytes(4096))
 
 
 class Silent:
-    """Progress that nobody sees."""
+    """Progress without output."""
 
     def step(self, text: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""A wheel set made of the published wheels, which can be broken in one way at a time, staged and shown to a gate."""
+"""A wheel set of the published wheels that can be broken, staged and checked by gates."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ XLA = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is different from the set as it should be.
+    """Differences from the good set.
 
     Attributes:
-        wheels: kind (pjrt, plugin, jaxlib) -> the wheel in the place of the good one.
-        manifest: what its ROCm exports; None: the set carries no manifest.
-        fields: of the WheelSet.
-        tamper: what happens to the staged set before a gate looks at it.
+        wheels: kind (pjrt, plugin, jaxlib) -> wheel that replaces the good one.
+        manifest: manifest of its ROCm; None for a set without one.
+        fields: fields of the WheelSet.
+        tamper: change of the staged set before the gates run.
     """
 
     wheels: Mapping[str, Path] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Case:
 
 
 class Silent:
-    """Progress that nobody reads."""
+    """Progress without output."""
 
     def step(self, text: str) -> None: ...
 
@@ -72,9 +72,9 @@ class Bench:
     """The good set, and the means to break it.
 
     Args:
-        folder: scratch.
-        made: folder of the set, as `dist_wheels` made it of the published wheels.
-        real_wheel: gives other published wheels.
+        folder: directory for temporary files.
+        made: directory of the set that `dist_wheels` built from the published wheels.
+        real_wheel: returns other published wheels.
     """
 
     def __init__(self, folder: Path, made: Path, real_wheel: Callable[..., Path]) -> None:
@@ -83,26 +83,26 @@ class Bench:
         self._numbers = itertools.count()
 
     def wheel(self, kind: str) -> Wheel:
-        """The good wheel's entry."""
+        """Return the entry of the good wheel."""
         (wheel,) = (wheel for wheel in self.wheel_set.wheels if wheel.name == PROJECTS[kind])
         return wheel
 
     def path(self, kind: str) -> Path:
-        """The good wheel."""
+        """Return the path of the good wheel."""
         return self.made / self.wheel(kind).filename
 
     def info(self, kind: str) -> str:
-        """The name of its .dist-info folder."""
+        """Return the name of its .dist-info directory."""
         return "-".join(self.wheel(kind).filename.split("-")[:2]) + ".dist-info"
 
     def read(self, kind: str, member: str) -> bytes:
-        """A member of a good wheel."""
+        """Return the content of a member of a good wheel."""
         with zipfile.ZipFile(self.path(kind)) as archive:
             return archive.read(member)
 
     @cached_property
     def manifest(self) -> RocmManifest:
-        """A ROCm that exports exactly what the set wants, and says that it is a real one."""
+        """Return a manifest with exactly the needs of the set, marked as that of a real ROCm."""
         elves, folder = [], self.fresh()
         for kind in ("pjrt", "plugin"):
             for member in self.wheel(kind).members:
@@ -113,24 +113,24 @@ class Bench:
         return replace(from_needs(elves, rocm, allowed_sonames(RocmVersion(text=rocm))), weak=False)
 
     def fresh(self) -> Path:
-        """A new empty folder."""
+        """Create an empty directory."""
         folder = self.folder / str(next(self._numbers))
         folder.mkdir(parents=True)
         return folder
 
     def extract(self, kind: str, member: str, folder: Path) -> Path:
-        """A member of a good wheel as a file."""
+        """Extract a member of a good wheel."""
         with zipfile.ZipFile(self.path(kind)) as archive:
             return Path(archive.extract(member, folder))
 
-    # Broken wheels; RECORD is right in each of them, as in a build that broke the file before.
+    # Broken wheels; RECORD matches their files.
 
     def case(self, **wheels: Path) -> Case:
-        """These wheels in the place of the good ones."""
+        """Return a case with these wheels instead of the good ones."""
         return Case(wheels=wheels, manifest=self.manifest)
 
     def rewritten(self, kind: str, edit: Callable[[WheelRewrite], None], *, tag: str = "") -> Path:
-        """The wheel after an edit; `tag` takes the place of its Python and ABI tags in its file name."""
+        """Return the wheel after an edit; `tag` replaces Python and ABI tag in its filename."""
         name = self.wheel(kind).filename
         out = self.fresh() / (name.replace("cp312-cp312", tag) if tag else name)
         with WheelArchive(self.path(kind)) as source:
@@ -140,19 +140,19 @@ class Bench:
         return out
 
     def with_text(self, kind: str, member: str, old: str, new: str) -> Path:
-        """The wheel with other words in a text; `member` may begin with `{info}`."""
+        """Replace text in a member, which may begin with `{info}`."""
         name = member.format(info=self.info(kind))
         text = self.read(kind, name).decode()
         assert old in text, f"{name} has no {old!r}"
         return self.rewritten(kind, lambda rewrite: rewrite.set(name, text.replace(old, new).encode()))
 
     def without(self, kind: str, member: str) -> Path:
-        """The wheel without a member; `member` may begin with `{info}`."""
+        """Remove a member, which may begin with `{info}`."""
         name = member.format(info=self.info(kind))
         return self.rewritten(kind, lambda rewrite: rewrite.remove(name))
 
     def patched(self, kind: str, member: str, find: Callable[[Path], Patches]) -> Path:
-        """The wheel with some bytes of a library changed, of which the size stays."""
+        """Patch bytes of a library, which keeps its size."""
         file = self.extract(kind, member, self.fresh())
         patches = find(file)
         with file.open("r+b") as out:
@@ -168,10 +168,10 @@ class Bench:
     # Sets
 
     def judge(self, case: Case, gates: Sequence[Gate], *, whole: bool) -> tuple[Evidence, ...]:
-        """Stage a set and let gates look at it, for gfx942; its broken wheels are gone afterwards.
+        """Stage a set, run gates on it for gfx942, and delete its broken wheels.
 
         Args:
-            whole: with pjrt and plugin whatever is broken; else with the broken wheels, or the plugin alone.
+            whole: include pjrt and plugin in any case, instead of the broken wheels or the plugin only.
         """
         top = self.fresh()
         try:
@@ -203,12 +203,12 @@ class Bench:
         return folder
 
     def _entry(self, kind: str, path: Path) -> Wheel:
-        """What a build would write into wheels.json of a wheel."""
+        """Return the entry of a wheel in wheels.json."""
         good = self.wheel(kind)
         if path == self.path(kind):
             return good
         sha256 = file_sha256(path)
-        if not path.is_relative_to(self.folder):  # somebody else's
+        if not path.is_relative_to(self.folder):  # a wheel of another project
             return replace(
                 describe(path, sha256=sha256, source=path, source_sha256=sha256),
                 members=member_infos(inspect_wheel(path, verify=False)),
@@ -217,7 +217,7 @@ class Bench:
         return replace(made, members=self._members(kind, path))
 
     def _members(self, kind: str, path: Path) -> tuple[MemberInfo, ...]:
-        """Of the libraries; those that are as in the good wheel are not read again."""
+        """Return the libraries; those of the good wheel are not read again."""
         with zipfile.ZipFile(self.path(kind)) as old, zipfile.ZipFile(path) as new:
             sums = [{item.filename: item.CRC for item in archive.infolist()} for archive in (old, new)]
         if all(sums[0][member.path] == sums[1].get(member.path) for member in self.wheel(kind).members):
@@ -227,7 +227,7 @@ class Bench:
         return self.wheel(kind).members
 
     def _locked(self) -> dict[str, list[Resolved]]:
-        """What the good set's lock names besides its own wheels."""
+        """Return the packages in the good set's lock besides its own wheels."""
         lock = Pylock.from_dict(tomllib.loads((self.made / PYLOCK).read_text()))
         return {
             PYTHON: [

@@ -71,4 +71,4 @@ BEYOND = (
         catches=(),
     ),
 )
-"""What no gate here can see: only a GPU shows it."""
+"""Faults that only a run on a GPU detects."""

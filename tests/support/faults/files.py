@@ -1,4 +1,4 @@
-"""Faults of the files of wheels, and of what wheels say about themselves."""
+"""Faults of the files and metadata of wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each fault of the matrix is put into the published wheels: functions that make a broken case of a good set."""
+"""Functions that inject each fault of the matrix into a good set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Inject = Callable[[Bench], Case]
 
 
 def rocm(soname: str, change: Callable[[RocmLibrary], RocmLibrary]) -> Inject:
-    """The set's ROCm has another library in the place of one."""
+    """Replace a library of the set's ROCm."""
 
     def inject(bench: Bench) -> Case:
         libraries = dict(bench.manifest.libraries)
@@ -40,12 +40,12 @@ def rocm(soname: str, change: Callable[[RocmLibrary], RocmLibrary]) -> Inject:
 
 
 def without_symbol(name: str) -> Callable[[RocmLibrary], RocmLibrary]:
-    """The library without a symbol."""
+    """Remove a symbol."""
     return lambda row: replace(row, symbols={key: value for key, value in row.symbols.items() if key != name})
 
 
 def without_version(version: str) -> Callable[[RocmLibrary], RocmLibrary]:
-    """The library with a version of another name."""
+    """Rename a symbol version."""
 
     def change(row: RocmLibrary) -> RocmLibrary:
         assert any(version in versions for versions in row.symbols.values())
@@ -61,7 +61,7 @@ def without_version(version: str) -> Callable[[RocmLibrary], RocmLibrary]:
 
 
 def renamed(soname: str) -> Callable[[RocmLibrary], RocmLibrary]:
-    """The library under another soname."""
+    """Change the soname."""
     return lambda row: replace(row, soname=soname, path=f"lib/{soname}")
 
 
@@ -69,17 +69,17 @@ def renamed(soname: str) -> Callable[[RocmLibrary], RocmLibrary]:
 
 
 def library(name: str, find: Callable[[Path], Patches]) -> Inject:
-    """A library of the plugin wheel with some bytes changed."""
+    """Patch a library of the plugin wheel."""
     return lambda bench: bench.case(plugin=bench.patched("plugin", f"{PACKAGE}/{name}", find))
 
 
 def xla(find: Callable[[Path], Patches]) -> Inject:
-    """XLA's plugin with some bytes changed."""
+    """Patch XLA's plugin."""
     return lambda bench: bench.case(pjrt=bench.patched("pjrt", XLA, find))
 
 
 def replaced(name: str, data: Callable[[bytes], bytes]) -> Inject:
-    """A library of the plugin wheel with other content."""
+    """Replace the content of a library of the plugin wheel."""
     member = f"{PACKAGE}/{name}"
     return lambda bench: bench.case(
         plugin=bench.rewritten("plugin", lambda wheel: wheel.set(member, data(bench.read("plugin", member))))
@@ -87,7 +87,7 @@ def replaced(name: str, data: Callable[[bytes], bytes]) -> Inject:
 
 
 def half(data: bytes) -> bytes:
-    """The first half of a file."""
+    """Truncate a file to its first half."""
     return data[: len(data) // 2]
 
 
@@ -95,7 +95,7 @@ def half(data: bytes) -> bytes:
 
 
 def only_gfx950(bench: Bench) -> Case:
-    """Slimmed too far."""
+    """Slim a library to gfx950 only."""
     file = bench.extract("plugin", f"{PACKAGE}/_prng.so", bench.fresh())
     slim(file, [GfxTarget.parse("gfx950")])
     data = file.read_bytes()
@@ -103,7 +103,7 @@ def only_gfx950(bench: Bench) -> Case:
 
 
 def not_slimmed(bench: Bench) -> Case:
-    """The library as it was published."""
+    """Keep the library as published."""
     with zipfile.ZipFile(bench.real_wheel("jax-rocm7-plugin", "0.10.2", "3.12")) as archive:
         data = archive.read(f"{PACKAGE}/_prng.so")
     return bench.case(plugin=bench.rewritten("plugin", lambda wheel: wheel.set(f"{PACKAGE}/_prng.so", data)))
@@ -113,12 +113,12 @@ def not_slimmed(bench: Bench) -> Case:
 
 
 def without(kind: str, member: str) -> Inject:
-    """The wheel without a file."""
+    """Remove a file from a wheel."""
     return lambda bench: bench.case(**{kind: bench.without(kind, member)})
 
 
 def text(kind: str, member: str, old: str, new: str, *, beside: tuple[str, ...] = ()) -> Inject:
-    """The wheel with other words in a text, and other good wheels beside it."""
+    """Replace text in a file of a wheel."""
 
     def inject(bench: Bench) -> Case:
         wheels = {kind: bench.with_text(kind, member, old, new)} | {other: bench.path(other) for other in beside}
@@ -128,7 +128,7 @@ def text(kind: str, member: str, old: str, new: str, *, beside: tuple[str, ...] 
 
 
 def of_another_python(bench: Bench) -> Case:
-    """The extension modules of Python 3.11 in the wheel for 3.12."""
+    """Put the extension modules of Python 3.11 into the wheel for 3.12."""
     folder = bench.fresh()
 
     def edit(wheel: WheelRewrite) -> None:
@@ -140,7 +140,7 @@ def of_another_python(bench: Bench) -> Case:
 
 
 def record(change: Callable[[list[list[str]]], None]) -> Inject:
-    """The plugin wheel with another RECORD."""
+    """Edit RECORD of the plugin wheel."""
 
     def inject(bench: Bench) -> Case:
         out, name = bench.fresh() / bench.path("plugin").name, f"{bench.info('plugin')}/RECORD"
@@ -157,23 +157,23 @@ def record(change: Callable[[list[list[str]]], None]) -> Inject:
 
 
 def twice(rows: list[list[str]]) -> None:
-    """One file has two entries."""
+    """Duplicate an entry."""
     rows.insert(0, next(row for row in rows if row[0].endswith("_rnn.so")))
 
 
 def wrong_hash(rows: list[list[str]]) -> None:
-    """Two files have each other's hashes."""
+    """Swap the hashes of two files."""
     one, other = (next(row for row in rows if row[0].endswith(name)) for name in ("_rnn.so", "_prng.so"))
     one[1], other[1] = other[1], one[1]
 
 
 def unlisted(rows: list[list[str]]) -> None:
-    """One file has no entry."""
+    """Remove an entry."""
     rows[:] = [row for row in rows if not row[0].endswith("_rnn.so")]
 
 
 def damaged_archive(bench: Bench) -> Case:
-    """One bit of a compressed member."""
+    """Flip one bit of a compressed member."""
     out = bench.fresh() / bench.path("plugin").name
     data = bytearray(bench.path("plugin").read_bytes())
     with zipfile.ZipFile(bench.path("plugin")) as archive:
@@ -187,13 +187,13 @@ def damaged_archive(bench: Bench) -> Case:
 
 
 def newer_jaxlib(bench: Bench) -> Case:
-    """jax and jaxlib of the next release."""
+    """Use jax and jaxlib of the next release."""
     case = bench.case(jaxlib=bench.real_wheel("jaxlib", "0.12.0", "3.12"), plugin=bench.path("plugin"))
     return replace(case, fields={"pins": {"jax": "0.12.0"}})
 
 
 def older_jaxlib(bench: Bench) -> Case:
-    """jax and jaxlib of the release before that of the other wheels."""
+    """Use jax and jaxlib of the previous release."""
     wheels = {
         kind: bench.real_wheel(project, "0.12.0", "3.12")
         for kind, project in (("pjrt", "jax-rocm7-pjrt"), ("plugin", "jax-rocm7-plugin"))
@@ -203,7 +203,7 @@ def older_jaxlib(bench: Bench) -> Case:
 
 
 def altered_after_staging(bench: Bench) -> Case:
-    """One byte of a staged wheel."""
+    """Change one byte of a staged wheel."""
 
     def tamper(bucket: DirBucket, staged: StagedSet) -> None:
         path = bucket.path(staged.file(bench.path("plugin").name))

@@ -9,7 +9,7 @@ from tests.support.faults.injections import HIP, SPARSE
 from tests.support.faults.model import Fault, abi, inspection, load
 
 FAULTS = (
-    # What a ROCm exports.
+    # Exports of a ROCm.
     Fault(
         name="ROCm lacks a symbol",
         how=f"`hipGetErrorString` removed from {HIP} in the manifest",

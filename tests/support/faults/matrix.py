@@ -43,7 +43,7 @@ def table() -> str:
     lines += [f"| {fault.name} | {fault.how} |" for fault in device_code.BEYOND]
     lines += [
         "",
-        "The published wheels of 0.12.0 have problems of their own:",
+        "The published wheels of 0.12.0 have these problems:",
         "",
         "| problem | gate: finding |",
         "|---|---|",

@@ -1,4 +1,4 @@
-"""Faults as data: how a set is broken, and which gate has to say what about it."""
+"""Faults as data: a method to break a set, and the expected findings."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from tests.support.faults.injections import Inject
 
 PROGRAM = "numpy.elementwise"
-"""What the compile gate compiles: it uses the device libraries."""
+"""Program that the compile gate compiles, which uses the device libraries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Catch:
-    """What a gate has to find.
+    """An expected finding of a gate.
 
     Attributes:
-        code: of the finding.
-        names: what the message has to name besides the wheel: the file, or the program and its target.
-        remedy: words of the remedy.
-        warns: the gate warns but passes.
+        code: code of the finding.
+        names: text in the message besides the wheel: the file, or the program and its target.
+        remedy: text in the remedy.
+        warns: whether the finding is a warning.
     """
 
     gate: str
@@ -33,9 +33,9 @@ class Fault:
     """One way to break a set.
 
     Attributes:
-        how: how it is made; continues the sentence "the wheel is broken by …".
-        inject: makes the broken set.
-        wheel: kind of the wheel that each message has to name; empty where no wheel is to blame.
+        how: the method.
+        inject: creates the broken set.
+        wheel: kind of the wheel in each message; empty if no wheel causes the fault.
     """
 
     name: str
@@ -46,20 +46,20 @@ class Fault:
 
 
 def inspection(code: str, names: str, remedy: str, *, warns: bool = False) -> Catch:
-    """What the inspection gate has to find."""
+    """Return an expected finding of the inspection gate."""
     return Catch(gate="inspection", code=code, names=names, remedy=remedy, warns=warns)
 
 
 def abi(code: str, names: str, remedy: str) -> Catch:
-    """What the ABI gate has to find."""
+    """Return an expected finding of the ABI gate."""
     return Catch(gate="abi", code=code, names=names, remedy=remedy)
 
 
 def load(code: str, names: str, remedy: str) -> Catch:
-    """What the load gate has to find."""
+    """Return an expected finding of the load gate."""
     return Catch(gate="load", code=code, names=names, remedy=remedy)
 
 
 def coverage(code: str, names: str, remedy: str) -> Catch:
-    """What the coverage gate has to find."""
+    """Return an expected finding of the coverage gate."""
     return Catch(gate="coverage", code=code, names=names, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Damage to libraries: functions that look into a file and say which of its bytes to overwrite, and with what."""
+"""Patches of libraries: functions that return the bytes to overwrite in a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _E_FLAGS = 48
 
 
 def runpath(file: Path) -> Patches:
-    """The RUNPATH names the folder of a build."""
+    """Prepend a directory of the build machine to the RUNPATH."""
     with reader.open_image(file) as image:
         place, old = _runpath(image)
     new = b"/home/builder/xla/bazel-out/lib:" + old
@@ -27,13 +27,13 @@ def runpath(file: Path) -> Patches:
 
 
 def leaked_needed(name: str) -> Callable[[Path], Patches]:
-    """One more NEEDED: its name goes behind the RUNPATH, its entry into the place of an optional one."""
+    """Add a NEEDED entry: its name follows the RUNPATH, and its entry replaces an optional one."""
 
     def find(file: Path) -> Patches:
         with reader.open_image(file) as image:
             place, old = _runpath(image)
             data = b"\0" + name.encode() + b"\0"
-            assert not any(image.read(place + len(old), len(data))), "there is no room behind the RUNPATH"
+            assert not any(image.read(place + len(old), len(data))), "there is no space after the RUNPATH"
             table = image.dynamic()
             tags = {entry.tag: entry for entry in table}
             at = place + len(old) + 1 - image.offset_of(tags[constants.DT_STRTAB].value)
@@ -44,7 +44,7 @@ def leaked_needed(name: str) -> Callable[[Path], Patches]:
 
 
 def no_symbols(file: Path) -> Patches:
-    """The dynamic symbol table emptied."""
+    """Fill the dynamic symbol table with zeros."""
     with reader.open_image(file) as image:
         section = image.section(".dynsym")
         assert section is not None
@@ -52,7 +52,7 @@ def no_symbols(file: Path) -> Patches:
 
 
 def word(old: bytes, new: bytes, section: str) -> Callable[[Path], Patches]:
-    """A word of the same length in the place of each one that the section has."""
+    """Replace each occurrence of a word in a section by one of the same length."""
     assert len(old) == len(new)
 
     def find(file: Path) -> Patches:
@@ -67,7 +67,7 @@ def word(old: bytes, new: bytes, section: str) -> Callable[[Path], Patches]:
 
 
 def newer_glibc(file: Path) -> Patches:
-    """A symbol version of a newer glibc, with its hash."""
+    """Require a symbol version of a newer glibc, with its hash."""
     old, new = b"GLIBC_2.17", b"GLIBC_2.38"
     names = word(old + b"\0", new + b"\0", ".dynstr")(file)
     hashes = word(struct.pack("<I", _hash(old)), struct.pack("<I", _hash(new)), ".gnu.version_r")(file)
@@ -75,7 +75,7 @@ def newer_glibc(file: Path) -> Patches:
 
 
 def bitcode(file: Path) -> Patches:
-    """The device libraries that XLA links into kernels, the largest LLVM module in it, with damage every 4 kB."""
+    """Damage the device libraries that XLA links into kernels, its largest LLVM module, every 4 kB."""
     with reader.open_image(file) as image:
         section = image.section(".rodata")
         assert section is not None
@@ -87,7 +87,7 @@ def bitcode(file: Path) -> Patches:
 
 
 def _module_size(data: bytes, place: int) -> int:
-    """Bytes of the module block of LLVM bitcode, which comes after the identification block; 0 for anything else.
+    """Return the size of the module block of LLVM bitcode after the identification block; 0 for other data.
 
     Source: LLVM Bitcode File Format: abbreviation ID 1, block 13 and block 8, lengths in words.
     """
@@ -108,7 +108,7 @@ def _all(data: bytes, old: bytes) -> list[int]:
 
 
 def _hash(name: bytes) -> int:
-    """The hash function of the gABI."""
+    """Compute the hash function of the gABI."""
     value = 0
     for byte in name:
         value = (value << 4) + byte
@@ -126,7 +126,7 @@ def _runpath(image: reader.ElfImage) -> tuple[int, bytes]:
 
 
 def device_code(change: Callable[[dict[str, bytes]], None]) -> Callable[[Path], Patches]:
-    """The first bundle with other code objects (target -> code), packed with a right checksum."""
+    """Replace code objects (target -> code) in the first bundle, with a right checksum."""
 
     def find(file: Path) -> Patches:
         first = find_bundles(file)[0]
@@ -144,27 +144,27 @@ def device_code(change: Callable[[dict[str, bytes]], None]) -> Callable[[Path], 
 
 
 def flipped(file: Path) -> Patches:
-    """One byte in the middle of the first bundle."""
+    """Change one byte in the middle of the first bundle."""
     first = find_bundles(file)[0]
     place = first.offset + first.size // 2
     return [(place, bytes([file.read_bytes()[place] ^ 0x40]))]
 
 
 def other_processor(held: dict[str, bytes]) -> None:
-    """gfx950's code says in e_flags that it is gfx942's."""
+    """Mark gfx950's code as gfx942 in e_flags."""
     code = bytearray(held["gfx950"])
     code[_E_FLAGS] = machs()["gfx942"]
     held["gfx950"] = bytes(code)
 
 
 def cut_code(held: dict[str, bytes]) -> None:
-    """The second half of gfx942's code is zeros."""
+    """Fill the second half of gfx942's code with zeros."""
     code = held["gfx942"]
     held["gfx942"] = code[: len(code) // 2] + bytes(len(code) - len(code) // 2)
 
 
 def other_instructions(held: dict[str, bytes]) -> None:
-    """One bit in the machine code of gfx942's kernels."""
+    """Flip one bit in the machine code of gfx942's kernels."""
     code = bytearray(held["gfx942"])
     text = reader.ElfImage.parse(bytes(code), "code").section(".text")
     assert text is not None
@@ -173,5 +173,5 @@ def other_instructions(held: dict[str, bytes]) -> None:
 
 
 def other_kernel(held: dict[str, bytes]) -> None:
-    """The kernels of gfx942 have another name."""
+    """Rename the kernels of gfx942."""
     held["gfx942"] = held["gfx942"].replace(b"hreeFry2x32", b"hreeFrx2x32")

@@ -1,4 +1,4 @@
-"""Gates as a person asks for them: which set, which gates, what they are told, and what is shown."""
+"""Gates on the command line: sets, options and output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPORTER = Reporter(terminal=False)
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What survives a power cut is not tested here."""
+    """Skip fsync, since power failures are not tested here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -160,7 +160,7 @@ def test_find_set_refuses_other_input(
 def test_show_prints_table_and_some_warnings_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wheel_set = make_set(make_wheels(tmp_path / "w"))
     warnings = [
-        Finding(code=code, severity=Severity.WARNING, message=f"{code} {number}.", remedy="Mend it.")
+        Finding(code=code, severity=Severity.WARNING, message=f"{code} {number}.", remedy="Fix it.")
         for code, number in (*(("odd", n) for n in (1, 2, 3, 4)), ("strange", 1), ("strange", 2), ("strange", 2))
     ]
     evidence = [
@@ -171,10 +171,10 @@ def test_show_prints_table_and_some_warnings_of_each_kind(tmp_path: Path, capsys
     said = capsys.readouterr().err
     (row,) = [line.split() for line in said.splitlines() if line.split()[:2] == ["abi", "any"]]
     assert row == ["abi", "any", "failed", "40", "0", "0", "0", "7", "1", "s", "2026-01-02T03:04:06Z"]
-    assert "warning: odd: gate abi: odd 1. There are 3 more of this kind. Mend it." in said
-    assert "warning: strange: gate abi: strange 1. Mend it." in said
-    assert "warning: strange: gate abi: strange 2. Mend it." in said
-    assert said.count("Mend it.") == 3
+    assert "warning: odd: gate abi: odd 1. There are 3 more of this kind. Fix it." in said
+    assert "warning: strange: gate abi: strange 1. Fix it." in said
+    assert "warning: strange: gate abi: strange 2. Fix it." in said
+    assert said.count("Fix it.") == 3
 
 
 # The corpus as the compile gate takes it

@@ -45,7 +45,7 @@ MANIFEST = RocmManifest(
 
 
 class Silent:
-    """Progress that nobody sees, and a runner that nobody uses."""
+    """Progress without output, and a runner that starts nothing."""
 
     def step(self, text: str) -> None: ...
 
@@ -57,7 +57,7 @@ class Silent:
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What survives a power cut is not tested here."""
+    """Skip fsync, since power failures are not tested here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

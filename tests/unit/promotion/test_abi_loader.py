@@ -121,7 +121,7 @@ def test_library_beside_it_is_loaded_with_its_needs() -> None:
 
 
 def test_loaded_library_satisfies_later_needs() -> None:
-    # librocblas has no run path of its own; libamdhip64 comes first, as a direct need.
+    # librocblas has no RUNPATH; libamdhip64 comes first, as a direct need.
     libraries = (rocm("libamdhip64.so.7"), rocm("librocblas.so.5", "libamdhip64.so.7", runpath=()))
     both = wheel_library(needed=("librocblas.so.5", "libamdhip64.so.7"))
     assert loaded(both, machine("opt-rocm", libraries)).missing == ()

@@ -45,7 +45,7 @@ MORI, WAVE32, WAVE64 = (
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What survives a power cut is not tested here."""
+    """Skip fsync, since power failures are not tested here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

@@ -1,4 +1,4 @@
-"""Gates: each fault of a staged set is evidence that names it; whatever keeps a gate from running is evidence too."""
+"""Gates: faults of a staged set, and errors that end a gate early, are recorded as evidence."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PYTHON = ("3.12",)
 
 
 class Silent:
-    """Progress that nobody sees."""
+    """Progress without output."""
 
     def step(self, text: str) -> None: ...
 
@@ -60,7 +60,7 @@ class NoProcesses:
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What survives a power cut is not tested here."""
+    """Skip fsync, since power failures are not tested here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -103,7 +103,7 @@ def test_good_set_passes(bucket: DirBucket, tmp_path: Path) -> None:
     assert stored == [*covered, inspected]
 
 
-# What the coverage gate finds
+# Coverage gate
 
 
 def promising(made: Any, folder: Path, paths: Sequence[str], targets: Sequence[str] = TARGETS) -> SetWheel:
@@ -190,7 +190,7 @@ def test_set_without_device_code_is_an_error(bucket: DirBucket, tmp_path: Path) 
     assert "found nothing to check" in found[0].findings[0].message
 
 
-# What the inspection gate finds
+# Inspection gate
 
 
 def inspected(bucket: DirBucket, staged: StagedSet) -> Evidence:
@@ -325,7 +325,7 @@ def made_gate(
 
 
 GOOD = Check(name="good")
-BAD = Check(name="bad", findings=(error("bad-thing", "It is bad.", "Mend it."),))
+BAD = Check(name="bad", findings=(error("bad-thing", "It is bad.", "Fix it."),))
 LEFT_OUT = Check(name="left out", skipped="no time")
 KNOWN = Check(name="known", known="the compiler cannot do it yet")
 WARNING = Finding(code="odd-thing", severity=Severity.WARNING, message="It is odd.", remedy="Look at it.")
@@ -370,7 +370,7 @@ def test_gate_that_skips_everything_is_skipped(bucket: DirBucket, staged: Staged
 
 
 @pytest.mark.parametrize(
-    "fail", [GateError("It broke.", hint="Mend it."), OSError(28, "No space left on device"), ValueError("it broke")]
+    "fail", [GateError("It broke.", hint="Fix it."), OSError(28, "No space left on device"), ValueError("it broke")]
 )
 def test_failing_gate_leaves_evidence(bucket: DirBucket, staged: StagedSet, fail: BaseException) -> None:
     first, second = run(bucket, staged, made_gate([GOOD], fail=fail), replace(made_gate([GOOD]), name="next"))

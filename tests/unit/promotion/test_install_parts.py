@@ -279,7 +279,7 @@ def test_probe_reports_failed_imports() -> None:
 
 @dataclass(frozen=True)
 class Said:
-    """What a process left behind."""
+    """A completed process."""
 
     returncode: int
     stderr: str

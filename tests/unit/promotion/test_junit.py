@@ -1,4 +1,4 @@
-"""Evidence as JUnit XML: valid, and each outcome is what a CI service takes it for."""
+"""Evidence as JUnit XML that is valid for CI services."""
 
 from __future__ import annotations
 

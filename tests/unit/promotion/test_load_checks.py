@@ -1,4 +1,4 @@
-"""What the load gate thinks of answers, without asking for any."""
+"""Checks of the load gate, without running probes."""
 
 from __future__ import annotations
 

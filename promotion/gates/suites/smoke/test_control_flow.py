@@ -1,4 +1,4 @@
-"""Loops, branches and what the transformations make of them."""
+"""Loops, branches and their transformations."""
 
 from __future__ import annotations
 

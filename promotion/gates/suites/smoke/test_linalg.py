@@ -1,4 +1,4 @@
-"""Linear algebra, transforms and sparse matrices: what goes to rocSOLVER, hipBLAS, hipFFT and hipSPARSE on a GPU."""
+"""Linear algebra, transforms and sparse matrices, which use rocSOLVER, hipBLAS, hipFFT and hipSPARSE on a GPU."""
 
 from __future__ import annotations
 

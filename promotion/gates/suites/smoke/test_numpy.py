@@ -36,7 +36,7 @@ def sample(shape: tuple[int, ...], dtype: Any = np.float32, seed: int = 0) -> An
 
 
 def close(actual: Any, expected: Any, dtype: Any = np.float32) -> None:
-    """Equal within what a dtype can hold."""
+    """Assert equality within the precision of a dtype."""
     rtol = {np.float16: 4e-3, jnp.bfloat16: 4e-2}.get(dtype, 2e-5)
     np.testing.assert_allclose(
         np.asarray(actual).astype(np.float64), np.asarray(expected).astype(np.float64), rtol=rtol, atol=rtol

@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 
 
 def interpreted() -> bool:
-    """Whether there is no compiler of kernels for this device."""
+    """Report whether this device lacks a kernel compiler."""
     return bool(jax.default_backend() == "cpu")
 
 

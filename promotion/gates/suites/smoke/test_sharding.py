@@ -31,7 +31,7 @@ def spread(mesh: Mesh, width: int = 4) -> Any:
 
 
 def mapped(mesh: Mesh, function: Any, out: PartitionSpec = P("x")) -> Any:  # noqa: B008
-    """A function on each device's part."""
+    """Apply a function to the part of each device."""
     return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=P("x"), out_specs=out, check_vma=False))
 
 
