@@ -108,9 +108,9 @@ class State:
         """Return a reporter of progress on standard error."""
         from core.report import Reporter
 
-        place = options.Surroundings.detect()
+        mode = options.OutputMode.detect()
         settings = self.settings(after or {})
-        reporter = Reporter(terminal=place.terminal, groups=place.groups, verbose=settings.flag("verbose"))
+        reporter = Reporter(terminal=mode.terminal, groups=mode.groups, verbose=settings.flag("verbose"))
         if after and "cache_dir" in after and (note := options.cache_note(settings)):
             reporter.warning(f"{note} Choose another place with --cache-dir or XDG_CACHE_HOME.")
         return reporter

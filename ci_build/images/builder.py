@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ci_build.containers.engine import Engine, find_engine
 from ci_build.images import local
 from ci_build.images.fetch import fetch
-from ci_build.images.pins import DOCKER, Pin, Pins, load_pins, machine
+from ci_build.images.pins import DOCKER, ImagePins, Pin, load_pins, machine
 from ci_build.images.recipe import (
     ContainerImage,
     ContextFile,
@@ -54,7 +54,7 @@ class ImageRequest:
     """
 
     engine: Callable[[], Engine]
-    pins: Pins
+    pins: ImagePins
     cache: Path
     connect: Connect
     builder_image: str = ""

@@ -1,4 +1,4 @@
-"""Pins of base images and downloaded files: docker/images.toml."""
+"""ImagePins of base images and downloaded files: docker/images.toml."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Pin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pins:
+class ImagePins:
     """The pins of a file.
 
     Attributes:
@@ -91,7 +91,7 @@ class Pins:
         return next((pin for pin in self.pins if (pin.kind, pin.name, pin.arch) == (kind, name, arch)), None)
 
 
-def load_pins(path: Path = PINS) -> Pins:
+def load_pins(path: Path = PINS) -> ImagePins:
     """Read and check a file of pins.
 
     Raises:
@@ -112,7 +112,7 @@ def load_pins(path: Path = PINS) -> Pins:
         for kind, name, arch, row in rows
         for keys in [_KEYS[kind]]
     )
-    return Pins(path=path, registry=str(table.get("registry", "")), pins=pins)
+    return ImagePins(path=path, registry=str(table.get("registry", "")), pins=pins)
 
 
 def _rows(table: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:

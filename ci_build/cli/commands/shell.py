@@ -31,7 +31,7 @@ def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -
         click.echo(render(build_shell.shell_argv(environment, command, terminal=True)))
         return
     build_shell.prepare(environment)
-    terminal = options.Surroundings.detect().terminal and not command
+    terminal = options.OutputMode.detect().terminal and not command
     argv = build_shell.shell_argv(environment, command, terminal=terminal)
     if command:
         env, cwd = build_shell.variables_of(environment), build_shell.working_directory(environment)

@@ -6,7 +6,7 @@ where it came from. The commands import everything from here.
 
 from ci_build.cli.options.device import device_options, device_run_options, parse_device_options
 from ci_build.cli.options.environment import (
-    Surroundings,
+    OutputMode,
     actor,
     connection,
     environment,
@@ -65,10 +65,10 @@ __all__ = [
     "SOURCE_OPTIONS",
     "STRUCTURE",
     "DeviceOptions",
+    "OutputMode",
     "Setting",
     "Settings",
     "SigningKey",
-    "Surroundings",
     "actor",
     "bucket_option",
     "build_job_defaults",

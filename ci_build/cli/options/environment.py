@@ -84,8 +84,8 @@ def _is_writable(folder: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
-    """The terminal or CI service that this program runs in.
+class OutputMode:
+    """The output features of the terminal or CI service.
 
     Attributes:
         terminal: whether standard error is a terminal.
@@ -96,7 +96,7 @@ class Surroundings:
     groups: bool
 
     @classmethod
-    def detect(cls) -> Surroundings:
+    def detect(cls) -> OutputMode:
         """Read CI, GITHUB_ACTIONS, TERM and whether standard error is a terminal."""
         ci = os.environ.get("CI", "").lower() in ("1", "true")
         terminal = sys.stderr.isatty() and not ci and os.environ.get("TERM") != "dumb"

@@ -62,9 +62,7 @@ def eventually(condition: object, seconds: float = 30) -> None:
     raise AssertionError("it did not happen")
 
 
-def test_outputs_belong_to_the_caller_and_nothing_else_can_be_written(
-    spec: ContainerSpec, host: HostRunner, tmp_path: Path
-) -> None:
+def test_outputs_belong_to_caller_and_rest_is_read_only(spec: ContainerSpec, host: HostRunner, tmp_path: Path) -> None:
     out, given = tmp_path / "a, b:c", tmp_path / "given"
     out.mkdir()
     given.mkdir()
@@ -89,9 +87,7 @@ def test_outputs_belong_to_the_caller_and_nothing_else_can_be_written(
     assert (out / "mine").stat().st_uid == os.getuid()
 
 
-def test_a_mounted_rocm_compiles_into_files_of_the_caller_and_stays_as_it_was(
-    spec: ContainerSpec, host: HostRunner, tmp_path: Path
-) -> None:
+def test_mounted_rocm_compiles_and_stays_unchanged(spec: ContainerSpec, host: HostRunner, tmp_path: Path) -> None:
     (tmp_path / "add.hip").write_text("__attribute__((global)) void add(int *a) { *a += 1; }")
     tmp_path.chmod(0o777)
     mounts = (Mount(docker.rocm("7.10.0a20251120"), "/opt/rocm"), Mount(tmp_path, "/out", writable=True))
@@ -106,7 +102,7 @@ def test_a_mounted_rocm_compiles_into_files_of_the_caller_and_stays_as_it_was(
         ContainerRunner(host, replace(spec, mounts=mounts)).run(["touch", "/opt/rocm/mine"])
 
 
-def test_output_comes_line_by_line_and_failures_are_told(spec: ContainerSpec, host: HostRunner) -> None:
+def test_run_streams_lines_and_reports_failures(spec: ContainerSpec, host: HostRunner) -> None:
     lines: list[str] = []
     runner = ContainerRunner(host, spec)
     done = runner.run(["sh", "-c", "echo a; echo b; exit 3"], check=False, on_line=lines.append)
@@ -117,7 +113,7 @@ def test_output_comes_line_by_line_and_failures_are_told(spec: ContainerSpec, ho
         ContainerRunner(host, replace(spec, image="absent@sha256:" + "0" * 64)).run(["true"])
 
 
-def test_memory_is_limited_and_the_error_says_so(
+def test_memory_limit_is_enforced_and_reported(
     spec: ContainerSpec, host: HostRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With the older control groups podman's monitor leaves a note where it was started.
@@ -131,7 +127,7 @@ def test_memory_is_limited_and_the_error_says_so(
     assert ContainerRunner(host, replace(spec, shm_size="96m")).run(size).stdout.split()[-1] == str(96 << 20)
 
 
-def test_a_timeout_stops_the_container(own: Engine, spec: ContainerSpec, host: HostRunner) -> None:
+def test_timeout_stops_container(own: Engine, spec: ContainerSpec, host: HostRunner) -> None:
     # It does not hear SIGTERM.
     with pytest.raises(ProcessError, match="ran longer than"):
         ContainerRunner(host, spec).run(["sh", "-c", "trap '' TERM; sleep 86401 & wait; wait"], timeout=2)
@@ -163,9 +159,7 @@ def child(own: Engine) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_ctrl_c_twice_stops_the_container_and_it_is_gone_before_we_are(
-    own: Engine, child: subprocess.Popen[str]
-) -> None:
+def test_two_interrupts_remove_container_before_exit(own: Engine, child: subprocess.Popen[str]) -> None:
     assert len(containers(own, "86402")) == 1
     child.send_signal(signal.SIGINT)
     again = threading.Timer(1, child.send_signal, [signal.SIGINT])
@@ -176,7 +170,7 @@ def test_ctrl_c_twice_stops_the_container_and_it_is_gone_before_we_are(
     assert containers(own, "86402") == []
 
 
-def test_what_a_killed_run_left_is_removed_by_the_next_one_and_nothing_else(
+def test_next_run_removes_only_orphaned_containers(
     own: Engine, child: subprocess.Popen[str], spec: ContainerSpec, host: HostRunner
 ) -> None:
     (left,) = containers(own, "86402")
@@ -198,7 +192,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next_one_and_nothing_else(
         own.run("rm", "--force", foreign)
 
 
-def test_a_client_that_cannot_build_is_passed_over(engine: docker.Docker, tmp_path: Path) -> None:
+def test_find_engine_skips_client_that_cannot_build(engine: docker.Docker, tmp_path: Path) -> None:
     newer = tmp_path / "docker"
     info = '{"ServerVersion": "28.0", "SecurityOptions": [], "ClientInfo": {"Version": "28.0"}}'
     newer.write_text(f"#!/bin/sh\ncase $1 in info) echo '{info}';; *) exit 1;; esac\n")

@@ -12,14 +12,14 @@ from tests.support import docker
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 
 
-def test_a_container_has_the_tools_of_a_build_and_no_rocm(engine: docker.Docker) -> None:
+def test_container_has_build_tools_without_rocm(engine: docker.Docker) -> None:
     words = ["run", "--rm", "--init", "--network=none", "--user=1234:1234", "--cap-drop=ALL"]
     words += ["--env=HOME=/tmp", "--env=USER=builder", engine.builder()]
     said = engine.ask(*words, "sh", "-c", "id -u; bazel --version; clang-21 -dumpversion; ls /opt")
     assert said.split() == ["1234", "bazel", "7.7.1", "21.1.8", "python", "rh"]
 
 
-def test_who_comes_second_shares_the_daemon(engine: docker.Docker) -> None:
+def test_second_user_shares_daemon(engine: docker.Docker) -> None:
     before = engine.ask("info", "--format={{.ID}}")
     with docker.running() as second:
         assert second.ask("info", "--format={{.ID}}") == before

@@ -58,7 +58,7 @@ def place(own: Engine, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("own", ["engine", "podman"], indirect=True)
-def test_a_builder_is_made_of_pins_once_and_pushed_and_found(place: Place) -> None:
+def test_manylinux_is_built_once_pushed_and_found(place: Place) -> None:
     refused = place.ci_build("images", "check", code=1)
     assert "base.manylinux_2_28.x86_64 has no digest: `ci_build images update" in refused.stderr
     refused = place.ci_build("build_manylinux_dockers", code=2)
@@ -97,7 +97,7 @@ def test_a_builder_is_made_of_pins_once_and_pushed_and_found(place: Place) -> No
 
 
 @pytest.mark.parametrize("buildkit", ["0", "1"])
-def test_the_builder_compiles_for_any_user_and_has_what_it_should(place: Place, buildkit: str) -> None:
+def test_manylinux_compiles_for_any_user(place: Place, buildkit: str) -> None:
     full = image_parts.stand_in(place.engine, place.folder / "full")
     base = image_parts.own(place.engine, place.folder / "own-full", full, place.mark)
     words = ("build_manylinux_dockers", f"--base-docker={base}", "-t", "mine:tools")
@@ -118,7 +118,7 @@ def test_the_builder_compiles_for_any_user_and_has_what_it_should(place: Place, 
     assert not {"libclang.a", "/downloads"} & set(said)
 
 
-def test_another_file_than_the_pinned_one_never_gets_in(place: Place) -> None:
+def test_download_with_wrong_digest_is_refused(place: Place) -> None:
     place.files["/bazel"] = b"#!/bin/sh\necho evil\n"
     refused = place.ci_build("build_manylinux_dockers", f"--base-docker={place.stand_in}", code=6)
     assert "download.bazel.x86_64 is pinned to" in refused.stderr
@@ -129,7 +129,7 @@ def test_another_file_than_the_pinned_one_never_gets_in(place: Place) -> None:
     assert json.loads(made.stdout)[0]["built"] is True
 
 
-def test_search_makes_nothing_and_takes_no_other_image(place: Place) -> None:
+def test_search_builds_nothing_and_checks_content(place: Place) -> None:
     base = f"--base-docker={place.stand_in}"
     words = ("build_manylinux_dockers", base, "--builder-image=search")
     assert "and no registry is configured" in place.ci_build(*words, code=6).stderr
@@ -142,7 +142,7 @@ def test_search_makes_nothing_and_takes_no_other_image(place: Place) -> None:
     assert "was not built from the current" in refused.stderr
 
 
-def test_a_download_that_was_interrupted_goes_on(place: Place) -> None:
+def test_interrupted_download_resumes(place: Place) -> None:
     data = place.files["/llvm-18"] = os.urandom(3 << 20)
     place.ci_build("images", "update", "llvm-18")
     digest = load_pins(place.pins).get("download", "llvm-18", "x86_64").digest
@@ -157,7 +157,7 @@ def test_a_download_that_was_interrupted_goes_on(place: Place) -> None:
     assert asked[0] == f"bytes={2 << 20}-{2 << 20}"
 
 
-def test_a_registry_that_changes_what_it_says_is_found_out(place: Place) -> None:
+def test_changed_manifest_is_detected(place: Place) -> None:
     place.ci_build("images", "update", f"--image-registry={place.registry}")
     manifest = next((place.folder / "registry" / "data").rglob("repositories/stand/in/_manifests/tags/1/current/link"))
     digest = manifest.read_text().removeprefix("sha256:")
@@ -168,9 +168,7 @@ def test_a_registry_that_changes_what_it_says_is_found_out(place: Place) -> None
 
 
 @pytest.mark.parametrize("own", ["engine", "podman"], indirect=True)
-def test_an_argument_that_nothing_uses_is_refused_before_the_engine_would_only_warn(
-    own: Engine, tmp_path: Path
-) -> None:
+def test_unused_build_argument_is_refused(own: Engine, tmp_path: Path) -> None:
     host = HostRunner(own.environment)
     found = find_engine(own.program, host)
     name = f"jax-rocm-test-unused-{uuid.uuid4().hex}"

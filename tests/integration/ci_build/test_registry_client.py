@@ -85,14 +85,14 @@ def ask(told: Told, repository: str = "a/b", reference: str = "1", below: str = 
     return fetch_digest(told.address + below, repository, reference, client)
 
 
-def test_a_digest_is_that_of_the_bytes_of_a_tag_or_of_a_digest(told: Told) -> None:
+def test_fetch_digest_hashes_manifest(told: Told) -> None:
     assert ask(told) == DIGEST
     assert ask(told, reference=DIGEST) == DIGEST
     assert ask(told, below="/sub") == DIGEST
     assert "application/vnd.oci.image.index.v1+json" in told.seen[0][2]
 
 
-def test_a_registry_that_wants_a_token_gets_one(told: Told) -> None:
+def test_fetch_digest_requests_token(told: Told) -> None:
     told.token = "abc"
     assert ask(told) == DIGEST
     assert [path.partition("?")[0] for path, _, _ in told.seen] == [
@@ -103,7 +103,7 @@ def test_a_registry_that_wants_a_token_gets_one(told: Told) -> None:
     assert told.seen[1][0] == "/token?service=it&scope=repository%3Aa%2Fb%3Apull"
 
 
-def test_what_passes_is_tried_again(told: Told) -> None:
+def test_fetch_digest_retries_temporary_failures(told: Told) -> None:
     told.failures = [503]
     assert ask(told) == DIGEST
     told.failures = [503, 503]
@@ -111,7 +111,7 @@ def test_what_passes_is_tried_again(told: Told) -> None:
         ask(told)
 
 
-def test_what_is_not_there_or_not_what_it_says_is_refused(told: Told) -> None:
+def test_fetch_digest_refuses_missing_or_changed_manifest(told: Told) -> None:
     with pytest.raises(InputError, match="has no such image"):
         ask(told, reference="2")
     told.claimed = "sha256:" + "0" * 64

@@ -92,7 +92,7 @@ def names(done: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_from_an_ubuntu_to_the_test_of_a_set(place: Place) -> None:
+def test_images_of_set_are_built_and_tested(place: Place) -> None:
     (place.folder / NAME).write_bytes(tarball(make_rocm(place.folder / "rocm")))
     base = f"--base-docker={place.stand_in}"
     pythons = f"--python-versions={','.join(PYTHONS)}"
@@ -146,7 +146,7 @@ def test_from_an_ubuntu_to_the_test_of_a_set(place: Place) -> None:
         assert "no /dev/kfd" in place.ci_build("test", image["id"], code=18).stderr
 
 
-def test_a_set_goes_into_no_image_with_another_rocm_or_with_other_wheels(place: Place) -> None:
+def test_runtime_refuses_other_rocm_and_changed_wheels(place: Place) -> None:
     made = make_dist(place.folder / "dist", place.folder / "others")
     missing = place.ci_build("build_dockers", "dist", "-f", "ubu24", code=6)
     assert "There is no jax-base-ubu24.rocm" in missing.stderr
@@ -178,7 +178,7 @@ def index(folder: Path, version: str, seen: list[str]) -> Iterator[str]:
         yield f"{url}/simple"
 
 
-def test_a_rocm_of_a_pip_index_goes_in_by_its_hashes_and_clang_beside_it(place: Place) -> None:
+def test_base_installs_pip_packages_and_clang(place: Place) -> None:
     base, seen = f"--base-docker={place.stand_in}", list[str]()
     with index(place.folder / "index", "10.1.0.dev0+abc", seen) as url:
         therock(place, base, url, seen)
@@ -219,7 +219,7 @@ def therock(place: Place, base: str, url: str, seen: list[str]) -> None:
     assert "--llvm-version has no effect without --install-llvm" in refused.stderr
 
 
-def test_a_builder_with_a_rocm_of_a_pip_index(place: Place) -> None:
+def test_manylinux_installs_pip_packages(place: Place) -> None:
     with index(place.folder / "index", "7.2.0", []) as url:
         words = ("build_manylinux_therock_dockers", f"--base-docker={place.stand_in}", f"--therock-index-url={url}")
         (image,) = names(place.ci_build(*words, "--therock-version=7.2.0", "--json", "-t", "mine:rocm"))
@@ -228,7 +228,7 @@ def test_a_builder_with_a_rocm_of_a_pip_index(place: Place) -> None:
     assert "made-by-init" in said
 
 
-def test_a_builder_with_a_rocm_inside(place: Place) -> None:
+def test_manylinux_contains_named_rocm(place: Place) -> None:
     (place.folder / NAME).write_bytes(tarball(make_rocm(place.folder / "rocm")))
     base = f"--base-docker={place.stand_in}"
     words = ("build_manylinux_dockers", base, f"--therock-path={NAME}", "--json")
@@ -249,7 +249,7 @@ def test_a_builder_with_a_rocm_inside(place: Place) -> None:
     assert "does not say which ROCm it is" in refused.stderr
 
 
-def test_a_name_that_no_engine_takes_and_options_of_others_are_refused(place: Place) -> None:
+def test_invalid_names_and_options_are_refused(place: Place) -> None:
     base = f"--base-docker={place.stand_in}"
     refused = place.ci_build("build_manylinux_dockers", base, "-t", "mine:7.2.0+x", code=2)
     assert "'mine:7.2.0+x' is not a valid name of an image" in refused.stderr

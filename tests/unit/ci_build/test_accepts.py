@@ -24,13 +24,13 @@ def accepts(*files: Path) -> int:
     return run(["accepts", *map(str, files)])
 
 
-def test_a_workflow_that_worked_goes_on_working(capsys: pytest.CaptureFixture[str]) -> None:
+def test_accepts_takes_commands_of_downstream_workflow(capsys: pytest.CaptureFixture[str]) -> None:
     assert accepts(DOWNSTREAM, ROOT / "README.md", *PAGES) == 0, capsys.readouterr().out
     (number,) = re.findall(r"^([0-9]+) commands, none would be refused$", capsys.readouterr().out, re.MULTILINE)
     assert int(number) >= 30
 
 
-def test_what_a_workflow_takes_from_the_matrix_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_matrix_has_the_keys_that_workflows_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = {*re.findall(r"matrix\.(\w+)", DOWNSTREAM.read_text())}
     assert taken == {"name", "runs_on", "minutes", "argv"}
     for when in Trigger:
@@ -45,7 +45,7 @@ def test_what_a_workflow_takes_from_the_matrix_is_there(tmp_path: Path, capsys: 
     assert accepts(nightly) == DriftError.exit_code
 
 
-def test_builds_of_the_matrix_are_looked_at_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_accepts_checks_builds_of_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["matrix", "--rocm-versions=7.10.0", "--families=gfx94X-dcgpu", "--python-versions=3.12"]) == 0
     printed = tmp_path / "builds.json"
     printed.write_text(capsys.readouterr().out)
@@ -78,7 +78,7 @@ def test_builds_of_the_matrix_are_looked_at_too(tmp_path: Path, capsys: pytest.C
         ("ci_build gate device SET \\\n  --platform rocm \\\n  --no-such", "No such option '--no-such'"),
     ],
 )
-def test_what_would_be_refused_is_told_with_its_line(
+def test_accepts_reports_refused_command_with_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, why: str
 ) -> None:
     file = tmp_path / "workflow.yml"
@@ -112,7 +112,7 @@ def test_what_would_be_refused_is_told_with_its_line(
         "ci_build targets # as it was; ci_build goals",
     ],
 )
-def test_what_is_filled_in_later_is_taken_for_good(tmp_path: Path, line: str) -> None:
+def test_accepts_skips_values_that_are_filled_in_later(tmp_path: Path, line: str) -> None:
     file = tmp_path / "workflow.yml"
     file.write_text(f"{line}\n")
     assert accepts(file) == 0
@@ -121,13 +121,13 @@ def test_what_is_filled_in_later_is_taken_for_good(tmp_path: Path, line: str) ->
 @pytest.mark.parametrize(
     ("text", "status"), [("nothing here", 2), ('{"include": 1}', 6), ('{"include": []}', 2), ("\0\udcff", 6)]
 )
-def test_a_file_in_which_nothing_is_checked_is_an_error(tmp_path: Path, text: str, status: int) -> None:
+def test_accepts_refuses_file_without_commands(tmp_path: Path, text: str, status: int) -> None:
     file = tmp_path / "file"
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
     assert accepts(file) == status
     assert accepts(tmp_path / "missing") == 6
 
 
-def test_every_command_of_the_program_can_be_looked_at() -> None:
+def test_accepts_can_check_every_command() -> None:
     for name in main.list_commands(None):  # type: ignore[arg-type]
         assert "No such" not in refusal(main, [name])

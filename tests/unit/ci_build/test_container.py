@@ -59,7 +59,7 @@ def values(argv: tuple[str, ...], option: str) -> list[str]:
     return [after for word, after in itertools.pairwise(argv) if word == option]
 
 
-def test_a_container_gets_the_least_and_its_command_stays_a_list() -> None:
+def test_container_argv_has_least_privilege_and_argv_list() -> None:
     argv = container_argv(SPEC, ["sh", "-c", "a b; c"], {"GONE": "", "MORE": "$x y"}, more=("--cidfile", "/f"))
     assert argv[:6] == ("/usr/bin/docker", "run", "--rm", "--init", "--pull", "never")
     assert argv[-5:] == ("--entrypoint", "sh", SPEC.image, "-c", "a b; c")
@@ -82,7 +82,7 @@ def test_a_container_gets_the_least_and_its_command_stays_a_list() -> None:
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(ContainerSpec)])
-def test_every_word_of_a_specification_has_an_effect(name: str) -> None:
+def test_container_argv_uses_every_attribute(name: str) -> None:
     assert container_argv(replace(SPEC, **{name: OTHERS[name]}), ["true"]) != container_argv(SPEC, ["true"])
 
 
@@ -90,7 +90,7 @@ _NAMES = st.text(st.characters(blacklist_categories=["Cc", "Cs"]), min_size=1, m
 
 
 @given(source=_NAMES, target=_NAMES, writable=st.booleans())
-def test_any_path_survives_in_a_mount(source: str, target: str, writable: bool) -> None:
+def test_mount_option_keeps_any_path(source: str, target: str, writable: bool) -> None:
     option = mount_option(Mount(Path("/" + source), "/" + target, writable))
     (row,) = csv.reader([option])
     expected = ["type=bind", f"source={Path('/' + source)}", f"target=/{target}"]
@@ -100,7 +100,7 @@ def test_any_path_survives_in_a_mount(source: str, target: str, writable: bool) 
 @pytest.mark.parametrize(
     "mount", [Mount(Path("a"), "/b"), Mount(Path("/a"), "b"), Mount(Path("/a\nb"), "/b"), Mount(Path("/a"), "/b\0")]
 )
-def test_a_mount_that_no_engine_could_make_is_refused(mount: Mount) -> None:
+def test_mount_option_refuses_invalid_paths(mount: Mount) -> None:
     with pytest.raises(RequestError, match="Cannot mount"):
         container_argv(replace(SPEC, mounts=(mount,)), ["true"])
 
@@ -139,13 +139,13 @@ def test_a_mount_that_no_engine_could_make_is_refused(mount: Mount) -> None:
         ({"ServerErrors": ["no"], "ClientInfo": {"Version": "28"}}, Engine(program="x", client="28"), "7:8", ""),
     ],
 )
-def test_engines_are_known_by_what_they_say(facts: dict[str, object], expected: Engine, user: str, userns: str) -> None:
+def test_read_info_detects_engines(facts: dict[str, object], expected: Engine, user: str, userns: str) -> None:
     found = read_info("x", facts)
     assert found == expected
     assert (found.user(7, 8), found.userns) == (user, userns)
 
 
-def test_the_callers_outputs_stay_the_callers() -> None:
+def test_engine_user_keeps_ownership_of_caller() -> None:
     podman = make_spec(Engine(program="podman", podman=True, rootless=True, selinux=True), "image")
     assert podman.userns == "keep-id"
     assert values(container_argv(podman, ["true"]), "--userns") == ["keep-id"]
@@ -155,7 +155,7 @@ def test_the_callers_outputs_stay_the_callers() -> None:
     assert {"HOME=/tmp/home", "USER=builder"} <= set(values(container_argv(docker, ["true"]), "--env"))
 
 
-def test_only_containers_of_processes_that_are_gone_are_left() -> None:
+def test_is_orphan_only_if_owner_has_ended() -> None:
     here = owner()
     place, pid, start = here.rsplit("/", 2)
     assert not is_orphan(here, place, lambda _: start)
@@ -188,7 +188,7 @@ class FakeHost(HostRunner):
         self.clock.now += self.seconds
 
 
-def test_containers_that_took_long_to_go_are_gone_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remove_waits_for_slow_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     monkeypatch.setattr(orphans, "time", clock)
     seen = iter([("a", "b")])
@@ -196,7 +196,7 @@ def test_containers_that_took_long_to_go_are_gone_all_the_same(monkeypatch: pyte
     assert clock.now > 100
 
 
-def test_containers_that_do_not_go_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remove_names_containers_that_remain(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     monkeypatch.setattr(orphans, "time", clock)
     with pytest.raises(ProcessError, match="Containers a cannot be removed"):

@@ -28,23 +28,23 @@ ARG UNUSED
 """
 
 
-def test_an_argument_counts_where_it_is_declared_and_then_used() -> None:
+def test_consumed_needs_declaration_before_use() -> None:
     assert consumed(FILE) == {"BASE", "TAG", "ONE", "TWO", "LATE"}
 
 
 @pytest.mark.parametrize("name", ["THREE", "UNUSED", "ABSENT", "one"])
-def test_an_argument_that_nothing_uses_is_refused(name: str) -> None:
+def test_check_arguments_refuses_unused_argument(name: str) -> None:
     with pytest.raises(RequestError, match=rf"it does not use the build argument {name}\."):
         check_arguments(FILE, ["BASE", name], "it")
 
 
-def test_all_of_them_are_named_and_those_of_proxies_are_always_there() -> None:
+def test_check_arguments_lists_all_but_proxies() -> None:
     check_arguments(FILE, ["BASE", "HTTP_PROXY", "no_proxy"], "it")
     with pytest.raises(RequestError, match="arguments A, B"):
         check_arguments(FILE, ["B", "A"], "it")
 
 
-def test_an_argument_of_another_stage_does_not_count() -> None:
+def test_consumed_ignores_arguments_of_other_stages() -> None:
     assert consumed("ARG A\nFROM x\nRUN echo $A") == set()
     assert consumed("FROM x\nARG A\nFROM y\nRUN echo $A") == set()
     assert consumed("FROM x\nRUN echo $A\nARG A") == set()
@@ -53,12 +53,12 @@ def test_an_argument_of_another_stage_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("text", ["# escape=`\nFROM x", "FROM x\nRUN <<EOF\necho\nEOF", "FROM x\nCOPY <<-'E' /a\nE"])
-def test_what_older_engines_do_not_read_is_refused(text: str) -> None:
+def test_parse_refuses_syntax_of_newer_engines(text: str) -> None:
     with pytest.raises(RequestError, match="The Dockerfile"):
         parse(text)
 
 
-def test_our_own_use_what_they_declare() -> None:
+def test_own_dockerfiles_use_their_arguments() -> None:
     files = sorted(DOCKER.glob("*.Dockerfile"))
     assert files
     for path in files:

@@ -54,14 +54,14 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_other_content_is_another_image(name: str) -> None:
+def test_recipe_with_other_content_has_another_digest(name: str) -> None:
     other = replace(RECIPE, **{name: CHANGES[name]})
     assert other.content != RECIPE.content
     assert other.tag != RECIPE.tag
     assert replace(other, **{name: getattr(RECIPE, name)}).content == RECIPE.content
 
 
-def test_a_plan_shows_what_goes_in_and_the_command_and_needs_neither() -> None:
+def test_describe_shows_content_and_command_without_engine() -> None:
     base, digest, command = describe([RECIPE], no_cache=True)
     assert base == f"{RECIPE.tag} on {RECIPE.base}, with"
     assert digest == "  a (1)"
@@ -71,7 +71,7 @@ def test_a_plan_shows_what_goes_in_and_the_command_and_needs_neither() -> None:
     assert "--no-cache" not in build_argv(RECIPE, "docker", Path(), RECIPE.base)
 
 
-def test_of_what_is_on_something_unknown_a_plan_claims_no_digest() -> None:
+def test_recipe_on_unknown_base_has_no_digest() -> None:
     unknown = ContextFile(digest=UNKNOWN, source=source)
     above = replace(RECIPE, name="jax-y", base=RECIPE.identity, files={"rocm": unknown})
     top = replace(RECIPE, name="jax-z", base=above.identity)
@@ -80,7 +80,7 @@ def test_of_what_is_on_something_unknown_a_plan_claims_no_digest() -> None:
     assert told[1:] == [f"jax-y:CONTENT on {RECIPE.tag}, with", "jax-z:CONTENT on jax-y:CONTENT, with"]
 
 
-def test_a_program_is_not_a_file_and_a_place_is_not_another(tmp_path: Path) -> None:
+def test_recipe_digest_covers_mode_and_path(tmp_path: Path) -> None:
     for files in (
         {"b": RECIPE.files["a"]},
         {"a": replace(RECIPE.files["a"], executable=True)},
@@ -95,7 +95,7 @@ def test_a_program_is_not_a_file_and_a_place_is_not_another(tmp_path: Path) -> N
 
 
 @given(st.text(max_size=60))
-def test_a_sanitised_version_is_good_in_a_tag(version: str) -> None:
+def test_sanitize_returns_valid_part_of_tag(version: str) -> None:
     tag = f"x:v{sanitize(version)}"
     assert check_name(tag, "it") == tag
 
@@ -103,7 +103,7 @@ def test_a_sanitised_version_is_good_in_a_tag(version: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a", "a/b:7.2.0", "host.example:5000/a/b-c_d.e:T_1", "127.0.0.1:5000/a", "localhost/a:b", "a__b"]
 )
-def test_names_that_engines_take(name: str) -> None:
+def test_check_name_accepts_valid_names(name: str) -> None:
     assert check_name(name, "-t") == name
 
 
@@ -116,29 +116,29 @@ def test_names_that_engines_take(name: str) -> None:
         ("a@sha256:" + "1" * 64, "Use a."),
     ],
 )
-def test_other_names_are_refused(name: str, hint: str) -> None:
+def test_check_name_refuses_invalid_names(name: str, hint: str) -> None:
     with pytest.raises(RequestError, match="is not a valid name of an image") as caught:
         check_name(name, "-t")
     assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:5000", "127.3.2.1", "localhost:5000/x", "[::1]:5000", "localhost"])
-def test_loopback_is_known(host: str) -> None:
+def test_is_loopback_detects_loopback(host: str) -> None:
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["registry.example", "128.0.0.1:5000", "127.0.0.1.example:80", "10.0.0.1/127.0.0.1"])
-def test_others_are_not(host: str) -> None:
+def test_is_loopback_refuses_other_hosts(host: str) -> None:
     assert not is_loopback(host)
 
 
-def test_a_pulled_image_goes_by_the_digest_of_its_registry() -> None:
+def test_local_image_prefers_digest_of_registry() -> None:
     own = LocalImage(id="sha256:1", digests=(), labels={})
     assert own.digest == "sha256:1"
     assert replace(own, digests=("a/b@sha256:2",)).digest == "sha256:2"
 
 
-def test_every_commit_of_a_wheel_is_read_and_nothing_of_it_is_run(tmp_path: Path) -> None:
+def test_read_commits_reads_all_without_running_code(tmp_path: Path) -> None:
     files = {
         "p/build_info.json": b'{"sources": {"jax": "aaa", "xla": "bbb", "empty": ""}}',
         "p/commit_info.py": b'raise SystemExit\ncommits = {"ROCm/rocm-jax": "ccc", "n": 1}\n',
@@ -162,13 +162,13 @@ def test_every_commit_of_a_wheel_is_read_and_nothing_of_it_is_run(tmp_path: Path
         ({}, {"CI_BUILD_ROCM_BUILD_URL": "https://host/{job}", "CI_BUILD_LOCKED": "1"}, False),
     ],
 )
-def test_only_what_names_a_rocm_brings_one_into_the_builder(
+def test_names_rocm_needs_an_option_that_names_one(
     after: dict[str, Any], environ: dict[str, str], *, expected: bool
 ) -> None:
     assert names_rocm(Settings(after, {}, environ)) is expected
 
 
-def test_two_rocms_for_one_image_are_refused() -> None:
+def test_find_rocm_refuses_two_rocms() -> None:
     asked = {"therock_path": "https://host/a.tar.gz", "rocm_build_job": "job", "rocm_build_url": "https://host/{job}"}
     job = ImageJob.start(State({}), asked)
     with pytest.raises(RequestError, match="--therock-path excludes --rocm-build-job"):

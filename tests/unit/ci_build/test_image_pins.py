@@ -36,7 +36,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_our_own_has_every_digest_for_every_machine_and_names_no_registry() -> None:
+def test_images_toml_has_every_digest_and_no_registry() -> None:
     pins = load_pins()
     assert pins.registry == ""
     assert [pin.label for pin in empty(pins.pins)] == []
@@ -57,7 +57,7 @@ def test_our_own_has_every_digest_for_every_machine_and_names_no_registry() -> N
     assert not re.search(r"\blatest\b", PINS.read_text())
 
 
-def test_a_pin_is_found_or_the_error_says_what_there_is(tmp_path: Path) -> None:
+def test_get_pin_error_lists_known_pins(tmp_path: Path) -> None:
     pins = load_pins(write(tmp_path, TEXT))
     small = pins.get("base", "small", "x86_64")
     assert small.reference == f"a/b@sha256:{'1' * 64}"
@@ -82,7 +82,7 @@ def test_a_pin_is_found_or_the_error_says_what_there_is(tmp_path: Path) -> None:
         (("registry =", "registry"), "Cannot read"),
     ],
 )
-def test_every_breach_is_refused(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+def test_load_pins_refuses_invalid_file(tmp_path: Path, change: tuple[str, str], said: str) -> None:
     assert change[0] in TEXT
     with pytest.raises(RequestError, match=said):
         load_pins(write(tmp_path, TEXT.replace(*change)))
@@ -98,7 +98,7 @@ def test_every_breach_is_refused(tmp_path: Path, change: tuple[str, str], said: 
         (("nothing",), "all", "has no nothing. It has bazel, libtinfo5, "),
     ],
 )
-def test_a_machine_or_a_name_without_pins_is_refused(
+def test_select_pins_refuses_unknown_name_or_architecture(
     tmp_path: Path, names: tuple[str, ...], arch: str, said: str
 ) -> None:
     request = ImageRequest(
@@ -109,13 +109,13 @@ def test_a_machine_or_a_name_without_pins_is_refused(
     assert said in str(caught.value)
 
 
-def test_pins_of_every_machine_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_covers_all_architectures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, TEXT.replace("x86_64", "aarch64"))
     assert cli.run(["images", "check", f"--pins={path}"]) == 1
     assert "download.python-3.12.aarch64 has no digest" in capsys.readouterr().err
 
 
-def test_renewing_changes_digests_alone(tmp_path: Path) -> None:
+def test_save_changes_only_digests(tmp_path: Path) -> None:
     path = write(tmp_path, TEXT)
     path.chmod(0o640)
     save(path, {"download.python-3.12.x86_64": "2" * 64})
@@ -127,7 +127,7 @@ def test_renewing_changes_digests_alone(tmp_path: Path) -> None:
     assert load_pins(path).get("base", "small", "x86_64").digest == "sha256:" + "1" * 64
 
 
-def test_every_pin_of_our_own_can_be_renewed() -> None:
+def test_every_pin_of_images_toml_can_be_updated() -> None:
     text, pins = PINS.read_text(), load_pins()
     for pin in pins.pins:
         digest = ("sha256:" if pin.kind == "base" else "") + "e" * 64

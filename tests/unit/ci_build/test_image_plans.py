@@ -52,7 +52,7 @@ def builds(told: str) -> list[str]:
     return re.findall(r"\$ docker build --file Dockerfile --tag (\S+)", told)
 
 
-def test_images_of_a_set_and_what_they_are_put_on(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, told = planned(capsys, "build_dockers", str(dist), "-f", "ubu24")
     assert out == ""
     assert builds(told) == ["jax-ubu24.rocm720:CONTENT"]
@@ -69,7 +69,7 @@ def test_images_of_a_set_and_what_they_are_put_on(dist: Path, capsys: pytest.Cap
     assert "would push what is built to 127.0.0.1:1" in told
 
 
-def test_a_test_of_a_set_shows_what_would_be_run_in_its_images(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_test_dry_run_shows_commands_in_images(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("test_docker", str(dist), "-f", "ubu24")
     out, told = planned(capsys, *words, "--no-gpu", "--container-memory=8g")
     assert builds(told) == ["jax-ubu24.rocm720:CONTENT"]
@@ -81,9 +81,7 @@ def test_a_test_of_a_set_shows_what_would_be_run_in_its_images(dist: Path, capsy
     assert (out, builds(told)) == ("", ["jax-ubu24.rocm720:CONTENT"])
 
 
-def test_what_keeps_a_test_from_running_is_told_before_an_image_is_made(
-    dist: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_run_option_is_refused_before_build(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("test_docker", str(dist), "--no-gpu")
     for more, error in (("--env-file=absent", InputError), ("--container-memory=much", RequestError)):
         assert cli.run([*words, more]) == error.exit_code
@@ -92,7 +90,7 @@ def test_what_keeps_a_test_from_running_is_told_before_an_image_is_made(
         assert "contents of" not in told
 
 
-def test_a_rocm_of_an_index_and_the_command_that_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixture[str]) -> None:
     index = "--therock-index-url=https://host.invalid/simple"
     _, told = planned(capsys, "build_manylinux_therock_dockers", index, "--therock-version=7.2.0", "-t", "mine:1")
     assert [name.partition(":")[0] for name in builds(told)] == [
@@ -107,7 +105,7 @@ def test_a_rocm_of_an_index_and_the_command_that_asks_for_it(capsys: pytest.Capt
     assert "--therock-index-url 'folder' cannot be used" in told
 
 
-def test_a_rocm_in_a_base_and_in_the_builder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_base_and_manylinux_dry_runs_show_rocm_layer(capsys: pytest.CaptureFixture[str]) -> None:
     _, told = planned(capsys, "build_base_dockers", ROCM, "-f", "ubu24", "--install-llvm")
     first, second = builds(told)
     assert (first.partition(":")[0], second) == ("jax-dev-ubu24", "jax-dev-ubu24.rocm720:CONTENT")
@@ -138,7 +136,7 @@ class FakeHost(HostRunner):
         return ProcessResult(returncode=1, stdout="", stderr="no\n", seconds=0.0)
 
 
-def test_the_password_of_a_proxy_is_in_no_list_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_password_is_not_in_process_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://user:secret@host.invalid:3128")
     host = FakeHost()
     request = ImageRequest(

@@ -64,9 +64,7 @@ def wrong(_: Any) -> Any:
     return lambda *_: FakeArray([0])
 
 
-def test_gpus_of_rocm_that_compute_right_pass(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_selftest_passes_with_working_gpus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(monkeypatch, fake_modules("gpu", ROCM, same))
     assert "2 devices: AMD Instinct, PJRT C API rocm 70200" in capsys.readouterr().out
 
@@ -79,7 +77,7 @@ def test_gpus_of_rocm_that_compute_right_pass(
         ("gpu", ROCM, wrong, "computes wrong products"),
     ],
 )
-def test_anything_else_fails(
+def test_selftest_fails_otherwise(
     monkeypatch: pytest.MonkeyPatch, platform: str, version: str, jit: Callable[[Any], Any], said: str
 ) -> None:
     with pytest.raises(SystemExit, match=said):

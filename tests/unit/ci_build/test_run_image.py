@@ -22,7 +22,7 @@ LABELS = {
 ENGINE = Engine(program="docker")
 
 
-def test_an_image_is_tried_in_each_of_its_pythons_or_with_the_users_words() -> None:
+def test_commands_run_selftest_per_python_or_given_command() -> None:
     own = commands(LABELS, "", gpu=True)
     assert own == tuple((f"/opt/python/{python}/bin/python3", SELFTEST) for python in ("3.11", "3.12"))
     assert [argv[2:] for argv in commands(LABELS, "", gpu=False)] == [("--no-gpu",)] * 2
@@ -32,7 +32,7 @@ def test_an_image_is_tried_in_each_of_its_pythons_or_with_the_users_words() -> N
     assert commit_lines(LABELS) == ("jax: abc",)
 
 
-def test_devices_go_in_with_the_numbers_of_their_groups(tmp_path: Path) -> None:
+def test_find_gpus_returns_devices_and_group_ids(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="no /dev/kfd"):
         find_gpus(tmp_path)
     (tmp_path / "dev/dri").mkdir(parents=True)
@@ -65,7 +65,7 @@ def test_devices_go_in_with_the_numbers_of_their_groups(tmp_path: Path) -> None:
         ("7.10.0.dev0+ABC.1", "rocm7100dev0.abc.1"),
     ],
 )
-def test_versions_in_names_have_no_plus(version: str, name: str) -> None:
+def test_rocm_tag_has_no_plus(version: str, name: str) -> None:
     assert runtime.rocm_tag(version) == name
 
 
@@ -81,7 +81,7 @@ def test_versions_in_names_have_no_plus(version: str, name: str) -> None:
         ("jax", "ubu20", None),
     ],
 )
-def test_a_filter_is_a_part_of_the_name_of_a_file(
+def test_filter_matches_part_of_dockerfile_name(
     tmp_path: Path, kind: str, words: str, found: tuple[str, ...] | None
 ) -> None:
     request = ImageRequest(
