@@ -125,7 +125,7 @@ def run_harness(
 
 
 def make_python(folder: Path) -> Path:
-    """An environment with jax of the user's index, and what the gate adds."""
+    """Create an environment with jax of the package index and the gate's packages."""
     uv, python = find_uv_bin(), folder / "bin" / "python"
     version = options.defaults()["build"]["jax_version"]
     for words in (

@@ -1,4 +1,4 @@
-"""Runs in a runtime image: jax sees AMD GPUs, and what they compute is right.
+"""Self-test inside a runtime image: jax finds AMD GPUs, and their results are correct.
 
 `selftest.py --no-gpu` only asks whether everything can be imported, for machines without one.
 """
@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Exit with what is wrong."""
+    """Exit with the problem."""
     import jax
     import numpy
 
@@ -24,7 +24,7 @@ def main() -> None:
         with jax.default_device(device):
             left = numpy.arange(256 * 128, dtype=numpy.float32).reshape(256, 128) % 7
             right = numpy.arange(128 * 64, dtype=numpy.float32).reshape(128, 64) % 5
-            # Whole numbers this small are exact in float32, in whatever order they are added.
+            # Integers this small are exact in float32 in any order of addition.
             if not numpy.array_equal(jax.jit(lambda a, b: a @ b)(left, right), left @ right):
                 sys.exit(f"{device} computes wrong products.")
     print("all devices compute what they should")

@@ -1,4 +1,4 @@
-"""What tests do with a container engine, docker or podman, whichever it is."""
+"""Operations of tests on a container engine, docker or podman."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS = 900
 
 @dataclass(frozen=True, kw_only=True)
 class Engine(ABC):
-    """An engine with images of its own.
+    """An engine with a separate image store.
 
     Attributes:
         program: path of its client.
@@ -47,7 +47,7 @@ class Engine(ABC):
         return done
 
     def ask(self, *words: str) -> str:
-        """What one command of the client prints."""
+        """Return the output of a client command."""
         return self.run(*words).stdout.strip()
 
     def image(self, name: str, script: Path) -> str:

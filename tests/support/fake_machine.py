@@ -94,7 +94,7 @@ class FakeMachine:
     def distribution(
         self, name: str, version: str, *requires: str, files: Sequence[Path] = (), site: Path | None = None
     ) -> Path:
-        """What pip leaves of a package: dist-info with METADATA and RECORD."""
+        """Write a package's dist-info with METADATA and RECORD, as pip does."""
         site = site or self.site
         info = site / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir(parents=True)
@@ -142,7 +142,7 @@ class FakeMachine:
 
     @property
     def here(self) -> ExaminedSystem:
-        """What the doctor examines."""
+        """Return the system that the doctor examines."""
         return ExaminedSystem(
             environ=self.environ,
             root=self.root,

@@ -1,4 +1,4 @@
-"""A real HTTP server of one file that behaves as badly as it is told."""
+"""A real HTTP server of one file with configurable misbehaviour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 @dataclass
 class Behaviour:
-    """What a server serves, and how.
+    """Content and behaviour of a server.
 
     Attributes:
         files: decoded path -> content.
@@ -119,7 +119,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is none."""
+        """Ignore clients that disconnect."""
 
 
 @contextmanager

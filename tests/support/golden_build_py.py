@@ -89,7 +89,7 @@ def request(jax_version: str, *, full: bool = False) -> BuildRequest:
 
 
 def text(jax_version: str, *, full: bool) -> str:
-    """What a golden file has to hold."""
+    """Return the expected content of a golden file."""
     asked = request(jax_version, full=full)
     commands = build_commands(asked, inputs_of(asked), set_version(asked), IN_CONTAINER)
     return json.dumps([to_json(command) for command in commands], indent=1) + "\n"

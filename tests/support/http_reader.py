@@ -1,4 +1,4 @@
-"""A user of an index who reads all its pages over HTTP, again and again, and judges what they saw at one instant."""
+"""A user of an index who reads all its pages over HTTP repeatedly and checks each consistent view."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class HttpReader:
 
 
 def get(url: str) -> bytes | None:
-    """The body of an answer; None when there is none."""
+    """Return the body of a response, or None."""
     try:
         with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
             data: bytes = answer.read()

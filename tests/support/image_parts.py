@@ -1,4 +1,4 @@
-"""What images are made of in tests: a stand-in for their base, and archives like the real ones with little in them."""
+"""Parts of images in tests: a stand-in for their base, and small archives like the real ones."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _tar(files: Mapping[str, tuple[bytes, int]], links: Mapping[str, str] | None
 
 
 def llvm() -> bytes:
-    """An archive laid out as LLVM's, whose compilers are whatever gcc there is."""
+    """Make an archive with LLVM's layout, whose compilers are the available gcc."""
     top = "clang+llvm-18.1.8-stand-in"
     names = dict.fromkeys((*_PRESENT, "ld.lld"), "#!/bin/sh\n")
     names |= {
@@ -108,7 +108,7 @@ LIBTINFO = b"a library\n"
 
 
 def python(version: str, unique: bytes) -> bytes:
-    """An archive laid out as a relocatable Python's: the stand-in's interpreter, with a pip of its own.
+    """Make an archive with the layout of a relocatable Python: the stand-in's interpreter with pip.
 
     Args:
         unique: what no other archive has.
@@ -192,7 +192,7 @@ class Place:
     def ci_build(
         self, *words: str, code: int = 0, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """One command with these pins, a cache of its own, and this engine."""
+        """Run one command with these pins, a separate cache, and this engine."""
         command = words[:2] if words[0] == "images" else words[:1]
         rest = words[len(command) :]
         places = [f"--pins={self.pins}"] if words[0] != "test" else []
@@ -228,9 +228,9 @@ def own(engine: Engine, folder: Path, base: str, mark: str) -> str:
 
 
 def remove_images(engine: Engine, mark: str) -> None:
-    """Remove what was made of images with that mark, and those; other workers keep theirs in the same store."""
+    """Remove images with that mark and their descendants; other workers share the store."""
     words = ("image", "ls", "--all", "--quiet", "--filter", f"label={_MARK}={mark}")
-    # One that others are made of goes after those.
+    # A parent image is removed after its children.
     while made := set(engine.ask(*words).split()):
         engine.run("image", "rm", "--force", *made, check=False)
         if set(engine.ask(*words).split()) == made:

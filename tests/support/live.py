@@ -54,7 +54,7 @@ class Scene:
         return frozenset(wheel.wheel.filename for number in sets for wheel in self.groups[number])
 
     def start(self, operation: str, argument: str = "", *die: int) -> subprocess.Popen[bytes]:
-        """Start an operation in a process of its own."""
+        """Start an operation in a child process."""
         argv = [sys.executable, "-m", "tests.support.promotion_child", self.where, operation, argument, *map(str, die)]
         return subprocess.Popen(
             argv, cwd=ROOT, env={**os.environ, **self.environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

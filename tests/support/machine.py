@@ -1,4 +1,4 @@
-"""What tests need of the machine that they run on."""
+"""Requirements of tests on the machine."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def make_packages(folder: Path, version: str, *, split: bool = False, packed: st
 
 
 def index_of(wheels: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What a server has to serve: decoded path -> content of pages (PEP 503) and wheels below /simple/."""
+    """Return the content of a server: decoded path -> pages (PEP 503) and wheels below /simple/."""
     files: dict[str, bytes] = {f"/files/{name}": data for name, data in wheels.items()}
     pages: dict[str, list[str]] = {}
     for name, data in wheels.items():

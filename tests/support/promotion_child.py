@@ -1,4 +1,4 @@
-"""One operation of promotion in a process of its own, which SIGKILL may end at one of its writes.
+"""One operation of promotion in a child process that may be killed at one of its writes.
 
     python -m tests.support.promotion_child BUCKET promote|rollback|retire|sweep|publish ARGUMENT [WRITE]
 

@@ -1,4 +1,4 @@
-"""Checks of what users of a released index see: every wheel has its bytes and its pins."""
+"""Checks of a released index as users see it: every wheel has its bytes and its pins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real container registry on loopback: Debian's docker-registry with a folder of its own."""
+"""A real container registry on loopback: Debian's docker-registry in a temporary folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where wheels are built from source in tests: a small jax, a ROCm, a container that stands in for manylinux_2_28."""
+"""Builds from source in tests: a small jax, a ROCm, a container that stands in for manylinux_2_28."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SECONDS = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where such tests work.
+    """Folders of these tests.
 
     Attributes:
         rocm: a folder or a tarball.
@@ -98,7 +98,7 @@ class Place:
         )
         os.close(theirs)
         shown = bytearray()
-        # Reading fails when nobody has the other end any more.
+        # Reading fails once the other end is closed.
         with contextlib.suppress(OSError):
             while data := os.read(ours, 1 << 16):
                 shown += data
@@ -155,7 +155,7 @@ def commit_all(folder: Path) -> str:
 
 
 def mark_xla(folder: Path, text: str) -> None:
-    """Change a folder with XLA so that what is compiled of it can be told by its bytes."""
+    """Change a folder with XLA so that its compiled bytes are recognisable."""
     header = folder / "xla" / "pjrt_c_api.h"
     line = f'\n__attribute__((used, retain)) static const char kXla[] = "{text}";\n'
     header.write_text((WORKSPACE / "third_party" / "xla" / "xla" / "pjrt_c_api.h").read_text() + line)
@@ -168,7 +168,7 @@ def wheels_json(dist: Path) -> dict[str, Any]:
 
 
 def processes_in(log: Path) -> str:
-    """How Bazel says that actions of a build were carried out."""
+    """Return Bazel's report of executed actions."""
     done = re.search(r"INFO: \d+ process(?:es)?: .*", log.read_text())
     assert done is not None, log.read_text()
     return done[0]

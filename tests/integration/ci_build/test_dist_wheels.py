@@ -1,4 +1,4 @@
-"""`dist_wheels` with the real published wheels: the set, resuming, interruption, and what it refuses to touch."""
+"""`dist_wheels` with the real published wheels: the set, resuming, interruption, refused output folders."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_builds_are_reproducible_across_machines(made: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_interrupted_run_leaves_nothing_and_resumes(cache: Path, tmp_path: Path, sign: signal.Signals) -> None:
     out = tmp_path / "dist"
-    # A post release of its own, so that no test before has finished its steps. The signal comes at the second one.
+    # A separate post release, so that no step is cached. The signal comes at the second step.
     argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--wheel-post-release={sign.value}"]
     argv += [f"--out={out}", f"--cache-dir={cache}"]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:

@@ -42,7 +42,7 @@ def place(own: Engine, tmp_path: Path) -> Iterator[Place]:
     # Its digest is one that no other run has seen.
     small = image_parts.stand_in(own, tmp_path / "small", image_parts.SMALL)
     name = image_parts.own(own, tmp_path / "own", small, mark)
-    # What is in no other image, so that nothing is found that another run has made.
+    # Content of no other image, so that nothing is reused from another run.
     bazel = image_parts.BAZEL + f"# {uuid.uuid4().hex}\n".encode()
     files = {"bazel": ("7.7.0", bazel), "llvm-18": ("18.1.8", image_parts.llvm()), "libtinfo5": ("6.1", b"x")}
     with registry.running(tmp_path / "registry") as address, serving(Behaviour(files={})) as server:
@@ -122,7 +122,7 @@ def test_download_with_wrong_digest_is_refused(place: Place) -> None:
     place.files["/bazel"] = b"#!/bin/sh\necho evil\n"
     refused = place.ci_build("build_manylinux_dockers", f"--base-docker={place.stand_in}", code=6)
     assert "download.bazel.x86_64 is pinned to" in refused.stderr
-    # Named, it is fetched, and what it is now is written down; that is a person's decision.
+    # A named file is downloaded and its new digest recorded, which is a person's decision.
     place.ci_build("images", "update", "bazel")
     assert load_pins(place.pins).get("download", "bazel", "x86_64").digest != ""
     made = place.ci_build("build_manylinux_dockers", f"--base-docker={place.stand_in}", "--json")
@@ -135,7 +135,7 @@ def test_search_builds_nothing_and_checks_content(place: Place) -> None:
     assert "and no registry is configured" in place.ci_build(*words, code=6).stderr
     assert "Cannot pull" in place.ci_build(*words, f"--image-registry={place.registry}", code=6).stderr
     name = json.loads(place.ci_build("build_manylinux_dockers", base, "--dry-run", "--json").stdout)[0]["name"]
-    # Somebody has pushed another image under that name.
+    # Another image was pushed under that name.
     place.engine.run("tag", place.stand_in, f"{place.registry}/{name}")
     place.engine.run("push", f"{place.registry}/{name}")
     refused = place.ci_build(*words, f"--image-registry={place.registry}", code=6)
@@ -150,7 +150,7 @@ def test_interrupted_download_resumes(place: Place) -> None:
     part.parent.mkdir(parents=True)
     part.write_bytes(data[: 2 << 20])
     place.server.seen.clear()
-    # It is no archive, so the image cannot be made; but it arrives.
+    # It is not an archive, so the image cannot be built; but it is downloaded.
     place.ci_build("build_manylinux_dockers", f"--base-docker={place.stand_in}", code=12)
     assert part.with_name("file").read_bytes() == data
     asked = [ranges for path, ranges in place.server.seen if path == "/llvm-18"]

@@ -31,7 +31,7 @@ def plugin(real_wheel: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each repair compared the MD5s."""
+    """Return whether each repair compared the MD5s."""
     found: list[bool] = []
 
     def watched(source: Path, plan: RepairPlan, out: Path, **more: object) -> RepairedWheel:

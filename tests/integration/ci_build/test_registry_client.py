@@ -1,4 +1,4 @@
-"""What a registry says of a tag: a real HTTP server speaks its protocol, and lies when it is told to."""
+"""Digests of registry tags, with an HTTP server that speaks the protocol and can lie."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIGEST = "sha256:" + hashlib.sha256(MANIFEST).hexdigest()
 
 @dataclass
 class Told:
-    """What the registry does.
+    """Behaviour of the registry.
 
     Attributes:
         token: what it wants to see, if anything.

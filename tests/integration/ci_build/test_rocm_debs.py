@@ -52,7 +52,7 @@ def pack(folder: Path, name: str, how: str) -> None:
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     work = folder / "work"
     work.mkdir(exist_ok=True)
-    # What comes after the ROCm is not of interest here.
+    # Steps after the ROCm do not matter here.
     asked = [f"--rocm-version={VERSION}", "--targets=gfx942", f"--therock-path={folder / 'debs'}"]
     argv = [*CI_BUILD, "--host", f"--cache-dir={folder / 'cache'}", *asked, *words, "dist_wheels"]
     env = {**os.environ, "PATH": str(make_useless_tools(folder / "tools"))}

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Silent:
-    """Progress that nobody sees."""
+    """Progress without output."""
 
     def step(self, text: str) -> None: ...
 

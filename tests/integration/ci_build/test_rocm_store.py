@@ -79,7 +79,7 @@ def names(folder: Path) -> list[str]:
 
 
 def kill_at(size: int, root: Path, url: str) -> bool:
-    """Run the child and kill it as soon as so many bytes have come; False if it was faster."""
+    """Run the child and kill it after the given number of bytes; return False if it ended first."""
     argv = [sys.executable, "-c", CHILD, str(root), url, url.rpartition("/")[2]]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         while child.poll() is None and arrived(root) < size:
@@ -105,7 +105,7 @@ def test_killed_at_any_point_and_resumed_it_is_the_same_tree(
     with serving(Behaviour(files={path: data}, pause=0.02, ranges=ranges)) as told:
         for size in (0, 1, 300_000, 1_000_000, 2_000_000, 3_500_000):
             assert kill_at(size, root, told.url + path)
-            # What is there is a prefix of the file, and no tree has a name before it is complete.
+            # The part is a prefix of the file, and no incomplete tree has a final name.
             (part,) = root.glob("parts/*/data")
             begun = part.stat().st_size
             assert part.read_bytes() == data[:begun]

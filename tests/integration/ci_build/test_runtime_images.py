@@ -73,7 +73,7 @@ def resolved(folder: Path, name: str, version: str) -> Resolved:
 
 
 def make_dist(folder: Path, others: Path) -> WheelSet:
-    """A set for both Pythons, made with the ROCm of the tests, and what it takes from elsewhere in `others`."""
+    """A set for both Pythons, made with the ROCm of the tests, and its dependencies in `others`."""
     folder.mkdir()
     wheels = make_wheels(folder, pythons=PYTHONS)
     others.mkdir()

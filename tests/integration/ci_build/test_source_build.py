@@ -110,7 +110,7 @@ def test_outputs_belong_to_caller_and_containers_are_removed(place: Place, dist:
     assert {path.lstat().st_uid for path in made} == {os.getuid()}
     assert not (place.folder / "cache" / "rocm" / "parts").exists()
     assert place.containers() == set()
-    # What was read stayed what it was: nothing was written into the ROCm.
+    # The ROCm is unchanged.
     argv = [*CI_BUILD, "rocm", "verify", str(dist.with_suffix(".lock")), f"--cache-dir={place.folder / 'cache'}"]
     verified = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert verified.returncode == 0, verified.stderr
@@ -122,7 +122,7 @@ def test_second_run_reuses_everything(place: Place, dist: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "is up to date; nothing to do" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    # Also where the set is gone, what was compiled is found again.
+    # Compiled wheels are reused although the set is gone.
     moved = place.run(place.folder / "elsewhere", "--targets", "gfx942,gfx1151")
     assert moved.returncode == 0, moved.stderr
     assert not list(place.folder.glob("elsewhere.logs/*.log"))
@@ -153,7 +153,7 @@ def test_other_xla_is_compiled_with_disk_cache(place: Place) -> None:
     told = processes_in(place.folder / "read-only.logs" / "jax-rocm-pjrt.log")
     assert "disk cache hit" in told
     assert "disk cache hit" in done.stderr
-    # What was compiled is not there now.
+    # Compiled wheels are removed.
     assert "sandbox" in told
     assert contents(cache) == filled
 

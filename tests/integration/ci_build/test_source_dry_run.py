@@ -44,7 +44,7 @@ def test_dry_run_shows_commands_of_plan(tmp_path: Path) -> None:
     done = dry_run(tmp_path)
     assert done.returncode == 0, done.stderr
     asked = request("0.10.2")
-    # The family in the tarball's name is what is built for, where nobody says.
+    # The default target is the family in the tarball's name.
     asked = replace(asked, python_versions=("3.12",), targets=(GfxTarget.parse("gfx942"),))
     commands = build_commands(asked, inputs("0.10.2"), set_version(asked), IN_CONTAINER)
     wanted = [list(command.argv) for command in commands]

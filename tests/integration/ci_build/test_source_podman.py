@@ -1,4 +1,4 @@
-"""A build from source through Podman, from the command line to the set; what it compiles was compiled before."""
+"""A build from source through Podman, from the command line to the set, with compiled wheels cached."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_podman_builds_set_and_opens_shell(podman: Podman, tmp_path: Path) -> No
     there = run(podman, tmp_path, "shell", "dist", "sh", "-c", "cat /opt/rocm/.info/version; touch /opt/rocm/x")
     assert there.stdout.split() == ["7.10.0"]
     assert "Read-only file system" in there.stderr
-    # What fails in there is told as anywhere else.
+    # Failures inside the container are reported like others.
     (tmp_path / "jax/fail").touch()
     failed = run(podman, tmp_path, *argv, "dist_wheels")
     assert failed.returncode == 12

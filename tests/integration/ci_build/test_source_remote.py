@@ -1,4 +1,4 @@
-"""Wheels from source with remote executors and a remote cache, for real: what they do, and what if they do not.
+"""Wheels from source with real remote executors and a remote cache, and with failing ones.
 
 The service wants a client's certificate and a token, so every build here also shows that files open it.
 """
@@ -112,7 +112,7 @@ def test_remote_build_survives_killed_executor(place: Place, service: rbe.Servic
         first, second = (stack.enter_context(service.worker(name, place.rocm)) for name in ("first", "second"))
         process = place.start(out, *options)
         log = place.folder / "remote.logs" / f"jax-rocm-plugin-{PYTHON}.log"
-        # Actions of the second build are on their way: whatever the first worker has by now has to be done again.
+        # Actions of the second build are running, so those of the first worker must run again.
         wait_for(lambda: log.exists() and service.ran(first) > 0, process)
         running = command_lines()
         os.kill(first.pid, signal.SIGKILL)
@@ -136,7 +136,7 @@ def test_remote_build_survives_killed_executor(place: Place, service: rbe.Servic
 
 
 def test_reproduce_runs_every_remote_action_again(place: Place, service: rbe.Service) -> None:
-    """What they have kept of the build before proves nothing; `remote` is the set of that build."""
+    """Remove the executors' cache of the earlier build; `remote` is the set of that build."""
     with service.worker("again", place.rocm) as worker:
         argv = [*CI_BUILD, "reproduce", str(place.folder / "remote"), f"--cache-dir={place.folder / place.cache}"]
         argv.append(f"--rocm-lock={place.folder / 'remote.lock'}")
@@ -163,7 +163,7 @@ def test_other_xla_reuses_remote_cache(place: Place, service: rbe.Service, xla: 
         told = processes_in(place.folder / f"{name}.logs" / "jax-rocm-pjrt.log")
         assert "sandbox" in told, "its XLA was compiled"
         if more:
-            # What was compiled is not there now.
+            # Compiled wheels are removed.
             assert "remote cache hit" in told
             assert "remote cache hit" in done.stderr
             assert after == before

@@ -1,4 +1,4 @@
-"""Source trees with the real git: brought by commit, named by what they are, never taken for something else."""
+"""Source trees with the real git: fetched by commit, named by content, never confused."""
 
 from __future__ import annotations
 

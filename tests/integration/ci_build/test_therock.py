@@ -34,7 +34,7 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     if words[0] not in ("rocm", "cache") and not any(word.startswith("--cache-dir") for word in words):
         argv.append(f"--cache-dir={tmp_path / 'cache'}")
     if "dist_wheels" in words and "--payload=published" not in words:
-        # What comes after the ROCm is no matter of these tests.
+        # Steps after the ROCm do not matter here.
         argv.append("--host")
     env = {**os.environ, "PATH": str(make_useless_tools(tmp_path / "tools"))}
     return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=work, env=env)

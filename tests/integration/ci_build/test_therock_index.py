@@ -22,7 +22,7 @@ def run(tmp_path: Path, *words: str, index: str = "", version: str = VERSION) ->
     work.mkdir(exist_ok=True)
     options = [f"--therock-index-url={index}"] if index else []
     options += [f"--therock-version={version}"] if index and version else []
-    # What comes after the ROCm is not of interest here.
+    # Steps after the ROCm do not matter here.
     argv = [*CI_BUILD, "--host", f"--cache-dir={tmp_path / 'cache'}", *options, *words]
     env = {**os.environ, "PIP_NO_INDEX": "1", "PATH": str(make_useless_tools(tmp_path / "tools"))}
     return subprocess.run([*argv, "dist_wheels"], capture_output=True, text=True, check=False, cwd=work, env=env)
@@ -59,7 +59,7 @@ def test_packages_become_a_prefix_that_is_locked(tmp_path: Path, version: str, p
         again = run(tmp_path, *words, "--locked", index=f"{server.url}/simple/", version=version)
         assert "its packages are those of rocm.lock" in again.stderr, again.stderr
         assert [path for _, path in server.seen if "/files/" in path] == []
-    # The server is gone: what is locked is there, and every file of it is still right.
+    # The server is gone: the locked ROCm is cached and every file is intact.
     words = (str(lock), f"--cache-dir={tmp_path / 'cache'}")
     verified = subprocess.run([*CI_BUILD, "rocm", "verify", *words], capture_output=True, text=True, check=False)
     assert verified.returncode == 0, verified.stderr

@@ -91,7 +91,7 @@ def test_after():
 
 
 class Silent:
-    """Progress that nobody reads."""
+    """Progress without output."""
 
     def step(self, text: str) -> None:
         """Nothing."""

@@ -70,7 +70,7 @@ def obstacle() -> str:
 
 @contextlib.contextmanager
 def running() -> Iterator[Docker]:
-    """Start the daemon, or share it, and end it when nobody uses it any more."""
+    """Start the daemon or share it, and stop it after its last user."""
     docker = Docker(host=f"unix://{_STATE / 'socket'}")
     users = _STATE / "users"
     mine = users / f"{os.getpid()}-{time.monotonic_ns()}"
@@ -111,7 +111,7 @@ def _start(docker: Docker) -> None:
 
 
 def _stop() -> None:
-    """End the daemon, and what it keeps mounted."""
+    """Stop the daemon and unmount its mounts."""
     pid = int((_STATE / "pid").read_text())
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
@@ -128,7 +128,7 @@ def _stop() -> None:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody waited for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

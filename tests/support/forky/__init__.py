@@ -21,7 +21,7 @@ _SECONDS = 900
 
 
 def obstacle() -> str:
-    """Why this machine cannot make such a folder; empty if it can."""
+    """Return the reason why this machine cannot make such a folder; empty if it can."""
     if os.geteuid() != 0:
         return "needs root, for chroot"
     missing = [word for word in ("debootstrap", "unshare", "apt-get") if shutil.which(word) is None]
@@ -34,7 +34,7 @@ def made(name: str, script: Path, *words: str) -> Path:
 
 
 def digest(script: Path, *words: str) -> str:
-    """What a folder made with these is named after, 12 hexadecimal digits."""
+    """Return the name of a folder made with these, 12 hexadecimal digits."""
     hashed = hashlib.sha256(_BASE.read_bytes())
     for part in (script.read_bytes(), *(word.encode() for word in words)):
         hashed.update(len(part).to_bytes(8, "big") + part)
@@ -42,7 +42,7 @@ def digest(script: Path, *words: str) -> str:
 
 
 def mirror() -> str:
-    """Where this machine gets Debian's packages."""
+    """Return this machine's source of Debian packages."""
     argv = ["apt-get", "indextargets", "--format", "$(SITE) $(REPO_URI)", "Created-By: Packages", "Component: main"]
     listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
     found = [url.rstrip("/") for url in listed[1::2] if url.rstrip("/").endswith("/debian")]
@@ -56,7 +56,7 @@ def remove(folder: Path) -> None:
 
 
 def fill(folder: Path, script: Path, *words: str) -> None:
-    """Make such a folder without keeping it."""
+    """Make a folder without keeping it."""
     subprocess.run(["cp", "-a", _base(), folder], check=True)
     _run(script, folder, *words)
 

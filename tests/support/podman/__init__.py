@@ -1,4 +1,4 @@
-"""A real podman with a storage of its own, which needs no daemon, and images that no registry has to serve.
+"""A real podman with a separate store, without a daemon, and images that need no registry.
 
 What it keeps lies in the cache, so each image is made once. Containers have the host's network or none. Needs root,
 Debian's podman and what `tests.support.forky` needs.

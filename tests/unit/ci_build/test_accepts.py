@@ -1,4 +1,4 @@
-"""Commands that others have written down go on being taken, and those that are not any more are told."""
+"""Commands of other projects stay valid, and invalid ones are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jax's build.py is told: argument lists as golden files, and laws that each of them obeys."""
+"""Arguments of jax's build.py: golden files, and properties of every list."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def source(asked: BuildRequest) -> SourceRequest:
 
 
 def test_build_commands_match_golden_files() -> None:
-    # A difference is seen in the diff of these files: `python -m tests.support.golden_build_py` writes them anew.
+    # `python -m tests.support.golden_build_py` rewrites these files; their diff shows the difference.
     written = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     assert written == files()
 
@@ -175,7 +175,7 @@ def test_credential_options_for_cache_alone() -> None:
     assert {"--tls_client_certificate=/rbe/client.crt", "--tls_client_key=/rbe/client.key"} <= set(options)
     assert "--credential_helper=cache.example=/rbe/credential-helper" in options
     assert not any("tls_certificate" in option or "announce" in option for option in options)
-    # Where only Bazel knows the executors, the helper is asked for all, whatever is known of the cache.
+    # If only Bazel knows the executors, the helper serves all hosts.
     asked = replace(asked, source=replace(source(asked), remote=Remote(), cache=cache, credentials=given))
     helpers = [option for option in bazel_options(commands(asked)[0]) if "helper" in option]
     assert helpers == ["--credential_helper=/rbe/credential-helper"]

@@ -1,4 +1,4 @@
-"""Where a build runs: the mounts and tools of a container, the tools of a machine, and the way back into either."""
+"""Build environments: mounts and tools of a container, tools of a machine, and shells in either."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_make_mounts_writable_only_for_outputs(tmp_path: Path) -> None:
     there = {mount.target: mount.source for mount in mounts}
     assert there["/jax"] == Path("/home/me/jax")
     assert there["/xla"] == tmp_path / "sources" / ("xla-" + "c" * 40)
-    # A daemon would make what is missing, and own it.
+    # A daemon would create missing folders as root.
     assert all(there[target].is_dir() for target in ("/opt/rocm", "/out", "/cache", "/disk-cache"))
 
 

@@ -55,7 +55,7 @@ OTHERS: dict[str, Any] = {
 
 
 def values(argv: tuple[str, ...], option: str) -> list[str]:
-    """What follows each occurrence of an option."""
+    """Return the values of an option."""
     return [after for word, after in itertools.pairwise(argv) if word == option]
 
 
@@ -166,7 +166,7 @@ def test_is_orphan_only_if_owner_has_ended() -> None:
 
 
 class FakeClock:
-    """Time that passes when it is told to."""
+    """A clock that advances on request."""
 
     now = 0.0
 

@@ -1,4 +1,4 @@
-"""docker/images.toml: its form, what is missing in it, and that renewing it changes digests alone."""
+"""docker/images.toml: form, missing digests, and updates that change digests only."""
 
 from __future__ import annotations
 

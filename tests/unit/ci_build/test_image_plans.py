@@ -1,4 +1,4 @@
-"""Dry runs of the commands about images: every image with the command that makes it, and what is run in it."""
+"""Dry runs of the image commands: every image with its build command, and the commands run in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JAX = "jax-0.10.2-py3-none-any.whl"
 
 @pytest.fixture
 def dist(tmp_path: Path) -> Path:
-    """A set that takes jax from elsewhere, where nobody could fetch it."""
+    """Make a set whose jax is not available."""
     folder = tmp_path / "dist"
     wheels = make_wheels(folder, pythons=("3.12",))
     jax = Resolved(
@@ -41,14 +41,14 @@ def dist(tmp_path: Path) -> Path:
 
 
 def planned(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[str, str]:
-    """What a dry run prints, and what it tells."""
+    """Return the output and the messages of a dry run."""
     assert cli.run([*words, "--dry-run"]) == code
     done = capsys.readouterr()
     return done.out, done.err
 
 
 def builds(told: str) -> list[str]:
-    """What each image is called that a plan builds, in order."""
+    """Return the names of the images that a plan builds, in order."""
     return re.findall(r"\$ docker build --file Dockerfile --tag (\S+)", told)
 
 

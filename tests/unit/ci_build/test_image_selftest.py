@@ -1,4 +1,4 @@
-"""What a runtime image's own test accepts, and what it refuses."""
+"""The self-test of a runtime image: accepted and refused environments."""
 
 from __future__ import annotations
 

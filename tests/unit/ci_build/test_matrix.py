@@ -36,7 +36,7 @@ def test_make_matrix_excludes_unsupported_python() -> None:
 
 
 def parsed(cell: Cell) -> BuildRequest:
-    """What the command line makes of a cell's command."""
+    """Return the request that the command line parses from a cell's command."""
     words = [word for word in cell.command if word.startswith("--")]
     given = {name.lstrip("-").replace("-", "_"): value for name, _, value in (word.partition("=") for word in words)}
     return options.build_request(options.Settings(given, {}, {}), "build")[0]

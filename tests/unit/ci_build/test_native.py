@@ -1,4 +1,4 @@
-"""What compiles, carried out: resumed by what went in, taken by name and digest, logged, and explained if it fails."""
+"""Execution of compiling steps: resumed by input digest, checked, logged, and explained on failure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VERSION = PJRT.versions[0]
 
 @dataclass
 class FakeProgress:
-    """Keeps what it is told."""
+    """Record the messages."""
 
     said: list[str] = field(default_factory=list)
 
@@ -52,7 +52,7 @@ class FakeProgress:
 
 @dataclass
 class FakeBuilder:
-    """A place where builds run that only writes a wheel and says what it is told to.
+    """A build environment that writes a wheel and prints given lines.
 
     Attributes:
         out: folder of this machine that the build sees as /out.
@@ -135,7 +135,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_build_keeps_named_wheel_by_digest(bench: Bench) -> None:
-    # A wheel that nobody named lies beside it, and is not looked at.
+    # An unnamed wheel beside it is ignored.
     bench.builder.says = ["[1 / 3] Compiling a.cc", "INFO: something"]
     made = bench.build()
     assert made.name.startswith(f"jax_rocm7_pjrt-{VERSION}-py3-none-")

@@ -178,7 +178,7 @@ def test_build_request_fields_follow_options() -> None:
         }
     )
     same = [name for name in BuildRequest.__slots__ if getattr(base, name) == getattr(changed, name)]
-    # What a build from source is asked for is in tests/unit/ci_build/test_source_options.py.
+    # Options of builds from source are tested in tests/unit/ci_build/test_source_options.py.
     assert same == ["payload", "source"]
 
 

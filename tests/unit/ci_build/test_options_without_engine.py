@@ -22,7 +22,7 @@ KERNELS = ("kernels", "build", "--toolchain=container", "--kernel-image=mine:1",
 
 @pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Fail the test where an engine is looked for, whatever this machine has."""
+    """Fail the test if an engine is looked for."""
 
     def find_engine(*_: object) -> None:
         pytest.fail("a container engine was looked for")

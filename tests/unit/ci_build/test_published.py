@@ -1,4 +1,4 @@
-"""The published payload: what pip is asked, and what is believed of its answer."""
+"""The published payload: pip's arguments, and checks of its report."""
 
 from __future__ import annotations
 

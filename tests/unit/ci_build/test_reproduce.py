@@ -1,4 +1,4 @@
-"""What a set's wheels.json says becomes the options that would ask for the same set."""
+"""Options that reproduce a set, derived from its wheels.json."""
 
 from __future__ import annotations
 

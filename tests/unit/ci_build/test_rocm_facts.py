@@ -1,4 +1,4 @@
-"""What a ROCm has to hold, the lock that says which one it is, and sources that are not what was asked for."""
+"""Required content of a ROCm, its lock, and sources that differ from the request."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_locked_refuses_everything_else(tmp_path: Path, file: Path) -> None:
     with pytest.raises(CiBuildError, match="has sha256"):
         get(tmp_path, asked)
     assert lock.read_text() == before
-    # One's own file may change, and is locked anew.
+    # A local file may change and is locked again.
     assert (get(tmp_path, replace(asked, locked=False)).root / "include/extra.h").read_text() == "more"
     assert lock.read_text() != before
 

@@ -63,7 +63,7 @@ def test_every_form_of_a_listing_is_read(page: str) -> None:
         ("nightly", ["gfx94X-dcgpu", "gfx110X-all"], NAMES[5]),
         ("nightly", ["multiarch"], NAMES[5]),
         ("latest", ["gfx94X-dcgpu"], NAMES[0]),
-        # It is in the one that holds all.
+        # The multi-arch tarball has it.
         ("latest", ["gfx110X-all"], NAMES[6]),
         ("latest", ["gfx94X-dcgpu", "gfx110X-all"], NAMES[6]),
         ("7.10.0a20251119", ["gfx94X-dcgpu"], NAMES[1]),

@@ -1,4 +1,4 @@
-"""Reading a ROCm tree: which files count, under which names, and what is refused."""
+"""Reading a ROCm tree: relevant files, their names, and refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wheelkit.rocm_manifest import RocmManifest, dump_manifest, load_manifest
 
 
 class Silent:
-    """Progress that nobody watches."""
+    """Progress without output."""
 
     def step(self, text: str) -> None: ...
 

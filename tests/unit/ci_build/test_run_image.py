@@ -1,4 +1,4 @@
-"""What is run to try an image out, and which devices and groups of a machine that needs."""
+"""Commands, devices and groups of `images run` and `images test`."""
 
 from __future__ import annotations
 

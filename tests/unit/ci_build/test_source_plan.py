@@ -60,7 +60,7 @@ INPUT_CHANGES: dict[str, Any] = {
     "builder": "sha256:" + "3" * 64,
 }
 DECIDED_BEFORE = {
-    # What they decide has become targets and Pythons, an image, a path or the places of the plan by then.
+    # These options have become targets, Pythons, an image, a path or folders of the plan.
     "one_target": "options.build_request",
     "sources": "sources.resolve_inputs",
     "container": "source_build._in_container",

@@ -1,4 +1,4 @@
-"""What a person sees, where there is no terminal and where there is one."""
+"""Reports with and without a terminal."""
 
 from __future__ import annotations
 

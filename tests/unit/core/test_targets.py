@@ -1,4 +1,4 @@
-"""The gfx table against what was measured on real wheels, and the rules of asking for targets."""
+"""The gfx table compared with measurements on real wheels, and the expansion of targets."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     build = parser.add_subparsers(dest="command", required=True).add_parser("build", allow_abbrev=False)
     build.add_argument("--wheels", default="jaxlib")
@@ -83,7 +83,7 @@ def main() -> None:
     for wheel in args.wheels.split(","):
         if wheel not in LABELS:
             sys.exit(f"Incorrect wheel name provided, valid choices are {', '.join(LABELS)}")
-        # It is one shell command there too, so startup options arrive as the shell splits them.
+        # Upstream runs one shell command too, so the shell splits startup options.
         command = " ".join([*base, LABELS[wheel]])
         log.info("Building %s for linux x86_64...", wheel)
         log.info("[EXECUTING] %s", command)
