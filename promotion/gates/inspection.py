@@ -31,7 +31,8 @@ def run(context: GateContext) -> Iterator[Check]:
         report = _inspect(context, path)
         reports.append(report)
         findings = (*_wheel_findings(report, wheel), *_member_differences(report, wheel))
-        yield Check(name=wheel.filename, findings=findings, details=_summary(report))
+        notes = sorted({finding.code for finding in report.findings if finding.severity is Severity.NOTE})
+        yield Check(name=wheel.filename, findings=findings, details={"sha256": report.sha256, "notes": notes})
     yield Check(name="set", findings=tuple(_with_location(finding, "") for finding in check_set(reports)))
     yield Check(name="index", findings=tuple(_index_findings(context)))
 
@@ -62,11 +63,6 @@ def _with_location(finding: Finding, filename: str) -> Finding:
     """Add wheel and file to the message of a finding."""
     member = "" if finding.member in finding.message else finding.member
     return dataclasses.replace(finding, message=": ".join(filter(None, (filename, member, finding.message))))
-
-
-def _summary(report: WheelReport) -> dict[str, object]:
-    notes = sorted({f.code for f in report.findings if f.severity is Severity.NOTE})
-    return {"sha256": report.sha256, "notes": notes}
 
 
 def _member_differences(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:

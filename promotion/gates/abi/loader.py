@@ -92,7 +92,7 @@ def scenarios(libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | N
             files={file.path: file for library in libraries for file in _placed(library, layout, family)},
         )
         for layout in load_layouts().layouts.values()
-        for family in (family_packages(targets) if _per_family(layout) else ("",))
+        for family in (family_packages(targets) if any(_FAMILY in folder for folder in layout.folders) else ("",))
     )  # fmt: skip
 
 
@@ -172,10 +172,6 @@ class _Process:
         if soname in self.system:
             return True
         return library.path not in self.wheels and all(file.soname != soname for file in self.files.values())
-
-
-def _per_family(layout: Layout) -> bool:
-    return any(_FAMILY in folder for folder in layout.folders)
 
 
 def _placed(library: RocmLibrary, layout: Layout, family: str) -> Iterator[InstalledLibrary]:

@@ -144,13 +144,8 @@ def _platform_findings(files: Mapping[str, Path], elves: Mapping[str, Elf]) -> d
     found: dict[str, list[Finding]] = {path: [] for path in files}
     for item in result.findings:
         if item.severity is not Severity.NOTE and item.code not in _REPLACED:
-            found[item.member].append(replace(item, message=_without_subject(item.message)))
+            found[item.member].append(replace(item, message=item.message.removeprefix("It ")))
     return found
-
-
-def _without_subject(message: str) -> str:
-    """Remove the subject of a sentence, since the library's name precedes it."""
-    return message.removeprefix("It ")
 
 
 def _build_path_findings(elf: Elf, file: Path) -> Iterator[Finding]:

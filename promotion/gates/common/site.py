@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,11 @@ from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmManifest, from_needs
 
 TREE, FROM_MANIFEST, FROM_NEEDS = "tree", "stubs from the manifest", "stubs from the wheel's own needs"
+
+LOADER_SENTENCE = re.compile(r"(jax-rocm\d+-pjrt \S+ cannot use ROCm: .+)")
+"""Warning of the loader in `pjrt/payload` when it cannot use ROCm."""
+NO_DEVICE = re.compile(r"FAILED_PRECONDITION: No visible GPU devices\.?")
+"""XLA's error when every library is loaded and there is no GPU."""
 
 _SECONDS = 900.0
 _BYTECODE = "PYTHONPYCACHEPREFIX"

@@ -94,11 +94,12 @@ def read_code_object(data: bytes, label: str, processor: str) -> CompiledCode:
         ElfError: the file is damaged or has no metadata.
     """
     image = ElfImage.parse(data, label)
+    texts = [image.contents(section) for section in image.sections if section.name.startswith(".text")]
     return CompiledCode(
         size=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
         kernels=tuple(_kernels(image)),
-        matrix_instructions=sum(count_matrix(text, matrix_cores(processor)) for text in _texts(image)),
+        matrix_instructions=sum(count_matrix(text, matrix_cores(processor)) for text in texts),
     )
 
 
@@ -127,10 +128,6 @@ def count_matrix(text: bytes, family: str) -> int:
 def _operands(word: int) -> bool:
     first, second, accumulator = word & 0x1FF, word >> 9 & 0x1FF, word >> 18 & 0x1FF
     return first >= _VGPR and second >= _VGPR and accumulator >= _NO_ACCUMULATOR
-
-
-def _texts(image: ElfImage) -> Iterator[bytes]:
-    return (image.contents(section) for section in image.sections if section.name.startswith(".text"))
 
 
 def _kernels(image: ElfImage) -> Iterator[KernelMetadata]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from core.model import Finding, Severity, WheelSet
 from core.process import Completed, Runner
 from promotion.gates.common.gate import Check, error
 from promotion.gates.common.installers import Command, Installer
-from promotion.gates.common.messages import LOADER_SENTENCE
 from promotion.gates.common.requirements import locked, modules, wheels_for
+from promotion.gates.common.site import LOADER_SENTENCE
 from promotion.promote import install_requirements
 
 _SUFFIX = " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
@@ -105,9 +105,9 @@ class InstallationTest:
 
     def _with_severity(self, finding: Finding) -> Finding:
         """Downgrade findings about the loader in wheels that were not built here."""
-        if finding.code.startswith("loader-") and _loader_as_published(self.source.wheel_set):
-            return replace(finding, severity=Severity.WARNING)
-        return finding
+        adopted = all(wheel.as_published for wheel in self.source.wheel_set.wheels if wheel.name.endswith("-pjrt"))
+        is_warning = adopted and finding.code.startswith("loader-")
+        return replace(finding, severity=Severity.WARNING) if is_warning else finding
 
     def _install(self, python: Path) -> Mapping[str, Any]:
         self._run("environment-failed", self.installer.create(python, self.folder / "environment"))
@@ -231,8 +231,3 @@ class InstallationTest:
         if answer["problems"]:
             raise InstallationError("install-untrue", "; ".join(answer["problems"]))
         return answer, completed.stderr
-
-
-def _loader_as_published(wheel_set: WheelSet) -> bool:
-    loaders: Sequence[bool] = [wheel.as_published for wheel in wheel_set.wheels if wheel.name.endswith("-pjrt")]
-    return all(loaders)

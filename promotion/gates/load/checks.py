@@ -13,9 +13,8 @@ from typing import Any
 
 from core.model import Finding, Wheel
 from promotion.gates.common.gate import Check, GateContext, error
-from promotion.gates.common.messages import LOADER_SENTENCE, NO_DEVICE
 from promotion.gates.common.requirements import wheels_for
-from promotion.gates.common.site import RocmLibraries, Site
+from promotion.gates.common.site import LOADER_SENTENCE, NO_DEVICE, RocmLibraries, Site
 from promotion.gates.load import golden
 from promotion.gates.load.child_probe import Probe, run_probe
 from wheelkit.archive.reader import WheelArchive
@@ -179,7 +178,8 @@ class LoadChecks:
                 text = f"{wheel.wheel.filename}: {member} {what}: {_error_text(values, self.site)}."
                 yield error("package-broken", text, remedy, member=member)
             elif plugin is not None and not values["entry_points"]:
-                member = f"{_dist_info(plugin.wheel)}/entry_points.txt"
+                project, version, *_ = plugin.wheel.filename.split("-")
+                member = f"{project}-{version}.dist-info/entry_points.txt"
                 text = f"{wheel.wheel.filename}: {member} does not name {package}, so jax cannot find it."
                 yield error("entry-point-missing", text, "Add it to the group jax_plugins.", member=member)
 
@@ -258,10 +258,6 @@ def _check_loader(library: WheelLibrary, *, ours: bool) -> AnswerCheck:
 def _jaxlib(context: GateContext, site: Site) -> str:
     found = [wheel.filename for wheel in wheels_for(context.wheel_set, site.version) if wheel.name == "jaxlib"]
     return found[0] if found else "the jaxlib that jax requires"
-
-
-def _dist_info(wheel: Wheel) -> str:
-    return "-".join(wheel.filename.split("-")[:2]) + ".dist-info"
 
 
 def _error_text(values: Answer, site: Site) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from promotion.gates.common.messages import NO_DEVICE
+from promotion.gates.common.site import NO_DEVICE
 from promotion.gates.load.checks import PJRT, PLUGIN, WheelLibrary, _check_loader
 from promotion.gates.load.child_probe import how_it_ended
 from tests.support.sets import wheel
