@@ -74,7 +74,7 @@ def check(state: State, url: str, digest: str | None, python: str | None, *, as_
 
     Both pip and uv install it. URL is a simple index, such as https://example.org/v2/multi-arch/simple/.
     """
-    from promotion.index.published_check import check_published, read_published  # slow to import
+    from promotion.published_check import check_published, read_published  # slow to import
 
     reporter = state.reporter()
     published = read_published(url, digest)

@@ -18,10 +18,10 @@ from core.errors import GateError, RequestError
 from core.process import HostRunner
 from promotion.evidence.evidence import record
 from promotion.gates.common.gate import Check
-from promotion.index.published_check import check_published, read_published
 from promotion.index.serve import IndexServer
 from promotion.policy.policy import load_policy
 from promotion.promote import promote
+from promotion.published_check import check_published, read_published
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex
