@@ -1,1 +1,1 @@
-"""What every floor above shares: nouns, errors, units, processes, reporting, files and HTTP."""
+"""Nouns, errors, units, processes, reporting, files and HTTP for all packages above."""

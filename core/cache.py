@@ -1,4 +1,4 @@
-"""The cache folder: what lies there, how large it is, when it was used last, and what may go."""
+"""Entries of the cache folder with size and last use, and the removal of old ones."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from core.store import in_use, remove
 
 _TREES = "rocm/trees"
-"""Half of a tree, which a killed run leaves, may be as large as a whole one; its name begins with a dot."""
+"""Names of unfinished trees, which may be large too, begin with a dot."""
 ROCM = (_TREES, "rocm/tarballs", "rocm/parts")
 IMAGES = ("images/files", "images/rocm-packages", "images/contexts")
 KINDS = (*ROCM, *IMAGES, "inputs", "steps", "sources", "bazel")
 """Folders of the cache; each holds one folder for each entry."""
 _YOUNG = 3600
-"""Seconds after its last use in which an entry stays in any case: a run may be about to use it."""
+"""Seconds after its last use in which an entry always stays: a run may be about to use it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,12 +38,12 @@ class CacheEntry:
 
     @property
     def name(self) -> str:
-        """For people: kind and name."""
+        """Kind and name, for people."""
         return f"{self.kind}/{self.path.name}"
 
 
 def entries(root: Path, kinds: Sequence[str] = KINDS) -> tuple[CacheEntry, ...]:
-    """What lies there, used last first."""
+    """Return the entries, the last used first."""
     found = [
         CacheEntry(path=path, kind=kind, size=_size(path), used=path.stat().st_mtime, busy=in_use(path))
         for kind in kinds
@@ -56,14 +56,14 @@ def entries(root: Path, kinds: Sequence[str] = KINDS) -> tuple[CacheEntry, ...]:
 def collect(
     root: Path, *, limit: int, kinds: Sequence[str] = KINDS, young: float = _YOUNG, dry_run: bool = False
 ) -> tuple[CacheEntry, ...]:
-    """Remove what was not used for the longest time until the rest is within the limit; what is in use stays.
+    """Remove the entries with the oldest last use until the rest is within the limit; locked entries stay.
 
     Args:
-        limit: bytes.
-        young: seconds; what was used since stays too.
+        limit: Bytes.
+        young: Seconds; entries used since then stay too.
 
     Returns:
-        What was removed, or would be.
+        The entries that were removed, or would be.
     """
     removed, total = [], 0
     for entry in entries(root, kinds):

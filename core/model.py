@@ -22,7 +22,7 @@ SBOM = "sbom.cdx.json"
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is; an error makes the exit code non-zero and a gate fail."""
+    """Severity of a finding; an error fails a gate and makes the exit code non-zero."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -107,14 +107,14 @@ class RocmVersion:
 
 
 class Payload(enum.StrEnum):
-    """Where the native code comes from."""
+    """Origin of the native code."""
 
     SOURCE = "source"
     PUBLISHED = "published"
 
 
 class Channel(enum.StrEnum):
-    """The two prefixes of a bucket: what was built, and what passed."""
+    """The two prefixes of a bucket: built sets and released sets."""
 
     STAGING = "v2-staging"
     RELEASED = "v2"
@@ -147,7 +147,7 @@ class KernelRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRequest:
-    """What a wheel set has to hold, parsed and checked; equal requests give equal plans.
+    """Contents of a wheel set to build, parsed and checked; equal requests give equal plans.
 
     Attributes:
         jax_version: release of jax to build for, such as 0.10.2; a `.postN` names a post release of the plugin.
@@ -175,7 +175,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemberInfo:
-    """What one ELF file of a wheel is.
+    """One ELF file of a wheel.
 
     Attributes:
         path: path inside the wheel.
@@ -217,13 +217,13 @@ class Wheel:
 
     @property
     def as_published(self) -> bool:
-        """Whether it was taken byte for byte, so that nobody here can mend it."""
+        """Whether it is a byte-for-byte copy of its input, which is never repaired."""
         return self.sha256 == self.source_sha256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:
-    """A file that went into a set: where it came from and what it was."""
+    """An input file of a set, with its origin."""
 
     filename: str
     size: int
@@ -264,7 +264,7 @@ class WheelSet:
 
 
 class Outcome(enum.StrEnum):
-    """What a gate found; `skipped` when there was a reason to look at nothing."""
+    """Result of a gate; `skipped` when there was nothing to check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -273,9 +273,9 @@ class Outcome(enum.StrEnum):
 
 
 class Tier(enum.StrEnum):
-    """How strong evidence is, weakest first; what was seen on a CPU or a CUDA device says nothing of ROCm.
+    """Strength of evidence, weakest first; results on a CPU or a CUDA device prove nothing about ROCm.
 
-    The last two stand beside the others, see `LADDER`: they meet no requirement but one for themselves.
+    The last two stand beside the others, see `TIER_ORDER`: they meet no requirement but one for themselves.
     """
 
     STRUCTURE = "structure"
@@ -285,7 +285,7 @@ class Tier(enum.StrEnum):
     CUDA = "cuda"
 
 
-LADDER = (Tier.STRUCTURE, Tier.COMPILED, Tier.DEVICE)
+TIER_ORDER = (Tier.STRUCTURE, Tier.COMPILED, Tier.DEVICE)
 """The tiers of a gfx target, weakest first."""
 
 
@@ -319,7 +319,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What the policy makes of the evidence; promotion needs `blocked_by` to be empty.
+    """Decision of the policy on a set; promotion needs `blocked_by` to be empty.
 
     Attributes:
         blocked_by: a sentence for each reason.
@@ -340,18 +340,18 @@ class Verdict:
 
     @property
     def allowed(self) -> bool:
-        """Whether the set may be promoted."""
+        """Whether promotion of the set is allowed."""
         return not self.blocked_by
 
 
 class Progress(Protocol):
-    """What long work reports to; `core.report` implements it."""
+    """Receiver of the progress of long work; `core.report` implements it."""
 
     def step(self, text: str) -> None:
-        """A new step begins."""
+        """Report that a new step begins."""
 
     def advance(self, done: int, total: int) -> None:
-        """So many bytes of so many are done in the current step."""
+        """Report the bytes that are done in the current step, and their total."""
 
 
 def to_json(value: Any) -> Any:  # noqa: ANN401 - nouns in, JSON values out
@@ -374,13 +374,13 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - nouns in, JSON values out
 
 
 def dump_wheel_set(wheel_set: WheelSet) -> str:
-    """The text of `wheels.json`: the set, its schema and its digest."""
+    """Return the text of `wheels.json`: the set, its schema and its digest."""
     body = {"schema": SCHEMA_VERSION, "digest": wheel_set.digest, **to_json(wheel_set)}
     return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
 
 
 def load_wheel(body: Mapping[str, Any]) -> Wheel:
-    """A wheel from its JSON values; KeyError or TypeError when fields are missing or unknown."""
+    """Return a wheel from its JSON values; KeyError or TypeError if fields are missing or unknown."""
     members = tuple(
         MemberInfo(**{**member, "targets": tuple(member["targets"]), "needed": tuple(member["needed"])})
         for member in body["members"]

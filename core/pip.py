@@ -26,7 +26,7 @@ _CHECKED = "device-code-checked"
 PIP_ENV_OVERRIDES = dict.fromkeys(
     ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_HASHES", "PIP_VERBOSE"), ""
 )
-"""Settings that say where and how to install, which is not what pip is asked to do here."""
+"""Settings of where and how to install; pip installs nothing here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,11 +103,11 @@ class InputStore(ContentStore):
     """Downloaded inputs by content: `<root>/<sha256>/<file name>`."""
 
     def path(self, item: Resolved) -> Path:
-        """Where the input lies, or will lie."""
+        """Return the path of an input, which may not exist yet."""
         return self.folder(item.sha256) / item.filename
 
     def has(self, item: Resolved) -> bool:
-        """Whether the input is there, with the right content."""
+        """Return whether the input exists with the right content."""
         path = self.path(item)
         return path.is_file() and file_sha256(path) == item.sha256
 
@@ -120,14 +120,14 @@ class InputStore(ContentStore):
         *,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Fetch inputs with pip, check each against its sha256, then let it appear under its name.
+        """Download inputs with pip; each gets its name once its sha256 was verified.
 
         Args:
-            on_bytes: called with (bytes done, bytes in all) of the file in hand.
-            env: further changes to pip's environment.
+            on_bytes: Receives the bytes done and the total of the current file.
+            env: Further changes to pip's environment.
 
         Raises:
-            InputError: pip brought something else than what was asked for.
+            InputError: a file is missing or has another sha256.
         """
         with self.scratch() as folder:
             wanted = folder / "requirements.txt"
@@ -138,14 +138,14 @@ class InputStore(ContentStore):
                 came = folder / "files" / item.filename
                 if not came.is_file() or file_sha256(came) != item.sha256:
                     raise InputError(
-                        f"pip did not bring {item.filename} with sha256 {item.sha256}.",
+                        f"pip did not download {item.filename} with sha256 {item.sha256}.",
                         hint="Clear pip's cache (`pip cache purge`) and try again.",
                     )
                 self.path(item).parent.mkdir(exist_ok=True)
                 came.rename(self.path(item))
 
     def adopt(self, item: Resolved, path: Path) -> None:
-        """Take in a file that was made here; it is moved or copied, and appears whole."""
+        """Add a file that was built here; it is copied and appears whole."""
         with self.scratch() as folder:
             fresh = folder / item.filename
             shutil.copyfile(path, fresh)
@@ -155,27 +155,27 @@ class InputStore(ContentStore):
             fresh.replace(self.path(item))
 
     def was_checked(self, item: Resolved, by: str) -> bool:
-        """Whether `check_done` was said of these bytes by the same program; `has` makes sure that they are the same."""
+        """Return whether `check_done` was called for this input by the same program."""
         try:
             return (self.path(item).parent / _CHECKED).read_text(encoding="utf-8") == by
         except OSError:
             return False
 
     def check_done(self, item: Resolved, by: str) -> None:
-        """Remember that every checksum inside the input's device code was right.
+        """Record that every checksum inside the input's device code was right.
 
         Args:
-            by: digest of the program that checked; a changed one checks again.
+            by: Digest of the program that checked; a changed program checks again.
         """
         (self.path(item).parent / _CHECKED).write_text(by, encoding="utf-8")
 
     def input_file(self, item: Resolved) -> InputFile:
-        """The record of a fetched input."""
+        """Return the record of a downloaded input."""
         return InputFile(filename=item.filename, size=self.path(item).stat().st_size, sha256=item.sha256, url=item.url)
 
 
 def _progress_reader(on_bytes: ByteSink) -> LineSink:
-    """Understands the lines that `--progress-bar=raw` prints: Progress <done> of <total>."""
+    """Return a reader of the lines of `--progress-bar=raw`: Progress <done> of <total>."""
 
     def read(line: str) -> None:
         words = line.split()

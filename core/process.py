@@ -144,7 +144,7 @@ def which(program: str) -> str | None:
     return shutil.which(program)
 
 
-def become(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+def exec_replace(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     """Let a command take the place of this program, terminal and all, as an interactive one needs.
 
     Raises:
@@ -254,7 +254,7 @@ def failure(argv: Sequence[str], done: ProcessResult) -> str:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def ignore_interrupts() -> Iterator[None]:
     """While it cleans up, this program does not hear Ctrl-C or SIGTERM: a second one would leave half of it."""
     if threading.current_thread() is not threading.main_thread():
         yield

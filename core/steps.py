@@ -1,4 +1,4 @@
-"""Finished steps kept by what went into them, so that a second or interrupted run does only what is missing."""
+"""Results of steps by the digest of their inputs: a repeated or interrupted run does only the missing steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWN_FOLDERS = ("ci_build", "core", "kernels", "pjrt", "plugin", "wheelkit")
 
 
 def own_digest(root: Path) -> str:
-    """SHA-256 over this program's own sources, so that a changed program does not reuse old results."""
+    """Return the SHA-256 of this program's sources: a changed program does not reuse old results."""
     total = hashlib.sha256()
     for folder in _OWN_FOLDERS:
         for path in sorted((root / folder).rglob("*")):
@@ -32,7 +32,7 @@ def own_digest(root: Path) -> str:
 
 
 def tool_versions() -> dict[str, str]:
-    """What made the wheels: this program's digest and the versions of the libraries that touch their bytes."""
+    """Return the digest of this program and the versions of the libraries that write wheels."""
     import zlib
 
     versions = {name: metadata.version(name) for name in _LIBRARIES}
@@ -40,7 +40,7 @@ def tool_versions() -> dict[str, str]:
 
 
 def step_key(**parts: object) -> str:
-    """SHA-256 over everything that decides a step's result."""
+    """Return the SHA-256 of everything that decides a step's result."""
     canonical = json.dumps(to_json(parts), sort_keys=True, separators=(",", ":"), default=_bytes_as_text)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -53,11 +53,11 @@ def _bytes_as_text(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinishedStep:
-    """What a step left behind.
+    """Result of a step.
 
     Attributes:
-        folder: holds the wheel, and `debug/` if there is something in it.
-        saved: what was dropped and saved, a line for people; empty when nothing was.
+        folder: Holds the wheel, and `debug/` if there are debug files.
+        saved: A line for people on what was dropped and saved; empty if nothing was.
     """
 
     wheel: Wheel
@@ -69,7 +69,7 @@ class StepStore(ContentStore):
     """Results of steps: `<root>/<key>/` with the wheel, `debug/` and result.json."""
 
     def find(self, key: str) -> FinishedStep | None:
-        """A finished step; None if it has to run."""
+        """Return a finished step; None if it has to run."""
         folder = self.folder(key)
         try:
             body = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
@@ -83,7 +83,7 @@ class StepStore(ContentStore):
         return FinishedStep(wheel=wheel, folder=folder, saved=saved)
 
     def keep(self, key: str, folder: Path, wheel: Wheel, saved: str = "") -> FinishedStep:
-        """Keep a finished step's folder under its key; if another run was first, its result stays: it may be in use."""
+        """Store a finished step's folder; if another run was first, its result stays since it may be in use."""
         if first := self.find(key):
             return first
         (folder / _RESULT).write_text(json.dumps({"wheel": to_json(wheel), "saved": saved}, indent=1), encoding="utf-8")

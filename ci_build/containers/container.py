@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from ci_build.containers.engine import ENGINES, Engine, find_engine
 from ci_build.containers.orphans import OWNER_LABEL, RUN_LABEL, containers_of_run, owner, remove, remove_orphans
 from core.errors import ProcessError, RequestError
-from core.process import HostRunner, LineSink, ProcessResult, failure, merge_environment, undisturbed
+from core.process import HostRunner, LineSink, ProcessResult, failure, merge_environment, ignore_interrupts
 
 __all__ = [
     "ENGINES",
@@ -239,7 +239,7 @@ class ContainerRunner:
                     words, check=False, timeout=timeout, on_line=on_line, on_error_line=on_error_line, keep=keep
                 )
             except BaseException:
-                with undisturbed():
+                with ignore_interrupts():
                     remove(
                         self.spec.engine,
                         self._host,

@@ -1,7 +1,7 @@
-"""ROCm as packages of a distribution: the .deb files of a folder become one tar stream of the prefix that they install.
+"""ROCm from .deb files: a folder of packages becomes one tar stream of the prefix that they install.
 
-AMD's packages put everything below one folder, such as /opt/rocm-7.2.0; what they put elsewhere belongs to a system and
-not to a ROCm. Nothing of a package is run.
+AMD's packages put everything below one folder, such as /opt/rocm-7.2.0; other files are ignored. No script of a
+package is run.
 
 Sources: deb(5) and ar(5).
 """
@@ -30,13 +30,13 @@ _PREFIX = re.compile(r"/opt/(rocm(?:-[\w.+~-]+)?)(?:/(.*))?")
 
 
 def debs_in(source: str) -> tuple[Path, ...]:
-    """The .deb files that a folder holds side by side, by name; none for anything else."""
+    """Return the .deb files of a folder, by name; none if the source is no folder."""
     folder = Path(source)
     return tuple(sorted(folder.glob("*.deb"))) if folder.is_dir() else ()
 
 
 def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
-    """Those files, each with its sha256; their version is what their ROCm says of itself."""
+    """Return the files with their sha256; the version is found in the unpacked ROCm."""
     sha256 = {}
     for done, path in enumerate(files):
         progress.advance(done, len(files))
@@ -45,7 +45,7 @@ def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
 
 
 def prefix_of_debs(files: Sequence[Path]) -> Iterator[bytes]:
-    """The prefix as a plain tar stream.
+    """Return the prefix as a plain tar stream.
 
     Raises:
         InputError: the packages do not make one prefix; ArchiveError: one of them is damaged.
@@ -62,13 +62,13 @@ def prefix_of_debs(files: Sequence[Path]) -> Iterator[bytes]:
 
 
 def _installed(path: Path, root: str) -> Generator[bytes, None, str]:
-    """What one package puts into the prefix.
+    """Return the tar entries that one package adds to the prefix.
 
     Args:
-        root: folder below /opt that others install into; empty where there was none yet.
+        root: Folder below /opt that other packages use; empty for the first package.
 
     Returns:
-        That folder, now perhaps known.
+        That folder; empty if the package installs nothing there.
     """
     with path.open("rb") as file, decompressed(*_content(file)) as pieces:
         blocks = Blocks(pieces)
@@ -101,18 +101,18 @@ def _entry(entry: Entry, name: str, root: str, blocks: Blocks) -> Iterator[bytes
     yield tar_header(name, kind=kind, link=link)
 
 
-class _Member(io.RawIOBase):
+class _ArMember(io.RawIOBase):
     """A part of a file."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file, self._left = file, size
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: bytearray, /) -> int:  # type: ignore[override]
-        """The next bytes; 0 at the end."""
+        """Fill a buffer with the next bytes; 0 at the end."""
         data = self._file.read(min(len(buffer), self._left))
         self._left -= len(data)
         buffer[: len(data)] = data
@@ -120,15 +120,15 @@ class _Member(io.RawIOBase):
 
 
 def _content(file: IO[bytes]) -> tuple[io.RawIOBase, str]:
-    """The member of a package with what it installs, and how that is compressed."""
+    """Return the archive of installed files in a package, and its compression."""
     if file.read(len(_MAGIC)) != _MAGIC:
-        raise ArchiveError("It is no Debian package.")
+        raise ArchiveError("Not a Debian package.")
     while len(header := file.read(_HEADER)) == _HEADER:
         member = header[:16].decode("ascii", "replace").rstrip(" /")
         size = header[48:58].decode("ascii", "replace").strip()
         if header[58:] != b"`\n" or not size.isdecimal():
             break
         if member in _DATA:
-            return _Member(file, int(size)), _DATA[member]
+            return _ArMember(file, int(size)), _DATA[member]
         file.seek(int(size) + int(size) % 2, io.SEEK_CUR)
     raise ArchiveError(f"It has none of {', '.join(_DATA)}.")

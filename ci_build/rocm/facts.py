@@ -1,6 +1,6 @@
-"""What a ROCm tree is, read off its files: version, compiler, device libraries, kernels for which targets.
+"""Facts of a ROCm tree, from its files: version, compiler, device libraries, and targets with kernels.
 
-`parts.toml` says where things lie. Nothing of the tree is run.
+`parts.toml` has the paths. No program of the tree is run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wheelkit.rocm_manifest import RocmManifest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmFacts:
-    """What a tree is.
+    """Facts of a tree.
 
     Attributes:
         version: as its name or the request tells it in full, such as 7.10.0a20251120.
@@ -45,12 +45,12 @@ class RocmFacts:
 
 @functools.cache
 def parts() -> Mapping[str, Any]:
-    """The table `parts.toml`."""
+    """Return the table `parts.toml`."""
     return tomllib.loads(Path(__file__).with_name("parts.toml").read_text(encoding="utf-8"))
 
 
 def selection(*, full: bool) -> Selection:
-    """What is taken out of a tarball: what a build needs, or everything."""
+    """Return the selection of files to unpack: those that a build needs, or all."""
     if full:
         return Selection(name="full", wanted=lambda _: True)
     patterns: Sequence[str] = parts()["selection"]["left_out"]
@@ -63,7 +63,7 @@ def selection(*, full: bool) -> Selection:
 def read_facts(
     root: Path, contents: Contents | None, version: str, *, processors: Sequence[str], progress: Progress
 ) -> tuple[RocmFacts, tuple[str, ...]]:
-    """Look at a tree.
+    """Read the facts of a tree.
 
     Args:
         contents: everything that its tarball holds; None for a folder, which is looked through instead.
@@ -91,7 +91,7 @@ def read_facts(
 def problems(
     facts: RocmFacts, targets: Iterable[GfxTarget], covers: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a build for these targets lacks, and what it only does worse without; a sentence each.
+    """Return what the tree lacks for a build, and what only makes the build worse; a sentence each.
 
     Args:
         covers: generic target -> the processors that run its code.
@@ -130,7 +130,7 @@ def _compiler(root: Path) -> str:
 
 
 def _device_libraries(root: Path) -> dict[str, str]:
-    """Those of the first folder that has some: the others lead to the same."""
+    """Return the sha256 of the device libraries in the first folder that has any; other folders link to it."""
     for glob in parts()["device_libraries"]["folders"]:
         for folder in sorted(root.glob(glob)):
             if found := sorted(folder.glob("*.bc")):

@@ -41,7 +41,7 @@ class Build:
 
 
 def parse_name(name: str) -> tuple[str, str] | None:
-    """Family and version that a tarball's name tells; None where it is no such name."""
+    """Return family and version of a tarball's name; None for other names."""
     found = _NAME.fullmatch(unquote(name))
     if found is None or _version(found["version"]) is None:
         return None
@@ -49,7 +49,7 @@ def parse_name(name: str) -> tuple[str, str] | None:
 
 
 def read_listing(text: str, url: str) -> tuple[Build, ...]:
-    """The tarballs that a page names, newest first, be it HTML, JSON inside a script, or an object store's XML."""
+    """Return the tarballs in a page of HTML, JSON or XML, newest first."""
     builds = {}
     for match in _LISTED.findall(html.unescape(text)):
         name = unquote(match)
@@ -59,7 +59,7 @@ def read_listing(text: str, url: str) -> tuple[Build, ...]:
 
 
 def list_builds(client: Client, url: str) -> tuple[Build, ...]:
-    """What a listing page offers.
+    """Return the builds of a listing page, newest first.
 
     Raises:
         InputError: there is no such page, or it names no tarball.
@@ -76,7 +76,7 @@ def list_builds(client: Client, url: str) -> tuple[Build, ...]:
 
 
 def choose(builds: Sequence[Build], wish: str, families: Sequence[str]) -> Build:
-    """The newest complete build: one that all families have.
+    """Return the newest build that has all families.
 
     Args:
         wish: nightly, latest, or a version.

@@ -1,4 +1,4 @@
-"""`rocm.lock`: which ROCm it was, exactly, as TOML for people to read and for `--locked` to insist on."""
+"""`rocm.lock`: the exact ROCm of a build as TOML, for people and for `--locked`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from core.atomic import write_whole
 from core.errors import InputError
 
-if TYPE_CHECKING:  # what a lock is compared with has to be there; a lock can be read without it
+if TYPE_CHECKING:  # reading a lock needs no facts
     from ci_build.rocm.facts import RocmFacts
 
 SCHEMA = 1
@@ -47,7 +47,7 @@ class RocmLock:
 
 
 def make_lock(facts: RocmFacts, root: Path, *, source: str, sha256: str, size: int, family: str) -> RocmLock:
-    """The lock of a ROCm that was looked at."""
+    """Return the lock of a ROCm from its facts."""
     return RocmLock(
         source=source,
         sha256=sha256,
@@ -69,7 +69,7 @@ def _library_version(path: Path) -> str:
 
 
 def differences(locked: RocmLock, found: RocmLock) -> tuple[str, ...]:
-    """What is not as it was locked; a line for each."""
+    """Return a line for each difference from the lock."""
     lines = []
     for field in dataclasses.fields(RocmLock):
         before, now = getattr(locked, field.name), getattr(found, field.name)
@@ -89,7 +89,7 @@ def _words(value: object) -> str:
 
 
 def dump_lock(lock: RocmLock) -> str:
-    """As TOML."""
+    """Return a lock as TOML."""
     import tomli_w
 
     body = {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(lock).items()}
@@ -101,7 +101,7 @@ def dump_lock(lock: RocmLock) -> str:
 
 
 def load_lock(path: Path) -> RocmLock | None:
-    """Read a lock; None where there is none.
+    """Read a lock; return None if it does not exist.
 
     Raises:
         InputError: it cannot be read.
@@ -111,19 +111,25 @@ def load_lock(path: Path) -> RocmLock | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}.", hint="Remove it to have it written anew.") from error
+        raise InputError(
+            f"{path} cannot be read: {error}.", hint="Remove it; the next build writes a new one."
+        ) from error
     try:
         if body.pop("schema") != SCHEMA:
-            raise InputError(f"{path} is of another program's version.", hint="Remove it to have it written anew.")
+            raise InputError(
+                f"{path} is of another program's version.", hint="Remove it; the next build writes a new one."
+            )
         lock = RocmLock(**{**body, "families": tuple(body["families"]), "targets": tuple(body["targets"])})
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a lock: {error!r}.", hint="Remove it to have it written anew.") from error
+        raise InputError(
+            f"{path} is not a lock: {error!r}.", hint="Remove it; the next build writes a new one."
+        ) from error
     if wrong := [
         field.name for field in dataclasses.fields(lock) if not _is_of_kind(field.name, getattr(lock, field.name))
     ]:
         raise InputError(
             f"{path} is not a lock: {', '.join(wrong)} cannot be what is written there.",
-            hint="Remove it to have it written anew.",
+            hint="Remove it; the next build writes a new one.",
         )
     return lock
 
@@ -145,12 +151,12 @@ def _is_of_kind(name: str, value: object) -> bool:
 
 
 def _is_sha256(value: object) -> bool:
-    """Files of the cache are found by it, so that it may hold nothing else."""
+    """Return whether a value is a sha256; files of the cache are named by it."""
     return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 
 def write_lock(path: Path, lock: RocmLock) -> None:
-    """Write it, unless it says the same already."""
+    """Write a lock, unless the file has the same text."""
     text = dump_lock(lock)
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return

@@ -1,4 +1,4 @@
-"""ROCm from an index of pip packages: which ones it takes, found and fetched by pip, whose configuration counts.
+"""ROCm from an index of pip packages, found and downloaded by pip with its own configuration.
 
 The project `rocm` is left out: it is a source distribution, whose setup would run to say nothing but the names of the
 others. `rocm[libraries,devel]` and its device packages are asked for by their own names instead.
@@ -22,13 +22,13 @@ _NOTHING_FITS = "No matching distribution found"
 
 
 def resolve_argv(*requirements: str) -> tuple[str, ...]:
-    """The pip command that finds wheels, without what they depend on, and prints an installation report (JSON)."""
+    """Return the pip command that finds wheels without dependencies and prints an installation report (JSON)."""
     words = ("install", "--dry-run", "--ignore-installed", "--quiet", "--no-deps", "--pre", "--only-binary=:all:")
     return (sys.executable, "-m", "pip", *words, "--report=-", *requirements)
 
 
 def newest_version(url: str, runner: Runner) -> str:
-    """The newest ROCm of an index, pre-releases included.
+    """Return the newest ROCm version of an index, including pre-releases.
 
     Raises:
         ProcessError: the index does not answer, or has none.
@@ -37,7 +37,7 @@ def newest_version(url: str, runner: Runner) -> str:
 
 
 def names_for(targets: Sequence[GfxTarget], families: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What an index may call the packages that depend on the GPU.
+    """Return the names that an index may have for packages of a GPU.
 
     Args:
         families: those that serve the targets, such as gfx94X-dcgpu.
@@ -58,7 +58,7 @@ def fetch_packages(
     store: InputStore,
     progress: Progress,
 ) -> Packages:
-    """Find the packages, and fetch those that are not there.
+    """Find the packages, and download the missing ones.
 
     Args:
         locked: file name -> sha256 of those to take; empty looks for them.
@@ -106,7 +106,9 @@ def _of_lock(filename: str, sha256: str) -> Resolved:
     try:
         name, version, _, _ = parse_wheel_filename(filename)
     except InvalidWheelFilename as error:
-        raise InputError(f"The lock of the ROCm is not of wheels: {error}.", hint="Make it anew.") from error
+        raise InputError(
+            f"The lock of the ROCm is not of wheels: {error}.", hint="Remove it; the next build writes a new one."
+        ) from error
     return Resolved(name=name, version=str(version), filename=filename, url="", sha256=sha256, requires_python="")
 
 
@@ -116,7 +118,7 @@ def _resolve(runner: Runner, url: str, *requirements: str) -> tuple[Resolved, ..
 
 
 def _if_offered(runner: Runner, url: str, requirement: str) -> tuple[Resolved, ...]:
-    """The package, or nothing where the index has no such one."""
+    """Return the package, or nothing if the index does not have it."""
     try:
         return _resolve(runner, url, requirement)
     except ProcessError as error:

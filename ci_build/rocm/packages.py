@@ -62,7 +62,7 @@ class Packages:
 
 @dataclass(kw_only=True, slots=True)
 class _Site:
-    """What the wheels would put beside each other into site-packages: path -> where it is."""
+    """Members of all wheels by their path in site-packages."""
 
     members: dict[str, tuple[zipfile.ZipFile, zipfile.ZipInfo]] = field(default_factory=dict)
     tars: list[tuple[zipfile.ZipFile, str]] = field(default_factory=list)
@@ -75,7 +75,7 @@ class _Site:
                 self.members[info.filename] = (wheel, info)
 
     def file(self, name: str, path: str) -> Iterator[bytes]:
-        """A tar entry `name` with the content of a member."""
+        """Return a tar entry `name` with the content of a member."""
         wheel, info = self.members[path]
         yield tar_header(name, size=info.file_size, mode=(info.external_attr >> 16) & 0o777 or 0o644)
         with wheel.open(info) as content:
@@ -86,7 +86,7 @@ class _Site:
 
 
 def prefix_of(wheels: Sequence[Path]) -> Iterator[bytes]:
-    """The prefix as a plain tar stream.
+    """Return the prefix as a plain tar stream.
 
     Raises:
         InputError: the wheels do not make a prefix; ArchiveError: one of them is damaged.
@@ -186,14 +186,14 @@ def _plain(packed: IO[bytes], compression: str) -> Iterator[Iterator[memoryview]
 
 
 def tar_header(name: str, *, size: int = 0, mode: int = 0o644, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
-    """The header of an entry of a tar."""
+    """Return the header of a tar entry."""
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.type, info.linkname = size, mode, kind, link
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 def tar_file(name: str, entry: Entry, blocks: Blocks) -> Iterator[bytes]:
-    """A file of a tar that is being read, under another name."""
+    """Return a file of a tar that is being read, under another name."""
     yield tar_header(name, size=entry.size, mode=entry.mode & 0o777)
     left = entry.size + padding(entry.size)
     while left:

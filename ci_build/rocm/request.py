@@ -1,4 +1,4 @@
-"""Which ROCm was asked for, and what its name alone tells: all that a dry run looks at."""
+"""Sources of a ROCm and the checks of their names, which a dry run does too."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_NAME = 255
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GfxNames:
-    """What the gfx table says, as far as a ROCm is compared with it.
+    """Names of the gfx table that a ROCm is compared with.
 
     Attributes:
         processors: concrete ones, all that there are.
@@ -40,7 +40,7 @@ class GfxNames:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmSource:
-    """What somebody asked for.
+    """The origin of a ROCm, and what it has to be.
 
     Attributes:
         source: URL, tarball or folder; `pip+` and the URL of an index.
@@ -71,7 +71,7 @@ class RocmSource:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmStorage:
-    """Where ROCms are kept.
+    """Settings of the cache of ROCms.
 
     Attributes:
         cache: the cache folder; ROCms are below `rocm`.
@@ -85,20 +85,20 @@ class RocmStorage:
 
 
 def is_url(source: str) -> bool:
-    """Whether a source is to be fetched."""
+    """Return whether a source is a URL."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source) is not None
 
 
 def file_name(source: str) -> str:
-    """The last part of a source's URL or path, decoded."""
+    """Return the last part of a source's URL or path, decoded."""
     return unquote(parse_url(source).path).rpartition("/")[2] if is_url(source) else Path(source).name
 
 
 def check_name(asked: RocmSource, gfx: GfxNames) -> str:
-    """Compare what the source's name tells with what was asked for; nothing is fetched for it.
+    """Compare the version and family in the source's name with the request; nothing is downloaded.
 
     Returns:
-        The version in full: as the name tells it, else as it was asked for; empty where nobody says.
+        The full version, as `full_version`.
 
     Raises:
         RequestError: every difference at once.
@@ -126,14 +126,14 @@ def check_name(asked: RocmSource, gfx: GfxNames) -> str:
 
 
 def is_index(source: str) -> bool:
-    """Whether a source is an index of pip packages."""
+    """Return whether a source is an index of pip packages."""
     return source.startswith(SCHEME)
 
 
 def check_source(asked: RocmSource) -> None:
-    """Refuse what cannot become a ROCm whatever is in it; nothing is fetched for it, a dry run does it too.
+    """Refuse a source that cannot be a ROCm; nothing is downloaded.
 
-    A file or folder that is not there is no mistake yet: a plan may be looked at elsewhere than it is carried out.
+    A missing file or folder is accepted: a plan may be made on another machine.
 
     Raises:
         RequestError: no URL, no tarball, no sha256, or no lock where one has to be.

@@ -1,7 +1,7 @@
-"""Where a ROCm comes from -> a tree that was looked at, is what was asked for, and is locked.
+"""The ROCm of a build: downloaded, inspected, compared with the request, and locked.
 
 A source is a URL, a tarball, a folder with a ROCm or with a distribution's packages of it, or an index of pip packages.
-What its name tells is compared before a byte is fetched, what its files tell before anything is built.
+Its name is checked before anything is downloaded, its files before anything is built.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from core.unpack.contents import differences as changes_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rocm:
-    """A ROCm that is what was asked for.
+    """A ROCm that meets its request.
 
     Attributes:
-        root: the prefix; nobody may write there.
+        root: The prefix, which is read-only.
         contents: what was unpacked; None for a folder.
         trust: why its bytes are believed to be the right ones, for people.
         notes: what people should know about it.
@@ -184,14 +184,14 @@ def _packages(
 
 
 def _recorded(source: str) -> str:
-    """The source as a lock names it."""
+    """Return the source as a lock has it."""
     if is_index(source):
         return SCHEME + without_user(canonical(source.removeprefix(SCHEME)))
     return without_user(canonical(source)) if is_url(source) else str(Path(source).absolute())
 
 
 def _expected(asked: RocmSource, pinned: RocmLock | None, client: Client) -> tuple[str, str]:
-    """The sha256 that the tarball has to have, if anybody says, and who says so."""
+    """Return the required sha256 of the tarball, or empty, and its origin."""
     if given := asked.sha256.lower():
         return given, "its sha256 is the one that was given"
     if pinned is not None and pinned.sha256 and (asked.locked or is_url(asked.source)):
@@ -205,7 +205,7 @@ def _expected(asked: RocmSource, pinned: RocmLock | None, client: Client) -> tup
 
 
 def _told_beside(text: str, name: str) -> str:
-    """The sha256 that a sidecar tells, as sha256sum writes it, with or without --tag; of several that of the name."""
+    """Return the sha256 in a sidecar of sha256sum, with or without --tag; of several that of the name."""
     digests = re.compile(r"(?<![0-9a-fA-F])[0-9a-fA-F]{64}(?![0-9a-fA-F])")
     told = [(line, found[0].lower()) for line in text.splitlines() if (found := digests.search(line))]
     ours = told if len(told) == 1 else [row for row in told if name in re.split(r"[\s*()]+", row[0])]
@@ -213,7 +213,7 @@ def _told_beside(text: str, name: str) -> str:
 
 
 def _stored(asked: RocmSource, store: RocmStore, client: Client, sha256: str, source: str) -> StoredTree | None:
-    """The unpacked tarball; None for a folder, which is used where it is."""
+    """Return the unpacked tarball; None for a folder, which is used in place."""
     chosen, name = selection(full=asked.full), file_name(asked.source)
     if is_url(asked.source):
         return store.from_url(client, canonical(asked.source), name, chosen, sha256=sha256)
@@ -226,7 +226,7 @@ def _stored(asked: RocmSource, store: RocmStore, client: Client, sha256: str, so
 
 
 def _compare(asked: RocmSource, pinned: RocmLock | None, found: RocmLock) -> None:
-    """With --locked everything has to be as it was; the bytes behind a URL were compared in any case."""
+    """Compare a ROCm with its lock under --locked; the sha256 of a URL was compared before."""
     if pinned is None or not asked.locked:
         return
     if wrong := differences(pinned, found):

@@ -1,12 +1,11 @@
-"""Where ROCm trees and tarballs are kept: by content, whole or not at all, read-only, shared by all runs.
+"""Store of ROCm trees and tarballs by content, shared by all runs.
 
-    parts/<sha256 of the URL>/     what has arrived so far of a tarball, a prefix of it
-    tarballs/<sha256>/<name>       tarballs that arrived whole
+    parts/<sha256 of the URL>/     the downloaded beginning of a tarball
+    tarballs/<sha256>/<name>       complete tarballs
     trees/<sha256>-<selection>/    tree.json, contents.json, and the tree itself in rocm/
-    origins/<sha256 of the URL>    what a server said of a file that came whole, and its sha256
+    origins/<sha256 of the URL>    the server's version of a complete file, and its sha256
 
-A folder of `trees` gets its name when it is complete. Whoever uses or makes one holds a shared lock on the folder, so
-that nobody else takes it for garbage; locks end with their process.
+Trees are read-only, get their names when they are complete, and are locked while a process uses them.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ from core.unpack.extract import Wanted, extract
 
 _READ = 1 << 20
 _FORMAT = 1
-"""Of tree.json; another one is made anew."""
+"""Of tree.json; a tree with another one is unpacked again."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class WrongDigestError(InputError):
-    """A tarball that is another one than the one that was asked for."""
+    """A tarball has another sha256 than the required one."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownDigest:
-    """A digest that was made before, and stays what it is."""
+    """A digest that is known before the bytes are read."""
 
     text: str
 
     def update(self, data: bytes | memoryview, /) -> None:
-        """Nothing happens."""
+        """Ignore the bytes."""
 
     def digest(self) -> bytes:
         """As `hashlib` has it."""
@@ -67,7 +66,7 @@ class StoredTree:
     """A complete tree.
 
     Attributes:
-        root: the ROCm prefix; nobody may write there.
+        root: The ROCm prefix, which is read-only.
         sha256, size: of the tarball that it was unpacked from.
         contents: every path of the tarball, also what was left out.
     """
@@ -80,7 +79,7 @@ class StoredTree:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """What is taken out of a tarball; its name is part of a tree's name."""
+    """The files to unpack from a tarball; the name is part of a tree's name."""
 
     name: str
     wanted: Wanted
@@ -102,7 +101,7 @@ class RocmStore:
         self._held: list[int] = []
 
     def find(self, sha256: str, selection: Selection) -> StoredTree | None:
-        """The tree of a tarball, if it is there and whole; it is in use from now on until this process ends."""
+        """Return the tree of a tarball if it is complete, and lock it until this process ends."""
         entry = self._entry(sha256, selection)
         try:
             fd = lock_shared(entry)
@@ -118,10 +117,10 @@ class RocmStore:
         return tree
 
     def from_file(self, path: Path, selection: Selection, *, sha256: str = "") -> StoredTree:
-        """Unpack a tarball of this machine, or find it unpacked.
+        """Return the tree of a local tarball; it is unpacked if needed.
 
         Args:
-            sha256: what it has to be, where that is known.
+            sha256: The required one, or empty.
         """
         hashed, size = hashlib.sha256(), path.stat().st_size
         if any(_size(entry) == size for entry in self.root.glob("trees/[!.]*")):
@@ -133,7 +132,7 @@ class RocmStore:
         return self._unpack(feed, path.name, hashed, selection, expected=sha256, where=str(path))
 
     def from_url(self, client: Client, url: str, name: str, selection: Selection, *, sha256: str = "") -> StoredTree:
-        """Fetch a tarball and unpack it meanwhile, or find it.
+        """Return the tree of a URL; it is unpacked during the download if needed.
 
         Args:
             name: its file name.
@@ -152,12 +151,12 @@ class RocmStore:
             part.mkdir(exist_ok=True)
             held = lock_shared(part)
             try:
-                return self._fetch_or_begin_anew(client, url, name, selection, part, sha256)
+                return self._fetch_or_restart(client, url, name, selection, part, sha256)
             finally:
                 os.close(held)
 
     def _here(self, client: Client, url: str, name: str, selection: Selection, sha256: str) -> StoredTree | None:
-        """The tree of what came from there before, if it is what is wanted and nothing of it was lost."""
+        """Return the tree of an earlier download from this URL, if it still matches."""
         if not sha256:
             origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
             version, known = load_version(origin)
@@ -179,7 +178,7 @@ class RocmStore:
 
     @contextmanager
     def _alone(self, part: Path, name: str) -> Iterator[None]:
-        """Nobody else fetches the same file meanwhile."""
+        """Hold the lock of a download; another run with the same URL waits."""
         lock = FileLock(part.with_suffix(".lock"))
         try:
             lock.acquire(blocking=False)
@@ -191,7 +190,7 @@ class RocmStore:
         finally:
             lock.release()
 
-    def _fetch_or_begin_anew(
+    def _fetch_or_restart(
         self, client: Client, url: str, name: str, selection: Selection, part: Path, expected: str
     ) -> StoredTree:
         data = part / "data"
@@ -201,8 +200,8 @@ class RocmStore:
         except (ChangedError, ArchiveError, WrongDigestError) as error:
             if not (begun or (isinstance(error, ChangedError) and data.exists())):
                 raise
-            # What was there is of an older state of the file, or a crash of the machine lost bytes of it.
-            self._progress.step(f"begin anew: {error.message}")
+            # The part is of an older version of the file, or a crash lost bytes of it.
+            self._progress.step(f"start again: {error.message}")
             data.unlink(missing_ok=True)
             return self._fetch(client, url, name, selection, part, expected)
 
@@ -231,7 +230,7 @@ class RocmStore:
         return tree
 
     def _arriving(self, remote: RemoteFile, hashed: Hash, part: Path, begun: int) -> Iterator[bytes | memoryview]:
-        """What arrived before, from disk, and what still comes, kept on disk as well."""
+        """Return the bytes that are on disk, then those that arrive, which are written to disk too."""
         done = begun
         if begun:
             yield from self._told(_read(part / "data", hashed), begun)
@@ -306,7 +305,7 @@ class RocmStore:
         return self._trees.folder(f"{sha256}-{selection.name}")
 
     def _survived(self, entry: Path, tree: StoredTree) -> bool:
-        """Whether a tree from before this machine started last is still what it was: a crash may have lost bytes."""
+        """Return whether a tree survived the last start of this machine: a crash may have lost bytes."""
         if _text(entry / "boot") == _text(_BOOT) != "":
             return True
         self._progress.step(f"check {entry.name}, which is older than the last start of this machine")
@@ -350,7 +349,7 @@ def _read(path: Path, hashed: Hash) -> Iterator[bytes]:
 
 
 def _text(path: Path) -> str:
-    """Empty where there is none."""
+    """Return the text of a file; empty if it does not exist."""
     try:
         return path.read_text()
     except OSError:

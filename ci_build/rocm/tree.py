@@ -32,7 +32,7 @@ _READABLE = b"\x7fELF\x02\x01"
 
 @dataclass(kw_only=True, slots=True)
 class _Reading:
-    """What has been read so far; every problem is collected."""
+    """Libraries and problems found so far."""
 
     root: Path
     libraries: dict[str, RocmLibrary] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def read_tree(
 
 
 def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> RocmLibrary:
-    """What a manifest keeps of a library.
+    """Return a library's row of the manifest.
 
     Most of what C++ libraries export is template code of the standard library; that is not for others to rely on, and
     is left out. So are the marks that some linkers make for each version, named as the version.
@@ -141,7 +141,7 @@ def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> RocmLibrar
 
 
 def _is_library(path: Path) -> bool:
-    """Whether it is an ELF file that can be read; linker scripts and dangling links are none."""
+    """Return whether a path is a readable ELF file, not a linker script or a dangling link."""
     try:
         with path.open("rb") as file:
             return file.read(len(_READABLE)) == _READABLE
@@ -150,7 +150,7 @@ def _is_library(path: Path) -> bool:
 
 
 def _folders(prefixes: tuple[Path, ...], patterns: tuple[str, ...]) -> Iterator[Path]:
-    """Existing folders, each once, also where lib64 is a link to lib."""
+    """Return existing folders, each once, also if lib64 is a link to lib."""
     seen: set[Path] = set()
     for prefix in prefixes:
         for pattern in patterns:
@@ -161,7 +161,7 @@ def _folders(prefixes: tuple[Path, ...], patterns: tuple[str, ...]) -> Iterator[
 
 
 def _version(prefixes: tuple[Path, ...], given: str, *, required: bool) -> str:
-    """The version of the tree: 7.2.0 of 7.2.0-43, where the rest numbers the packages; empty where nobody tells."""
+    """Return the version of the tree: 7.2.0 of 7.2.0-43, where 43 numbers the packages; empty if unknown."""
     files = [path for prefix in prefixes if (path := prefix / VERSION_FILE).is_file()]
     told = {path.read_text(encoding="utf-8", errors="replace").strip().partition("-")[0] for path in files} - {""}
     if required and not (told or given):
@@ -179,5 +179,5 @@ def _version(prefixes: tuple[Path, ...], given: str, *, required: bool) -> str:
 
 
 def _release(version: str) -> str:
-    """Its numbers alone: 7.10.0 of 7.10.0a20251120."""
+    """Return only the numbers: 7.10.0 of 7.10.0a20251120."""
     return re.split(r"[^0-9.]", version, maxsplit=1)[0].rstrip(".")

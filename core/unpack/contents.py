@@ -53,7 +53,7 @@ def load_contents(data: bytes) -> Contents:
 
 
 def differences(root: Path, contents: Contents) -> tuple[str, ...]:
-    """How a tree differs from what was unpacked: a line for each path; every file is read."""
+    """Return a line for each path of a tree that differs from what was unpacked; every file is read."""
     found = []
     expected = {path: item for path, item in contents.items() if item.taken}
     for folder, folders, files in os.walk(root):

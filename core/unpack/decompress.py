@@ -1,4 +1,4 @@
-"""Plain bytes of a compressed stream, made by a second thread while the first one uses them."""
+"""Decompression of streams in a second thread, while the first one uses the plain bytes."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Stream(Protocol):
     """Bytes that are read once."""
 
     def read(self, count: int = -1, /) -> bytes | None:
-        """At most so many; none at the end."""
+        """Return at most that many bytes; none at the end."""
 
     def close(self) -> None:
-        """May be called while another thread reads, and ends that."""
+        """Close the stream, also while another thread reads from it."""
 
 
 def format_of(name: str) -> str:
-    """Which compression a file's name tells.
+    """Return the compression that a file's name implies.
 
     Raises:
-        RequestError: none that is known.
+        RequestError: the ending is unknown.
     """
     for ending, found in FORMATS.items():
         if name.endswith(ending):
@@ -49,10 +49,10 @@ def format_of(name: str) -> str:
 
 
 class Feed(io.RawIOBase):
-    """Chunks as a file that is read once.
+    """A file of chunks that is read once.
 
     Args:
-        halt: called when it is closed, so that whoever waits for a chunk waits no more.
+        halt: Called when it is closed; ends the wait for a chunk.
     """
 
     def __init__(self, chunks: Iterator[bytes | memoryview], halt: Callable[[], None] = lambda: None) -> None:
@@ -61,11 +61,11 @@ class Feed(io.RawIOBase):
         self._left = memoryview(b"")
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override] # a buffer of any kind
-        """The next bytes; 0 at the end."""
+        """Fill a buffer with the next bytes; 0 at the end."""
         while not self._left:
             if (chunk := next(self._chunks, None)) is None:
                 return 0
@@ -77,7 +77,7 @@ class Feed(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """Cancel the source."""
         if not self.closed:
             self._halt()
         super().close()
@@ -85,7 +85,7 @@ class Feed(io.RawIOBase):
 
 @contextmanager
 def decompressed(stream: Stream, compression: str) -> Iterator[Iterator[memoryview]]:
-    """Pieces of the plain stream, made by a thread; each is good until the next one is asked for."""
+    """Return pieces of the plain stream from a second thread; each is valid until the next one is asked for."""
     free: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
     full: queue.SimpleQueue[tuple[bytearray, int] | BaseException] = queue.SimpleQueue()
     stopped = threading.Event()
@@ -196,11 +196,11 @@ class _Zstandard(io.RawIOBase):
         self._input = self._output = memoryview(b"")
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - any buffer
-        """The next plain bytes; 0 at the end."""
+        """Fill a buffer with the next plain bytes; 0 at the end."""
         while not self._output:
             if not self._input:
                 self._input = memoryview(self._source.read(_PIECE) or b"")

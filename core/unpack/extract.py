@@ -1,4 +1,4 @@
-"""A compressed tar stream -> a read-only tree: unpacked while it arrives, safely, only what is wanted.
+"""Safe extraction of a compressed tar stream to a read-only tree, while it arrives.
 
 Nothing is written through a link, nothing outside of the tree, nothing twice, and never more than the limits allow.
 Decompression and writing run side by side.
@@ -31,7 +31,7 @@ Wanted = Callable[[str], bool]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What an archive may grow to; a full ROCm for every target has some 60 GB in 100,000 files."""
+    """Limits of an archive; a full ROCm for every target has some 60 GB in 100,000 files."""
 
     size: int = 200_000_000_000
     entries: int = 1_000_000
@@ -63,7 +63,7 @@ def extract(
 
 
 class _Tree:
-    """A tree in the making; every path is checked against what is there already."""
+    """An unfinished tree; every path is checked against the paths before it."""
 
     def __init__(self, root: Path, limits: Limits) -> None:
         self.contents: Contents = {}
@@ -80,7 +80,7 @@ class _Tree:
         os.close(self._fd)
 
     def add(self, entry: Entry, blocks: Blocks, wanted: Wanted) -> None:
-        """Write one entry, or note that it was left out."""
+        """Write one entry, or record that it was left out."""
         path = _safe(entry.name)
         self._count += 1
         self._size += entry.size
@@ -111,7 +111,7 @@ class _Tree:
                 self.contents[path] = self._hardlink(path, entry.link)
 
     def finish(self) -> None:
-        """Look where the links really lead, and make the folders read-only."""
+        """Check where the links really lead, and make the folders read-only."""
         root = os.path.realpath(self._root)
         for path, item in self.contents.items():
             if item.taken and item.kind is Kind.SYMLINK:
@@ -125,7 +125,7 @@ class _Tree:
         os.fchmod(self._fd, _READ_ONLY)
 
     def _folder(self, path: str) -> None:
-        """Make a folder and those above it; what stands there otherwise is in the way."""
+        """Make a folder and its parents."""
         if path in self._made:
             return
         self._folder(path.rpartition("/")[0])
@@ -173,7 +173,7 @@ class _Tree:
 
 
 def _safe(name: str) -> str:
-    """The path below the root, with single `/` and without `.`; the root itself is empty."""
+    """Return the path below the root, with single `/` and without `.`; empty for the root."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     bad = name.startswith("/") or ".." in parts or "\0" in name or len(name) > _LONGEST_PATH or len(parts) > _DEEPEST
     if bad or (len(os.fsencode(name)) > _LONGEST_NAME and any(len(os.fsencode(p)) > _LONGEST_NAME for p in parts)):

@@ -121,7 +121,7 @@ class Blocks:
         return position
 
 
-class _Member(tarfile.TarInfo):
+class _StrictMember(tarfile.TarInfo):
     """A header that is refused where `tarfile` would take a damaged one for the end of the archive."""
 
     @classmethod
@@ -158,7 +158,7 @@ def entries(blocks: Blocks) -> Iterator[Entry]:
     """
     blocks.begin_header()
     archive = tarfile.TarFile(
-        fileobj=cast("IO[bytes]", blocks), tarinfo=_Member, encoding="utf-8", errors="surrogateescape"
+        fileobj=cast("IO[bytes]", blocks), tarinfo=_StrictMember, encoding="utf-8", errors="surrogateescape"
     )
     while (member := archive.next()) is not None:
         archive.members.clear()  # type: ignore[attr-defined] # they would all be kept

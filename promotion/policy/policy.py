@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import RequestError
-from core.model import LADDER, Tier, WheelSet
+from core.model import TIER_ORDER, Tier, WheelSet
 from core.targets import lists
 from promotion.evidence.attestations import AttestationRule, parse_rule
 from promotion.evidence.evidence import ANY
@@ -130,9 +130,9 @@ class Policy:
 
 def at_least(tier: Tier | None, required: Tier) -> bool:
     """Return whether a tier is as strong as another; tiers outside of ROCm's order equal themselves only."""
-    if tier not in LADDER or required not in LADDER:
+    if tier not in TIER_ORDER or required not in TIER_ORDER:
         return tier is required
-    return LADDER.index(tier) >= LADDER.index(required)
+    return TIER_ORDER.index(tier) >= TIER_ORDER.index(required)
 
 
 def load_policy(
@@ -247,7 +247,7 @@ def _gate(rule: Mapping[str, Any]) -> GateRule:
 
 def _target_tier(text: str) -> Tier:
     """Parse the required tier of a gfx target."""
-    if (tier := Tier(text)) not in LADDER:
+    if (tier := Tier(text)) not in TIER_ORDER:
         raise ValueError(f"{text} is not a tier of a gfx target")
     return tier
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from core.model import LADDER
+from core.model import TIER_ORDER
 
 NONE = "none"
-_ORDER = (NONE, *(tier.value for tier in LADDER))
+_ORDER = (NONE, *(tier.value for tier in TIER_ORDER))
 
 
 def strongest(first: Mapping[str, str], second: Mapping[str, str]) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from core.model import LADDER, Evidence, Outcome, Severity, Tier, Verdict, WheelSet
+from core.model import TIER_ORDER, Evidence, Outcome, Severity, Tier, Verdict, WheelSet
 from promotion.evidence.attestations import AttestationReport, attestation_problems, wheels_by_signer
 from promotion.evidence.evidence import ANY, EvidenceFile, is_machine_failure, latest_by_target, time_of
 from promotion.index.ledger import PromotedSet
@@ -296,10 +296,10 @@ def _tier_of(
     tiers = [
         rule.tier
         for (gate, about), latest in own.items()
-        if about == target and (rule := policy.gates.get(gate)) is not None and rule.tier in LADDER
+        if about == target and (rule := policy.gates.get(gate)) is not None and rule.tier in TIER_ORDER
         if not _problems_of_all(latest, rule, rule.least(wheel_set), policy, now)
     ]
-    return max(tiers, key=LADDER.index, default=None)
+    return max(tiers, key=TIER_ORDER.index, default=None)
 
 
 def _tier_problems(tiers: Mapping[str, Tier | None], policy: Policy) -> Iterator[_Reason]:

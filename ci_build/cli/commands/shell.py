@@ -23,7 +23,7 @@ def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -
     """
     # Slow to import.
     from ci_build.build import build_shell
-    from core.process import become, render
+    from core.process import exec_replace, render
 
     reporter = state.reporter()
     environment = build_shell.load_environment(folder)
@@ -41,4 +41,4 @@ def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -
     reporter.line(
         f"the last build there, of {environment.what}, {environment.state}; its command is in the history (arrow up)"
     )
-    become(argv, {**options.environment(), **build_shell.variables_of(environment)})
+    exec_replace(argv, {**options.environment(), **build_shell.variables_of(environment)})

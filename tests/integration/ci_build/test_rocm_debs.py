@@ -101,7 +101,7 @@ def test_packages_of_two_rocms_or_of_none_are_refused(tmp_path: Path, debs: Path
 @pytest.mark.parametrize(
     ("cut", "words"),
     [
-        (lambda data: b"nothing", "It is no Debian package"),
+        (lambda data: b"nothing", "Not a Debian package"),
         (lambda data: b"!<arch>\n", "It has none of data.tar"),
         (lambda data: data[:8] + b"x" * 60, "It has none of data.tar"),
         (lambda data: data[: len(data) // 2], "is damaged.* end"),
