@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from ci_build.containers.engine import ENGINES, Engine, find_engine
 from ci_build.containers.orphans import OWNER_LABEL, RUN_LABEL, containers_of_run, owner, remove, remove_orphans
 from core.errors import ProcessError, RequestError
-from core.process import HostRunner, LineSink, ProcessResult, failure, merge_environment, ignore_interrupts
+from core.process import HostRunner, LineSink, ProcessResult, failure, ignore_interrupts, merge_environment
 
 __all__ = [
     "ENGINES",
