@@ -1,7 +1,7 @@
 """The plugin's own FFI handlers: solver, prng, rnn, sparse, hybrid, linalg.
 
-jax asks MIOpen and hipSPARSE for the size of their workspaces while it lowers, which needs a device. The programs
-`handlers_…` call the same handlers without asking; XLA refuses to compile them when a handler is not registered.
+jax gets the size of workspaces from MIOpen and hipSPARSE while it lowers, which needs a device. The programs
+`handlers_…` call the same handlers directly; XLA rejects them when a handler is not registered.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def tridiagonal_and_update(
 
 
 def call_handlers(names: tuple[str, ...], x: Array) -> Array:
-    """Call each handler once, one after the other, with what it would not run with."""
+    """Call each handler once, in order; the calls compile but would fail at run time."""
     for name in names:
         x = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, opaque=name)
     return x

@@ -1,4 +1,4 @@
-"""Programs on 8 devices, as a mesh of 2 x 4; each collective by itself, then what the partitioner makes of models."""
+"""Programs on 8 devices, as a mesh of 2 x 4; single collectives, and models that the partitioner splits."""
 
 from __future__ import annotations
 

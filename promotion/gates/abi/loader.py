@@ -127,8 +127,8 @@ def load(
     for soname in preload:
         ours = next((folder / soname for folder in scenario.folders if folder / soname in process.files), None)
         if ours is not None and ours != process.search(library, soname):
-            process.open(process.files[ours], asked=soname)
-    process.open(library, asked=library.soname)
+            process.open(process.files[ours], name=soname)
+    process.open(library, name=library.soname)
     del process.found[library.soname]
     return LoadResult(found=process.found, missing=tuple(process.missing))
 
@@ -147,11 +147,11 @@ class _Process:
         """Return the file that the library's RUNPATH finds."""
         return next((folder / soname for folder in library.folders() if folder / soname in self.files), None)
 
-    def open(self, library: InstalledLibrary, *, asked: str) -> None:
+    def open(self, library: InstalledLibrary, *, name: str) -> None:
         """Load a library and its needs, breadth first, unless it is loaded already."""
-        if asked in self.found:
+        if name in self.found:
             return
-        self.found[asked] = str(library.path)
+        self.found[name] = str(library.path)
         waiting = deque([library])
         while waiting:
             current = waiting.popleft()

@@ -53,7 +53,7 @@ def wrong_files(distribution: importlib.metadata.Distribution, expected: dict[st
             if actual != recorded:
                 yield f"{file} has sha256 {actual}, RECORD has {recorded}"
         if actual != expected.get(file, actual):
-            yield f"{file} has sha256 {actual}, the wheel set says {expected[file]}"
+            yield f"{file} has sha256 {actual}, the wheel set has {expected[file]}"
     yield from (f"{path} is not in RECORD" for path in sorted(expected.keys() - seen))
 
 

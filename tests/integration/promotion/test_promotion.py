@@ -289,7 +289,7 @@ def test_install_gate_reports_wrong_library(bucket: DirBucket, tmp_path: Path, r
     wheels = [replace(first, wheel=replace(first.wheel, members=(lie,))), *others]
     message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
     assert f"{PJRT_LIBRARY} has sha256" in message
-    assert "the wheel set says 0000" in message
+    assert "the wheel set has 0000" in message
 
 
 @pytest.mark.parametrize("with_", [only_pip, only_uv])

@@ -263,7 +263,7 @@ def test_probe_reports_wrong_installation(site: Path) -> None:
     assert ask(site, name="other") == ["other is installed 0 times"]
     assert ask(site, {"ghost.so": "0" * 64}) == ["some-thing: ghost.so is not in RECORD"]
     (wrong,) = ask(site, {"some_thing/__init__.py": "0" * 64})
-    assert "the wheel set says 0000" in wrong
+    assert "the wheel set has 0000" in wrong
     module = site / "some_thing/__init__.py"
     module.write_text("changed")
     (wrong,) = ask(site)
