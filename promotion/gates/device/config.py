@@ -98,7 +98,7 @@ class DeviceGateConfig:
 
     @property
     def gate_name(self) -> str:
-        """Return the gate's name; runs on CPUs and on CUDA are gates of their own names."""
+        """Return the gate's name, which contains the platform except for ROCm."""
         return "device" if self.platform is JaxPlatform.ROCM else f"device-{self.platform}"
 
     @property

@@ -42,15 +42,15 @@ Reproduce = Callable[[str], str]
 def checks_of_preflight(items: Iterable[PreflightItem], target: str) -> Iterator[Check]:
     """Yield a check for each preflight item; they count no tests."""
     for item in items:
-        found = []
+        findings = []
         if item.problem:
             text = f"{item.name}: {item.problem}."
-            found.append(error(ENVIRONMENT, text[0].upper() + text[1:], item.remedy))
+            findings.append(error(ENVIRONMENT, text[0].upper() + text[1:], item.remedy))
         elif item.note:
             text = f"{item.name}: {item.note}."
-            found.append(Finding(code="preflight-note", severity=Severity.WARNING, message=text, remedy=""))
+            findings.append(Finding(code="preflight-note", severity=Severity.WARNING, message=text, remedy=""))
         yield Check(
-            name=f"preflight: {item.name}", findings=tuple(found), target=target, times=0, details=dict(item.facts)
+            name=f"preflight: {item.name}", findings=tuple(findings), target=target, times=0, details=dict(item.facts)
         )
 
 
@@ -73,8 +73,8 @@ def checks_of_tests(
         elif known:
             yield Check(name=text, known=verdict.value, target=target, times=times)
         else:
-            found = (error(f"test-{verdict}", f"{text}.", "Read the results stored beside the evidence."),)
-            yield Check(name=text, findings=found, target=target, times=times)
+            findings = (error(f"test-{verdict}", f"{text}.", "Read the results stored beside the evidence."),)
+            yield Check(name=text, findings=findings, target=target, times=times)
 
 
 def check_of_empty_shard(shard: str, target: str) -> Check:
@@ -103,11 +103,11 @@ def _of_one(result: TestResult, target: str, reproduce: Reproduce, known: str) -
         if known:
             return Check(name=result.id, known=f"{why} ({known})", target=target, details=details)
         text, remedy = f"{result.id} is newly {why}.", f"Run `{reproduce(result.id)}`. {_RECORD_HINT}"
-        found = error("test-first-flake", text, remedy)
+        finding = error("test-first-flake", text, remedy)
     else:
         text = f"{result.id} {result.verdict}: {reason}".rstrip(".") + "."
-        found = error(f"test-{result.verdict}", text, f"Run `{reproduce(result.id)}`.")
-    return Check(name=result.id, findings=(found,), target=target, details=details)
+        finding = error(f"test-{result.verdict}", text, f"Run `{reproduce(result.id)}`.")
+    return Check(name=result.id, findings=(finding,), target=target, details=details)
 
 
 def _of_many(results: Sequence[TestResult], target: str) -> Iterator[Check]:
@@ -195,7 +195,7 @@ def pack_logs(folder: Path) -> bytes:
     """Return a reproducible archive of the sessions' logs, without times and owners."""
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
-        for path in sorted({found for name in _LOG_NAMES for found in folder.glob(f"*/{name}")}):
+        for path in sorted({log for name in _LOG_NAMES for log in folder.glob(f"*/{name}")}):
             data = path.read_bytes()[-_LOG_BYTES:]
             entry = tarfile.TarInfo(str(path.relative_to(folder)))
             entry.size, entry.mode = len(data), 0o644

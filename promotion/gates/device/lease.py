@@ -116,7 +116,7 @@ class Lease:
 def visible_devices(
     devices: Sequence[GpuDevice], platform: JaxPlatform, environ: Mapping[str, str]
 ) -> tuple[GpuDevice, ...]:
-    """Apply the masks of the inherited environment, in order; each mask indexes what the previous one left.
+    """Apply the masks of the inherited environment in order; each indexes the devices that are left by the one before.
 
     An empty ROCR_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES on a CUDA machine, hides everything. Of HIP's own masks,
     HIP_VISIBLE_DEVICES takes precedence, and an empty one has no effect.
@@ -133,28 +133,28 @@ def visible_devices(
 
 
 def _masked(devices: Sequence[GpuDevice], name: str, text: str) -> tuple[GpuDevice, ...]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
     chosen: list[GpuDevice] = []
-    for word in words:
-        found = _find(devices, word)
-        if len(found) != 1:
-            what = "is not a device" if not found else "matches several devices"
-            there = ", ".join(device.token for device in devices) or "none"
-            raise MachineError(f"{name}={text}: {word!r} {what}.", hint=f"The devices are {there}.")
-        if found[0] in chosen:
-            raise MachineError(f"{name}={text} names {word!r} twice.", hint="Name each device once.")
-        chosen += found
+    for entry in entries:
+        matches = _find(devices, entry)
+        if len(matches) != 1:
+            what = "is not a device" if not matches else "matches several devices"
+            names = ", ".join(device.token for device in devices) or "none"
+            raise MachineError(f"{name}={text}: {entry!r} {what}.", hint=f"The devices are {names}.")
+        if matches[0] in chosen:
+            raise MachineError(f"{name}={text} names {entry!r} twice.", hint="Name each device once.")
+        chosen += matches
     return tuple(chosen)
 
 
-def _find(devices: Sequence[GpuDevice], word: str) -> list[GpuDevice]:
+def _find(devices: Sequence[GpuDevice], entry: str) -> list[GpuDevice]:
     """Return the devices that an entry of a mask matches: an index, a UUID, or the beginning of a UUID."""
-    if _INDEX.fullmatch(word):
-        return list(devices[int(word) : int(word) + 1])
-    if not _UUID.fullmatch(word):
+    if _INDEX.fullmatch(entry):
+        return list(devices[int(entry) : int(entry) + 1])
+    if not _UUID.fullmatch(entry):
         return []
-    exact = [device for device in devices if device.uuid == word]
-    return exact or [device for device in devices if device.uuid.startswith(word)]
+    exact = [device for device in devices if device.uuid == entry]
+    return exact or [device for device in devices if device.uuid.startswith(entry)]
 
 
 def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> int:

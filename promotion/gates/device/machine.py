@@ -227,7 +227,7 @@ def _groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
             base, version = next((top / n for n in (names, controller) if (top / n).is_dir()), top / controller), 1
         else:
             continue
-        # A container sees its own group as the root of the hierarchy, whatever the path says.
+        # A container sees its own group as the root of the hierarchy, even if the path differs.
         own = base / path.lstrip("/")
         for folder in (own, *own.parents):
             if folder.is_relative_to(base):

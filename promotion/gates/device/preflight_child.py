@@ -28,7 +28,7 @@ def kernel(device: Any) -> str:  # noqa: ANN401 - a device of jax
 
     with jax.default_matmul_precision("highest"):
         exact, close = jax.jit(program)(jax.device_put(whole, device), jax.device_put(real, device))
-    if {str(found) for found in (*exact.devices(), *close.devices())} != {str(device)}:
+    if {str(used) for used in (*exact.devices(), *close.devices())} != {str(device)}:
         return f"it ran on {exact.devices()}"
     if not numpy.array_equal(numpy.asarray(exact), whole @ whole.T + whole.sum()):
         return "a product of integers is wrong"
@@ -40,11 +40,11 @@ def kernel(device: Any) -> str:  # noqa: ANN401 - a device of jax
 def about(device: Any) -> Answer:  # noqa: ANN401 - a device of jax
     """Describe a device and the result of its kernel."""
     try:
-        said = kernel(device)
+        outcome = kernel(device)
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
+        outcome = f"{type(error).__name__}: {error}"
     capability = str(getattr(device, "compute_capability", ""))
-    return {"id": device.id, "kind": device.device_kind, "capability": capability, "kernel": said}
+    return {"id": device.id, "kind": device.device_kind, "capability": capability, "kernel": outcome}
 
 
 def libraries() -> list[str]:
@@ -58,10 +58,10 @@ def main(platform: str) -> Answer:
     try:
         jax = importlib.import_module("jax")
         devices = jax.local_devices(backend=platform)
-        found = sorted({str(device.platform) for device in devices})
+        platforms = sorted({str(device.platform) for device in devices})
         own = str(getattr(devices[0].client, "platform_version", "")) if devices else ""
         default = jax.default_backend()
-        answer = {"platforms": found, "client": own, "default": default, "version": jax.__version__}
+        answer = {"platforms": platforms, "client": own, "default": default, "version": jax.__version__}
         return {**answer, "devices": [about(device) for device in devices], "libraries": libraries(), "error": ""}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}

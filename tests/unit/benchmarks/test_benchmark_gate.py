@@ -1,4 +1,4 @@
-"""The benchmark of the device gate: its goals, and how the evenness of shards is measured."""
+"""Benchmark of the device gate: goals and evenness of shards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_uneven_uses_actual_durations() -> None:
     assert uneven(before, before, 4) == pytest.approx(0.0)
     # A slower test makes its shard the longest: 3 s beside an ideal of 9 s / 4.
     assert uneven(before, {**before, "t.py::0": 2.0}, 4) == pytest.approx(100 * (3.0 / 2.25 - 1))
-    # No way of dealing out can be shorter than the longest test.
+    # No split is shorter than the longest test.
     assert uneven({"t.py::a": 10.0, "t.py::b": 1.0}, {"t.py::a": 10.0, "t.py::b": 1.0}, 4) == pytest.approx(0.0)
     assert uneven({}, {}, 4) == 0.0
 

@@ -50,7 +50,7 @@ class LeakCheck:
         self._live, self._free = live_bytes(), self._free_bytes()
 
     def memory(self) -> str:
-        """Return a sentence about memory that the finished test did not release; "" if there is none."""
+        """Return a message about memory that the finished test did not release; "" if there is none."""
         # The last failure's traceback keeps the arrays of its frames alive.
         for name in _LAST:
             vars(sys).pop(name, None)
@@ -59,16 +59,16 @@ class LeakCheck:
                 f"The test left {_mib(live_bytes() - self._live)} of arrays alive; at most {_mib(self._most)} may stay."
             )
         if self._free >= self._least and self._persists(lambda: self._free_bytes() < self._least, _GIVEN_BACK_SECONDS):
-            count_on = f"those after it count on {_mib(self._least)}"
-            return f"The test left its device with {_mib(self._free_bytes())} of memory free; {count_on}."
+            needed = f"later tests need {_mib(self._least)}"
+            return f"The test left its device with {_mib(self._free_bytes())} of memory free; {needed}."
         return ""
 
     def processes(self, test: str) -> list[int]:
         """Return the living processes that the finished test left behind."""
-        there = _children()
-        new = sorted(there - self._children)
-        self._children |= there
-        self._owners = {pid: owner for pid, owner in self._owners.items() if pid in there} | dict.fromkeys(new, test)
+        living = _children()
+        new = sorted(living - self._children)
+        self._children |= living
+        self._owners = {pid: owner for pid, owner in self._owners.items() if pid in living} | dict.fromkeys(new, test)
         return new
 
     def holders(self, patience: float = 0.0) -> Iterator[tuple[str, str]]:

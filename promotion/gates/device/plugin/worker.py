@@ -122,10 +122,10 @@ class WorkerPlugin:
         with contextlib.suppress(FileExistsError):  # the first worker's list, since all workers collect the same
             os.link(part, self.folder / "items.json")
         only = None if self.plan["only"] is None else set(self.plan["only"])
-        wanted = [item for item in items if only is None or item.nodeid in only]
-        left = set(map(id, wanted))
-        config.hook.pytest_deselected(items=[item for item in items if id(item) not in left])
-        items[:] = wanted
+        selected = [item for item in items if only is None or item.nodeid in only]
+        kept = set(map(id, selected))
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+        items[:] = selected
         for skip in self.plan["skips"]:
             matches = re.compile(skip["regex"]).fullmatch
             for item in items:

@@ -1,4 +1,4 @@
-"""Complete runs of a suite, whatever its tests do, with a verdict on each test.
+"""Complete runs of a suite with a verdict on each test, even if tests crash, hang or kill the gate.
 
 When a session is lost or stopped, another session runs the remaining tests. When the gate itself was killed, a new
 `Harness` on the same folder resumes its run.
@@ -236,13 +236,13 @@ class Harness:
                 self._run_alone(pass_, test, Round.RETRY)
 
     def _run_alone(self, pass_: Pass, test: str, round_: Round) -> None:
-        """Run one test in a session of its own."""
+        """Run one test alone in a session."""
         outcome = self._session(pass_, only=[test], workers=0, round_=round_, files=[file_of(test)])
         for death in outcome.suspects:  # no other test can be the cause
             self._states[pass_.name].blame(death, round_, f"{self._number - 1:04}")
 
     def _retry_file(self, pass_: Pass, file: str) -> None:
-        """Run a file that could not be collected, with all its tests, in a session of its own."""
+        """Run a file that could not be collected, with all its tests, alone in a session."""
         state = self._states[pass_.name]
         outcome = self._session(pass_, only=None, workers=0, round_=Round.RETRY, files=[file], include_broken=file)
         if outcome.items is not None and not outcome.broken and file not in outcome.unusable:

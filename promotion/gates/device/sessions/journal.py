@@ -107,10 +107,10 @@ class SessionJournal:
     def items(self) -> tuple[str, ...] | None:
         """Return all collected tests, before deselection; None if no process finished collection."""
         try:
-            found = json.loads((self.folder / "items.json").read_bytes())
+            items = json.loads((self.folder / "items.json").read_bytes())
         except (OSError, ValueError):
             return None
-        return tuple(dict.fromkeys(map(str, found)))
+        return tuple(dict.fromkeys(map(str, items)))
 
     def unfinished(self) -> Iterator[Worker]:
         """Return the workers that have not exited normally."""
