@@ -12,7 +12,7 @@ from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.index.ledger import LedgerEntry, PromotedSet, read_ledger
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexState, apply_change
 from promotion.index.page_diff import all_page_updates
-from promotion.index.pages import project_pair, root_pair
+from promotion.index.pages import older_json_page, project_pair, root_pair
 from promotion.index.publish import read_snapshot
 from promotion.index.reader import Snapshot
 from promotion.index.status import MAX_ROWS, overview_page, set_row
@@ -60,15 +60,15 @@ def verify(
     for done, (key, sha256) in enumerate(sorted(expected.items()), start=1):
         if progress is not None:
             progress.advance(done, len(expected))
-        yield from _object(bucket, key, sha256, read=read)
+        yield from _object(bucket, key, [sha256], read=read)
     held = [promoted[number] for number in state.held]
     yield from _attestations(bucket, released, held, verify_attestations or lazy_verifier())
     snapshot = read_snapshot(bucket, released)
     if (snapshot.number, snapshot.ledger_sha256) != (len(entries), head):
         yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: publish the index."
     pages = _pages(released, snapshot, entries, state)
-    for key, sha256 in pages.items():
-        yield from _object(bucket, key, sha256, read=read)
+    for key, accepted in pages.items():
+        yield from _object(bucket, key, accepted, read=read)
     tombstones = {
         key + TOMBSTONE_SUFFIX
         for entry in entries
@@ -108,12 +108,12 @@ def stored_files(released: ReleasedIndex, promoted: PromotedSet) -> Mapping[str,
     return files
 
 
-def _object(bucket: Bucket, key: str, sha256: str, *, read: bool) -> Iterator[str]:
+def _object(bucket: Bucket, key: str, accepted: Sequence[str], *, read: bool) -> Iterator[str]:
     info = bucket.head(key)
     if info is None:
         yield f"{key} is missing."
-    elif info.sha256 != sha256:
-        yield f"{key} has sha256 {info.sha256}; {sha256} was expected."
+    elif info.sha256 not in accepted:
+        yield f"{key} has sha256 {info.sha256}; {accepted[0]} was expected."
     elif read:
         with tempfile.TemporaryDirectory(prefix="verify-") as folder:
             try:
@@ -121,8 +121,8 @@ def _object(bucket: Bucket, key: str, sha256: str, *, read: bool) -> Iterator[st
             except BucketError as error:
                 yield error.message
             else:
-                if found != sha256:
-                    yield f"{key} has sha256 {found}; the store reports {sha256}."
+                if found != info.sha256:
+                    yield f"{key} has sha256 {found}; the store reports {info.sha256}."
 
 
 def _attestations(
@@ -170,15 +170,19 @@ def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator
 
 def _pages(
     released: ReleasedIndex, snapshot: Snapshot, entries: Sequence[LedgerEntry], state: IndexState
-) -> Mapping[str, str]:
-    """Return key -> sha256 of every page, rendered from the ledger alone."""
+) -> Mapping[str, Sequence[str]]:
+    """Return key -> accepted sha256 of every page, rendered from the ledger alone by this and older versions."""
     by_number = {entry.number: entry for entry in entries}
     updates = [*all_page_updates(released, state, snapshot.pages, by_number.__getitem__)]
     pages = [
         page for update in updates for page in project_pair(released.simple, update.project, update.files.values())
     ]
-    pages += root_pair(released.simple, [update.project for update in updates])
-    found = {page.key: sha256_of(page.data) for page in pages}
+    found = {page.key: [sha256_of(page.data)] for page in pages}
+    for page in pages:
+        if page.key.endswith(".json"):
+            found[page.key].append(sha256_of(older_json_page(page.data)))
+    root = root_pair(released.simple, [update.project for update in updates])
+    found |= {page.key: [sha256_of(page.data)] for page in root}
     rows = [set_row(by_number[number], state) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]]
-    found[released.overview] = sha256_of(overview_page(released, rows, entries[-1]))
+    found[released.overview] = [sha256_of(overview_page(released, rows, entries[-1]))]
     return found

@@ -139,6 +139,18 @@ def _file_json(row: IndexedWheel) -> Mapping[str, Any]:
     return entry | {key: value for key, value in optional.items() if value}
 
 
+def older_json_page(data: bytes) -> bytes:
+    """Return a project's JSON page as older versions wrote it, with the metadata under its old name too (PEP 714)."""
+    body = json.loads(data)
+    for number, file in enumerate(body["files"]):
+        items = [*file.items()]
+        position = [*file].index("core-metadata") + 1
+        body["files"][number] = dict(
+            [*items[:position], ("dist-info-metadata", file["core-metadata"]), *items[position:]]
+        )
+    return (json.dumps(body, ensure_ascii=False) + "\n").encode()
+
+
 def project_html(project: str, rows: Sequence[IndexedWheel]) -> str:
     """Return a project's page in the format of PEP 503; attributes such as `data-size` are extensions."""
     return _document(f"Links for {project}", [_anchor(row) for row in rows])

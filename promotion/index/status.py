@@ -102,10 +102,10 @@ _HERE = (
 def overview_page(released: ReleasedIndex, rows: Sequence[Mapping[str, Any]], last: LedgerEntry) -> bytes:
     """Return the overview page: sets, tested targets, dates, evidence, install commands and bypasses."""
     index = html.escape(released.index)
-    sections = "".join(_section(item) for item in rows) or "<p>No set is visible.</p>"
+    sections = "".join(_section(item) for item in rows) or "<p>Nothing is offered.</p>"
     what = html.escape(f"{last.kind.value} {last.reason}".strip())
     stale = stale_after(rows)
-    until = f" Stale after <time>{stale}</time> unless a new set is promoted." if stale else ""
+    until = f" Stale after <time>{stale}</time>, unless a new set comes." if stale else ""
     text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width">\n<title>JAX for ROCm: {index}</title>\n'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -28,6 +29,7 @@ from promotion.index.page_diff import (
     with_yanks,
     without_sets,
 )
+from promotion.index.pages import older_json_page
 from promotion.index.publish import publish
 from promotion.index.retention import RetentionRule, apply, plan
 from promotion.policy.tiers import weakest
@@ -320,6 +322,16 @@ def test_verify_reports_damage_and_foreign_files(index: Index) -> None:
         (RELEASED.status, b"{", "was written from entry 0 of 3"),
     ):
         assert any(said in line for line in damaged(index, what, data)), said
+
+
+def test_verify_accepts_json_pages_of_older_versions(index: Index) -> None:
+    key = f"{RELEASED.simple}jaxlib/index.json"
+    data = index.bucket.get(key)
+    file = json.loads(data)["files"][0]
+    assert "dist-info-metadata" not in file
+    older = older_json_page(data)
+    assert list(json.loads(older)["files"][0])[4:6] == ["core-metadata", "dist-info-metadata"]
+    assert damaged(index, key, older) == []
 
 
 def test_verify_read_reports_silent_damage(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
