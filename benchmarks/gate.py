@@ -104,7 +104,7 @@ def run_plain(python: Path, tests: PreparedSuite, env: Mapping[str, str]) -> Run
 def run_harness(
     python: Path, tests: PreparedSuite, env: Mapping[str, str], folder: Path
 ) -> tuple[Run, dict[str, float]]:
-    """The harness; gives the durations of its tests too."""
+    """Run the harness and return its cost and the durations of its tests."""
     environ = options.environment()
     lent = leases(JaxPlatform.CPU, (), detect_allotment(environ), workers=WORKERS)
     work = RunPlan(
