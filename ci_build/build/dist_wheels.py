@@ -56,15 +56,16 @@ def prepare(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, co
 
 def _obtain_rocm(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, connect: Connect) -> Rocm | None:
     """Return the ROCm, downloaded, verified and locked; None in a dry run."""
-    # A build without a ROCm, and a dry run, import no HTTP client.
-    from ci_build.rocm import source as rocm_source
-    from ci_build.rocm.request import report_plan
-
     if request.rocm is None:
         return None
     if request.dry_run:
+        from ci_build.rocm.request import report_plan  # slow to import, as below
+
         report_plan(request.rocm, reporter)
         return None
+    # A build without a ROCm, and a dry run, import no HTTP client.
+    from ci_build.rocm import source as rocm_source
+
     source_build.check_environment(request, reporter, runner, connect)
     return rocm_source.obtain_rocm(request.rocm, request.storage, reporter, runner, connect)
 

@@ -91,9 +91,20 @@ def test_every_option_of_every_command_has_a_help_text() -> None:
     assert bare == []
 
 
+def imported(*words: str) -> set[str]:
+    """Return the modules that a run of the command line imports."""
+    code = f"import sys; from ci_build.cli import run; run({[*words]}); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return {*done.stderr.split()}
+
+
 @pytest.mark.parametrize("words", ["", "dist_wheels", "gate abi", "matrix", "images build base", "rocm list", "keys"])
 def test_help_imports_no_heavy_package(words: str) -> None:
-    arguments = [*words.split(), "--help"]
-    code = f"import sys; from ci_build.cli import run; run({arguments}); print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert HEAVY & {*done.stderr.split()} == set()
+    assert HEAVY & imported(*words.split(), "--help") == set()
+
+
+def test_dry_run_of_source_build_imports_no_http_client() -> None:
+    rocm = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
+    modules = imported(rocm, "--rocm-version=7.10.0a20251120", "--python-versions=3.12", "dist_wheels", "--dry-run")
+    assert "ci_build.build.source.source_build" in modules
+    assert {"boto3", "cryptography", "requests", "rich", "sigstore", "urllib3"} & modules == set()
