@@ -178,13 +178,14 @@ def find_rocm(job: ImageJob) -> RocmSource:
 
 
 def _obtain_rocm(job: ImageJob, found: RocmSource) -> _Rocm:
-    from ci_build.rocm import source  # slow to import, as above
-    from ci_build.rocm.request import report_plan
-
     if job.dry_run:
+        from ci_build.rocm.request import report_plan  # slow to import, as above and below
+
         version = found.full_version
         report_plan(found, job.reporter)
         return _Rocm(version or "VERSION", ContextFile(digest=UNKNOWN, source=Path), {})
+    from ci_build.rocm import source
+
     storage = options.rocm_storage(job.settings, "build")
     rocm = source.obtain_rocm(found, storage, job.reporter, job.host, connector(job.reporter))
     labels = {"com.amdgpu.therock_path": rocm.lock.source, "jax-rocm-release.rocm.sha256": rocm.lock.sha256}
