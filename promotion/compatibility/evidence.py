@@ -84,7 +84,7 @@ def _tests(bucket: Bucket, root: str, evidence: Evidence) -> list[CheckOutcome]:
 
 
 def _test(result: TestResult) -> CheckOutcome:
-    """Return the outcome of a test: a skip by a ledger is a known failure, a skip by the suite is none."""
+    """Return the outcome of a test: skipped by a ledger is a known failure, skipped by the suite counts nothing."""
     if result.verdict is TestVerdict.SKIPPED and result.entry not in ("", _SUITE):
         return CheckOutcome(name=result.id, outcome="known", reason=f"{headline(result.message)} ({result.entry})")
     outcome = _OUTCOMES.get(result.verdict, SILENT)

@@ -22,7 +22,7 @@ Verify = Callable[[bytes, str, str], AttestationReport]
 
 HOW_TO_INSTALL = "Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-attest.lock`."
 
-# Fulcio's OIDs of what a certificate says (sigstore/fulcio, docs/oid-info.md).
+# Fulcio's OIDs of certificate extensions (sigstore/fulcio, docs/oid-info.md).
 ISSUER, REPOSITORY, DIGEST, REF, CONFIG = (f"1.3.6.1.4.1.57264.1.{number}" for number in (8, 12, 13, 14, 18))
 GITHUB, GITLAB = "https://token.actions.githubusercontent.com", "https://gitlab.com"
 _TRUST_CONFIG = "application/vnd.dev.sigstore.clienttrustconfig"

@@ -164,7 +164,7 @@ def load_policy(
             **_parsed(values),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RequestError(f"{file} cannot be used: {error}.", hint="Its first lines say what it may hold.") from error
+        raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at its top.") from error
 
 
 def edition(file: Path = POLICY_FILE) -> str:
@@ -191,7 +191,7 @@ def _read(file: Path) -> tuple[bytes, dict[str, Any]]:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")
         _number(tables["edition"], least=1)
     except (KeyError, TypeError, ValueError, OSError) as error:
-        raise RequestError(f"{file} cannot be used: {error}.", hint="Its first lines say what it may hold.") from error
+        raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at its top.") from error
     return data, tables
 
 
