@@ -253,13 +253,14 @@ def test_invalid_names_and_options_are_refused(place: Place) -> None:
     base = f"--base-docker={place.stand_in}"
     refused = place.ci_build("build_manylinux_dockers", base, "-t", "mine:7.2.0+x", code=2)
     assert "'mine:7.2.0+x' is not a valid name of an image" in refused.stderr
-    refused = place.ci_build("build_base_dockers", base, "--filter=ubu24", code=2)
+    rocm = f"--therock-path={place.server.url}/{NAME}"
+    refused = place.ci_build("build_base_dockers", base, rocm, "--filter=ubu24", code=2)
     assert "images.toml has no download python-3.11" in refused.stderr
     refused = place.ci_build("build_base_dockers", base, "--python-versions=3.13", "--filter=ubu24", code=2)
     assert "No ROCm was given for the image" in refused.stderr
     words = ("build_base_dockers", base, "--python-versions=3.13", "--filter=ubu24")
     refused = place.ci_build(*words, "--rocm-build-job=nightly", code=2)
-    assert "nobody said where that job keeps its tarballs" in refused.stderr
+    assert "No URL template was given" in refused.stderr
     job = ("--rocm-build-job=nightly", f"--rocm-build-url={place.server.url}/{{job}}/{NAME}", "--dry-run")
     planned = place.ci_build(*words, *job)
     assert f"would build jax-base-ubu24.rocm{VERSION.replace('.', '')}" in planned.stderr
