@@ -118,7 +118,7 @@ def test_abi_gate_accepts_published_wheels_with_complete_manifest(
     assert evidence.outcome is Outcome.PASSED
     assert evidence.counts["skipped"] == 0
     # Only its users' LD_LIBRARY_PATH leads a published wheel to a prefix.
-    assert about(evidence, "layout-unresolved", "installed as tarball", severity=Severity.WARNING)
+    assert about(evidence, "layout-unresolved", "in layout tarball", severity=Severity.WARNING)
     assert not about(evidence, "layout-unresolved", "installed as opt-rocm", severity=Severity.WARNING)
 
 
