@@ -119,7 +119,7 @@ def test_abi_gate_accepts_published_wheels_with_complete_manifest(
     assert evidence.counts["skipped"] == 0
     # Only its users' LD_LIBRARY_PATH leads a published wheel to a prefix.
     assert about(evidence, "layout-unresolved", "in layout tarball", severity=Severity.WARNING)
-    assert not about(evidence, "layout-unresolved", "installed as opt-rocm", severity=Severity.WARNING)
+    assert not about(evidence, "layout-unresolved", "in layout opt-rocm", severity=Severity.WARNING)
 
 
 def test_abi_gate_names_libraries_affected_by_rocm_fault(
@@ -172,7 +172,7 @@ def test_abi_gate_warns_about_published_0_12_0(tmp_path: Path, real_wheel: Calla
         "10filesystem9canonicalERKNS_7__cxx114pathE",
     ]
     for layout in ("pip-multi-arch", "opt-rocm"):
-        (lost,) = about(evidence, PJRT, f"installed as {layout}", severity=Severity.WARNING)
+        (lost,) = about(evidence, PJRT, f"in layout {layout}", severity=Severity.WARNING)
         assert "librocm_sysdeps_drm.so.2" in lost
         assert HIP not in lost
     (symbols,) = [check for check in evidence.details["checks"] if check["outcome"] == "skipped"]
