@@ -119,7 +119,7 @@ def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) 
 
 def test_dry_run_prints_cost_and_required_names() -> None:
     said = dry_run("--targets=gfx942", "--toolchain=rocm")
-    assert "of CPU; --forecast says" in said
+    assert "of CPU; --forecast" in said
     assert "takes only what is named with --modules" in said
     quick = dry_run("--targets=gfx942", "--json")
     assert quick["has_to_be_named"] is False
@@ -148,7 +148,7 @@ def test_dry_run_prints_cost_and_required_names() -> None:
         (["--targets=gfx942", "--shard=1/2"], "for the device code of a ROCm"),
         (["--targets=gfx942", "--units=n64"], "for the device code of a ROCm"),
         (["--targets=gfx942", "--toolchain=rocm", "--shard=3/2"], "Write it like 2/8"),
-        (["--targets=gfx942", "--toolchain=rocm", "--units=("], "--units is no regular expression: missing"),
+        (["--targets=gfx942", "--toolchain=rocm", "--units=("], "--units is not a regular expression: missing"),
         (["--targets=gfx942", "--toolchain=rocm", "--shard=1/2"], "--dry-run cannot list units"),
         (["--targets=gfx942", "--toolchain=rocm", "--units=n64"], "--dry-run cannot list units"),
         (["--targets=gfx942", "--forecast"], "--dry-run cannot list units"),
