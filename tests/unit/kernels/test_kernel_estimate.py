@@ -120,7 +120,7 @@ def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) 
 def test_dry_run_prints_cost_and_required_names() -> None:
     said = dry_run("--targets=gfx942", "--toolchain=rocm")
     assert "of CPU; --forecast" in said
-    assert "takes only what is named with --modules" in said
+    assert "have to be named with --modules" in said
     quick = dry_run("--targets=gfx942", "--json")
     assert quick["has_to_be_named"] is False
     assert 0 < quick["at_most"]["cpu_seconds"] < 600
