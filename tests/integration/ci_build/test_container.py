@@ -121,7 +121,7 @@ def test_memory_limit_is_enforced_and_reported(
     greedy = ["perl", "-e", 'my $b = "x" x (512 << 20); print length $b']
     with pytest.raises(ProcessError, match="137") as caught:
         ContainerRunner(host, replace(spec, memory="64m")).run(greedy)
-    assert "want of memory of 64m" in caught.value.hint
+    assert "lack of memory of 64m" in caught.value.hint
     assert ContainerRunner(host, replace(spec, memory="2g")).run(greedy).stdout.strip() == str(512 << 20)
     size = ["df", "--block-size=1", "--output=size", "/dev/shm"]
     assert ContainerRunner(host, replace(spec, shm_size="96m")).run(size).stdout.split()[-1] == str(96 << 20)
@@ -185,7 +185,7 @@ def test_next_run_removes_only_orphaned_containers(
         child.wait()
         said: list[str] = []
         ContainerRunner(host, spec, say=said.append).run(["true"])
-        assert f"removed container {left[:12]}, left by a run that was killed" in said
+        assert f"removed container {left[:12]}, left behind by a killed run" in said
         assert containers(own, "86402") == []
         assert containers(own, "86403") == [foreign]
     finally:

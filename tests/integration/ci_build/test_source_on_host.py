@@ -181,5 +181,5 @@ def test_host_dry_run_shows_every_command(machine: Machine) -> None:
     done = machine.build("--dry-run")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("build/build.py build --wheels=") == 3
-    assert "would build on this machine itself" in done.stderr
+    assert "would build on this machine" in done.stderr
     assert sorted(machine.folder.rglob("*")) == before

@@ -157,7 +157,7 @@ def test_store_errors_are_reported(s3_server: ceph.Ceph, monkeypatch: pytest.Mon
     with pytest.raises(BucketError, match=r"refuses v2/k: 403"):
         S3Bucket(connect(endpoint=s3_server.url), "none").head("v2/k")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.owner.secret)
-    with pytest.raises(BucketError, match="no such bucket"):
+    with pytest.raises(BucketError, match="The bucket does not exist"):
         put(S3Bucket(connect(endpoint=s3_server.url), "none-such"), "v2/k", b"")
     monkeypatch.setattr(boto3.session.Session, "get_credentials", lambda self: None)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
