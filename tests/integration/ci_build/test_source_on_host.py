@@ -162,7 +162,11 @@ def test_host_build_checks_tools_before_download(machine: Machine) -> None:
     with serving(Behaviour(files={})) as told:
         absent = f"--therock-path={told.url}/rocm.tar.gz"
         done = machine.build(absent, "--clang-path=/no/clang")
-        assert (done.returncode, "lacks" in done.stderr, "the clang /no/clang" in done.stderr) == (18, True, True)
+        assert (done.returncode, "tools that are missing" in done.stderr, "the clang /no/clang" in done.stderr) == (
+            18,
+            True,
+            True,
+        )
         assert told.seen == []
         # With them it gets as far as the fetch.
         fetched = machine.build(absent)
