@@ -22,7 +22,7 @@ ROCM_PATH = "ROCM_PATH"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class InstallLayout:
     """One documented way of installing ROCm.
 
     Attributes:
@@ -49,7 +49,7 @@ class LayoutTable:
         sonames: (ROCm major, minor) -> what wheels built for it may need.
     """
 
-    layouts: Mapping[str, Layout]
+    layouts: Mapping[str, InstallLayout]
     former_families: Mapping[str, tuple[str, ...]]
     packages: Mapping[str, str]
     sonames: Mapping[tuple[int, int], frozenset[str]]
@@ -59,7 +59,7 @@ class LayoutTable:
 def load_layouts() -> LayoutTable:
     """Read the table that lies beside this module; once per process."""
     data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    rows = [Layout(**{**row, "folders": tuple(row["folders"])}) for row in data["layouts"]]
+    rows = [InstallLayout(**{**row, "folders": tuple(row["folders"])}) for row in data["layouts"]]
     packages = {
         stem: "" if project == "none" else project for project, stems in data["packages"].items() for stem in stems
     }
@@ -96,7 +96,7 @@ def runpath(kind: Kind, targets: Sequence[GfxTarget] | None) -> str:
 
 
 def search_dirs(
-    layout: str | Layout,
+    layout: str | InstallLayout,
     *,
     site_packages: Path,
     rocm_path: Path | None = None,
@@ -170,7 +170,7 @@ def package_of(soname: str) -> str:
     return load_layouts().packages.get(found[1], "") if found else ""
 
 
-def _folders(layout: Layout, targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
+def _folders(layout: InstallLayout, targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
     return tuple(
         folder.replace("{family}", family)
         for folder in layout.folders

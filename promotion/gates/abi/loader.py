@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from core.layouts import ROCM_PATH, SITE_PACKAGES, Layout, family_packages, load_layouts, package_of, search_dirs
+from core.layouts import ROCM_PATH, SITE_PACKAGES, InstallLayout, family_packages, load_layouts, package_of, search_dirs
 from core.model import GfxTarget
 from wheelkit.rocm_manifest import RocmLibrary
 
@@ -174,7 +174,7 @@ class _Process:
         return library.path not in self.wheels and all(file.soname != soname for file in self.files.values())
 
 
-def _placed(library: RocmLibrary, layout: Layout, family: str) -> Iterator[InstalledLibrary]:
+def _placed(library: RocmLibrary, layout: InstallLayout, family: str) -> Iterator[InstalledLibrary]:
     """Yield the library's file in a layout, if the layout contains it."""
     path = PurePosixPath(library.path)
     package = path.parts[0] if path.parts[0].startswith("_rocm_sdk_") else ""
@@ -190,7 +190,7 @@ def _placed(library: RocmLibrary, layout: Layout, family: str) -> Iterator[Insta
         )  # fmt: skip
 
 
-def _package(soname: str, package: str, layout: Layout) -> str:
+def _package(soname: str, package: str, layout: InstallLayout) -> str:
     """Return the directory of the package with a library in this layout, such as _rocm_sdk_libraries_{family}."""
     project = package_of(soname)
     name = package or (f"_{project.replace('-', '_')}" if project else "")

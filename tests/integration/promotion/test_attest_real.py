@@ -547,9 +547,7 @@ def test_attest_verify_offline_uses_cached_public_root(cli: Cli, sigstore: FakeS
     assert done.returncode == PromotionBlockedError.exit_code, done.stderr
     said = json.loads(done.stdout)
     assert said["attested"] == {}
-    assert said["notes"] == [
-        "Sigstore's trust root could not be updated; the cached one is used."
-    ]
+    assert said["notes"] == ["Sigstore's trust root could not be updated; the cached one is used."]
     assert said["problems"][0].startswith(
         f"{WHEEL}.provenance is not good: failed to build timestamp certificate chain"
     )
