@@ -74,8 +74,8 @@ def test_unreachable_instances_are_not_compiled(tree: SourceTree, tmp_path: Path
     [
         ({"arguments": ("{out}", "3")}, r"The generator gen/gen\.py of ck_rms_norm failed: .*exit code 3"),
         ({"count": 4}, r"wrote 3 files, not 4"),
-        ({"kept": 1}, r"keeps 2 of what gen/gen\.py writes, not 1"),
-        ({"keep": ("none",), "kept": 1}, r"keeps 0 of what gen/gen\.py writes, not 1"),
+        ({"kept": 1}, r"keeps 2 files of gen/gen\.py, not 1"),
+        ({"keep": ("none",), "kept": 1}, r"keeps 0 files of gen/gen\.py, not 1"),
         ({"script": "gen/none.py"}, r"The generator gen/none\.py of ck_rms_norm failed"),
     ],
 )
@@ -93,7 +93,7 @@ def test_instance_pattern_without_match_is_an_error(tree: SourceTree, tmp_path: 
     for changes in ({"keep": ("none",)}, {"keep": (r"rmsnorm2d_fwd_api\.cpp",)}):
         with pytest.raises(KernelError, match="No instance of ck_rms_norm has a name that matches '_z'"):
             generate(module(**changes), tree, tmp_path, HostRunner(os.environ), Silent(), "_z")
-    with pytest.raises(KernelError, match=r"keeps 2 of what gen/gen\.py writes, more than 1"):
+    with pytest.raises(KernelError, match=r"keeps 2 files of gen/gen\.py, more than 1"):
         generate(module(kept=1), tree, tmp_path, HostRunner(os.environ), Silent(), "_x")
 
 
@@ -118,7 +118,7 @@ def test_rocm_without_compiler_is_refused(work_cache: Path, tmp_path: Path) -> N
     (tmp_path / "amdgcn/bitcode").mkdir(parents=True)
     (tmp_path / "amdgcn/bitcode/ocml.bc").write_text("")
     (tmp_path / "llvm/lib/clang/19/include").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"is clang 19; the kernels need 20 or later.*from 7\.0 on"):
+    with pytest.raises(InputError, match=r"is clang 19; the kernels need 20 or later"):
         with_rocm(pypi, tmp_path, "rocm", tmp_path / "cache")
     (tmp_path / "llvm/lib/clang/22/include").mkdir(parents=True)
     assert with_rocm(pypi, tmp_path, "rocm", tmp_path / "cache").places["rocm"] == str(tmp_path)
