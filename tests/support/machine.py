@@ -24,4 +24,5 @@ def uv_environment() -> Mapping[str, str]:
     """Return variables that make uv ask the index of the user's pip configuration."""
     argv = [sys.executable, "-m", "pip", "config", "list"]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    return uv_options(parse_config(said)).environment
+    # pip takes the best version of all indexes; uv stops at the first index that has the package.
+    return {**uv_options(parse_config(said)).environment, "UV_INDEX_STRATEGY": "unsafe-best-match"}

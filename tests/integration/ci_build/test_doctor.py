@@ -47,7 +47,7 @@ def clone(tmp_path: Path) -> Path:
     """A fresh clone without `.venv`, in a folder with a space in its name."""
     folder = tmp_path / "a clone"
     folder.mkdir()
-    for package in ("build", "ci_build", "pjrt", "plugin", "promotion"):
+    for package in ("build", "ci_build", "core", "pjrt", "plugin", "promotion", "wheelkit"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 

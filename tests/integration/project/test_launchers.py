@@ -350,7 +350,7 @@ def real(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> tuple[Tree, 
     tree = Tree(tmp_path_factory.mktemp("real"), wheels)
     shutil.rmtree(tree.root / "ci_build")
     unwanted = shutil.ignore_patterns("__pycache__")
-    for package in ("ci_build", "pjrt", "plugin", "promotion"):
+    for package in ("ci_build", "core", "kernels", "pjrt", "plugin", "promotion", "wheelkit"):
         shutil.copytree(ROOT / package, tree.root / package, ignore=unwanted)
     for path in (ROOT / "build").glob("requirements*"):
         shutil.copy(path, tree.root / "build" / path.name)
