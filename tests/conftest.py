@@ -264,5 +264,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("offline"):
         left_out.deselect(items, [item for item in items if item.get_closest_marker("network")], OFFLINE)
     # Long files must not start last when several workers share the files.
-    long = {item.path for item in heavy}
-    items.sort(key=lambda item: item.path not in long)
+    long = {item.path: 0 for item in heavy}
+    for item in heavy:
+        minutes = next((mark.kwargs.get("minutes", 0) for mark in item.iter_markers("heavy")), 0)
+        long[item.path] = max(long[item.path], minutes)
+    items.sort(key=lambda item: -long.get(item.path, -1))

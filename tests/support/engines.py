@@ -50,16 +50,16 @@ class Engine(ABC):
         """Return the output of a client command."""
         return self.run(*words).stdout.strip()
 
-    def image(self, name: str, script: Path) -> str:
+    def image(self, name: str, script: Path, *words: str, based: bool = True) -> str:
         """An image out of the folder that a script fills (see `tests.support.forky`), by a name made of its digest."""
-        tag = f"jax-rocm-test-{name}:{forky.digest(script)}"
+        tag = f"jax-rocm-test-{name}:{forky.digest(script, *words)}"
         kept = f"{Path(self.program).name}-{name}"
         with FileLock(forky.CACHE / f"{kept}.lock"):
             if self.run("image", "inspect", tag, check=False).returncode:
                 tree = forky.CACHE / f"{kept}.new"
                 forky.remove(tree)
                 try:
-                    forky.fill(tree, script)
+                    forky.fill(tree, script, *words, based=based)
                     self._import(tree, tag)
                 finally:
                     forky.remove(tree)

@@ -60,8 +60,10 @@ Child = Callable[..., Told]
 
 
 @pytest.fixture(scope="module")
-def child(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Child:
+def child(real_wheel: Callable[..., Path], pythons: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Child:
     """Give `child(programs, target=…, spec=…)`, run with the published 0.10.2."""
+    if PYTHON not in pythons:
+        pytest.skip(f"needs Python {PYTHON}")
     folder = tmp_path_factory.mktemp("corpus")
     wheels = [real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", PYTHON)]
     adopt(list(map(str, wheels)), out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent())

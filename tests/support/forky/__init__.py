@@ -55,9 +55,10 @@ def remove(folder: Path) -> None:
     subprocess.run(["rm", "-rf", "--one-file-system", folder], check=True)
 
 
-def fill(folder: Path, script: Path, *words: str) -> None:
-    """Make a folder without keeping it."""
-    subprocess.run(["cp", "-a", _base(), folder], check=True)
+def fill(folder: Path, script: Path, *words: str, based: bool = True) -> None:
+    """Make a folder without keeping it; the script starts from the small Debian, or creates the folder itself."""
+    if based:
+        subprocess.run(["cp", "-a", _base(), folder], check=True)
     _run(script, folder, *words)
 
 

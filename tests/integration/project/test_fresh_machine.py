@@ -1,0 +1,88 @@
+"""The two commands of the README on machines that have Debian, Python and the package index, and nothing else.
+
+Each container starts from nothing: no cache, no key, no daemon, no tools. One runs all tests that a newcomer runs, the
+others their unit tests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.support import bare, docker
+
+ROOT = Path(__file__).resolve().parents[3]
+CLONE = "/clone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A fresh machine.
+
+    Attributes:
+        suite: release of Debian.
+        container: further arguments of `bare.running`.
+        tests: arguments of `build/test`.
+    """
+
+    suite: str = "bookworm"
+    container: Mapping[str, str] = field(default_factory=dict)
+    tests: tuple[str, ...] = ("--unit",)
+    docker_client: bool = False
+
+
+MACHINES = {
+    "debian-12": Machine(tests=()),
+    "docker-client-without-daemon": Machine(docker_client=True),
+    "ordinary-user-with-read-only-home": Machine(container={"user": "1000:1000", "home": "/home/newcomer"}),
+    "python-3.13": Machine(suite="trixie"),
+}
+
+
+@pytest.fixture(scope="module")
+def index() -> bare.Index:
+    """The package index of whoever runs the tests."""
+    return bare.package_index()
+
+
+@pytest.fixture(scope="module")
+def clone() -> bytes:
+    """The files of this repository, with changes that are not committed yet, as a tar archive."""
+    argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
+    there = b"\0".join(name for name in listed if name and os.path.lexists(os.fsencode(ROOT) + b"/" + name))
+    argv = ["tar", "--create", "--null", "--files-from=-"]
+    return subprocess.run(argv, cwd=ROOT, input=there, stdout=subprocess.PIPE, check=True).stdout
+
+
+@pytest.mark.heavy(minutes=20)
+@pytest.mark.network
+@pytest.mark.parametrize("name", MACHINES)
+def test_both_commands_of_the_readme_pass(name: str, engine: docker.Docker, index: bare.Index, clone: bytes) -> None:
+    machine = MACHINES[name]
+    mounts = (docker.CLIENT,) if machine.docker_client else ()
+    with bare.running(engine, machine.suite, index, mounts=mounts, **machine.container) as container:
+        container.must("tar", "--extract", cwd=CLONE, stdin=clone)
+        assert container.run("sh", "-c", "command -v git cc readelf curl xz").returncode, "the machine is not bare"
+        said = container.must("python3", "build/ci_build", "release", "--local", cwd=CLONE)
+        assert "pip install --extra-index-url" in said
+        container.must("python3", "build/test", *machine.tests, cwd=CLONE)
+
+
+@pytest.mark.network
+def test_container_reaches_the_index_and_nothing_else(engine: docker.Docker, index: bare.Index) -> None:
+    with bare.running(engine, "bookworm", index) as container:
+        devices = container.must("ls", "/sys/class/net").split()
+        assert devices == ["lo"]
+        python = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)"
+        for host, port in index.hosts:
+            container.must("python3", "-c", python, host, str(port))
+            assert container.run("python3", "-c", python, host, str(port + 1)).returncode == 1
+        # Any address outside, by number: there is no way to it.
+        refused = container.run("python3", "-c", python, "192.0.2.1", "443")
+        assert "unreachable" in refused.stdout

@@ -1,0 +1,174 @@
+"""Containers as bare as a newcomer's machine: Debian, Python, and no network but the user's package index.
+
+A container has only a loopback device. The names of the index's hosts lead to addresses there, on which this process
+listens; each socket passes bytes on to the one host that it stands for. TLS is not touched, so the container verifies
+the certificates itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from promotion.gates.common.pip_config import parse_config
+from tests.support import docker, forky
+
+_BASE = Path(__file__).with_name("base.sh")
+_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+_CLONE_NEWNET = 0x40000000
+_CONNECTION = re.compile(r"Starting new HTTPS? connection \(\d+\): (\S+):(\d+)")
+"""What urllib3 logs, and pip with it at -vvv."""
+_CORES = "0,1"
+_SECONDS = 5400
+"""A container ends by itself after that, should nobody be left to end it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """The user's package index.
+
+    Attributes:
+        settings: of pip's configuration, such as `index-url`.
+        hosts: name and port of the servers of its pages and files.
+    """
+
+    settings: Mapping[str, str]
+    hosts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bare:
+    """A running container.
+
+    Attributes:
+        user: `uid:gid` of commands.
+        home: HOME of commands.
+    """
+
+    engine: docker.Docker
+    id: str
+    user: str = "0:0"
+    home: str = "/root"
+
+    def run(self, *words: str, cwd: str = "/", stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; standard output and error are one text."""
+        argv = [self.engine.program, "exec", "--interactive", f"--user={self.user}", f"--workdir={cwd}"]
+        done = subprocess.run(
+            [*argv, f"--env=HOME={self.home}", self.id, *words],
+            env=self.engine.environment,
+            input=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        return subprocess.CompletedProcess(words, done.returncode, done.stdout.decode(errors="replace"))
+
+    def must(self, *words: str, cwd: str = "/", stdin: bytes = b"") -> str:
+        """Run a command that has to succeed, and return its output."""
+        done = self.run(*words, cwd=cwd, stdin=stdin)
+        assert done.returncode == 0, f"{words}: {done.stdout}"
+        return done.stdout
+
+
+def package_index() -> Index:
+    """Find out which index pip asks, and which servers that takes; indexes in folders of this machine do not count."""
+    own = [sys.executable, "-m", "pip"]
+    said = subprocess.run([*own, "config", "list"], capture_output=True, text=True, check=True).stdout
+    configured = parse_config(said)
+    settings = {name: configured[name] for name in ("cert", "trusted-host") if configured.get(name)}
+    for name in ("index-url", "extra-index-url"):
+        urls = [url for url in configured.get(name, "").split() if url.startswith("http")]
+        settings |= {name: " ".join(urls)} if urls else {}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    env |= {f"PIP_{name.upper().replace('-', '_')}": value for name, value in settings.items()}
+    with TemporaryDirectory() as folder:
+        argv = [*own, "download", "-vvv", "--no-input", "--no-cache-dir", "--no-deps", f"--dest={folder}", "packaging"]
+        env["PIP_CONFIG_FILE"] = os.devnull
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    hosts = sorted({(name, int(port)) for name, port in _CONNECTION.findall(done.stdout)})
+    assert hosts, "pip connected to no index"
+    return Index(settings=settings, hosts=tuple(hosts))
+
+
+@contextlib.contextmanager
+def running(
+    engine: docker.Docker,
+    suite: str,
+    index: Index,
+    *,
+    user: str = "0:0",
+    home: str = "/root",
+    mounts: Sequence[str] = (),
+) -> Iterator[Bare]:
+    """Run a container with an empty folder /clone until the caller is done with it.
+
+    Args:
+        suite: release of Debian.
+        user: `uid:gid` of the caller's commands; only root can write to HOME.
+        mounts: files of this machine that are there too.
+    """
+    image = engine.image(f"bare-{suite}", _BASE, forky.mirror(), suite, based=False)
+    addresses = {name: f"127.77.0.{number}" for number, (name, _) in enumerate(index.hosts, 1)}
+    argv = ["run", "--detach", "--rm", "--init", "--network=none", f"--cpuset-cpus={_CORES}"]
+    argv += [f"--add-host={name}:{address}" for name, address in addresses.items()]
+    bound = {path: path for path in mounts}
+    bound |= {index.settings["cert"]: _CERTIFICATES} if "cert" in index.settings else {}
+    argv += [f"--mount=type=bind,source={source},target={target},readonly" for source, target in bound.items()]
+    container = Bare(engine=engine, id=engine.ask(*argv, image, "sleep", str(_SECONDS)))
+    try:
+        settings = {**index.settings, **({"cert": _CERTIFICATES} if "cert" in index.settings else {})}
+        text = "[global]\n" + "".join(f"{name} = {value}\n" for name, value in settings.items())
+        container.must("tee", "/etc/pip.conf", stdin=text.encode())
+        container.must("install", "-d", "-o", user.partition(":")[0], "/clone")
+        container.must("install", "-d", home)
+        pid = int(engine.ask("container", "inspect", "--format={{.State.Pid}}", container.id))
+        with contextlib.ExitStack() as stack:
+            for (name, port), address in zip(index.hosts, addresses.values(), strict=True):
+                server = stack.enter_context(_listening(pid, address, port))
+                threading.Thread(target=_relay, args=(server, (name, port)), daemon=True).start()
+            yield Bare(engine=engine, id=container.id, user=user, home=home)
+    finally:
+        engine.run("kill", container.id)
+
+
+def _listening(pid: int, address: str, port: int) -> socket.socket:
+    """A listening socket in the network of another process; a thread may be elsewhere than its process."""
+    made: list[socket.socket] = []
+
+    def enter() -> None:
+        with Path(f"/proc/{pid}/ns/net").open("rb") as network:
+            if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "setns")
+        made.append(socket.create_server((address, port)))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+def _relay(server: socket.socket, host: tuple[str, int]) -> None:
+    with contextlib.suppress(OSError):  # It ends when the socket is closed.
+        while True:
+            here, _ = server.accept()
+            there = socket.create_connection(host)
+            for pair in ((here, there), (there, here)):
+                threading.Thread(target=_pass_on, args=pair, daemon=True).start()
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
