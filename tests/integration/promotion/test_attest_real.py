@@ -126,8 +126,8 @@ def test_attest_without_identity_reports_remedy(cli: Cli, bucket: DirBucket, sta
     done = cli("attest", staged, "--bucket", bucket.root)
     assert (done.returncode, done.stdout) == (18, "")
     assert done.stderr == (
-        "error: There is no identity here that Sigstore knows. Run it in a CI job that has one;"
-        " on GitHub Actions the job needs `permissions: id-token: write`.\n"
+        "error: No identity for Sigstore was found. Run it in a CI job with an identity."
+        " On GitHub Actions set `permissions: id-token: write`.\n"
     )
     assert objects(bucket, "v2-staging/") == before
 
@@ -198,7 +198,7 @@ def test_attest_signed_set_is_promoted_and_verifies(
     assert doubted.returncode == BucketError.exit_code
     problems = json.loads(doubted.stdout)["problems"]
     assert len(problems) == len(names)
-    assert all(".provenance is not good: failed to build timestamp" in text for text in problems)
+    assert all(".provenance is invalid: failed to build timestamp" in text for text in problems)
     # A reader who downloaded a wheel and what lies beside it.
     (seen,) = [file for name, file in offered(bucket).items() if name == names[0]]
     (key,) = [key for key in objects(bucket) if key.endswith(f"/{names[0]}")]
@@ -238,7 +238,7 @@ def test_attest_refuses_unknown_token(cli: Cli, sigstore: FakeSigstore, bucket: 
         env = {"GITLAB_CI": "true", "SIGSTORE_ID_TOKEN": FakeSigstore().identities.token(of_github())}
         done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, env=env)
     assert done.returncode == 18
-    assert done.stderr.splitlines()[-1].startswith("error: Sigstore did not attest: ")
+    assert done.stderr.splitlines()[-1].startswith("error: Sigstore failed: ")
     assert not list(bucket.root.rglob("*.provenance"))
 
 
@@ -262,7 +262,7 @@ def test_invalid_attestation_blocks_without_requirement(
     side.write_text(json.dumps(FakeSigstore().provenance(name, digest)))
     done = cli("promote", staged, "--bucket", bucket.root, "--trust-config", trust)
     assert done.returncode == PromotionBlockedError.exit_code
-    assert f"{name}.provenance is not good:" in done.stderr
+    assert f"{name}.provenance is invalid:" in done.stderr
     side.write_text(json.dumps(sigstore.provenance(name, digest)))
     done = cli("promote", staged, "--bucket", bucket.root, "--trust-config", trust)
     assert done.returncode == 0, done.stderr
@@ -279,7 +279,7 @@ def test_attest_with_unreachable_sigstore_reports_one_line(cli: Cli, bucket: Dir
         config.write_text(json.dumps(broken))
         done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, env=env)
     assert done.returncode == 18
-    assert done.stderr.splitlines()[-1].startswith("error: Sigstore did not attest: ")
+    assert done.stderr.splitlines()[-1].startswith("error: Sigstore failed: ")
     assert not list(bucket.root.rglob("*.provenance"))
 
 
@@ -488,10 +488,10 @@ def refusals(
     code = (
         "import json, sys\n"
         "from pathlib import Path\n"
-        "from promotion.evidence.attest import verified_files\n"
+        "from promotion.evidence.attest import verify_files\n"
         "from core.model import to_json\n"
         "root, trust = Path(sys.argv[1]), Path(sys.argv[2])\n"
-        "said = {path.name: to_json(verified_files(path, 'local', trust)) for path in sorted(root.iterdir())}\n"
+        "said = {path.name: to_json(verify_files(path, 'local', trust)) for path in sorted(root.iterdir())}\n"
         "print(json.dumps(said))\n"
     )
     root = tmp_path_factory.mktemp("cases")
@@ -549,7 +549,7 @@ def test_attest_verify_offline_uses_cached_public_root(cli: Cli, sigstore: FakeS
     assert said["attested"] == {}
     assert said["notes"] == ["Sigstore's trust root could not be updated; the cached one is used."]
     assert said["problems"][0].startswith(
-        f"{WHEEL}.provenance is not good: failed to build timestamp certificate chain"
+        f"{WHEEL}.provenance is invalid: failed to build timestamp certificate chain"
     )
 
 

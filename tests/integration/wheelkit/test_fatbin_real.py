@@ -43,7 +43,7 @@ SLIM = """
 import json, sys, time
 from pathlib import Path
 from core.model import GfxTarget, to_json
-from wheelkit.gpu.fatbin import slim
+from wheelkit.gpu.slim import slim
 report = slim(Path(sys.argv[1]), [GfxTarget.parse(name) for name in sys.argv[2:]])
 peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
 print(json.dumps({"peak": peak, **to_json(report)}))
