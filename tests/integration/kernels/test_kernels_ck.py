@@ -79,7 +79,7 @@ def kernels_build(inside: InContainer, *more: str) -> dict[str, Any]:
 
 def ci_build(*words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "ci_build.cli", *words]
-    done = subprocess.run(argv, cwd=HERE.parents[1], capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=HERE.parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -84,7 +84,7 @@ def test_set_is_promoted_on_s3(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path:
         if not key.endswith("status.json"):  # it has the store's etags
             assert bucket.get(key) == folder.get(key), key
     bucket.delete(f"{RELEASED.simple}jaxlib/index.html", sha256=_sha256(bucket, f"{RELEASED.simple}jaxlib/index.html"))
-    assert any("jaxlib/index.html is not there" in line for line in verify(bucket, RELEASED))
+    assert any("jaxlib/index.html is missing" in line for line in verify(bucket, RELEASED))
 
 
 def _sha256(bucket: S3Bucket, key: str) -> str:
