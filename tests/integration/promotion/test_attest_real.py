@@ -381,57 +381,57 @@ CASES: dict[str, tuple[Callable[[FakeSigstore], bytes], str]] = {
         lambda s: json.dumps(s.provenance(WHEEL, DIGEST)).encode()[:-40],
         "is not the provenance of its wheel: Unterminated string",
     ),
-    "changed statement": (lambda s: damaged(s, changed_statement), "is not good: DSSE: invalid signature"),
+    "changed statement": (lambda s: damaged(s, changed_statement), "is invalid: DSSE: invalid signature"),
     "changed signature": (
         lambda s: damaged(
             s, lambda b: attestation(b)["envelope"].update(signature=flipped(attestation(b)["envelope"]["signature"]))
         ),
-        "is not good: DSSE: invalid signature",
+        "is invalid: DSSE: invalid signature",
     ),
-    "signature of another": (lambda s: of_another(s, "signature"), "is not good: DSSE: invalid signature"),
-    "certificate of another": (lambda s: of_another(s, "certificate"), "is not good: DSSE: invalid signature"),
+    "signature of another": (lambda s: of_another(s, "signature"), "is invalid: DSSE: invalid signature"),
+    "certificate of another": (lambda s: of_another(s, "certificate"), "is invalid: DSSE: invalid signature"),
     "log entry of another": (
         lambda s: of_another(s, "transparency_entries"),
-        "is not good: log entry signatures do not match bundle",
+        "is invalid: log entry signatures do not match bundle",
     ),
     "foreign certificate": (
         lambda s: json.dumps(FakeSigstore(rekor=s.rekor).provenance(WHEEL, DIGEST)).encode(),
-        "is not good: failed to build timestamp certificate chain",
+        "is invalid: failed to build timestamp certificate chain",
     ),
     "expired certificate": (
         lambda s: json.dumps(s.provenance(WHEEL, DIGEST, start=OLD)).encode(),
-        "is not good: failed to build timestamp certificate chain: validation failed: cert is not valid at validation",
+        "is invalid: failed to build timestamp certificate chain: validation failed: cert is not valid at validation",
     ),
     "certificate that was not yet": (
         lambda s: json.dumps(s.provenance(WHEEL, DIGEST, logged=OLD)).encode(),
-        "is not good: failed to build timestamp certificate chain: validation failed: cert is not valid at validation",
+        "is invalid: failed to build timestamp certificate chain: validation failed: cert is not valid at validation",
     ),
     "certificate that nobody logged": (
         lambda s: json.dumps(s.provenance(WHEEL, DIGEST, ct_key=new_key())).encode(),
-        "is not good: failed to verify SCT on signing certificate",
+        "is invalid: failed to verify SCT on signing certificate",
     ),
     "foreign log": (
         lambda s: json.dumps(FakeSigstore(fulcio=s.fulcio).provenance(WHEEL, DIGEST)).encode(),
-        "is not good: invalid log entry: checkpoint",
+        "is invalid: invalid log entry: checkpoint",
     ),
     "no proof": (
         lambda s: damaged(s, without("inclusionProof")),
-        "is not good: invalid transparency log entry",
+        "is invalid: invalid transparency log entry",
     ),
     "no promise": (
         lambda s: damaged(s, without("inclusionPromise")),
-        "is not good: bundle must contain an inclusion promise",
+        "is invalid: bundle must contain an inclusion promise",
     ),
     "no log entry": (
         lambda s: damaged(s, lambda b: attestation(b)["verification_material"].update(transparency_entries=[])),
         "is not the provenance of its wheel: no entry of a transparency log",
     ),
-    "several log entries": (lambda s: damaged(s, twice_logged), "is not good: it has several entries"),
-    "forged promise": (lambda s: damaged(s, forged_promise), "is not good: invalid log entry: SET: invalid inclusion"),
-    "forged root": (lambda s: damaged(s, forged_root), "is not good: invalid log entry: inclusion proof contains"),
+    "several log entries": (lambda s: damaged(s, twice_logged), "is invalid: it has several entries"),
+    "forged promise": (lambda s: damaged(s, forged_promise), "is invalid: invalid log entry: SET: invalid inclusion"),
+    "forged root": (lambda s: damaged(s, forged_root), "is invalid: invalid log entry: inclusion proof contains"),
     "forged checkpoint": (
         lambda s: damaged(s, forged_checkpoint),
-        "is not good: invalid log entry: checkpoint: invalid signature",
+        "is invalid: invalid log entry: checkpoint: invalid signature",
     ),
     "claims another publisher": (
         lambda s: json.dumps(
@@ -439,7 +439,7 @@ CASES: dict[str, tuple[Callable[[FakeSigstore], bytes], str]] = {
                 WHEEL, DIGEST, publisher={"kind": "GitHub", "repository": "owner/other", "workflow": "release.yml"}
             )
         ).encode(),
-        "is not good: it claims the publisher",
+        "is invalid: it names the publisher",
     ),
     "another repository": (
         lambda s: json.dumps(
@@ -471,7 +471,7 @@ CASES: dict[str, tuple[Callable[[FakeSigstore], bytes], str]] = {
         lambda s: json.dumps(
             s.provenance(WHEEL, DIGEST, {**of_github(), "iss": "https://token.actions.githubusercontent.com.invalid"})
         ).encode(),
-        "is not good: it claims the publisher",
+        "is invalid: it names the publisher",
     ),
 }
 
