@@ -548,9 +548,7 @@ def test_attest_verify_offline_uses_cached_public_root(cli: Cli, sigstore: FakeS
     said = json.loads(done.stdout)
     assert said["attested"] == {}
     assert said["notes"] == ["Sigstore's trust root could not be updated; the cached one is used."]
-    assert said["problems"][0].startswith(
-        f"{WHEEL}.provenance is invalid: failed to build timestamp certificate chain"
-    )
+    assert said["problems"][0].startswith(f"{WHEEL}.provenance is invalid: failed to build timestamp certificate chain")
 
 
 def test_attest_verify_with_unwritable_cache_reports_one_line(cli: Cli, sigstore: FakeSigstore, tmp_path: Path) -> None:
