@@ -135,6 +135,7 @@ def running(
         with contextlib.ExitStack() as stack:
             for (name, port), address in zip(index.hosts, addresses.values(), strict=True):
                 server = stack.enter_context(_listening(pid, address, port))
+                stack.callback(server.shutdown, socket.SHUT_RDWR)
                 threading.Thread(target=_relay, args=(server, (name, port)), daemon=True).start()
             yield Bare(engine=engine, id=container.id, user=user, home=home)
     finally:
@@ -158,12 +159,19 @@ def _listening(pid: int, address: str, port: int) -> socket.socket:
 
 
 def _relay(server: socket.socket, host: tuple[str, int]) -> None:
-    with contextlib.suppress(OSError):  # It ends when the socket is closed.
+    with contextlib.suppress(OSError):  # It ends when the socket is shut down.
         while True:
             here, _ = server.accept()
-            there = socket.create_connection(host)
-            for pair in ((here, there), (there, here)):
-                threading.Thread(target=_pass_on, args=pair, daemon=True).start()
+            threading.Thread(target=_connect, args=(here, host), daemon=True).start()
+
+
+def _connect(here: socket.socket, host: tuple[str, int]) -> None:
+    with here, contextlib.suppress(OSError), socket.create_connection(host) as there:
+        there.settimeout(None)
+        back = threading.Thread(target=_pass_on, args=(there, here), daemon=True)
+        back.start()
+        _pass_on(here, there)
+        back.join()
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
