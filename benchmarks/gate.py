@@ -27,10 +27,10 @@ from benchmarks.measure import FailedError, note
 from benchmarks.repair import Goal, goal_line
 from ci_build.cli import options
 from core.process import HostRunner, merge_environment
+from promotion.evidence.test_results import TestVerdict
 from promotion.gates.device.config import LOCK
 from promotion.gates.device.lease import JaxPlatform, leases
 from promotion.gates.device.machine import detect_allotment
-from promotion.gates.device.results import TestVerdict
 from promotion.gates.device.sessions.harness import Harness, RunPlan
 from promotion.gates.device.sessions.passes import Pass, base_env
 from promotion.gates.device.shards import split_tests

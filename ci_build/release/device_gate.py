@@ -22,6 +22,7 @@ from core.report import Reporter
 from core.targets import expand
 from promotion.evidence.known_tests import known_tests_for, load_entries
 from promotion.evidence.signing import Signer
+from promotion.evidence.test_results import TestVerdict, load_results
 from promotion.evidence.test_runs import read_runs
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.runs import run_gates
@@ -31,7 +32,6 @@ from promotion.gates.device.config import AUTO, DeviceGateConfig
 from promotion.gates.device.evidence import first_lines
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.machine import device_lister
-from promotion.gates.device.results import TestVerdict, load_results
 from promotion.gates.device.run import RUN, make_gate
 from promotion.gates.device.run_record import record_evidence
 from promotion.gates.device.sessions.session import SessionLimits

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from core.model import Evidence
 from promotion.evidence.evidence import latest, load_evidence
+from promotion.evidence.test_results import TestResult, TestVerdict, load_results
 from promotion.gates.device.evidence import headline
-from promotion.gates.device.results import TestResult, TestVerdict, load_results
 from promotion.gates.device.run_record import results_names
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex

@@ -16,7 +16,7 @@ from typing import Self
 
 from core.errors import BucketError
 from promotion.evidence.known_tests import pattern_of
-from promotion.gates.device.results import TestResult, TestVerdict
+from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.keys import run_history_file
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import Check
 from promotion.gates.device import evidence
-from promotion.gates.device.results import TestResult, TestVerdict
 
 V = TestVerdict
 

@@ -66,7 +66,7 @@ def _print_trend(tallies: Sequence[RunTally], *, as_json: bool) -> None:
         print_json(tallies)
         return
     from core.report import print_table
-    from promotion.gates.device.results import TestVerdict
+    from promotion.evidence.test_results import TestVerdict
 
     rows = [
         (

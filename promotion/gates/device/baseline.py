@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from core.model import Finding, Outcome, Severity
 from promotion.evidence.evidence import latest_by_part, load_evidence
 from promotion.evidence.known_tests import KnownTest, KnownTests
+from promotion.evidence.test_results import TestResult
 from promotion.gates.common.gate import error
-from promotion.gates.device.results import TestResult
 from promotion.gates.device.run_record import results_names
 from promotion.gates.device.sessions.passes import ALL, MULTI
 from promotion.gates.device.suite import TESTS, suite_sizes

@@ -12,10 +12,11 @@ from xml.etree import ElementTree as ET
 
 from core.model import Finding, Severity
 from promotion.evidence.evidence import ENVIRONMENT
+from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
 from promotion.gates.common.gate import Check, error
 from promotion.gates.common.junit import clean
 from promotion.gates.device.preflight import PreflightItem
-from promotion.gates.device.results import TestResult, TestVerdict, counts, dump_results
+from promotion.gates.device.results import counts
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
 

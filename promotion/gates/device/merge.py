@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from core.errors import GateError
 from core.model import Finding, Severity
+from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
 from promotion.gates.common.gate import Check, Gate, GateContext
 from promotion.gates.device import evidence
 from promotion.gates.device.baseline import baseline, check_ledgers, compare_with_baseline
 from promotion.gates.device.config import DeviceGateConfig, reproduce
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.results import TestResult, TestVerdict, counts, dump_results, executed
+from promotion.gates.device.results import counts, executed
 from promotion.gates.device.run import RUN, raise_unless_complete
 from promotion.gates.device.shards import ShardResult, ShardResults
 

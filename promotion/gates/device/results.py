@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import enum
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import ClassVar
+from dataclasses import dataclass
 
-from core.errors import GateError
+from promotion.evidence.test_results import TestResult, TestVerdict
 
-SCHEMA_VERSION = 1
 MESSAGE_CHARACTERS = 16_000
 """Number of characters kept from the end of a test's message, where the reason follows the traceback."""
-
-
-class TestVerdict(enum.StrEnum):
-    """Final verdict on a test.
-
-    `flaky` tests failed, then passed in a fresh process; `environment` means that the machine caused the failure;
-    `crashed` tests ended or hung their process; `not run` tests were collected and never finished.
-    """
-
-    __test__ = False
-
-    PASSED = "passed"
-    FAILED = "failed"
-    FLAKY = "flaky"
-    ENVIRONMENT = "environment"
-    CRASHED = "crashed"
-    SKIPPED = "skipped"
-    NOT_RUN = "not run"
 
 
 class Ending(enum.StrEnum):
@@ -68,33 +47,6 @@ class Attempt:
     round: Round
     ending: Ending
     seconds: float
-    message: str = ""
-    worker: str = ""
-    device: str = ""
-    entry: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TestResult:
-    """One test and its verdict.
-
-    Attributes:
-        id: pytest's node id, relative to the root of the suite.
-        file: file of the node id; equal to `id` for a file that cannot be collected.
-        seconds: of the first attempt; shards are balanced by it.
-        attempts: number of attempts.
-        message: of the deciding attempt.
-        worker, device: of the deciding attempt.
-        entry: as in `Attempt`; empty unless it was skipped.
-    """
-
-    __test__: ClassVar[bool] = False
-
-    id: str
-    file: str
-    verdict: TestVerdict
-    seconds: float = 0.0
-    attempts: int = 0
     message: str = ""
     worker: str = ""
     device: str = ""
@@ -185,25 +137,3 @@ def executed(results: Iterable[TestResult]) -> int:
     """Return the number of tests with a meaningful outcome."""
     silent = (TestVerdict.SKIPPED, TestVerdict.NOT_RUN, TestVerdict.ENVIRONMENT)
     return sum(result.verdict not in silent for result in results)
-
-
-def dump_results(results: Iterable[TestResult]) -> bytes:
-    """Return compact JSON with a list of values for each test; equal results give equal bytes."""
-    rows = [asdict(result) for result in sorted(results, key=lambda result: result.id)]
-    names = [field.name for field in fields(TestResult)]
-    body = {"schema": SCHEMA_VERSION, "fields": names, "tests": [[row[name] for name in names] for row in rows]}
-    return json.dumps(body, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
-
-
-def load_results(data: bytes, what: str) -> tuple[TestResult, ...]:
-    """Parse the output of `dump_results`; GateError, which names `what`, if it is invalid."""
-    try:
-        body = json.loads(data)
-        if body["schema"] != SCHEMA_VERSION:
-            raise ValueError(f"schema {body['schema']!r}")
-        return tuple(
-            TestResult(**{**values, "verdict": TestVerdict(values["verdict"])})
-            for values in (dict(zip(body["fields"], row, strict=True)) for row in body["tests"])
-        )
-    except (KeyError, TypeError, ValueError) as problem:
-        raise GateError(f"Cannot read test results from {what}: {problem!r}.", hint="Run the gate again.") from problem

@@ -15,6 +15,7 @@ from core.errors import GateError, MachineError, ProcessError
 from core.model import Finding, Severity
 from core.process import HostRunner
 from promotion.evidence.evidence import ANY
+from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import Check, Gate, GateContext
 from promotion.gates.common.installers import Uv
 from promotion.gates.common.pip_config import parse_config, uv_options
@@ -33,7 +34,7 @@ from promotion.gates.device.preflight import (
     expected_machine,
     query_jax,
 )
-from promotion.gates.device.results import TestResult, TestVerdict, counts, executed, judge
+from promotion.gates.device.results import counts, executed, judge
 from promotion.gates.device.sessions.harness import DONE, Harness, RunPlan, RunReport
 from promotion.gates.device.sessions.passes import base_env, passes
 from promotion.gates.device.shards import Shard, ShardResult, digest_of_tests, now, split_tests, upload_shard

@@ -10,9 +10,9 @@ from typing import Any
 from core.errors import BucketError, GateError
 from core.model import Channel, Evidence, WheelSet
 from promotion.evidence.evidence import dump_evidence, load_evidence
+from promotion.evidence.test_results import TestResult, load_results
 from promotion.evidence.test_runs import SuiteRun, record
 from promotion.gates.device.evidence import RESULTS
-from promotion.gates.device.results import TestResult, load_results
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import EVIDENCE_FOLDER, StagedSet

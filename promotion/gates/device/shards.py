@@ -17,8 +17,9 @@ from typing import Any
 from core.errors import GateError, RequestError
 from promotion.evidence.evidence import ANY, TIME
 from promotion.evidence.signing import SUFFIX, Signer, is_valid_signature, load_signature
+from promotion.evidence.test_results import TestResult, dump_results, load_results
 from promotion.gates.device import evidence
-from promotion.gates.device.results import TestResult, dump_results, file_of, load_results
+from promotion.gates.device.results import file_of
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
 

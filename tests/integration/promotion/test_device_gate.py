@@ -20,11 +20,11 @@ from ci_build import cli
 from ci_build.build.adopt import adopt
 from core.errors import CiBuildError
 from core.model import RocmVersion
+from promotion.evidence.test_results import TestVerdict, load_results
 from promotion.gates.common.gate import GateContext
 from promotion.gates.common.site import Site
 from promotion.gates.device import preflight, run
 from promotion.gates.device.config import DeviceGateConfig
-from promotion.gates.device.results import TestVerdict, load_results
 from promotion.gates.device.suite import smoke_suite
 from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import StagedSet

@@ -17,7 +17,8 @@ import pytest
 
 from core.errors import BusyError, RequestError
 from core.process import HostRunner
-from promotion.gates.device.results import Ending, Round, TestVerdict
+from promotion.evidence.test_results import TestVerdict
+from promotion.gates.device.results import Ending, Round
 from promotion.gates.device.sessions.harness import DONE, Harness, RunPlan, RunReport
 from promotion.gates.device.sessions.processes import RUN, alive, kill_marked, marked_processes, was_killed
 from promotion.gates.device.sessions.session import SessionLimits

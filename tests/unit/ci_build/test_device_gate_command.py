@@ -11,10 +11,10 @@ from ci_build.cli import options
 from ci_build.release.device_gate import check_options, device_counts, failure_lines
 from core.errors import RequestError
 from core.model import Tier
+from promotion.evidence.test_results import TestVerdict
 from promotion.gates.common.gate import Gate
 from promotion.gates.common.runs import make_evidence
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.results import TestVerdict
 from tests.support.device_results import RESULTS, checks_of, result
 from tests.support.sets import wheel_set
 

@@ -14,10 +14,10 @@ from ci_build.rocm.lock import RocmLock, write_lock
 from core.model import Tier
 from promotion.compatibility.evidence import CheckOutcome, read_evidence
 from promotion.evidence.evidence import record
+from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
 from promotion.gates.common.gate import Check as GateCheck
 from promotion.gates.common.runs import check_record
 from promotion.gates.device import evidence as device
-from promotion.gates.device.results import TestResult, TestVerdict, dump_results
 from promotion.gates.device.run import RUN
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket

@@ -13,6 +13,7 @@ from ci_build.release.device_gate import _durations
 from core.model import Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, record
 from promotion.evidence.known_tests import KnownTestKind, KnownTests, known_tests_for
+from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
 from promotion.gates.common.gate import Check, error
 from promotion.gates.common.runs import check_record
 from promotion.gates.device import evidence as device
@@ -20,7 +21,6 @@ from promotion.gates.device.baseline import Baseline, baseline, check_ledgers, c
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.results import TestResult, TestVerdict, dump_results
 from promotion.gates.device.run import RUN
 from promotion.gates.device.shards import (
     Shard,

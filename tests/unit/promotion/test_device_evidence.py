@@ -9,11 +9,11 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from core.model import Tier
+from promotion.evidence.test_results import TestVerdict, load_results
 from promotion.gates.common.gate import Gate
 from promotion.gates.common.runs import make_evidence, raise_for_failures
 from promotion.gates.device import evidence
 from promotion.gates.device.preflight import PreflightItem
-from promotion.gates.device.results import TestVerdict, load_results
 from promotion.storage.keys import StagedSet
 from tests.support.device_results import BINARY, RESULTS, again, checks_of, result
 from tests.support.memory_bucket import MemoryBucket

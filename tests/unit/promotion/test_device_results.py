@@ -7,19 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import GateError
-from promotion.gates.device.results import (
-    Attempt,
-    Ending,
-    Round,
-    TestResult,
-    TestVerdict,
-    counts,
-    dump_results,
-    executed,
-    judge,
-    load_results,
-    retry_candidates,
-)
+from promotion.evidence.test_results import TestResult, TestVerdict, dump_results, load_results
+from promotion.gates.device.results import Attempt, Ending, Round, counts, executed, judge, retry_candidates
 from tests.support.device_results import RESULTS
 
 TEST = "tests/lax_test.py::LaxTest::test_add"

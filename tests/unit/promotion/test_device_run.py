@@ -10,10 +10,10 @@ import pytest
 
 from core.errors import CiBuildError, GateError, MachineError
 from core.process import HostRunner
+from promotion.evidence.test_results import TestVerdict
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.results import TestVerdict
 from promotion.gates.device.run import make_gate, missing_tests, raise_unless_complete
 from promotion.gates.device.shards import (
     Shard,

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promotion.gates.device.results import Ending, Round, TestVerdict, judge
+from promotion.evidence.test_results import TestVerdict
+from promotion.gates.device.results import Ending, Round, judge
 from promotion.gates.device.sessions.journal import FinishedTest
 from promotion.gates.device.sessions.session import DeathCause, SessionOutcome, WorkerDeath
 from promotion.gates.device.sessions.state import PassState

@@ -11,8 +11,8 @@ import pytest
 
 from ci_build.cli import run as ci_build
 from promotion.evidence import known_tests
+from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.evidence.test_runs import SuiteRun, record
-from promotion.gates.device.results import TestResult, TestVerdict
 from promotion.storage.directory_bucket import DirBucket
 from tests.unit.promotion.test_known_tests import entry
 

@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from core.errors import BucketError
+from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.evidence.test_runs import SuiteRun, TestRuns, read_runs, record
-from promotion.gates.device.results import TestResult, TestVerdict
 from promotion.storage.bucket import ConflictError, ObjectInfo
 from promotion.storage.keys import run_history_file
 from tests.support.memory_bucket import MemoryBucket

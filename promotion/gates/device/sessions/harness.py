@@ -19,7 +19,8 @@ from filelock import FileLock, Timeout
 from core.atomic import write_whole
 from core.errors import BusyError, RequestError
 from core.process import HostRunner
-from promotion.gates.device.results import Attempt, Round, TestResult, file_of, judge, retry_candidates
+from promotion.evidence.test_results import TestResult
+from promotion.gates.device.results import Attempt, Round, file_of, judge, retry_candidates
 from promotion.gates.device.sessions import passes
 from promotion.gates.device.sessions.passes import Pass, Skip, Suite, session_argv, session_env, session_plan
 from promotion.gates.device.sessions.processes import kill_marked

@@ -1,0 +1,80 @@
+"""Results of tests, and the file that stores them beside evidence."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from typing import ClassVar
+
+from core.errors import GateError
+
+SCHEMA_VERSION = 1
+
+
+class TestVerdict(enum.StrEnum):
+    """Final verdict on a test.
+
+    `flaky` tests failed, then passed in a fresh process; `environment` means that the machine caused the failure;
+    `crashed` tests ended or hung their process; `not run` tests were collected and never finished.
+    """
+
+    __test__ = False
+
+    PASSED = "passed"
+    FAILED = "failed"
+    FLAKY = "flaky"
+    ENVIRONMENT = "environment"
+    CRASHED = "crashed"
+    SKIPPED = "skipped"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TestResult:
+    """One test and its verdict.
+
+    Attributes:
+        id: pytest's node id, relative to the root of the suite.
+        file: file of the node id; equal to `id` for a file that cannot be collected.
+        seconds: of the first attempt; shards are balanced by it.
+        attempts: number of attempts.
+        message: of the deciding attempt.
+        worker, device: of the deciding attempt.
+        entry: as in `Attempt`; empty unless it was skipped.
+    """
+
+    __test__: ClassVar[bool] = False
+
+    id: str
+    file: str
+    verdict: TestVerdict
+    seconds: float = 0.0
+    attempts: int = 0
+    message: str = ""
+    worker: str = ""
+    device: str = ""
+    entry: str = ""
+
+
+def dump_results(results: Iterable[TestResult]) -> bytes:
+    """Return compact JSON with a list of values for each test; equal results give equal bytes."""
+    rows = [asdict(result) for result in sorted(results, key=lambda result: result.id)]
+    names = [field.name for field in fields(TestResult)]
+    body = {"schema": SCHEMA_VERSION, "fields": names, "tests": [[row[name] for name in names] for row in rows]}
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+
+
+def load_results(data: bytes, what: str) -> tuple[TestResult, ...]:
+    """Parse the output of `dump_results`; GateError, which names `what`, if it is invalid."""
+    try:
+        body = json.loads(data)
+        if body["schema"] != SCHEMA_VERSION:
+            raise ValueError(f"schema {body['schema']!r}")
+        return tuple(
+            TestResult(**{**values, "verdict": TestVerdict(values["verdict"])})
+            for values in (dict(zip(body["fields"], row, strict=True)) for row in body["tests"])
+        )
+    except (KeyError, TypeError, ValueError) as problem:
+        raise GateError(f"Cannot read test results from {what}: {problem!r}.", hint="Run the gate again.") from problem
