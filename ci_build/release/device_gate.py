@@ -31,7 +31,7 @@ from promotion.gates.device.baseline import baseline
 from promotion.gates.device.config import AUTO, DeviceGateConfig
 from promotion.gates.device.evidence import first_lines
 from promotion.gates.device.lease import JaxPlatform, visible_devices
-from promotion.gates.device.machine import device_lister
+from promotion.gates.device.machine import detect_machine
 from promotion.gates.device.run import RUN, make_gate
 from promotion.gates.device.run_record import record_evidence
 from promotion.gates.device.sessions.session import SessionLimits
@@ -66,7 +66,7 @@ def parse_config(
     listed = (*opts.tests, *(read_list(opts.test_list) if opts.test_list else ()))
     return DeviceGateConfig(
         platform=platform,
-        machine=device_lister(platform, runner).machine(),
+        machine=detect_machine(platform, runner),
         environ=environ,
         family=opts.family,
         source=source,

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from core.errors import MachineError, ProcessError
 from core.process import Runner
@@ -47,115 +46,89 @@ class MachineInfo:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-class DeviceLister(Protocol):
-    """Lists the devices of a machine."""
-
-    def machine(self) -> MachineInfo:
-        """Return the devices; a machine without devices is not an error."""
-
-
-def device_lister(platform: JaxPlatform, runner: Runner, root: Path = Path("/")) -> DeviceLister:
-    """Return the lister for a platform."""
-    match platform:
-        case JaxPlatform.ROCM:
-            return KfdLister(root)
-        case JaxPlatform.CUDA:
-            return NvidiaLister(runner)
-        case JaxPlatform.CPU:
-            return CpuLister(root)
-
-
-class CpuLister:
-    """Lister for runs on CPUs; it reports no GPUs, even if there are some."""
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root
-
-    def machine(self) -> MachineInfo:
-        """Return only the processor's name."""
-        lines = _text(self._root / "proc/cpuinfo").splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-        return MachineInfo(devices=(), facts={"processor": names[0] if names else host.machine()})
-
-
-class KfdLister:
-    """Lister of AMD GPUs, which reads amdkfd's topology.
+def detect_machine(platform: JaxPlatform, runner: Runner, root: Path = Path("/")) -> MachineInfo:
+    """Return the devices of this machine for a platform; a machine without devices is not an error.
 
     Args:
+        runner: for nvidia-smi.
         root: root of the file system.
     """
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root
-
-    def machine(self) -> MachineInfo:
-        """Return the GPUs in the order of their topology nodes."""
-        kfd = self._root / "sys/class/kfd/kfd"
-        nodes = (node for node in _entries(kfd / "topology/nodes") if node.name.isdecimal())
-        read = [(node, _properties(node / "properties")) for node in sorted(nodes, key=lambda node: int(node.name))]
-        gpus = [(node, facts) for node, facts in read if facts.get("simd_count", "0") != "0"]
-        own = str(os.getpid())
-        return MachineInfo(
-            devices=tuple(self._device(index, node, facts) for index, (node, facts) in enumerate(gpus)),
-            driver=_first_line(self._root / "sys/module/amdgpu/version") or f"in kernel {host.release()}",
-            tenants=tuple(f"process {p.name} uses an AMD GPU" for p in _entries(kfd / "proc") if p.name != own),
-            facts={"kernel": host.release()},
-        )
-
-    def _device(self, index: int, node: Path, facts: Mapping[str, str]) -> GpuDevice:
-        minor = facts.get("drm_render_minor", "")
-        card = self._root / f"sys/class/drm/renderD{minor}/device"
-        gauge = (card / "mem_info_vram_total", card / "mem_info_vram_used")
-        counted, used = map(_number, gauge)
-        total = counted or sum(_bank_sizes(node))
-        unique = int(facts.get("unique_id", "0"))
-        return GpuDevice(
-            index=index,
-            uuid=f"GPU-{unique:016x}" if unique else "",
-            gfx=gfx_name(int(facts.get("gfx_target_version", "0"))),
-            memory=total or 0,
-            free=None if total is None or used is None else max(0, total - used),
-            name=_first_line(card / "product_name") or _first_line(node / "name"),
-            nodes=("/dev/kfd", *((f"/dev/dri/renderD{minor}",) if minor else ())),
-            gauge=tuple(map(str, gauge)) if counted and used is not None else (),
-        )
+    match platform:
+        case JaxPlatform.ROCM:
+            return _amd_machine(root)
+        case JaxPlatform.CUDA:
+            return _nvidia_machine(runner)
+        case JaxPlatform.CPU:
+            lines = _text(root / "proc/cpuinfo").splitlines()
+            names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+            return MachineInfo(devices=(), facts={"processor": names[0] if names else host.machine()})
 
 
-class NvidiaLister:
-    """Lister of NVIDIA GPUs, which calls nvidia-smi."""
+def _amd_machine(root: Path) -> MachineInfo:
+    """Return the GPUs in the order of their nodes in amdkfd's topology."""
+    kfd = root / "sys/class/kfd/kfd"
+    nodes = (node for node in _entries(kfd / "topology/nodes") if node.name.isdecimal())
+    read = [(node, _properties(node / "properties")) for node in sorted(nodes, key=lambda node: int(node.name))]
+    gpus = [(node, facts) for node, facts in read if facts.get("simd_count", "0") != "0"]
+    own = str(os.getpid())
+    return MachineInfo(
+        devices=tuple(_amd_device(root, index, node, facts) for index, (node, facts) in enumerate(gpus)),
+        driver=_first_line(root / "sys/module/amdgpu/version") or f"in kernel {host.release()}",
+        tenants=tuple(f"process {p.name} uses an AMD GPU" for p in _entries(kfd / "proc") if p.name != own),
+        facts={"kernel": host.release()},
+    )
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
 
-    def machine(self) -> MachineInfo:
-        """Return the GPUs; none if nvidia-smi is missing or fails."""
-        rows = list(self._query(f"--query-gpu={_QUERY}"))
-        devices = tuple(
-            GpuDevice(
-                index=int(index),
-                uuid=uuid,
-                gfx=capability,
-                memory=_mebibytes(total) or 0,
-                free=_mebibytes(free),
-                name=name,
-                nodes=(_NVIDIA_NODE,),
-            )
-            for index, uuid, capability, total, free, name, _ in rows
-        )
-        tenants = tuple(
-            f"process {pid} ({name}) uses {uuid}"
-            for uuid, pid, name in self._query("--query-compute-apps=gpu_uuid,pid,process_name")
-        )
-        return MachineInfo(devices=devices, driver=rows[0][6] if rows else "", tenants=tenants)
+def _amd_device(root: Path, index: int, node: Path, facts: Mapping[str, str]) -> GpuDevice:
+    minor = facts.get("drm_render_minor", "")
+    card = root / f"sys/class/drm/renderD{minor}/device"
+    gauge = (card / "mem_info_vram_total", card / "mem_info_vram_used")
+    counted, used = map(_number, gauge)
+    banks = (_properties(bank / "properties") for bank in _entries(node / "mem_banks"))
+    local = sum(int(bank.get("size_in_bytes", "0")) for bank in banks if bank.get("heap_type") in _LOCAL_MEMORY)
+    total = counted or local
+    unique = int(facts.get("unique_id", "0"))
+    return GpuDevice(
+        index=index,
+        uuid=f"GPU-{unique:016x}" if unique else "",
+        gfx=gfx_name(int(facts.get("gfx_target_version", "0"))),
+        memory=total,
+        free=None if used is None else max(0, total - used),
+        name=_first_line(card / "product_name") or _first_line(node / "name"),
+        nodes=("/dev/kfd", *((f"/dev/dri/renderD{minor}",) if minor else ())),
+        gauge=tuple(map(str, gauge)) if counted and used is not None else (),
+    )
 
-    def _query(self, query: str) -> Iterator[list[str]]:
-        columns = query.count(",") + 1
+
+def _nvidia_machine(runner: Runner) -> MachineInfo:
+    """Return the GPUs that nvidia-smi lists; none if it is missing or fails."""
+
+    def query(query: str) -> Iterator[list[str]]:
         with suppress(ProcessError):
-            result = self._runner.run(("nvidia-smi", query, "--format=csv,noheader,nounits"), timeout=60)
+            result = runner.run(("nvidia-smi", query, "--format=csv,noheader,nounits"), timeout=60)
             for line in result.stdout.splitlines():
                 cells = [cell.strip() for cell in line.split(",")]
-                if len(cells) == columns:
+                if len(cells) == query.count(",") + 1:
                     yield cells
+
+    rows = list(query(f"--query-gpu={_QUERY}"))
+    devices = tuple(
+        GpuDevice(
+            index=int(index),
+            uuid=uuid,
+            gfx=capability,
+            memory=_mebibytes(total) or 0,
+            free=_mebibytes(free),
+            name=name,
+            nodes=(_NVIDIA_NODE,),
+        )
+        for index, uuid, capability, total, free, name, _ in rows
+    )
+    tenants = tuple(
+        f"process {pid} ({name}) uses {uuid}"
+        for uuid, pid, name in query("--query-compute-apps=gpu_uuid,pid,process_name")
+    )
+    return MachineInfo(devices=devices, driver=rows[0][6] if rows else "", tenants=tenants)
 
 
 def gfx_name(version: int) -> str:
@@ -247,13 +220,6 @@ def _cores(text: str) -> float:
 
 def _mebibytes(text: str) -> int | None:
     return int(text) << 20 if text.isdecimal() else None
-
-
-def _bank_sizes(node: Path) -> Iterator[int]:
-    for bank in _entries(node / "mem_banks"):
-        facts = _properties(bank / "properties")
-        if facts.get("heap_type") in _LOCAL_MEMORY:
-            yield int(facts.get("size_in_bytes", "0"))
 
 
 def _properties(path: Path) -> dict[str, str]:

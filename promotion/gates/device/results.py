@@ -34,9 +34,10 @@ class Round(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One run of one test.
+    """One run of one test, or one import of a file.
 
     Attributes:
+        id: pytest's node id, or the file.
         seconds: from the start of set-up to the end of tear-down, or to the crash.
         message: reason of a failure or skip, with the traceback; empty if it passed.
         worker: name of the process, such as 0/gw1 for worker gw1 of session 0.
@@ -44,9 +45,10 @@ class Attempt:
         entry: id of the ledger entry that skipped it; "suite" if the suite itself did.
     """
 
-    round: Round
+    id: str
+    round: Round = Round.FIRST
     ending: Ending
-    seconds: float
+    seconds: float = 0.0
     message: str = ""
     worker: str = ""
     device: str = ""

@@ -8,27 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from core.errors import MachineError, ProcessError
 from promotion.gates.device import machine as module
 from promotion.gates.device.lease import GIB, GpuDevice, JaxPlatform
-from promotion.gates.device.machine import (
-    CpuLister,
-    KfdLister,
-    MachineInfo,
-    NvidiaLister,
-    detect_allotment,
-    memory,
-    quotas,
-)
+from promotion.gates.device.machine import MachineInfo, detect_allotment, detect_machine, memory, quotas
 from promotion.gates.device.preflight import ExpectedMachine, PreflightItem, check_host, check_jax
 from promotion.storage.bucket import sha256_of
 from tests.support.fake_devices import fake_devices
 from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.writer import Export, shared_library
 from wheelkit.rocm_manifest import RocmLibrary
+
+NO_RUNNER: Any = None
 
 
 def tree(root: Path, files: Mapping[str, str]) -> Path:
@@ -120,11 +115,11 @@ def gpu(node: int, version: int, unique: int, minor: int) -> dict[str, str]:
     }
 
 
-def test_kfd_lister_reads_topology(tmp_path: Path) -> None:
+def test_detect_machine_reads_topology_of_kfd(tmp_path: Path) -> None:
     cpu = {"sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 96\nsimd_count 0\n"}
     root = tree(tmp_path, {**cpu, **gpu(10, 90402, 0xABC, 130), **gpu(2, 90402, 0xDEF, 129)})
     (root / "sys/class/kfd/kfd/proc/4711").mkdir(parents=True)
-    found = KfdLister(root).machine()
+    found = detect_machine(JaxPlatform.ROCM, NO_RUNNER, root)
     assert [(d.index, d.uuid, d.gfx) for d in found.devices] == [
         (0, "GPU-0000000000000def", "gfx942"),
         (1, "GPU-0000000000000abc", "gfx942"),
@@ -133,49 +128,40 @@ def test_kfd_lister_reads_topology(tmp_path: Path) -> None:
     assert found.devices[0].nodes == ("/dev/kfd", "/dev/dri/renderD129")
     assert [Path(file).name for file in found.devices[0].gauge] == ["mem_info_vram_total", "mem_info_vram_used"]
     (root / "sys/class/drm/renderD129/device/mem_info_vram_used").unlink()
-    assert KfdLister(root).machine().devices[0].gauge == ()
+    assert detect_machine(JaxPlatform.ROCM, NO_RUNNER, root).devices[0].gauge == ()
     assert found.tenants == ("process 4711 uses an AMD GPU",)
-    assert KfdLister(tmp_path / "nothing").machine().devices == ()
+    assert detect_machine(JaxPlatform.ROCM, NO_RUNNER, tmp_path / "nothing").devices == ()
 
 
-class FakeNvidiaSmi:
-    """Output of nvidia-smi on a machine with two cards."""
-
-    def run(self, argv: Sequence[str], **_: object) -> object:
-        class Done:
-            returncode = 0
-            stderr = ""
-            stdout = (
-                "GPU-1, 77, python\n"
-                if "--query-compute-apps" in argv[1]
-                else "0, GPU-1, 9.0, 143771, 143000, NVIDIA H200, 570.1\n"
-                "1, GPU-2, 9.0, 143771, 100, NVIDIA H200, 570.1\n"
-            )
-
-        return Done()
+NVIDIA_SMI = {
+    "--query-gpu": "0, GPU-1, 9.0, 143771, 143000, NVIDIA H200, 570.1\n"
+    "1, GPU-2, 9.0, 143771, 100, NVIDIA H200, 570.1\n",
+    "--query-compute-apps": "GPU-1, 77, python\n",
+}
+"""Output of nvidia-smi on a machine with two cards."""
 
 
-class NoNvidiaSmi:
-    """A machine without it."""
-
-    def run(self, argv: Sequence[str], **_: object) -> object:
-        raise ProcessError("nvidia-smi could not be started")
+def machine_with(run: Any) -> MachineInfo:
+    return detect_machine(JaxPlatform.CUDA, SimpleNamespace(run=run))
 
 
-def test_nvidia_lister_parses_nvidia_smi() -> None:
-    found = NvidiaLister(FakeNvidiaSmi()).machine()  # type: ignore[arg-type]
+def test_detect_machine_parses_nvidia_smi() -> None:
+    found = machine_with(lambda argv, **_: SimpleNamespace(stdout=NVIDIA_SMI[argv[1].partition("=")[0]]))
     assert [(d.index, d.uuid, d.gfx, d.memory) for d in found.devices] == [
         (0, "GPU-1", "9.0", 143771 << 20),
         (1, "GPU-2", "9.0", 143771 << 20),
     ]
     assert found.driver == "570.1"
     assert found.tenants == ("process 77 (python) uses GPU-1",)
-    assert NvidiaLister(NoNvidiaSmi()).machine().devices == ()  # type: ignore[arg-type]
 
 
-def test_cpu_lister_reports_processor_name(tmp_path: Path) -> None:
+def test_detect_machine_without_nvidia_smi_finds_nothing() -> None:
+    assert machine_with(Mock(side_effect=ProcessError("nvidia-smi could not be started"))).devices == ()
+
+
+def test_detect_machine_reports_processor_name(tmp_path: Path) -> None:
     root = tree(tmp_path, {"proc/cpuinfo": "processor: 0\nmodel name : Some CPU\n"})
-    assert CpuLister(root).machine().facts == {"processor": "Some CPU"}
+    assert detect_machine(JaxPlatform.CPU, NO_RUNNER, root).facts == {"processor": "Some CPU"}
 
 
 # Preflight

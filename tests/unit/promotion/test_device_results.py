@@ -15,7 +15,7 @@ TEST = "tests/lax_test.py::LaxTest::test_add"
 
 
 def at(round_: Round, ending: Ending, message: str = "", entry: str = "") -> Attempt:
-    return Attempt(round=round_, ending=ending, seconds=1.0, message=message, entry=entry)
+    return Attempt(id=TEST, round=round_, ending=ending, seconds=1.0, message=message, entry=entry)
 
 
 P, R, F = Round.FIRST, Round.RERUN, Round.RETRY
@@ -65,6 +65,7 @@ def test_judge_keeps_ledger_entry_of_skip() -> None:
 ATTEMPTS = st.lists(
     st.builds(
         Attempt,
+        id=st.just(TEST),
         round=st.sampled_from(Round),
         ending=st.sampled_from(Ending),
         seconds=st.floats(0, 9),

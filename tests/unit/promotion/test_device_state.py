@@ -2,66 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from promotion.evidence.test_results import TestVerdict
-from promotion.gates.device.results import Ending, Round, judge
-from promotion.gates.device.sessions.journal import FinishedTest
-from promotion.gates.device.sessions.session import DeathCause, SessionOutcome, WorkerDeath
+from promotion.gates.device.results import Attempt, Ending, Round, judge
+from promotion.gates.device.sessions.session import SessionOutcome
 from promotion.gates.device.sessions.state import PassState
 
 A, B, C = "t.py::a", "t.py::b", "t.py::c"
 
 
-def ended(test: str, ending: str = "passed") -> FinishedTest:
-    return FinishedTest(id=test, ending=ending, seconds=1.0, text="", entry="", worker="gw0", device="0", left=())
+def ended(test: str, ending: str = "passed") -> Attempt:
+    return Attempt(id=test, ending=Ending(ending))
 
 
-def died(test: str, cause: DeathCause = DeathCause.CRASHED) -> WorkerDeath:
-    return WorkerDeath(id=test, cause=cause, message="dead", seconds=1.0, worker="gw0", device="0")
+def died(test: str, ending: Ending = Ending.CRASHED) -> Attempt:
+    return Attempt(id=test, ending=ending, message="dead")
 
 
 def outcome(items: Sequence[str] | None = (A, B, C), **more: Any) -> SessionOutcome:
-    fields: Mapping[str, Any] = {
-        "items": None if items is None else tuple(items),
-        "ended": (),
-        "died": (),
-        "suspects": (),
-        "broken": (),
-        "unusable": {},
-        "skipped_files": {},
-        "status": 0,
-        "problem": "",
-        "left": (),
-    }
-    return SessionOutcome(**{**fields, **more})
+    return SessionOutcome(items=None if items is None else tuple(items), **more)
 
 
 def test_remaining_tests_are_unfinished_ones() -> None:
     state = PassState()
-    state.add(outcome(ended=(ended(A),)), Round.FIRST, "0000")
+    state.add(outcome(ended=(ended(A),)), Round.FIRST)
     assert state.remaining() == [B, C]
 
 
 def test_crash_is_rerun_once_and_hang_is_not() -> None:
     state = PassState()
-    state.add(outcome(ended=(ended(C, "failed"),), died=(died(A), died(B, DeathCause.HUNG))), Round.FIRST, "0000")
+    state.add(outcome(ended=(ended(C, "failed"),), died=(died(A), died(B, Ending.HUNG))), Round.FIRST)
     assert state.remaining() == [A]
-    state.add(outcome(died=(died(A),)), Round.FIRST, "0001")
+    state.add(outcome(died=(died(A),)), Round.FIRST)
     assert state.remaining() == []
     assert [item.round for item in state.tests[A]] == [Round.FIRST, Round.RERUN]
 
 
 def test_suspects_run_alone_before_blame() -> None:
     state = PassState()
-    state.add(outcome(suspects=(died(A), died(B))), Round.FIRST, "0000")
+    state.add(outcome(suspects=(died(A), died(B))), Round.FIRST)
     assert (state.remaining(), state.untried_suspects()) == ([C], [A, B])
-    state.add(outcome(ended=(ended(A),)), Round.FIRST, "0001")
-    state.blame(died(B), Round.FIRST, "0002")
+    state.add(outcome(ended=(ended(A),)), Round.FIRST)
+    state.blame(died(B), Round.FIRST)
     assert state.untried_suspects() == []
     assert judge(A, state.tests[A]).verdict is TestVerdict.PASSED
     assert judge(B, state.tests[B]).verdict is TestVerdict.CRASHED
@@ -69,15 +56,15 @@ def test_suspects_run_alone_before_blame() -> None:
 
 def test_broken_file_is_recorded_once_and_may_recover() -> None:
     state = PassState()
-    for session in ("0000", "0001"):
-        state.add(outcome(None, broken=(died("bad.py"), died("bad.py"))), Round.FIRST, session)
+    for _ in range(2):
+        state.add(outcome(None, broken=(died("bad.py"), died("bad.py"))), Round.FIRST)
     assert list(state.broken) == ["bad.py"]
     assert len(state.files["bad.py"]) == 1
     assert state.chosen is None
-    state.add(outcome([A], unusable={"odd.py": "ImportError"}), Round.FIRST, "0002")
-    state.add(outcome([A], unusable={"odd.py": "ImportError"}, ended=(ended(A),)), Round.FIRST, "0003")
+    state.add(outcome([A], files=(ended("odd.py", "failed"),)), Round.FIRST)
+    state.add(outcome([A], files=(ended("odd.py", "failed"),), ended=(ended(A),)), Round.FIRST)
     assert [item.ending for item in state.files["odd.py"]] == [Ending.FAILED]
-    state.recovered("odd.py", "0004")
+    state.recovered("odd.py")
     assert {test: judge(test, tries).verdict for test, tries in state.attempts()} == {
         "bad.py": TestVerdict.CRASHED,
         "odd.py": TestVerdict.FLAKY,
@@ -93,14 +80,14 @@ def test_choose_sees_each_test_once() -> None:
         return tests[::2]
 
     state = PassState(choose=choose)
-    state.add(outcome(), Round.FIRST, "0000")
-    state.add(outcome([A, B, "new.py::x", "new.py::y"]), Round.FIRST, "0001")
+    state.add(outcome(), Round.FIRST)
+    state.add(outcome([A, B, "new.py::x", "new.py::y"]), Round.FIRST)
     assert (state.remaining(), len(asked)) == ([A, C], 1)
     # A retry collects all tests of the file, which does not choose them.
-    state.add(outcome([A, B]), Round.RETRY, "0002")
+    state.add(outcome([A, B]), Round.RETRY)
     assert (list(state.chosen or ()), len(asked)) == ([A, C], 1)
     # Tests of a recovered file are chosen from as well.
-    state.add(outcome(["new.py::x", "new.py::y"]), Round.RETRY, "0003")
+    state.add(outcome(["new.py::x", "new.py::y"]), Round.RETRY)
     assert list(state.chosen or ()) == [A, C, "new.py::x"]
 
 
@@ -112,7 +99,7 @@ OUTCOMES = st.builds(
         suspects=tuple(died(test) for test in unsure),
     ),
     st.dictionaries(TESTS, st.sampled_from(["passed", "failed", "skipped"])),
-    st.dictionaries(TESTS, st.sampled_from(DeathCause)),
+    st.dictionaries(TESTS, st.sampled_from([Ending.CRASHED, Ending.HUNG])),
     st.sets(TESTS),
 )
 
@@ -121,8 +108,8 @@ OUTCOMES = st.builds(
 def test_every_chosen_test_is_remaining_suspected_or_tried(outcomes: list[SessionOutcome]) -> None:
     state = PassState()
     before = state.progress()
-    for number, told in enumerate(outcomes):
-        state.add(told, Round.FIRST, f"{number:04}")
+    for told in outcomes:
+        state.add(told, Round.FIRST)
         if told.ended or told.died:
             assert state.progress() != before
         before = state.progress()

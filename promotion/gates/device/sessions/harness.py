@@ -20,7 +20,7 @@ from core.atomic import write_whole
 from core.errors import BusyError, RequestError
 from core.process import HostRunner
 from promotion.evidence.test_results import TestResult
-from promotion.gates.device.results import Attempt, Round, file_of, judge, retry_candidates
+from promotion.gates.device.results import Attempt, Ending, Round, file_of, judge, retry_candidates
 from promotion.gates.device.sessions import passes
 from promotion.gates.device.sessions.passes import Pass, Skip, Suite, session_argv, session_env, session_plan
 from promotion.gates.device.sessions.processes import kill_marked
@@ -36,7 +36,6 @@ MOST_RETRIES = 40
 DONE = "done"
 """File in the folder of a completely reported run, which cannot be resumed."""
 _RUN, _LOCK = "run.json", "run.lock"
-LATE = "jax was imported before a worker had its lease; the suite or a pytest plugin imports it too early."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,12 +179,12 @@ class Harness:
         try:
             outcome = session.load_outcome()
         except (OSError, ValueError, KeyError):
-            outcome = self._interrupted(session.outcome(), state, round_, folder.name, alone=plan["solo"])
-        self._add(state, outcome, round_, folder.name)
+            outcome = self._interrupted(session.outcome(), state, round_, alone=plan["solo"])
+        state.add(outcome, round_)
+        self._notes |= dict.fromkeys(outcome.notes)
 
-    def _interrupted(
-        self, outcome: SessionOutcome, state: PassState, round_: Round, session: str, *, alone: bool
-    ) -> SessionOutcome:
+    @staticmethod
+    def _interrupted(outcome: SessionOutcome, state: PassState, round_: Round, *, alone: bool) -> SessionOutcome:
         """Return the outcome of a session in which the gate was killed.
 
         Any test that ran then may be the cause, and must run alone. A test that ran alone each time is the cause.
@@ -196,7 +195,7 @@ class Harness:
                 state.interrupted[death.id] += 1
                 if state.interrupted[death.id] > MOST_KILLED:
                     text = f"The gate was killed {state.interrupted[death.id]} times while this test ran alone."
-                    state.blame(replace(death, message=text), round_, session)
+                    state.blame(replace(death, message=text), round_)
         return replace(outcome, died=(), suspects=() if alone else running, broken=())
 
     def _finish(self, pass_: Pass) -> None:
@@ -240,14 +239,15 @@ class Harness:
         """Run one test alone in a session."""
         outcome = self._session(pass_, only=[test], workers=0, round_=round_, files=[file_of(test)])
         for death in outcome.suspects:  # no other test can be the cause
-            self._states[pass_.name].blame(death, round_, f"{self._number - 1:04}")
+            self._states[pass_.name].blame(death, round_)
 
     def _retry_file(self, pass_: Pass, file: str) -> None:
         """Run a file that could not be collected, with all its tests, alone in a session."""
         state = self._states[pass_.name]
         outcome = self._session(pass_, only=None, workers=0, round_=Round.RETRY, files=[file], include_broken=file)
-        if outcome.items is not None and not outcome.broken and file not in outcome.unusable:
-            state.recovered(file, f"{self._number - 1:04}")
+        unusable = {attempt.id for attempt in outcome.files if attempt.ending is Ending.FAILED}
+        if outcome.items is not None and not outcome.broken and file not in unusable:
+            state.recovered(file)
             for test in [test for test in outcome.items if test in (state.chosen or ()) and not state.tests.get(test)]:
                 self._run_alone(pass_, test, Round.RETRY)
 
@@ -283,14 +283,9 @@ class Harness:
             before + len(journal.ended), before + len(only if only is not None else journal.items() or ())
         )
         outcome = session.run(argv, session_env(self.plan.env, folder), suite.root)
-        self._add(state, outcome, round_, folder.name)
+        state.add(outcome, round_)
+        self._notes |= dict.fromkeys(outcome.notes)
         return outcome
-
-    def _add(self, state: PassState, outcome: SessionOutcome, round_: Round, session: str) -> None:
-        state.add(outcome, round_, session)
-        self._notes |= dict.fromkeys(outcome.left)
-        if outcome.late:
-            self._notes[LATE] = None
 
     def _report(self) -> RunReport:
         attempts = {test: tuple(tries) for state in self._states.values() for test, tries in state.attempts()}

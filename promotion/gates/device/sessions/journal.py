@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from promotion.gates.device.results import Attempt, Ending
+
 CRASH_CHARACTERS = 8_000
 _MANY_TEXTS, _SHORT_CHARACTERS = 500, 1_000
 """Number of failures after which messages are shortened, since they probably repeat themselves, and their length."""
@@ -51,24 +53,6 @@ class Worker:
     retired: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FinishedTest:
-    """A finished test; the fields are those of the journal.
-
-    Attributes:
-        left: processes that it left behind.
-    """
-
-    id: str
-    ending: str
-    seconds: float
-    text: str
-    entry: str
-    worker: str
-    device: str
-    left: tuple[int, ...]
-
-
 class SessionJournal:
     """Incremental reader of one session's journals.
 
@@ -79,10 +63,11 @@ class SessionJournal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.workers: dict[str, Worker] = {}
-        self.ended: list[FinishedTest] = []
-        self.files: dict[str, str] = {}
-        """Files that were imported -> collection error; empty if there was none."""
-        self.skipped_files: dict[str, str] = {}
+        self.ended: list[Attempt] = []
+        self.files: dict[str, Attempt] = {}
+        """Files that could not be collected, or skip themselves."""
+        self.left: list[str] = []
+        """Descriptions of processes that tests left behind."""
         self.status: int | None = None
         """Exit status of a session that exited normally."""
         self.garbage = ""
@@ -113,8 +98,8 @@ class SessionJournal:
         return tuple(dict.fromkeys(map(str, items)))
 
     def unfinished(self) -> Iterator[Worker]:
-        """Return the workers that have not exited normally."""
-        return (worker for worker in self.workers.values() if not worker.finished)
+        """Return the workers that have not exited normally, among those that reported their process."""
+        return (worker for worker in self.workers.values() if worker.pid and not worker.finished)
 
     def crash(self, worker: str) -> tuple[str, str]:
         """Return the reason of a worker's death, such as Segmentation fault, and its traceback."""
@@ -144,20 +129,19 @@ class SessionJournal:
                 worker.collecting = str(event["file"])
             case "collected":
                 worker.collecting = ""
-                self.files[str(event["file"])] = str(event["error"])
-                if event["skipped"]:
-                    self.skipped_files[str(event["file"])] = str(event["skipped"])
+                self._add_file(str(event["file"]), str(event["error"]), str(event["skipped"]))
             case "start":
                 worker.running, worker.started_at = str(event["id"]), float(event["at"])
             case "end":
                 worker.running = ""
-                ended = _ended(event, worker)
-                self._texts += bool(ended.text)
-                if self._texts > _MANY_TEXTS:
-                    ended = replace(ended, text=ended.text[-_SHORT_CHARACTERS:])
-                self.ended.append(ended)
-            case "leaked":
-                self._leaked(str(event["id"]), str(event["text"]))
+                self._add_test(event, worker)
+            case "leaked":  # a finished test, whose process still holds a device
+                self.ended = [
+                    replace(ended, ending=Ending.FAILED, message=f"{event['text']}\n{ended.message}".rstrip())
+                    if ended.id == event["id"]
+                    else ended
+                    for ended in self.ended
+                ]
             case "retired":
                 worker.retired = True
             case "internal":
@@ -169,22 +153,28 @@ class SessionJournal:
             case _:
                 pass
 
-    def _leaked(self, test: str, text: str) -> None:
-        """Fail a finished test whose process still holds a device."""
-        self.ended = [
-            replace(ended, ending="failed", text=f"{text}\n{ended.text}".rstrip()) if ended.id == test else ended
-            for ended in self.ended
-        ]
+    def _add_file(self, file: str, error: str, skipped: str) -> None:
+        """Record a file that was imported; of several workers, the last one counts."""
+        self.files.pop(file, None)
+        if error or skipped:
+            ending, entry = (Ending.FAILED, "") if error else (Ending.SKIPPED, "suite")
+            self.files[file] = Attempt(
+                id=file, ending=ending, message=error or skipped, worker=self.folder.name, entry=entry
+            )
 
-
-def _ended(event: Mapping[str, Any], worker: Worker) -> FinishedTest:
-    return FinishedTest(
-        id=str(event["id"]),
-        ending=str(event["ending"]),
-        seconds=float(event["seconds"]),
-        text=str(event.get("text", "")),
-        entry=str(event.get("entry", "")),
-        worker=worker.name,
-        device=worker.device,
-        left=tuple(map(int, event.get("left", ()))),
-    )
+    def _add_test(self, event: Mapping[str, Any], worker: Worker) -> None:
+        text, left = str(event.get("text", "")), len(event.get("left", ()))
+        self._texts += bool(text)
+        self.ended.append(
+            Attempt(
+                id=str(event["id"]),
+                ending=Ending(event["ending"]),
+                seconds=float(event["seconds"]),
+                message=text[-_SHORT_CHARACTERS:] if self._texts > _MANY_TEXTS else text,
+                worker=f"{self.folder.name}/{worker.name}",
+                device=worker.device,
+                entry=str(event.get("entry", "")),
+            )
+        )
+        if left:
+            self.left.append(f"{event['id']} left {left} process{'es' if left > 1 else ''} behind")

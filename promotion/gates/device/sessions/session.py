@@ -5,7 +5,6 @@ Only the session's journals count, not its exit code, which says nothing about t
 
 from __future__ import annotations
 
-import enum
 import json
 import signal
 import time
@@ -17,7 +16,8 @@ from typing import TextIO
 from core.atomic import write_whole
 from core.errors import ProcessError
 from core.process import HostRunner, without_credentials
-from promotion.gates.device.sessions.journal import FinishedTest, SessionJournal, Worker
+from promotion.gates.device.results import Attempt, Ending
+from promotion.gates.device.sessions.journal import SessionJournal, Worker
 from promotion.gates.device.sessions.passes import MOST_LEFT
 from promotion.gates.device.sessions.processes import RUN, alive, kill_marked, send_signal, was_killed
 
@@ -26,6 +26,7 @@ _KEPT_CHARACTERS = 1 << 16
 _COMPLETE = (0, 1, 5)
 """Exit statuses of a complete session: all tests passed, some failed, or there were none."""
 LOG, PLAN, OUTCOME = "output.log", "plan.json", "outcome.json"
+LATE = "jax was imported before a worker had its lease; the suite or a pytest plugin imports it too early."
 _LOG_CHARACTERS = 32 << 20
 """Maximum length of a session's log. A suite may print any amount; its results are in the journals."""
 
@@ -51,25 +52,6 @@ class SessionLimits:
     left: int = MOST_LEFT
 
 
-class DeathCause(enum.StrEnum):
-    """Reason why a worker died."""
-
-    CRASHED = "crashed"
-    HUNG = "hung"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerDeath:
-    """Death of a worker while it ran a test or imported a file."""
-
-    id: str
-    cause: DeathCause
-    message: str
-    seconds: float
-    worker: str
-    device: str
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionOutcome:
     """Outcome of a session.
@@ -79,27 +61,21 @@ class SessionOutcome:
         ended: tests that finished.
         died: tests that certainly ended their worker.
         suspects: tests that ran when the whole session was lost; any of them may be the cause.
+        files: files that could not be collected, or skip themselves.
         broken: files whose import ended their worker.
-        unusable: files that pytest could not collect -> reason.
-        skipped_files: files that skip themselves -> reason.
-        status: pytest's exit status; None if it did not exit by itself.
         problem: why the session was stopped or lost; empty if it is complete.
-        left: descriptions of processes that tests left behind.
-        late: jax was imported before the lease.
+        notes: remarks for the evidence.
         retired: number of workers that exited after a test exhausted their device.
     """
 
-    items: tuple[str, ...] | None
-    ended: tuple[FinishedTest, ...]
-    died: tuple[WorkerDeath, ...]
-    suspects: tuple[WorkerDeath, ...]
-    broken: tuple[WorkerDeath, ...]
-    unusable: Mapping[str, str]
-    skipped_files: Mapping[str, str]
-    status: int | None
-    problem: str
-    left: tuple[str, ...]
-    late: bool = False
+    items: tuple[str, ...] | None = None
+    ended: tuple[Attempt, ...] = ()
+    died: tuple[Attempt, ...] = ()
+    suspects: tuple[Attempt, ...] = ()
+    files: tuple[Attempt, ...] = ()
+    broken: tuple[Attempt, ...] = ()
+    problem: str = ""
+    notes: tuple[str, ...] = ()
     retired: int = 0
 
 
@@ -190,7 +166,7 @@ class PytestSession:
         if not alive(pid):
             self.leader_killed |= was_killed(pid)
             return "died and left its workers without a controller"
-        busy = [worker for worker in self.journal.unfinished() if worker.pid]
+        busy = [*self.journal.unfinished()]
         for worker in busy:
             if why := self.check_worker(worker, pid, now):
                 return why
@@ -230,31 +206,24 @@ class PytestSession:
         """
         self.journal.read()
         journal, lost = self.journal, self.journal.status not in _COMPLETE
-        lost_workers = [worker for worker in journal.unfinished() if worker.pid]
-        running = [self._death(worker, worker.running) for worker in lost_workers if worker.running]
-        certain = [
-            death for death in running if not lost or death.cause is DeathCause.HUNG or self._crash(death.worker)[0]
-        ]
+        died, suspects, broken = list[Attempt](), list[Attempt](), list[Attempt]()
+        for worker in journal.unfinished():
+            crashed = bool(self._crash(worker.name)[0])
+            if worker.running:
+                certain = not lost or worker.name in self.hung or crashed
+                (died if certain else suspects).append(self._death(worker, worker.running))
+            if worker.collecting and (worker.name in self.lost or crashed):
+                broken.append(self._death(worker, worker.collecting))
+        late = any(worker.late for worker in journal.workers.values())
         return SessionOutcome(
             items=journal.items(),
             ended=tuple(journal.ended),
-            died=tuple(certain),
-            suspects=tuple(death for death in running if death not in certain),
-            broken=tuple(
-                self._death(worker, worker.collecting)
-                for worker in lost_workers
-                if worker.collecting and (worker.name in self.lost or self._crash(worker.name)[0])
-            ),
-            unusable={file: error for file, error in journal.files.items() if error},
-            skipped_files=dict(journal.skipped_files),
-            status=journal.status,
+            died=tuple(died),
+            suspects=tuple(suspects),
+            files=tuple(journal.files.values()),
+            broken=tuple(broken),
             problem=(problem or "pytest did not finish") if lost else "",
-            left=tuple(
-                f"{test.id} left {len(test.left)} process{'es' if len(test.left) > 1 else ''} behind"
-                for test in journal.ended
-                if test.left
-            ),
-            late=any(worker.late for worker in journal.workers.values()),
+            notes=(*journal.left, *([LATE] if late else [])),
             retired=sum(worker.retired for worker in journal.workers.values()),
         )
 
@@ -264,7 +233,7 @@ class PytestSession:
             return "", ""
         return self.journal.crash(worker)
 
-    def _death(self, worker: Worker, what: str) -> WorkerDeath:
+    def _death(self, worker: Worker, what: str) -> Attempt:
         reason, text = self._crash(worker.name)
         hung = worker.name in self.hung
         if hung:
@@ -276,12 +245,12 @@ class PytestSession:
             message = "The process that started its worker was killed while it ran."
         else:
             message = "Its process ended silently: it called os._exit, or was killed from outside."
-        return WorkerDeath(
+        return Attempt(
             id=what,
-            cause=DeathCause.HUNG if hung else DeathCause.CRASHED,
+            ending=Ending.HUNG if hung else Ending.CRASHED,
             message=f"{message}\n{text}".rstrip(),
             seconds=max(0.0, worker.last_at - worker.started_at) or (self.limits.test if hung else 0.0),
-            worker=worker.name,
+            worker=f"{self.folder.name}/{worker.name}",
             device=worker.device,
         )
 

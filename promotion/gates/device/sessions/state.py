@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from promotion.gates.device.results import Attempt, Ending, Round
-from promotion.gates.device.sessions.session import SessionOutcome, WorkerDeath
+from promotion.gates.device.sessions.session import SessionOutcome
 
 RERUNS = 1
 """Number of reruns with the other tests after a crash; a test that merely failed is never rerun."""
@@ -66,50 +66,35 @@ class PassState:
         yield from self.files.items()
         yield from ((test, self.tests.get(test, [])) for test in self.chosen or ())
 
-    def add(self, outcome: SessionOutcome, round_: Round, session: str) -> None:
-        """Add the outcome of a session.
-
-        Args:
-            outcome: of the session.
-            round_: of the session; a second attempt in the first round is a rerun.
-            session: name of the session.
-        """
+    def add(self, outcome: SessionOutcome, round_: Round) -> None:
+        """Add the outcome of a session; a second attempt in the first round is a rerun."""
         if outcome.items is not None:
             self._add_collected(outcome.items, retried=round_ is Round.RETRY)
-        for file, why in (*outcome.unusable.items(), *outcome.skipped_files.items()):
-            ending = Ending.FAILED if file in outcome.unusable else Ending.SKIPPED
-            self._add_file(file, _file_attempt(round_, ending, why, session))
-        for death in outcome.broken:
-            self.broken.setdefault(death.id)
-            self.died += 1
-            self._add_file(death.id, _crash_attempt(death, round_, session))
-        for test in outcome.ended:
-            attempts = self.tests[test.id]
-            attempts.append(
-                Attempt(
-                    round=_test_round(round_, attempts),
-                    ending=Ending(test.ending),
-                    seconds=test.seconds,
-                    message=test.text,
-                    worker=f"{session}/{test.worker}",
-                    device=test.device,
-                    entry=test.entry,
-                )
-            )
-        self.died += outcome.retired
-        for death in outcome.died:
-            self.blame(death, round_, session)
-        self.suspects |= {death.id: None for death in outcome.suspects if not self.tests.get(death.id)}
+        for attempt in (*outcome.files, *outcome.broken):
+            # Sessions of the same round repeat themselves, so only the first one counts.
+            if not self.files[attempt.id] or round_ is Round.RETRY:
+                self.files[attempt.id].append(replace(attempt, round=round_))
+        self.broken |= {attempt.id: None for attempt in outcome.broken}
+        self.died += len(outcome.broken) + outcome.retired
+        for attempt in outcome.ended:
+            self._add_test(attempt, round_)
+        for attempt in outcome.died:
+            self.blame(attempt, round_)
+        self.suspects |= {attempt.id: None for attempt in outcome.suspects if not self.tests.get(attempt.id)}
 
-    def blame(self, death: WorkerDeath, round_: Round, session: str) -> None:
+    def blame(self, attempt: Attempt, round_: Round) -> None:
         """Record that a test ended its process."""
         self.died += 1
-        attempts = self.tests[death.id]
-        attempts.append(_crash_attempt(death, _test_round(round_, attempts), session))
+        self._add_test(attempt, round_)
 
-    def recovered(self, file: str, session: str) -> None:
+    def recovered(self, file: str) -> None:
         """Record that a file could be collected in a fresh process."""
-        self.files[file].append(_file_attempt(Round.RETRY, Ending.PASSED, "", session))
+        self.files[file].append(Attempt(id=file, round=Round.RETRY, ending=Ending.PASSED))
+
+    def _add_test(self, attempt: Attempt, round_: Round) -> None:
+        attempts = self.tests[attempt.id]
+        rerun = round_ is Round.FIRST and attempts
+        attempts.append(replace(attempt, round=Round.RERUN if rerun else round_))
 
     def _add_collected(self, items: Sequence[str], *, retried: bool) -> None:
         self.collected |= dict.fromkeys(items)
@@ -119,33 +104,8 @@ class PassState:
             chosen = new if self.choose is None else self.choose(new)
             self.chosen = {**(self.chosen or {}), **dict.fromkeys(chosen)}
 
-    def _add_file(self, file: str, attempt: Attempt) -> None:
-        """Add an attempt at a file; sessions of the same round repeat themselves, so only the first one counts."""
-        if not self.files[file] or attempt.round is Round.RETRY:
-            self.files[file].append(attempt)
-
 
 def is_due(attempts: Sequence[Attempt]) -> bool:
     """Return whether a test has to run, or run again, with the others."""
     earlier = [item for item in attempts if item.round is not Round.RETRY]
     return all(item.ending is Ending.CRASHED for item in earlier) and len(earlier) <= RERUNS
-
-
-def _test_round(round_: Round, attempts: Sequence[Attempt]) -> Round:
-    return Round.RERUN if round_ is Round.FIRST and attempts else round_
-
-
-def _file_attempt(round_: Round, ending: Ending, message: str, session: str) -> Attempt:
-    entry = "suite" if ending is Ending.SKIPPED else ""
-    return Attempt(round=round_, ending=ending, seconds=0.0, message=message, worker=session, entry=entry)
-
-
-def _crash_attempt(death: WorkerDeath, round_: Round, session: str) -> Attempt:
-    return Attempt(
-        round=round_,
-        ending=Ending(death.cause.value),
-        seconds=death.seconds,
-        message=death.message,
-        worker=f"{session}/{death.worker}",
-        device=death.device,
-    )
