@@ -8,9 +8,6 @@ run prints every command of the build and contacts no server.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
 import sys
 import tempfile
@@ -18,10 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.measure import Cost, measure, note
-from benchmarks.repair import Goal, goal_line
+from benchmarks.measure import ROOT, Cost, Goal, measure, note, option_parser, report, table
 
-ROOT = Path(__file__).resolve().parents[1]
 CI_BUILD = ("python3", str(ROOT / "build" / "ci_build"))
 SEED = (
     "--compiler=clang",
@@ -58,12 +53,12 @@ def goals(medians: Mapping[str, Cost]) -> list[Goal]:
     """Return the goals and the measured ratios."""
     bare, seed = medians["python"], medians["seed"]
     return [
-        Goal(what="the seed's command, --dry-run", value=seed.wall, unit=" s", limit=LIMIT, at_least=False),
-        Goal(what="  of CPU time", value=seed.cpu, unit=" s", limit=CPU_LIMIT, at_least=False),
-        Goal(what="  beside a bare Python", value=seed.wall / bare.wall, unit="x", limit=None, at_least=False),
-        Goal(what="  beside --help", value=seed.wall / medians["help"].wall, unit="x", limit=None, at_least=False),
+        Goal(what="the seed's command, --dry-run", value=seed.wall, unit=" s", limit=LIMIT),
+        Goal(what="  of CPU time", value=seed.cpu, unit=" s", limit=CPU_LIMIT),
+        Goal(what="  beside a bare Python", value=seed.wall / bare.wall, unit="x"),
+        Goal(what="  beside --help", value=seed.wall / medians["help"].wall, unit="x"),
         *(
-            Goal(what=f"{CASES[key][0]}, CPU time", value=medians[key].cpu, unit=" s", limit=HELP_LIMIT, at_least=False)
+            Goal(what=f"{CASES[key][0]}, CPU time", value=medians[key].cpu, unit=" s", limit=HELP_LIMIT)
             for key in ("help", "build_help", "image_help")
         ),
     ]
@@ -76,7 +71,7 @@ def run(repeat: int) -> dict[str, Cost]:
         folder = Path(name)
         for turn in range(repeat + 1):
             for key, (_, argv) in CASES.items():
-                cost, text = measure(argv, folder=folder, log=folder / "log", environment=dict(os.environ))
+                cost, text = measure(argv, folder=folder, log=folder / "log")
                 if key == "seed" and "build/build.py build --wheels=jax-rocm-pjrt" not in text:
                     raise SystemExit(f"The dry run lacks the build's command: {text[-1000:]}")
                 if turn:
@@ -84,29 +79,16 @@ def run(repeat: int) -> dict[str, Cost]:
     return {key: median(found) for key, found in costs.items()}
 
 
-def table(medians: Mapping[str, Cost], reached: Sequence[Goal]) -> str:
-    """Return the table of medians and the goals as text."""
-    lines = [f"{'median of each':34} {'wall s':>8} {'cpu s':>8} {'peak MiB':>9}"]
-    for key, cost in medians.items():
-        lines.append(f"{CASES[key][0]:34} {cost.wall:8.3f} {cost.cpu:8.3f} {cost.peak_mib:9.0f}")
-    return "\n".join((*lines, "", *map(goal_line, reached)))
-
-
 def main() -> int:
     """Run the cases; return 1 if --check was given and a goal was missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = option_parser(__doc__)
     parser.add_argument("--repeat", type=int, default=11, metavar="N", help="number of turns  [default: 11]")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
     options = parser.parse_args()
     note(f"{len(CASES)} cases, {options.repeat} turns …")
     medians = run(options.repeat)
-    reached = goals(medians)
-    print(table(medians, reached))
-    if options.json:
-        body = {"medians": {key: asdict(cost) for key, cost in medians.items()}, "goals": [asdict(g) for g in reached]}
-        options.json.write_text(json.dumps(body, indent=1))
-    return int(options.check and not all(goal.met for goal in reached))
+    rows = [(CASES[key][0], cost.wall, cost.cpu, cost.peak_mib) for key, cost in medians.items()]
+    figures = table(("median of each", "wall s", "cpu s", "peak MiB"), rows, digits=3)
+    return report(options, goals(medians), figures, medians={key: asdict(cost) for key, cost in medians.items()})
 
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, cast
 
-from promotion.storage.bucket import Bucket, Data, ObjectInfo, size_of
+from promotion.storage.bucket import Bucket, Data, size_of
 
 _KEYS_OF_A_LISTING = 1000
 
@@ -22,96 +21,65 @@ class Traffic:
     copies: int = 0
     sent: int = 0
     received: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-
-class CountingBucket:
-    """Another bucket; each method counts as one request, a listing as one for each 1,000 keys."""
-
-    def __init__(self, under: Bucket) -> None:
-        self._under = under
-        self._lock = threading.Lock()
-        self.traffic = Traffic()
-
-    def _count(self, *, requests: int = 1, copies: int = 0, sent: int = 0, received: int = 0) -> None:
+    def add(self, *, requests: int = 0, copies: int = 0, sent: int = 0, received: int = 0) -> None:
+        """Count something; several threads may do so."""
         with self._lock:
-            self.traffic.requests += requests
-            self.traffic.copies += copies
-            self.traffic.sent += sent
-            self.traffic.received += received
-
-    def head(self, key: str) -> ObjectInfo | None:
-        """Return the metadata of an object."""
-        self._count()
-        return self._under.head(key)
-
-    def get(self, key: str) -> bytes:
-        """Return the content of an object."""
-        self._count()
-        data = self._under.get(key)
-        self._count(requests=0, received=len(data))
-        return data
-
-    def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
-        """Return content and metadata of an object."""
-        found = self._under.read(key)
-        self._count(received=len(found[0]) if found else 0)
-        return found
-
-    def open(self, key: str) -> BinaryIO:
-        """Return a stream whose reads are counted."""
-        self._count()
-        stream = self._under.open(key)
-        return _Counted(stream, self)  # type: ignore[return-value]
-
-    def fetch(self, key: str, folder: Path) -> Path:
-        """Write an object to a file."""
-        self._count()
-        path = self._under.fetch(key, folder)
-        self._count(requests=0, received=path.stat().st_size)
-        return path
-
-    def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
-        """Create an object."""
-        self._count(sent=size_of(data))
-        return self._under.put_if_absent(key, data, sha256=sha256)
-
-    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
-        """Replace an object."""
-        self._count(sent=len(data))
-        return self._under.put_if_match(key, data, etag=etag)
-
-    def copy(self, source: str, target: str, *, sha256: str) -> bool:
-        """Copy within the store."""
-        self._count(copies=1)
-        return self._under.copy(source, target, sha256=sha256)
-
-    def list(self, prefix: str) -> Iterator[str]:
-        """Keys below a prefix."""
-        keys = [*self._under.list(prefix)]
-        self._count(requests=max(1, -(-len(keys) // _KEYS_OF_A_LISTING)))
-        yield from keys
-
-    def delete(self, key: str, *, sha256: str) -> bool:
-        """Remove an object."""
-        self._count()
-        return self._under.delete(key, sha256=sha256)
+            self.requests += requests
+            self.copies += copies
+            self.sent += sent
+            self.received += received
 
 
-class _Counted:
-    """A stream whose reads are counted."""
+def counted(bucket: Bucket) -> tuple[Bucket, Traffic]:
+    """Return a bucket whose use is counted; each call is one request, a listing one for each 1,000 keys."""
+    traffic = Traffic()
+    return cast("Bucket", _CountedBucket(bucket, traffic)), traffic
 
-    def __init__(self, stream: BinaryIO, bucket: CountingBucket) -> None:
-        self._stream, self._bucket = stream, bucket
+
+class _CountedBucket:
+    def __init__(self, bucket: Bucket, traffic: Traffic) -> None:
+        self._bucket, self._traffic = bucket, traffic
+
+    def __getattr__(self, name: str) -> object:
+        method = getattr(self._bucket, name)
+
+        def call(key: str, *more: object, **words: object) -> object:
+            if name == "list":
+                keys = list(method(key))
+                self._traffic.add(requests=max(1, -(-len(keys) // _KEYS_OF_A_LISTING)))
+                return iter(keys)
+            sent = size_of(cast("Data", more[0])) if name.startswith("put_") else 0
+            self._traffic.add(requests=1, copies=name == "copy", sent=sent)
+            found = method(key, *more, **words)
+            if name == "open":
+                return _CountedStream(found, self._traffic)
+            match found:
+                case bytes() as data:
+                    self._traffic.add(received=len(data))
+                case (bytes() as data, _):
+                    self._traffic.add(received=len(data))
+            if name == "fetch":
+                self._traffic.add(received=found.stat().st_size)
+            return found
+
+        return call
+
+
+class _CountedStream:
+    def __init__(self, stream: BinaryIO, traffic: Traffic) -> None:
+        self._stream, self._traffic = stream, traffic
 
     def read(self, size: int = -1) -> bytes:
         data = self._stream.read(size)
-        self._bucket._count(requests=0, received=len(data))
+        self._traffic.add(received=len(data))
         return data
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of a stream
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
-    def __enter__(self) -> _Counted:
+    def __enter__(self) -> _CountedStream:
         return self
 
     def __exit__(self, *words: object) -> None:
@@ -125,19 +93,15 @@ def watch(bucket: Bucket, otherwise: Traffic) -> Iterator[Traffic]:
     if client is None:
         yield otherwise
         return
-    traffic, lock = Traffic(), threading.Lock()
+    traffic = Traffic()
 
     def sending(request: Any, event_name: str, **_: object) -> None:  # noqa: ANN401 - of botocore
-        with lock:
-            traffic.requests += 1
-            # Once for each process it is found out whether the store heeds conditions on copies.
-            copied = event_name.endswith(("CopyObject", "UploadPartCopy")) and "/_probes/" not in request.url
-            traffic.copies += copied
-            traffic.sent += int(request.headers.get("Content-Length", 0))
+        # Once for each process it is found out whether the store heeds conditions on copies.
+        copied = event_name.endswith(("CopyObject", "UploadPartCopy")) and "/_probes/" not in request.url
+        traffic.add(requests=1, copies=copied, sent=int(request.headers.get("Content-Length", 0)))
 
     def received(response_dict: Any, **_: object) -> None:  # noqa: ANN401 - of botocore
-        with lock:
-            traffic.received += int(response_dict["headers"].get("content-length", 0))
+        traffic.add(received=int(response_dict["headers"].get("content-length", 0)))
 
     client.meta.events.register("before-send.s3", sending)
     client.meta.events.register("response-received.s3.GetObject", received)

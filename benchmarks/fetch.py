@@ -10,26 +10,21 @@ dearer than that of the case before. Of several runs the fastest counts. Ours al
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.measure import Cost, measure, note, settle
-from benchmarks.repair import Goal, goal_line
+from benchmarks.measure import ROOT, Cost, Goal, measure, note, option_parser, report, settle, table
 from core.digests import file_sha256
 
-ROOT = Path(__file__).resolve().parents[1]
 NAME = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
-
 
 STOCK = "curl -sSf '{url}' | tar xz -C '{folder}/tree'"
 STOCK_PART = f"{STOCK} --wildcards " + " ".join(
@@ -62,7 +57,7 @@ class Result:
 
 def make_tarball(path: Path, gigabytes: float) -> str:
     """Write the tarball in a child process, since this one must stay small, and return its sha256."""
-    argv = [sys.executable, "-m", "benchmarks.fetch_tarball", str(path), str(gigabytes)]
+    argv = [sys.executable, "-m", "benchmarks.fetch_cases", "make", str(path), str(gigabytes)]
     note(subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip())
     return file_sha256(path)
 
@@ -77,7 +72,7 @@ def server(file: Path) -> Iterator[str]:
         process.communicate()
 
 
-def run(key: str, url: str, folder: Path, sha256: str, environment: Mapping[str, str]) -> Result:
+def run(key: str, url: str, folder: Path, sha256: str) -> Result:
     """Run one case once."""
     what, words = CASES[key]
     (folder / "tree").mkdir(parents=True)
@@ -87,7 +82,7 @@ def run(key: str, url: str, folder: Path, sha256: str, environment: Mapping[str,
         argv = [sys.executable, "-m", "benchmarks.fetch_cases", "fetch", url, str(folder), *words, sha256]
     os.sync()
     with _watched(folder) as most:
-        cost, _ = measure(argv, folder=ROOT, log=folder / "output.log", environment=environment)
+        cost, _ = measure(argv, folder=ROOT, log=folder / "output.log")
     _forget(folder)
     return Result(key=key, what=what, cost=cost, copy=most[0])
 
@@ -145,32 +140,20 @@ def goals(results: Mapping[str, Result]) -> list[Goal]:
     for key in ("full", "build", "full-keep"):
         if key in results:
             peak = results[key].cost.peak_mib * 2**20 / 1e6
-            found.append(Goal(what=f"{key}: peak memory", value=peak, unit=" MB", limit=150, at_least=False))
+            found.append(Goal(what=f"{key}: peak memory", value=peak, unit=" MB", limit=150))
     for key in ("full", "build"):
         if key in results:
             copy = results[key].copy / 1e6
-            found.append(Goal(what=f"{key}: tarball on disk", value=copy, unit=" MB", limit=0, at_least=False))
+            found.append(Goal(what=f"{key}: tarball on disk", value=copy, unit=" MB", limit=0))
     return found
-
-
-def table(results: Sequence[Result], reached: Sequence[Goal]) -> str:
-    """Both tables as text."""
-    lines = [f"{'case':46} {'wall s':>8} {'cpu s':>8} {'peak MiB':>9} {'copy MB':>8}"]
-    for result in results:
-        cost = result.cost
-        numbers = f"{cost.wall:8.2f} {cost.cpu:8.2f} {cost.peak_mib:9.0f} {result.copy / 1e6:8.0f}"
-        lines.append(f"{result.what:46} {numbers}")
-    return "\n".join((*lines, "", *map(goal_line, reached)))
 
 
 def main() -> int:
     """Run the cases; returns 1 for `--check` and a missed goal."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = option_parser(__doc__)
     parser.add_argument("--size", type=float, default=3.0, metavar="GB", help="bytes in the tarball's files")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each case; the fastest counts")
     parser.add_argument("--only", nargs="+", choices=CASES, help="run only these cases")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
     parser.add_argument("--work", type=Path, help="folder for the runs; a temporary one by default")
     options = parser.parse_args()
     chosen = [key for key in CASES if key in (options.only or CASES)]
@@ -189,18 +172,15 @@ def main() -> int:
                 for key in chosen:
                     note(f"{CASES[key][0]} …")
                     settle(tarball)
-                    made = run(key, url, base / f"{key}-{number}", sha256, dict(os.environ))
+                    made = run(key, url, base / f"{key}-{number}", sha256)
                     if key not in results or made.cost.wall < results[key].cost.wall:
                         results[key] = made
     finally:
         subprocess.run(["chmod", "-R", "u+w", base], check=False)
         shutil.rmtree(base, ignore_errors=True)
-    reached = goals(results)
-    print(table(list(results.values()), reached))
-    if options.json:
-        body = {"results": [asdict(r) for r in results.values()], "goals": [asdict(goal) for goal in reached]}
-        options.json.write_text(json.dumps(body, indent=1))
-    return int(options.check and not all(goal.met for goal in reached))
+    rows = [(r.what, r.cost.wall, r.cost.cpu, round(r.cost.peak_mib), r.copy / 1e6) for r in results.values()]
+    figures = table(("case", "wall s", "cpu s", "peak MiB", "copy MB"), rows)
+    return report(options, goals(results), figures, results=[asdict(result) for result in results.values()])
 
 
 if __name__ == "__main__":

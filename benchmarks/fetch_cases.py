@@ -1,12 +1,67 @@
-"""Child processes of `benchmarks.fetch`: the server, and this project's side of each case."""
+"""Child processes of `benchmarks.fetch`: the maker of the tarball, the server, and this project's side of each case."""
 
 from __future__ import annotations
 
+import io
 import os
+import random
 import re
 import sys
+import tarfile
+import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+PARTS = (
+    ("lib/lib{}.so.7", 25, 0.13, 0o755),
+    ("lib/llvm/bin/tool{}", 14, 0.10, 0o755),
+    ("include/part/header{}.h", 3000, 0.03, 0o644),
+    ("lib/cmake/part{}/config.cmake", 700, 0.02, 0o644),
+    ("lib/llvm/lib/libLLVM{}.a", 60, 0.12, 0o644),
+    ("lib/rocblas/library/TensileLibrary_gfx942_{}.co", 2500, 0.25, 0o644),
+    ("lib/hipblaslt/library/gfx942/Kernels{}.hsaco", 2500, 0.25, 0o644),
+    ("share/miopen/db/gfx942130_{}.db", 10, 0.08, 0o644),
+    ("share/doc/part/page{}.html", 500, 0.02, 0o644),
+)
+"""Files of a ROCm: names, their number for each GB of the whole, share of its bytes, mode.
+
+A build needs 28 % of the bytes; the rest is for programs that run.
+"""
+
+
+def make_tarball(path: Path, gigabytes: float) -> None:
+    """Write the tarball; prints its number of files and the bytes in them."""
+    # Only this child process compresses.
+    from isal import igzip
+
+    chance, files, total = random.Random(1), 0, 0
+    pool = b"".join(_programs())
+    opened = igzip.open(path, "wb", compresslevel=3)  # type: ignore[no-untyped-call]
+    with opened as out, tarfile.open(fileobj=out, mode="w|") as tar:
+        for pattern, files_per_gb, share, mode in PARTS:
+            weights = [chance.lognormvariate(0, 1) for _ in range(max(1, int(files_per_gb * gigabytes)))]
+            for number, weight in enumerate(weights):
+                info = tarfile.TarInfo(f"./{pattern.format(number)}")
+                info.size = int(weight / sum(weights) * share * gigabytes * 1e9)
+                info.mode = mode
+                at = chance.randrange(len(pool))
+                data = pool[at : at + info.size]
+                while len(data) < info.size:
+                    data += pool[: info.size - len(data)]
+                tar.addfile(info, io.BytesIO(data))
+                files, total = files + 1, total + info.size
+    print(f"{files} files, {total / 1e9:.2f} GB, as .tar.gz {path.stat().st_size / 1e9:.2f} GB")
+
+
+def _programs() -> Iterator[bytes]:
+    """Real machine code: what this Python has installed as programs and libraries."""
+    places = {Path(sys.prefix), Path(sys.base_prefix) / "lib"}
+    found = [path for place in places for pattern in ("bin/*", "**/*.so*") for path in place.glob(pattern)]
+    programs = sorted({path.resolve() for path in found if path.is_file()}, key=lambda path: path.stat().st_size)
+    for path in programs[-12:]:
+        with path.open("rb") as file:
+            yield file.read(8 << 20)
 
 
 def serve(file: Path) -> None:
@@ -43,8 +98,6 @@ def serve(file: Path) -> None:
         def handle_error(self, request: object, client_address: object) -> None:
             """Ignore clients that close the connection early."""
 
-    import threading
-
     with Server(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         print(f"http://127.0.0.1:{server.server_address[1]}/{file.name}", flush=True)
@@ -54,6 +107,7 @@ def serve(file: Path) -> None:
 
 def fetch(url: str, folder: Path, *, full: bool, keep: bool, sha256: str) -> None:
     """Fetch, check and unpack."""
+    # The server's process does without them.
     from ci_build.rocm.facts import selection
     from ci_build.rocm.store import RocmStore
     from core.http.client import Client
@@ -67,6 +121,8 @@ def fetch(url: str, folder: Path, *, full: bool, keep: bool, sha256: str) -> Non
 
 if __name__ == "__main__":
     match sys.argv[1:]:
+        case ["make", path, gigabytes]:
+            make_tarball(Path(path), float(gigabytes))
         case ["serve", path]:
             serve(Path(path))
         case ["fetch", address, place, what, how, digest]:

@@ -9,22 +9,18 @@ next. The Python has to have jax, pytest and pytest-xdist; without one, an envir
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from uv import find_uv_bin
 
-from benchmarks.measure import FailedError, note
-from benchmarks.repair import Goal, goal_line
+from benchmarks.measure import Cost, FailedError, Goal, measure, note, option_parser, report, table
 from ci_build.cli import options
 from core.process import HostRunner, merge_environment
 from promotion.evidence.test_results import TestVerdict
@@ -40,21 +36,6 @@ WORKERS, SHARDS = 2, 4
 OVERHEAD_PERCENT, UNEVEN_PERCENT = 5.0, 10.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """One run of the suite.
-
-    Attributes:
-        wall: seconds.
-        cpu: seconds, user and system, of all its processes.
-        tests: how many passed.
-    """
-
-    wall: float
-    cpu: float
-    tests: int
-
-
 def uneven(before: Mapping[str, float], after: Mapping[str, float], count: int) -> float:
     """Return by how many per cent the longest shard exceeds the ideal length.
 
@@ -67,43 +48,27 @@ def uneven(before: Mapping[str, float], after: Mapping[str, float], count: int) 
     return 100 * (max(loads) / ideal - 1) if ideal else 0.0
 
 
-def goals(plain: Sequence[Run], ours: Sequence[Run], shards: float) -> list[Goal]:
+def goals(plain: Sequence[Cost], ours: Sequence[Cost], shards: float) -> list[Goal]:
     """Return the goals."""
     overhead = 100 * (min(run.wall for run in ours) / min(run.wall for run in plain) - 1)
-    figures = (
-        ("the harness, longer than plain pytest", overhead, OVERHEAD_PERCENT),
-        (f"the longest of {SHARDS} shards, longer than the ideal", shards, UNEVEN_PERCENT),
-    )
-    return [Goal(what=what, value=value, limit=limit, unit=" %", at_least=False) for what, value, limit in figures]
+    longest = f"the longest of {SHARDS} shards, longer than the ideal"
+    return [
+        Goal(what="the harness, longer than plain pytest", value=overhead, limit=OVERHEAD_PERCENT, unit=" %"),
+        Goal(what=longest, value=shards, limit=UNEVEN_PERCENT, unit=" %"),
+    ]
 
 
-def _cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
-def run_plain(python: Path, tests: PreparedSuite, env: Mapping[str, str]) -> Run:
+def run_plain(python: Path, tests: PreparedSuite, env: Mapping[str, str], folder: Path) -> Cost:
     """Pytest as anybody would run it."""
     words = ("-m", "pytest", "-q", f"--numprocesses={WORKERS}", "-p", "no:cacheprovider", "--tb=short")
-    began, before = time.perf_counter(), _cpu()
-    done = subprocess.run(
-        [python, *words, *tests.suite.files],
-        cwd=tests.suite.root,
-        env=merge_environment(options.environment(), env),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise FailedError(done.stdout[-3000:] + done.stderr[-1000:])
-    last = done.stdout.strip().splitlines()[-1].split()
-    passed = int(last[last.index("passed") - 1] if "passed" in last else last[last.index("passed,") - 1])
-    return Run(wall=time.perf_counter() - began, cpu=_cpu() - before, tests=passed)
+    argv = [str(python), *words, *tests.suite.files]
+    environment = merge_environment(options.environment(), env)
+    return measure(argv, folder=tests.suite.root, log=folder / "pytest.log", environment=environment)[0]
 
 
 def run_harness(
     python: Path, tests: PreparedSuite, env: Mapping[str, str], folder: Path
-) -> tuple[Run, dict[str, float]]:
+) -> tuple[Cost, dict[str, float]]:
     """Run the harness and return its cost and the durations of its tests."""
     environ = options.environment()
     lent = leases(JaxPlatform.CPU, (), detect_allotment(environ), workers=WORKERS)
@@ -114,14 +79,15 @@ def run_harness(
         passes=(Pass(name="all", marks="", leases=lent),),
         identity="benchmark",
     )
-    began, before = time.perf_counter(), _cpu()
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     report = Harness(HostRunner(environ), work, folder).run()
-    wall, cpu = time.perf_counter() - began, _cpu() - before
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     bad = [result for result in report.results if result.verdict not in (TestVerdict.PASSED, TestVerdict.SKIPPED)]
     if bad or report.problems:
         raise FailedError(f"{report.problems} {[result.id for result in bad]}")
-    passed = sum(result.verdict is TestVerdict.PASSED for result in report.results)
-    return Run(wall=wall, cpu=cpu, tests=passed), {result.id: result.seconds for result in report.results}
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    cost = Cost(wall=wall, cpu=cpu, peak_mib=after.ru_maxrss / 1024)
+    return cost, {result.id: result.seconds for result in report.results}
 
 
 def make_python(folder: Path) -> Path:
@@ -139,44 +105,41 @@ def make_python(folder: Path) -> Path:
 
 def main() -> int:
     """Run both in turn; returns 1 for `--check` and a missed goal."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = option_parser(__doc__)
     parser.add_argument("--python", type=Path, metavar="PATH", help="a Python with jax; else one is made")
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="runs of each, at least 2; 2 by default")
     parser.add_argument("--tests", nargs="*", default=[], metavar="FILE", help="these files of the suite; else all")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
     given = parser.parse_args()
     tests = smoke_suite(given.tests)
-    plain: list[Run] = []
-    ours: list[Run] = []
+    plain: list[Cost] = []
+    ours: list[Cost] = []
     durations: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="gate-benchmark-") as name:
-        kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(name, "bytecode"))}
+        folder = Path(name)
+        kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
         env = {**base_env(JaxPlatform.CPU, {}), **kept}
         try:
-            python = given.python.absolute() if given.python else make_python(Path(name, "venv"))
+            python = given.python.absolute() if given.python else make_python(folder / "venv")
             for number in range(max(2, given.rounds)):
                 note(f"round {number + 1}: plain pytest ...")
-                plain.append(run_plain(python, tests, env))
+                plain.append(run_plain(python, tests, env, folder))
                 note(f"round {number + 1}: the harness ...")
-                run, took = run_harness(python, tests, env, Path(name, f"run{number}"))
-                ours.append(run)
+                cost, took = run_harness(python, tests, env, folder / f"run{number}")
+                ours.append(cost)
                 durations.append(took)
         except FailedError as error:
             note(f"{error}")
             return 1
-    reached = goals(plain, ours, uneven(durations[-2], durations[-1], SHARDS))
-    print(f"{len(os.sched_getaffinity(0))} cores, {ours[0].tests} tests of {tests.suite.commit}\n")
-    for what, runs in (("plain pytest", plain), ("the harness", ours)):
-        for run in runs:
-            print(f"{what:14}{run.wall:8.1f} s, {run.cpu:7.1f} s of processor time")
-    print()
-    print("\n".join(map(goal_line, reached)))
-    if given.json:
-        figures = {"plain": [asdict(run) for run in plain], "ours": [asdict(run) for run in ours]}
-        body = {**figures, "goals": [{**asdict(goal), "met": goal.met} for goal in reached]}
-        given.json.write_text(json.dumps(body, indent=2) + "\n")
-    return int(given.check and not all(goal.met for goal in reached))
+    runs = [("plain pytest", cost) for cost in plain] + [("the harness", cost) for cost in ours]
+    figures = table(("", "wall s", "cpu s"), [(what, cost.wall, cost.cpu) for what, cost in runs])
+    return report(
+        given,
+        goals(plain, ours, uneven(durations[-2], durations[-1], SHARDS)),
+        figures,
+        f"{len(durations[-1])} tests of {tests.suite.commit}",
+        plain=[asdict(run) for run in plain],
+        ours=[asdict(run) for run in ours],
+    )
 
 
 if __name__ == "__main__":

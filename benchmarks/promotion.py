@@ -10,8 +10,6 @@ this program are counted. For a real S3 store give --bucket with an unused prefi
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 import tempfile
@@ -19,22 +17,20 @@ import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from benchmarks.counting import CountingBucket, watch
-from benchmarks.made_index import SET_WHEELS, MadeIndex
-from benchmarks.measure import note
-from benchmarks.repair import Goal, goal_line
-from promotion.index.ledger import LedgerWheel
-from promotion.index.pages import link, project_pair, root_pair
+from benchmarks.counting import counted, watch
+from benchmarks.measure import Goal, note, option_parser, report, table
+from promotion.index.ledger import FIRST, LedgerEntry, LedgerWheel, PromotedSet
+from promotion.index.ledger_state import EntryKind, IndexState
+from promotion.index.pages import link, metadata_name, project_pair, root_pair
 from promotion.index.publish import publish
 from promotion.index.reader import IndexedWheel
 from promotion.promote import promote
 from promotion.stage import write_if_changed
-from promotion.storage.bucket import Bucket
+from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.bucket_url import open_bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import METADATA_SUFFIX, ReleasedIndex
@@ -43,6 +39,8 @@ from tests.support.wheel_sets import padded_wheels
 
 WHEELS, PROJECTS, SET_MB = (200, 2_000, 20_000), 60, 500
 AT_ONCE, REPEAT = 16, 5
+PYTHONS = ("cp311", "cp312", "cp313", "cp314")
+SET_WHEELS = 1 + 2 * len(PYTHONS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,27 +84,91 @@ class Move:
     seconds: float
 
 
+class MadeIndex:
+    """Sets of three projects each: a pjrt, and for each Python a plugin that pins it, and a jaxlib.
+
+    Args:
+        released: the index.
+        projects: how many projects there are; the sets take turns.
+    """
+
+    def __init__(self, released: ReleasedIndex, projects: int) -> None:
+        self.released = released
+        self._families = projects // 3
+        self._number, self._previous = 0, FIRST
+
+    def fill(self, bucket: Bucket, wheels: int) -> None:
+        """Add sets until the index has the given number of wheels."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            while self._number * SET_WHEELS < wheels:
+                self.add_set(bucket, pool)
+
+    def add_set(self, bucket: Bucket, pool: ThreadPoolExecutor | None = None) -> None:
+        """Put one more set into the bucket and its entry at the ledger's end; no page is written."""
+        number = self._number + 1
+        wheels = self._wheels(number)
+        for wheel in wheels:
+            key = self.released.wheel(wheel.project, wheel.filename)
+            for name, data in ((key, wheel.filename.encode()), (metadata_name(key), b"metadata")):
+                if pool is None:
+                    bucket.put_if_absent(name, data, sha256=sha256_of(data))
+                else:
+                    pool.submit(bucket.put_if_absent, name, data, sha256=sha256_of(data))
+        numbers = tuple(range(1, number + 1))
+        entry = LedgerEntry(
+            number=number,
+            previous=self._previous,
+            time=f"2026-01-01T{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}Z",
+            kind=EntryKind.PROMOTE,
+            state=IndexState(held=numbers, offered=numbers),
+            sets=(number,),
+            promoted=PromotedSet(
+                set_digest=f"{number:064x}", rocm_version="7.2.0", jax_version="0.10.2", python_versions=(),
+                tier="structure", tiers={"gfx942": "structure"}, policy={}, wheels=wheels, files={},
+            ),
+        )  # fmt: skip
+        data = entry.dump()
+        bucket.put_if_absent(self.released.ledger_entry(number), data, sha256=sha256_of(data))
+        self._number, self._previous = number, sha256_of(data)
+
+    def _wheels(self, number: int) -> tuple[LedgerWheel, ...]:
+        family, version = number % self._families, f"0.10.2+rocm7.2.0.{number}"
+        names: list[tuple[str, str, tuple[str, ...]]] = [(f"jax-rocm{family}-pjrt", "py3-none", ())]
+        for python in PYTHONS:
+            names.append((f"jax-rocm{family}-plugin", f"{python}-{python}", (f"jax-rocm{family}-pjrt=={version}",)))
+            names.append((f"jaxlib-rocm{family}", f"{python}-{python}", ()))
+        return tuple(
+            LedgerWheel(
+                project=project, filename=filename, version=version, size=len(filename),
+                sha256=sha256_of(filename.encode()), metadata_sha256=sha256_of(b"metadata"), requires_python=">=3.11",
+                requires_dist=requires,
+            )
+            for project, tag, requires in names
+            for filename in (f"{project.replace('-', '_')}-{version}-{tag}-manylinux_2_28_x86_64.whl",)
+        )  # fmt: skip
+
+
 def publishing(bucket: Bucket, wheels: int, projects: int) -> Row:
     """Fill an index and publish further sets to it."""
     made = MadeIndex(ReleasedIndex(index=f"bench-{wheels}-{uuid.uuid4().hex[:8]}"), projects)
-    with unsynced():
+    with patch.object(os, "fsync", lambda _: None):
         made.fill(bucket, wheels)
         publish(bucket, made.released, everything=True)
     taken = []
     for _ in range(REPEAT):
         made.add_set(bucket)
-        counting = CountingBucket(bucket)
+        counting, traffic = counted(bucket)
         begin = time.perf_counter()
         publish(counting, made.released)
-        taken.append((time.perf_counter() - begin, counting.traffic.requests))
-    counting = CountingBucket(bucket)
+        taken.append((time.perf_counter() - begin, traffic.requests))
+    counting, traffic = counted(bucket)
     begin = time.perf_counter()
     from_listing(counting, made.released)
     incumbent = time.perf_counter() - begin
     seconds, requests = min(taken)
     return Row(
         wheels=wheels, projects=projects, changed=3, requests=requests, seconds=seconds,
-        incumbent_requests=counting.traffic.requests, incumbent_seconds=incumbent,
+        incumbent_requests=traffic.requests, incumbent_seconds=incumbent,
     )  # fmt: skip
 
 
@@ -143,9 +205,9 @@ def moving(bucket: Bucket, folder: Path, megabytes: int) -> Move:
     """Promote a set of some size."""
     wheels = padded_wheels(folder / "wheels", megabytes * 10**6)
     staged = staged_in(bucket, folder, wheels, python_versions=("3.12",), index=f"bench-{uuid.uuid4().hex[:8]}")
-    counting = CountingBucket(bucket)
+    counting, calls = counted(bucket)
     begin = time.perf_counter()
-    with watch(bucket, counting.traffic) as traffic:
+    with watch(bucket, calls) as traffic:
         done = promote(counting, staged, POLICY, now=lambda: NOW)
     return Move(
         wheel_bytes=sum(wheel.wheel.size for wheel in wheels),
@@ -158,63 +220,39 @@ def moving(bucket: Bucket, folder: Path, megabytes: int) -> Move:
     )
 
 
-def unsynced() -> AbstractContextManager[object]:
-    """Skip fsync while a folder is filled."""
-    return patch.object(os, "fsync", lambda _: None)
-
-
 def goals(rows: Sequence[Row], move: Move | None) -> list[Goal]:
     """Return the goals."""
-    found = []
-    for row in rows:
-        most = 4 * row.changed + SET_WHEELS
-        found.append(
-            Goal(what=f"requests to publish a set beside {row.wheels} wheels", value=row.requests, unit="",
-                 limit=most, at_least=False)
-        )  # fmt: skip
+    found = [
+        Goal(
+            what=f"requests to publish a set beside {row.wheels} wheels",
+            value=row.requests,
+            limit=4 * row.changed + SET_WHEELS,
+        )
+        for row in rows
+    ]
     if rows:
         spread = max(row.requests for row in rows) - min(row.requests for row in rows)
-        found.append(Goal(what="  more of them for the largest index", value=spread, unit="", limit=0, at_least=False))
-        last = rows[-1]
-        ratio = last.incumbent_seconds / last.seconds
-        found.append(Goal(what="faster than from a listing", value=ratio, unit="x", limit=50, at_least=True))
+        ratio = rows[-1].incumbent_seconds / rows[-1].seconds
+        found += [
+            Goal(what="  more of them for the largest index", value=spread, limit=0),
+            Goal(what="faster than from a listing", value=ratio, unit="x", limit=50, at_least=True),
+        ]
     if move is not None:
         moved = (move.sent + move.received) / move.wheel_bytes
         found += [
-            Goal(what="bytes through the program for each of the set", value=moved, unit="", limit=0.01,
-                 at_least=False),
-            Goal(what="copy requests for each file", value=move.copies / move.files, unit="", limit=1, at_least=False),
-        ]  # fmt: skip
+            Goal(what="bytes through the program for each of the set", value=moved, limit=0.01),
+            Goal(what="copy requests for each file", value=move.copies / move.files, limit=1),
+        ]
     return found
-
-
-def table(rows: Sequence[Row], move: Move | None) -> str:
-    """Return the figures as text."""
-    lines = [f"{'wheels':>8} {'projects':>9} {'requests':>9} {'seconds':>9}    {'from a listing':>14} {'seconds':>9}"]
-    lines += [
-        f"{row.wheels:8} {row.projects:9} {row.requests:9} {row.seconds:9.3f}    {row.incumbent_requests:14}"
-        f" {row.incumbent_seconds:9.2f}"
-        for row in rows
-    ]
-    if move is not None:
-        lines += [
-            "",
-            (f"a set of {move.wheel_bytes / 1e6:.0f} MB promoted in {move.seconds:.2f} s: {move.files} files,"
-            f" {move.copies} copies, {move.requests} requests, {move.sent / 1e6:.3f} MB sent,"
-            f" {move.received / 1e6:.3f} MB received"),
-        ]  # fmt: skip
-    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; returns 1 for `--check` and a missed goal."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = option_parser(__doc__)
     parser.add_argument("--bucket", help="a folder or s3:// URL; a temporary folder by default")
     parser.add_argument("--wheels", type=int, nargs="*", default=WHEELS, help="sizes of the index")
     parser.add_argument("--projects", type=int, default=PROJECTS, help="a multiple of three")
     parser.add_argument("--set-mb", type=int, default=SET_MB, help="size of the set that is promoted; 0 leaves it out")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="promotion-benchmark-") as name:
         bucket = open_bucket(options.bucket) if options.bucket else DirBucket(Path(name) / "bucket")
@@ -225,17 +263,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.set_mb:
             note(f"a set of {options.set_mb} MB ...")
             move = moving(bucket, Path(name), options.set_mb)
-    reached = goals(rows, move)
-    print(f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}, {type(bucket).__name__}\n")
-    print("\n".join((table(rows, move), "", *map(goal_line, reached))))
-    if options.json:
-        body = {
-            "rows": [asdict(row) for row in rows],
-            "move": asdict(move) if move else None,
-            "goals": [{**asdict(goal), "met": goal.met} for goal in reached],
-        }
-        options.json.write_text(json.dumps(body, indent=2) + "\n")
-    return int(options.check and not all(goal.met for goal in reached))
+    head = ("wheels", "projects", "requests", "seconds", "from a listing", "seconds")
+    figures = table(
+        head,
+        [
+            (str(row.wheels), row.projects, row.requests, row.seconds, row.incumbent_requests, row.incumbent_seconds)
+            for row in rows
+        ],
+        digits=3,
+    )
+    if move is not None:
+        figures += (
+            f"\n\na set of {move.wheel_bytes / 1e6:.0f} MB promoted in {move.seconds:.2f} s: {move.files} files,"
+            f" {move.copies} copies, {move.requests} requests, {move.sent / 1e6:.3f} MB sent,"
+            f" {move.received / 1e6:.3f} MB received"
+        )
+    return report(
+        options,
+        goals(rows, move),
+        figures,
+        type(bucket).__name__,
+        rows=[asdict(row) for row in rows],
+        move=asdict(move) if move else None,
+    )
 
 
 if __name__ == "__main__":

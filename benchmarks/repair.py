@@ -8,19 +8,17 @@ several runs the fastest counts. Everything stock is used as its manual says, wi
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.measure import Cost, FailedError, measure, note, settle
+from benchmarks.measure import ROOT, Cost, FailedError, Goal, measure, note, option_parser, report, settle, table
 
-ROOT = Path(__file__).resolve().parents[1]
 NAME, VERSION = "jax-rocm7-pjrt", "0.10.2"
 SHA256 = "2e61678a00bfb72a616c555f1acabccc7cd8e64bb36b90b09d6f991c426b24f0"
 PLATFORM = "manylinux_2_28_x86_64"
@@ -104,24 +102,6 @@ CASES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Goal:
-    """A ratio or size of this run with its limit; without a limit it is informative."""
-
-    what: str
-    value: float
-    unit: str
-    limit: float | None
-    at_least: bool
-
-    @property
-    def met(self) -> bool:
-        """Return whether the value is within the limit."""
-        if self.limit is None:
-            return True
-        return self.value >= self.limit if self.at_least else self.value <= self.limit
-
-
 def goals(results: Mapping[str, Result]) -> list[Goal]:
     """Every goal whose cases were run."""
     found = []
@@ -133,7 +113,7 @@ def goals(results: Mapping[str, Result]) -> list[Goal]:
 
     def most(what: str, key: str, value: float | None, unit: str, limit: float | None) -> None:
         if key in results and value is not None:
-            found.append(Goal(what=what, value=value, unit=unit, limit=limit, at_least=False))
+            found.append(Goal(what=what, value=value, unit=unit, limit=limit))
 
     ratio("verified re-tag: faster than the incumbent's chain", ["incumbent"], "verified", 20)
     ratio("verified re-tag: faster than auditwheel repair", ["auditwheel"], "verified", 10)
@@ -196,11 +176,8 @@ def fastest(case: Case, repeat: int, wheel: Path, base: Path, environment: Mappi
     results = [run(case, wheel, base, environment) for _ in range(repeat)]
     best = min(results, key=lambda result: result.cost.wall)
     peak = max(result.cost.peak_mib for result in results)
-    return Result(
-        key=best.key, what=best.what, cost=Cost(wall=best.cost.wall, cpu=best.cost.cpu, peak_mib=peak),
-        inner=min((r.inner for r in results if r.inner), key=lambda inner: inner.wall, default=None),
-        wheel_size=best.wheel_size,
-    )  # fmt: skip
+    inner = min((r.inner for r in results if r.inner), key=lambda cost: cost.wall, default=None)
+    return replace(best, cost=replace(best.cost, peak_mib=peak), inner=inner)
 
 
 def download(folder: Path, environment: Mapping[str, str]) -> Path:
@@ -208,50 +185,18 @@ def download(folder: Path, environment: Mapping[str, str]) -> Path:
     note(f"Downloading {NAME} {VERSION} (154 MB); --wheel PATH uses one that is there already")
     pin = folder / "requirements.txt"
     pin.write_text(f"{NAME}=={VERSION} --hash=sha256:{SHA256}\n")
-    argv = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--require-hashes",
-        "--requirement",
-        str(pin),
-    ]
-    argv += ["--only-binary", ":all:", "--platform", "manylinux_2_27_x86_64", "--dest", str(folder)]
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", f"--requirement={pin}"]
+    argv += ["--only-binary=:all:", "--platform=manylinux_2_27_x86_64", f"--dest={folder}"]
     measure(argv, folder=folder, log=folder / "output.log", environment=environment)
     return next(folder.glob("*.whl"))
 
 
-def table(results: Sequence[Result], reached: Sequence[Goal]) -> str:
-    """Both tables as text."""
-    lines = [f"{'case':58} {'wall s':>8} {'work s':>8} {'cpu s':>8} {'peak MiB':>9} {'wheel MB':>9}"]
-    for result in results:
-        work = f"{result.inner.wall:8.3f}" if result.inner else " " * 8
-        size = f"{result.wheel_size / 1e6:9.1f}" if result.wheel_size else ""
-        cost = result.cost
-        lines.append(f"{result.what:58} {cost.wall:8.3f} {work} {cost.cpu:8.3f} {cost.peak_mib:9.0f} {size}".rstrip())
-    return "\n".join((*lines, "", *map(goal_line, reached)))
-
-
-def goal_line(goal: Goal) -> str:
-    """Return a line with the figure, its goal and the result."""
-    wanted = ""
-    if goal.limit is not None:
-        sign, verdict = ">=" if goal.at_least else "<=", "met" if goal.met else "MISSED"
-        wanted = f" (goal {sign} {goal.limit:.4g}{goal.unit})  {verdict}"
-    return f"{goal.what:58} {goal.value:8.2f}{goal.unit:4}{wanted}".rstrip()
-
-
 def main() -> int:
     """Run the cases; returns 1 for `--check` and a missed goal."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = option_parser(__doc__)
     parser.add_argument("--wheel", type=Path, help="a pjrt wheel; downloaded with pip when not given")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each case; the fastest counts")
     parser.add_argument("--only", nargs="+", choices=[case.key for case in CASES], help="run only these cases")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
     parser.add_argument("--work", type=Path, help="folder for the runs, with 4 GB of room; a temporary one by default")
     options = parser.parse_args()
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -272,16 +217,24 @@ def main() -> int:
                 results.append(fastest(case, options.repeat, local, base, environment))
             except FailedError as error:
                 note(f"left out: {error}")
-    reached = goals({result.key: result for result in results})
-    print(f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}, {wheel.name}\n")
-    print(table(results, reached))
-    if options.json:
-        body = {
-            "results": [asdict(result) for result in results],
-            "goals": [{**asdict(g), "met": g.met} for g in reached],
-        }
-        options.json.write_text(json.dumps(body, indent=2) + "\n")
-    return int(options.check and not all(goal.met for goal in reached))
+    rows = [
+        (
+            result.what,
+            result.cost.wall,
+            result.inner.wall if result.inner else "",
+            result.cost.cpu,
+            round(result.cost.peak_mib),
+            round(result.wheel_size / 1e6, 1) if result.wheel_size else "",
+        )
+        for result in results
+    ]
+    return report(
+        options,
+        goals({result.key: result for result in results}),
+        table(("case", "wall s", "work s", "cpu s", "peak MiB", "wheel MB"), rows, digits=3),
+        wheel.name,
+        results=[asdict(result) for result in results],
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,16 +91,12 @@ def scan(wheel: Path, _folder: Path) -> None:
 
 def tag_only(wheel: Path, folder: Path) -> None:
     """Run `repair` with a plan that changes tag and metadata only, including auditwheel's verdict."""
-    from dataclasses import replace
-
     plan = replace(_plan(wheel), strip=False, runpath={}, files={}, hip_soname="", verify_bundles=False)
     _repair(wheel, plan, folder)
 
 
 def strip(wheel: Path, folder: Path) -> None:
     """Do the work of unpack + strip + patchelf + pack: fat binaries are copied unread."""
-    from dataclasses import replace
-
     _repair(wheel, replace(_plan(wheel), verify_bundles=False), folder)
 
 
@@ -108,8 +105,6 @@ def full(wheel: Path, folder: Path) -> None:
 
     Code inside the library is trusted, as after an earlier build that checked it.
     """
-    from dataclasses import replace
-
     _repair(wheel, replace(_plan(wheel, "gfx942", "gfx950"), verify_bundles=False), folder)
 
 
@@ -123,15 +118,11 @@ def recompress_isal(wheel: Path, folder: Path) -> None:
     from wheelkit.archive import splice
 
     splice._pack_well = splice._pack_fast
-    _recompress(wheel, folder)
+    recompress_zlib(wheel, folder)
 
 
 def recompress_zlib(wheel: Path, folder: Path) -> None:
     """Run `full` without splicing: zlib compresses changed libraries whole, at level 6."""
-    _recompress(wheel, folder)
-
-
-def _recompress(wheel: Path, folder: Path) -> None:
     from unittest import mock
 
     from wheelkit.archive.blocks import CutPoints

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import ROOT
 from tests.support.rms_norm_cases import (
     BF16,
     BWD_HELD,
@@ -37,7 +38,6 @@ from tests.support.rms_norm_cases import (
     plan,
 )
 
-ROOT = Path(__file__).resolve().parents[1]
 SIZES = (1, 2, 7, 8, 64, 100, 256, 1023, 1024, 4096, 5120, 8192, 12288, 16384, 32768, 65536, 65537, 100003, 131072)
 QUICK = (1, 8, 33, 512, 4096, 16384)
 TOOLS = ("racecheck", "memcheck", "initcheck", "synccheck")
@@ -214,17 +214,8 @@ def sanitized(tool: str) -> dict[str, Any]:
     program = shutil.which("compute-sanitizer")
     if program is None:
         return {"tool": tool, "ok": False, "said": "there is no compute-sanitizer"}
-    argv = [
-        program,
-        "--tool",
-        tool,
-        "--error-exitcode",
-        "9",
-        sys.executable,
-        "-m",
-        "benchmarks.rms_norm_nvidia",
-        "--quick",
-    ]
+    argv = [program, "--tool", tool, "--error-exitcode", "9"]
+    argv += [sys.executable, "-m", "benchmarks.rms_norm_nvidia", "--quick"]
     done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     said = [line for line in done.stdout.splitlines() if "SUMMARY" in line or "Error" in line]
     return {"tool": tool, "ok": done.returncode == 0, "said": "; ".join(said)[:400]}

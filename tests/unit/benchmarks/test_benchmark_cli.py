@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.cli import CASES, goals, median, table
+from benchmarks.cli import CASES, goals, median
 from benchmarks.measure import Cost
 
 
@@ -24,10 +24,3 @@ def test_each_goal_is_judged_by_its_figure() -> None:
     assert met(seed=cost(0.61, 0.44)) == [False] + [True] * 6
     assert met(seed=cost(0.59, 0.46)) == [True, False] + [True] * 5
     assert met(help=cost(9.0, 0.36), image_help=cost(9.0, 0.36)) == [True] * 4 + [False, True, False]
-
-
-def test_table_shows_every_case_and_every_goal() -> None:
-    medians = {key: cost(0.1) for key in CASES}
-    text = table(medians, goals(medians))
-    assert all(title in text for title, _ in CASES.values())
-    assert "beside a bare Python" in text

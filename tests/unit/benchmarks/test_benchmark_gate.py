@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gate import Run, goals, make_python, uneven
+from benchmarks.gate import goals, make_python, uneven
+from benchmarks.measure import Cost
 from promotion.gates.device.config import LOCK
 
 
-def run(wall: float) -> Run:
-    return Run(wall=wall, cpu=1.0, tests=3)
+def run(wall: float) -> Cost:
+    return Cost(wall=wall, cpu=1.0, peak_mib=1.0)
 
 
 def test_each_goal_is_judged_by_the_quickest_runs() -> None:

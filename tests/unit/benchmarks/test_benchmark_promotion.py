@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.counting import CountingBucket
+from benchmarks.counting import counted
 from benchmarks.promotion import Move, Row, goals, main
 from promotion.storage.bucket import AbsentError, sha256_of
 from tests.support.memory_bucket import MemoryBucket
@@ -49,7 +49,7 @@ def test_each_goal_is_judged_by_its_figure(row: Row, move: Move) -> None:
 
 
 def test_what_is_counted(tmp_path: Path) -> None:
-    counting = CountingBucket(MemoryBucket())
+    counting, traffic = counted(MemoryBucket())
     counting.put_if_absent("p/k", b"12345", sha256=sha256_of(b"12345"))
     counting.copy("p/k", "p/l", sha256=sha256_of(b"12345"))
     with counting.open("p/k") as file:
@@ -62,5 +62,4 @@ def test_what_is_counted(tmp_path: Path) -> None:
     assert counting.head("p/l") is not None
     counting.delete("p/l", sha256=sha256_of(b"12345"))
     assert list(counting.list("p/")) == ["p/k"]
-    traffic = counting.traffic
     assert (traffic.requests, traffic.copies, traffic.sent, traffic.received) == (10, 1, 5, 12)

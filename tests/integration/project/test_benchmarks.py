@@ -1,7 +1,4 @@
-"""benchmarks/fetch.py runs: every case that needs nothing installed comes to its end, on a small tarball.
-
-Nothing is said of times here; what the goals demand of memory and of the disk holds whatever the size is.
-"""
+"""Benchmarks that run here: the fetch of a small tarball, and the memory of all processes of a command."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ CASES = ["curl", "full", "full-keep", "build"]
 
 
 def test_fetch_cases_stay_within_memory_and_disk(tmp_path: Path) -> None:
+    """Times are not judged here; the goals of memory and disk hold for any size."""
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
     work, figures = tmp_path / "not yet there", tmp_path / "figures.json"
@@ -33,3 +31,20 @@ def test_fetch_cases_stay_within_memory_and_disk(tmp_path: Path) -> None:
     assert len(memory) == 3
     assert all(value <= 150 for value in memory.values()), memory
     assert list(work.iterdir()) == []
+
+
+def test_watch_counts_descendants_whose_parent_ended() -> None:
+    # The shell ends at once; its child, which has 64 MiB, becomes a child of the watching process.
+    orphan = "import time; data = b'x' * (64 << 20); time.sleep(3)"
+    program = f"""
+import subprocess, sys, time
+from benchmarks.structure_gate import Watch
+with Watch() as watch:
+    subprocess.run(["sh", "-c", '"$@" &', "sh", sys.executable, "-c", {orphan!r}], check=True)
+    time.sleep(2)
+print(watch.peak >> 20, watch.most)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    peak, most = map(int, done.stdout.split())
+    assert 64 <= peak < 200
+    assert 1 <= most <= 2
