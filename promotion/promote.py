@@ -18,11 +18,11 @@ from promotion.evidence.attestation_verification import Verify
 from promotion.evidence.provenance import provenance_name
 from promotion.index.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet, append
 from promotion.index.ledger_state import Change, EntryKind, IndexState, apply_change
-from promotion.index.pages import metadata_name, project_of
+from promotion.index.page_diff import weakest
+from promotion.index.pages import install_requirements, metadata_name
 from promotion.index.publish import publish, read_head
 from promotion.policy.policy import Policy
 from promotion.policy.set_rules import variant_problems
-from promotion.policy.tiers import weakest
 from promotion.stage import raise_if_any, read_staged, stored_problems
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
@@ -119,14 +119,9 @@ def install_line(wheel_set: WheelSet, index_url: str) -> str:
         wheel_set: the set.
         index_url: URL of its index.
     """
-    return shlex.join(("pip", "install", "--extra-index-url", index_url, *install_requirements(wheel_set)))
-
-
-def install_requirements(wheel_set: WheelSet) -> tuple[str, ...]:
-    """Return the requirements that install a set: the wheels that no other wheel of it requires, and its pins."""
-    required = {project_of(text) for wheel in wheel_set.wheels for text in wheel.requires_dist}
-    tops = {wheel.name: wheel.version for wheel in wheel_set.wheels if wheel.name not in required}
-    return tuple(f"{name}=={version}" for name, version in (tops | dict(wheel_set.pins)).items())
+    return shlex.join(
+        ("pip", "install", "--extra-index-url", index_url, *install_requirements(wheel_set.wheels, wheel_set.pins))
+    )
 
 
 def _step(progress: Progress | None, text: str) -> None:

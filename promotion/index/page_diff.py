@@ -10,17 +10,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from core.model import TIER_ORDER
 from promotion.index.ledger import LedgerEntry, LedgerWheel
 from promotion.index.ledger_state import IndexState
 from promotion.index.pages import dependencies_first, link, project_of
 from promotion.index.reader import IndexedWheel
-from promotion.policy.tiers import strongest, weakest
 from promotion.storage.keys import ReleasedIndex
 
 WheelFiles = Mapping[str, IndexedWheel]
 """Wheels of one project by file name."""
 EntryOf = Callable[[int], LedgerEntry]
 """Return the ledger entry with a number."""
+
+_TIERS = ("none", *(tier.value for tier in TIER_ORDER))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +87,20 @@ def files_of_sets(released: ReleasedIndex, project: str, numbers: Iterable[int],
 
 def _merged(first: IndexedWheel, second: IndexedWheel, sets: tuple[int, ...]) -> IndexedWheel:
     """Return a wheel of several sets: the row of the first set with the strongest tier of each target."""
-    tiers = strongest(first.tiers, second.tiers)
+    tiers = {
+        target: max(first.tiers.get(target, "none"), second.tiers.get(target, "none"), key=_rank)
+        for target in sorted({*first.tiers, *second.tiers})
+    }
     return replace(first, sets=sets, tiers=tiers, tier=weakest(tiers) if tiers else first.tier)
+
+
+def weakest(tiers: Mapping[str, str]) -> str:
+    """Return the weakest tier of all targets, or "none" without targets."""
+    return min(tiers.values(), key=_rank, default="none")
+
+
+def _rank(tier: str) -> int:
+    return _TIERS.index(tier) if tier in _TIERS else -1
 
 
 def with_sets(

@@ -18,6 +18,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from core.model import Wheel
+from promotion.index.ledger import LedgerWheel
 from promotion.index.reader import IndexedWheel
 from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, project_pages, root_pages
 
@@ -41,6 +43,14 @@ def link(simple: str, project: str, key: str) -> str:
 def project_of(requirement: str) -> str:
     """Return the normalised project name of a Requires-Dist line."""
     return canonicalize_name(Requirement(requirement).name)
+
+
+def install_requirements(wheels: Sequence[Wheel | LedgerWheel], pins: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the requirements that install a set: the wheels that no other wheel of it requires, and its pins."""
+    versions = {wheel.name if isinstance(wheel, Wheel) else wheel.project: wheel.version for wheel in wheels}
+    required = {project_of(text) for wheel in wheels for text in wheel.requires_dist}
+    tops = {project: version for project, version in versions.items() if project not in required}
+    return tuple(f"{project}=={version}" for project, version in {**tops, **pins}.items())
 
 
 def dependencies_first(needs: Mapping[str, Iterable[str]]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 from promotion.evidence.evidence import TIME, time_of
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import IndexState
-from promotion.index.pages import project_of, tiers_text
+from promotion.index.pages import install_requirements, tiers_text
 from promotion.index.reader import STATUS_SCHEMA, Snapshot
 from promotion.storage.keys import ReleasedIndex
 
@@ -35,7 +35,7 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
         "pythons": list(promoted.python_versions),
         "policy": dict(promoted.policy),
         "evidence": evidence,
-        "install": install_words(entry),
+        "install": " ".join(install_requirements(promoted.wheels, {"jax": promoted.jax_version})),
         **set_marks(entry.number, state),
     }
 
@@ -43,16 +43,6 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
 def set_marks(number: int, state: IndexState) -> Mapping[str, str]:
     """Return the marks of a set in a state."""
     return {"yanked": state.yanked.get(number, ""), "pinned": state.pinned.get(number, "")}
-
-
-def install_words(entry: LedgerEntry) -> str:
-    """Return the requirements that install a set: the wheels that no other wheel of it requires, and jax."""
-    assert entry.promoted is not None
-    wheels = entry.promoted.wheels
-    required = {project_of(text) for wheel in wheels for text in wheel.requires_dist}
-    tops = {wheel.project: wheel.version for wheel in wheels if wheel.project not in required}
-    words = {**tops, "jax": entry.promoted.jax_version}
-    return " ".join(f"{project}=={version}" for project, version in words.items())
 
 
 def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from ci_build.cli.common import State, open_bucket, print_json
 from core.errors import PromotionBlockedError, RequestError
 
 if TYPE_CHECKING:
-    from promotion.evidence.attest import VerificationReport
+    from promotion.attest import VerificationReport
 
 
 @cloup.command()
@@ -46,8 +46,8 @@ def attest(
     """
     # Slow to import.
     from ci_build.release import gating
-    from promotion.evidence.attest import attest as go
-    from promotion.evidence.attest import verify_files, verify_set, with_identity
+    from promotion.attest import attest as go
+    from promotion.attest import verify_files, verify_set, with_identity
 
     reporter = state.reporter()
     if verify_only:

@@ -25,7 +25,7 @@ def bundle(state: State, wheel_set: str, out: Path | None, bucket: str) -> None:
     """
     # Slow to import.
     from ci_build.release import gating
-    from promotion.index.bundle import bundle as write_bundle
+    from promotion.bundle import bundle as write_bundle
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())

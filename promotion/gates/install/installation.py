@@ -17,7 +17,7 @@ from promotion.gates.common.gate import Check, error
 from promotion.gates.common.installers import Command, Installer
 from promotion.gates.common.requirements import locked, modules, wheels_for
 from promotion.gates.common.site import LOADER_SENTENCE
-from promotion.promote import install_requirements
+from promotion.index.pages import install_requirements
 
 _SUFFIX = " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
 _NO_GPU = "no AMD GPU was found"
@@ -130,13 +130,14 @@ class InstallationTest:
 
     def _resolve(self, python: Path) -> Mapping[str, Any]:
         """Check that the documented install command resolves to the files of the set."""
-        wanted = self._write("wanted.txt", install_requirements(self.source.wheel_set))
+        wheel_set = self.source.wheel_set
+        wanted = self._write("wanted.txt", install_requirements(wheel_set.wheels, wheel_set.pins))
         completed = self._run("resolution-failed", self.installer.resolve(python, wanted, self.source.index))
         try:
             chosen = self.installer.chosen(completed.stdout)
         except ValueError as problem:
             raise InstallationError("resolution-failed", f"{problem}.") from problem
-        own = {wheel.sha256 for wheel in self.source.wheel_set.wheels}
+        own = {wheel.sha256 for wheel in wheel_set.wheels}
         for wheel in self.wheels:
             got = chosen.get(wheel.name, frozenset())
             # uv's lock lists every compatible file; none may come from another index.

@@ -488,7 +488,7 @@ def refusals(
     code = (
         "import json, sys\n"
         "from pathlib import Path\n"
-        "from promotion.evidence.attest import verify_files\n"
+        "from promotion.attest import verify_files\n"
         "from core.model import to_json\n"
         "root, trust = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "said = {path.name: to_json(verify_files(path, 'local', trust)) for path in sorted(root.iterdir())}\n"

@@ -14,7 +14,7 @@ import pytest
 from core.errors import BucketError
 from core.process import HostRunner
 from core.report import Reporter
-from promotion.index.bundle import bundle
+from promotion.bundle import bundle
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.integration.conftest import CI_BUILD, Released

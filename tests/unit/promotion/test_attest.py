@@ -19,8 +19,8 @@ import pytest
 
 from ci_build import cli
 from core.errors import BucketError, MachineError, PromotionBlockedError
+from promotion.attest import attest, publisher_of
 from promotion.check import check
-from promotion.evidence.attest import attest, publisher_of
 from promotion.evidence.attestation_verification import identity_of, lazy_verifier
 from promotion.evidence.attestations import PUBLIC, AttestationReport, AttestationRule, Identity
 from promotion.evidence.provenance import PUBLISH, STATEMENT_TYPE, provenance_name, provenance_problems

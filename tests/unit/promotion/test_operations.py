@@ -25,6 +25,7 @@ from promotion.index.page_diff import (
     files_of_sets,
     page_updates,
     sets_that_differ,
+    weakest,
     with_sets,
     with_yanks,
     without_sets,
@@ -32,7 +33,6 @@ from promotion.index.page_diff import (
 from promotion.index.pages import older_json_page
 from promotion.index.publish import publish
 from promotion.index.retention import RetentionRule, apply, plan
-from promotion.policy.tiers import weakest
 from promotion.promote import promote
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from core.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, WheelSet
 from promotion.evidence.evidence import ENVIRONMENT, EvidenceFile
 from promotion.index.ledger import LedgerWheel, PromotedSet
+from promotion.index.page_diff import weakest
 from promotion.policy.policy import GateRule, Policy, at_least, load_policy
-from promotion.policy.tiers import weakest
 from promotion.policy.verdict import verdict as judge
 from tests.support.wheel_sets import PJRT_LIBRARY, but, make_set, make_wheels, passing_evidence
 
