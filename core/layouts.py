@@ -119,7 +119,7 @@ def search_dirs(
             raise RequestError(f"{layout!r} is not a ROCm layout.", hint=f"There are {', '.join(known)}.")
         layout = known[layout]
     if layout.root == ROCM_PATH and rocm_path is None:
-        raise RequestError(f"Layout {layout.name} needs a prefix.", hint="Say where ROCm is, as ROCM_PATH would.")
+        raise RequestError(f"Layout {layout.name} needs a prefix.", hint="Give the folder of ROCm, as in ROCM_PATH.")
     root = {SITE_PACKAGES: site_packages, ROCM_PATH: rocm_path}.get(layout.root) or Path(layout.root)
     return tuple(root / folder for folder in _folders(layout, targets))
 
@@ -151,7 +151,7 @@ def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
     newest = max(known)[0]
     if wanted[0] <= newest:
         raise RequestError(
-            f"The libraries of ROCm {wanted[0]}.{wanted[1]} are not listed.",
+            f"The sonames of ROCm {wanted[0]}.{wanted[1]} are unknown.",
             hint=f'Add "{wanted[0]}.{wanted[1]}" to [sonames] in core/layouts.toml.',
         )
     listed: frozenset[str] = frozenset().union(*known.values())

@@ -403,7 +403,7 @@ def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
         schema, digest = body.pop("schema"), body.pop("digest")
         if schema != SCHEMA_VERSION:
             raise WheelSetError(
-                f"{where} has schema {schema!r}, this program reads {SCHEMA_VERSION}.", hint="Build the set again."
+                f"{where} has schema {schema!r}; this version reads {SCHEMA_VERSION}.", hint="Build the set again."
             )
         wheels = tuple(load_wheel(wheel) for wheel in body.pop("wheels"))
         inputs = tuple(InputFile(**item) for item in body.pop("inputs"))
@@ -412,10 +412,10 @@ def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
         wheel_set = WheelSet(wheels=wheels, inputs=inputs, **body)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise WheelSetError(f"{where} is not the record of a wheel set: {why}.", hint="Build the set again.") from error
+        raise WheelSetError(f"{where} is not a valid wheels.json: {why}.", hint="Build the set again.") from error
     if wheel_set.digest != digest:
         raise WheelSetError(
-            f"{where} says digest {digest} but its content has {wheel_set.digest}.",
-            hint="It was changed after it was written; build the set again.",
+            f"{where} records digest {digest}, but its content has {wheel_set.digest}.",
+            hint="The file was changed after it was written; build the set again.",
         )
     return wheel_set

@@ -191,8 +191,8 @@ def warnings_for(targets: Iterable[GfxTarget]) -> tuple[Finding, ...]:
     found = Finding(
         code="target-outside-xla-list",
         severity=Severity.WARNING,
-        message=f"XLA refuses what is outside its list at run time, so its code is never used: {', '.join(refused)}.",
-        remedy=f"Leave it out, or choose among {accepted}.",
+        message=f"XLA rejects these targets at run time, so their code is never used: {', '.join(refused)}.",
+        remedy=f"Omit them, or choose from {accepted}.",
     )
     return (found,)
 

@@ -41,7 +41,7 @@ def check_engine_size(text: str, origin: str) -> str:
         RequestError: not such a size.
     """
     if re.fullmatch(r"(?!0+(?:\.0+)?[^0-9.]*$)[0-9]+(?:\.[0-9]+)?(?:[kmgt]b?|b)?", text, re.IGNORECASE) is None:
-        raise RequestError(f"{origin}: {text!r} is not a size that containers take.", hint="Write it like 64g.")
+        raise RequestError(f"{origin}: {text!r} is not a size for container engines.", hint="Write it like 64g.")
     return text
 
 
@@ -59,7 +59,7 @@ def parse_url(text: str, origin: str = "") -> SplitResult:
         _ = parts.port
     except ValueError as error:
         raise RequestError(
-            f"{f'{origin}: ' if origin else ''}{text!r} is no URL: {error}.",
+            f"{f'{origin}: ' if origin else ''}{text!r} is not a URL: {error}.",
             hint="Write it like https://host:443/path.",
         ) from error
     return parts

@@ -95,7 +95,7 @@ def _manifest(request: WheelSetRequest, rocm: Rocm | None, reporter: Reporter) -
         )
     if manifest.rocm_version != version:
         raise RequestError(
-            f"{path} is of ROCm {manifest.rocm_version}, the set is for {version}.",
+            f"{path} is for ROCm {manifest.rocm_version}, but the set is for {version}.",
             hint="Give the manifest of that ROCm, or another --rocm-version.",
         )
     return dump_manifest(manifest)

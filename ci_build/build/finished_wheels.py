@@ -122,7 +122,7 @@ def _refuse_other_targets(request: BuildRequest, done: RepairedWheel) -> None:
     if missing:
         raise FatbinError(
             f"{done.path.name} has no code for {', '.join(missing)}, only for {', '.join(done.targets_kept)}.",
-            hint="Leave the features out, or build from source with them.",
+            hint="Omit the features, or build from source with them.",
         )
 
 

@@ -65,7 +65,7 @@ def capacity(jobs: str | None, memory: str | None) -> Capacity:
     default = Capacity()
     for option, value in (("--jobs", jobs), ("--memory", memory)):
         if value is not None and (not value.isdecimal() or int(value) < 1):
-            raise RequestError(f"{option} is {value!r}.", hint="Give a whole number from 1.")
+            raise RequestError(f"{option} is invalid: {value!r}.", hint="Give a whole number from 1.")
     return Capacity(jobs=int(jobs or default.jobs), memory_mb=int(memory or default.memory_mb))
 
 
@@ -110,7 +110,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     """
     found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
     if found is None or int(found[1]) > int(found[2]):
-        raise RequestError(f"--shard is {text!r}.", hint="Write it like 2/8: the second of eight parts.")
+        raise RequestError(f"--shard is invalid: {text!r}.", hint="Write it like 2/8 for the second of eight parts.")
     return int(found[1]), int(found[2])
 
 
@@ -121,7 +121,7 @@ def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[i
         RequestError: the toolchain has no parts, or a value is invalid.
     """
     if request.toolchain == "pypi" and (shard or units):
-        raise RequestError("--shard and --units are for the device code of a ROCm.", hint="Give --toolchain=rocm.")
+        raise RequestError("--shard and --units need --toolchain=rocm.", hint="Give --toolchain=rocm.")
     try:
         re.compile(units)
     except re.error as error:
@@ -192,7 +192,7 @@ def compile_part(
         reporter.line(said(found))
     else:
         found = job.run_shard(part or (1, 1), runner, reporter, room, units)
-        reporter.line(f"{found.steps} steps made, {found.found} found in {job.store.root}")
+        reporter.line(f"{found.steps} steps run, {found.found} reused from {job.store.root}")
     return {"store": str(job.store.root), **forecast(found)}
 
 

@@ -101,7 +101,7 @@ def _check(axes: Axes) -> None:
         if not values:
             raise RequestError(f"The matrix has no {name.replace('_', ' ')}.", hint="See `ci_build matrix --help`.")
         if twice := sorted({value for value in values if values.count(value) > 1}):
-            raise RequestError(f"The matrix has {', '.join(twice)} twice.", hint="Give each once.")
+            raise RequestError(f"The matrix has duplicates: {', '.join(twice)}.", hint="Give each once.")
     for jax in axes.jax_versions:
         try:
             Version(jax)

@@ -94,9 +94,7 @@ def other_python(executable: str, environ: Mapping[str, str]) -> Python:
         return _python(json.loads(done.stdout))
     except (ValueError, TypeError):
         said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise MachineError(
-            f"{executable} does not answer as a Python 3: {said}.", hint="Give --python another."
-        ) from None
+        raise MachineError(f"{executable} is not a working Python 3: {said}.", hint="Give --python another.") from None
 
 
 def _python(facts: Mapping[str, object]) -> Python:

@@ -80,7 +80,7 @@ def _installed(path: Path, root: str) -> Generator[bytes, None, str]:
             root = root or found[1]
             if root != found[1]:
                 raise InputError(
-                    f"{path.name} installs into /opt/{found[1]}, and others into /opt/{root}.",
+                    f"{path.name} installs into /opt/{found[1]}, but other packages into /opt/{root}.",
                     hint="Give a folder with the packages of one ROCm.",
                 )
             yield from _entry(entry, found[2], root, blocks)
@@ -131,4 +131,4 @@ def _content(file: IO[bytes]) -> tuple[io.RawIOBase, str]:
         if member in _DATA:
             return _ArMember(file, int(size)), _DATA[member]
         file.seek(int(size) + int(size) % 2, io.SEEK_CUR)
-    raise ArchiveError(f"It has none of {', '.join(_DATA)}.")
+    raise ArchiveError(f"It has no data member: {', '.join(_DATA)}.")

@@ -125,7 +125,7 @@ def _compiler(root: Path) -> str:
                 return f"clang {found[1]}"
     numbers = [path.name for glob in table["resources"] for path in root.glob(glob) if path.name[:1].isdecimal()]
     if not numbers:
-        raise InputError(f"{root} does not tell the version of its compiler.", hint="Give a whole ROCm.")
+        raise InputError(f"{root} has a compiler of unknown version.", hint="Give a whole ROCm.")
     return f"clang {max(numbers, key=lambda name: [int(part) for part in re.findall(r'[0-9]+', name)])}"
 
 

@@ -69,8 +69,8 @@ def list_builds(client: Client, url: str) -> tuple[Build, ...]:
     builds = read_listing(text or "", url)
     if not builds:
         raise InputError(
-            f"{url} {'is not there' if text is None else 'names no tarball of TheRock'}.",
-            hint="Give the page that lists them with --therock-listing.",
+            f"{url} {'does not exist' if text is None else 'lists no tarball of TheRock'}.",
+            hint="Give the page that lists the tarballs with --therock-listing.",
         )
     return builds
 
@@ -101,7 +101,7 @@ def choose(builds: Sequence[Build], wish: str, families: Sequence[str]) -> Build
             if family in there:
                 return there[family]
     raise RequestError(
-        f"No build {wish} has {' and '.join(families)} in one tarball.",
+        f"No build {wish} has a tarball for {' and '.join(families)}.",
         hint=f"Newest are {_newest(builds)}; see `ci_build rocm list`.",
     )
 

@@ -117,7 +117,8 @@ def load_lock(path: Path) -> RocmLock | None:
     try:
         if body.pop("schema") != SCHEMA:
             raise InputError(
-                f"{path} is of another program's version.", hint="Remove it; the next build writes a new one."
+                f"{path} was written by another version of ci_build.",
+                hint="Remove it; the next build writes a new one.",
             )
         lock = RocmLock(**{**body, "families": tuple(body["families"]), "targets": tuple(body["targets"])})
     except (KeyError, TypeError, AttributeError) as error:
@@ -128,7 +129,7 @@ def load_lock(path: Path) -> RocmLock | None:
         field.name for field in dataclasses.fields(lock) if not _is_of_kind(field.name, getattr(lock, field.name))
     ]:
         raise InputError(
-            f"{path} is not a lock: {', '.join(wrong)} cannot be what is written there.",
+            f"{path} is not a lock: invalid {', '.join(wrong)}.",
             hint="Remove it; the next build writes a new one.",
         )
     return lock

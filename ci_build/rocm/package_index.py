@@ -73,7 +73,7 @@ def fetch_packages(
     if locked:
         found = [_of_lock(name, sha256) for name, sha256 in sorted(locked.items())]
     else:
-        progress.step(f"look for the packages of ROCm {version}")
+        progress.step(f"find the packages of ROCm {version}")
         found = [*_resolve(runner, url, f"{CORE}=={version}", f"{DEVEL}=={version}")]
         libraries, devices = names_for(asked.targets, families)
         offered = [item for name in libraries for item in _if_offered(runner, url, f"{name}=={version}")]
@@ -107,7 +107,8 @@ def _of_lock(filename: str, sha256: str) -> Resolved:
         name, version, _, _ = parse_wheel_filename(filename)
     except InvalidWheelFilename as error:
         raise InputError(
-            f"The lock of the ROCm is not of wheels: {error}.", hint="Remove it; the next build writes a new one."
+            f"The lock of the ROCm lists files that are not wheels: {error}.",
+            hint="Remove it; the next build writes a new one.",
         ) from error
     return Resolved(name=name, version=str(version), filename=filename, url="", sha256=sha256, requires_python="")
 

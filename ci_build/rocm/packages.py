@@ -100,8 +100,8 @@ def prefix_of(wheels: Sequence[Path]) -> Iterator[bytes]:
                 raise ArchiveError(f"{path.name} is not a wheel: {error}.", hint="Fetch it again.") from error
         if len(site.tars) != 1:
             raise InputError(
-                f"{DEVEL} has {len(site.tars)} of {' and '.join(_TARS)}, not one.",
-                hint="Take a version whose packages this program knows, or a tarball.",
+                f"{DEVEL} must have one of {' and '.join(_TARS)}, not {len(site.tars)}.",
+                hint="Give a supported version of the packages, or a tarball.",
             )
         try:
             yield from _prefix(site)
@@ -121,7 +121,7 @@ def _prefix(site: _Site) -> Iterator[bytes]:
             path = posixpath.normpath(entry.name)
             root = root or path.partition("/")[0]
             if path.partition("/")[0] != root or not root.startswith(_PREFIX):
-                raise ArchiveError(f"{name} holds {entry.name!r}, beside its prefix.", hint="Do not use it.")
+                raise ArchiveError(f"{name} has an entry outside its prefix: {entry.name!r}.", hint="Do not use it.")
             made.add(path)
             yield from _entry(site, entry, path, root, blocks)
     for path in sorted(own - made):
@@ -153,7 +153,7 @@ def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> I
                 yield from site.file(f"{name}{member.removeprefix(leads)}", member)
         else:
             raise InputError(
-                f"{DEVEL} needs {leads}, which is in none of the packages.", hint="Take packages of one version."
+                f"{DEVEL} needs {leads}, which is in none of the packages.", hint="Give packages of one version."
             )
     elif entry.kind is Kind.HARDLINK:
         yield tar_header(name, kind=tarfile.LNKTYPE, link=posixpath.normpath(entry.link).partition("/")[2])
@@ -167,7 +167,7 @@ def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
         try:
             rows = [(row["relpath"], row["target"]) for row in json.loads(wheel.read(info))["links"]]
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is no list of links: {error!r}.", hint="Take another version.") from error
+            raise InputError(f"{path} is not a list of links: {error!r}.", hint="Give another version.") from error
         for relative, target in rows:
             there = posixpath.join(root, relative)
             leads = posixpath.normpath(posixpath.join(posixpath.dirname(there), target))

@@ -105,8 +105,8 @@ def check_name(asked: RocmSource, gfx: GfxNames) -> str:
     """
     if asked.index_version and asked.version not in ("", asked.index_version):
         raise RequestError(
-            f"--therock-version is {asked.index_version}, and --rocm-version says {asked.version}.",
-            hint="Leave one of the two out.",
+            f"--therock-version {asked.index_version} contradicts --rocm-version {asked.version}.",
+            hint="Give one of the two.",
         )
     told = parse_name(file_name(asked.source))
     if told is None:
@@ -114,12 +114,12 @@ def check_name(asked: RocmSource, gfx: GfxNames) -> str:
     family, version = told
     wrong = []
     if asked.version and asked.version != version:
-        wrong.append(f"{file_name(asked.source)} is ROCm {version}, and --rocm-version says {asked.version}.")
+        wrong.append(f"{file_name(asked.source)} is ROCm {version}, but --rocm-version is {asked.version}.")
     if family != MULTIARCH and family in gfx.families:
         members = set(gfx.families[family])
         outside = [str(t) for t in asked.targets if not members & set(gfx.covers.get(t.processor, (t.processor,)))]
         if outside:
-            wrong.append(f"{file_name(asked.source)} is for {family}, and --targets asks for {', '.join(outside)}.")
+            wrong.append(f"{file_name(asked.source)} is for {family}, but --targets has {', '.join(outside)}.")
     if wrong:
         raise RequestError(" ".join(wrong), hint="Name the tarball of that version and family, or change the options.")
     return version
@@ -139,9 +139,13 @@ def check_source(asked: RocmSource) -> None:
         RequestError: no URL, no tarball, no sha256, or no lock where one has to be.
     """
     if asked.sha256 and re.fullmatch(r"[0-9A-Fa-f]{64}", asked.sha256) is None:
-        raise RequestError(f"--therock-sha256 {asked.sha256!r} is no sha256.", hint="Give 64 hexadecimal digits.")
+        raise RequestError(
+            f"--therock-sha256 is not a SHA-256 digest: {asked.sha256!r}.", hint="Give 64 hexadecimal digits."
+        )
     if asked.locked and asked.lock is not None and not asked.lock.exists():
-        raise RequestError(f"--locked, and there is no {asked.lock}.", hint="Make it once without --locked.")
+        raise RequestError(
+            f"--locked needs {asked.lock}, which does not exist.", hint="Run once without --locked to create it."
+        )
     if is_index(asked.source):
         return
     if is_url(asked.source) and urlsplit(asked.source).scheme.lower() not in ("http", "https"):
@@ -151,11 +155,13 @@ def check_source(asked: RocmSource) -> None:
         )
     path, name = Path(asked.source), file_name(asked.source)
     if is_url(asked.source) and ("\0" in name or len(name.encode()) > _LONGEST_NAME):
-        raise RequestError(f"{name[:60]!r} is no name that a file can have.", hint="Give another URL of it.")
+        raise RequestError(
+            f"{name[:60]!r} cannot be a file name.", hint="Give a URL whose last part is the name of a tarball."
+        )
     if is_url(asked.source) or path.is_file():
         format_of(name)
     elif path.is_dir() and asked.sha256:
-        raise RequestError("--therock-sha256 is of a tarball, and a folder was given.", hint="Leave it out.")
+        raise RequestError("--therock-sha256 applies to a tarball, but a folder was given.", hint="Omit it.")
 
 
 def gfx_names() -> GfxNames:
@@ -173,12 +179,12 @@ def check_families(families: Sequence[str]) -> None:
     """
     known = gfx_names().families
     if unknown := [family for family in families if family not in (*known, MULTIARCH)]:
-        raise RequestError(f"--family: {', '.join(unknown)} is no family.", hint="See `ci_build targets`.")
+        raise RequestError(f"--family is unknown: {', '.join(unknown)}.", hint="See `ci_build targets`.")
 
 
 def report_plan(source: RocmSource, reporter: Reporter) -> None:
     """Report, in a dry run, what a build would download."""
     location = without_credentials(source.source)
     if not (is_url(location) or is_index(location) or Path(location).exists()):
-        reporter.warning(f"{location} is not there; the build will ask for it.")
-    reporter.line(f"would fetch what is missing of {location}, verify it and lock it in {source.lock}")
+        reporter.warning(f"{location} does not exist; the build will need it.")
+    reporter.line(f"would download {location} unless it is in the cache, verify it and record it in {source.lock}")

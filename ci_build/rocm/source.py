@@ -80,7 +80,7 @@ def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: Runner,
         InputError: the tree was changed; RequestError: it is not what is locked.
     """
     if (known := load_lock(lock)) is None:
-        raise RequestError(f"There is no {lock}.", hint="A build with --therock-path makes it.")
+        raise RequestError(f"{lock} does not exist.", hint="A build with --therock-path writes it.")
     source = RocmSource(source=known.source, version=known.version, lock=lock, locked=True)
     check_name(source, gfx_names())
     check_source(source)
@@ -117,8 +117,8 @@ def obtain(
     source = _recorded(asked.source)
     if asked.locked and known is not None and known.source != source:
         raise RequestError(
-            f"{asked.lock} is of {known.source}, and {source} was asked for.",
-            hint="Ask for what is locked, or make a new lock without --locked.",
+            f"{asked.lock} locks {known.source}, not {source}.",
+            hint="Give the locked source, or write a new lock without --locked.",
         )
     pinned = known if known is not None and known.source == source else None
     packages = None
@@ -127,7 +127,7 @@ def obtain(
         version = packages.version
         stored: StoredTree | None = store.from_packages(packages, selection(full=asked.full))
     elif debs := debs_in(source):
-        progress.step(f"look at {len(debs)} packages in {source}")
+        progress.step(f"read {len(debs)} packages in {source}")
         packages, trust = packages_of(debs, progress), "its packages are files of this machine"
         stored = store.from_packages(packages, selection(full=asked.full), prefix_of_debs)
     else:
@@ -152,8 +152,8 @@ def obtain(
         lacking, worse = problems(facts, asked.targets, gfx.covers)
         if lacking:
             raise InputError(
-                f"{source} cannot build what was asked for. {' '.join(lacking)}",
-                hint="Name a ROCm for these targets, or other --targets.",
+                f"{source} cannot be used for this build. {' '.join(lacking)}",
+                hint="Give a ROCm for these targets, or other --targets.",
             )
         notes = (*notes, *worse)
     if asked.lock is not None and not asked.locked:
@@ -176,11 +176,11 @@ def _packages(
     )
     if other := sorted(name for name, digest in found.sha256.items() if locked.get(name, digest) != digest):
         raise InputError(
-            f"The index serves other bytes than {asked.lock} has: {', '.join(other)}.",
-            hint="Ask who publishes it; if it was replaced on purpose, remove it from the lock.",
+            f"Files of the index differ from {asked.lock}: {', '.join(other)}.",
+            hint="Ask the publisher; if a file was replaced on purpose, remove it from the lock.",
         )
     known = bool(found.sha256.keys() & locked.keys())
-    return found, f"its packages are those of {asked.lock}" if known else "the index says what their sha256 have to be"
+    return found, f"its packages match {asked.lock}" if known else "its packages match the digests of the index"
 
 
 def _recorded(source: str) -> str:
@@ -195,7 +195,7 @@ def _expected(asked: RocmSource, pinned: RocmLock | None, client: Client) -> tup
     if given := asked.sha256.lower():
         return given, "its sha256 is the one that was given"
     if pinned is not None and pinned.sha256 and (asked.locked or is_url(asked.source)):
-        return pinned.sha256, f"its sha256 is the one in {asked.lock}"
+        return pinned.sha256, f"its sha256 matches {asked.lock}"
     if is_url(asked.source):
         beside = client.text(sidecar(canonical(asked.source)), limit=1 << 16) or ""
         if found := _told_beside(beside, file_name(asked.source)):
@@ -221,7 +221,7 @@ def _stored(asked: RocmSource, store: RocmStore, client: Client, sha256: str, so
     if path.is_file():
         return store.from_file(path, chosen, sha256=sha256)
     if not path.is_dir():
-        raise InputError(f"{path} is not there.", hint="Give a URL, a tarball, or the folder of a ROCm.")
+        raise InputError(f"{path} does not exist.", hint="Give a URL, a tarball, or the folder of a ROCm.")
     return None
 
 
@@ -232,6 +232,6 @@ def _compare(asked: RocmSource, pinned: RocmLock | None, found: RocmLock) -> Non
     if wrong := differences(pinned, found):
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise RequestError(
-            f"{found.source} is not what {asked.lock} says: {'; '.join(wrong[:5])}{more}.",
-            hint="Restore that ROCm, or make a new lock without --locked.",
+            f"{found.source} differs from {asked.lock}: {'; '.join(wrong[:5])}{more}.",
+            hint="Restore that ROCm, or write a new lock without --locked.",
         )

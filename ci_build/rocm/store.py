@@ -172,7 +172,7 @@ class RocmStore:
         try:
             return self.from_file(kept, selection, sha256=sha256)
         except (ArchiveError, WrongDigestError):
-            self._progress.step(f"remove the {name} of the cache, which is damaged")
+            self._progress.step(f"remove the damaged {name} from the cache")
             kept.unlink(missing_ok=True)
             return None
 
@@ -183,7 +183,7 @@ class RocmStore:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            self._progress.step(f"wait for another run, which fetches {name}")
+            self._progress.step(f"wait for another run that downloads {name}")
             lock.acquire()
         try:
             yield
@@ -298,7 +298,7 @@ class RocmStore:
             raise
         tree = self.find(hashed.hexdigest(), selection)
         if tree is None:
-            raise InputError(f"{entry} was removed while it was made.", hint="Run the same command again.")
+            raise InputError(f"{entry} was removed while it was being written.", hint="Run the same command again.")
         return tree
 
     def _entry(self, sha256: str, selection: Selection) -> Path:
@@ -308,7 +308,7 @@ class RocmStore:
         """Return whether a tree survived the last start of this machine: a crash may have lost bytes."""
         if _text(entry / "boot") == _text(_BOOT) != "":
             return True
-        self._progress.step(f"check {entry.name}, which is older than the last start of this machine")
+        self._progress.step(f"check {entry.name}: the machine restarted after it was written")
         if differences(tree.root, tree.contents):
             return False
         (entry / "boot").write_text(_text(_BOOT))

@@ -57,7 +57,7 @@ class _Reading:
             if elf.machine == "amdgpu" or soname in self.libraries:
                 continue
             if not (folder / soname).is_file():
-                self.unlinked.append(f"{path.relative_to(self.root)} has no link {soname}: no program finds it.")
+                self.unlinked.append(f"{path.relative_to(self.root)} has no link {soname}, so no program can load it.")
                 continue
             where = (folder / soname).relative_to(self.root)
             self.libraries[soname] = library(elf, soname, where.as_posix(), sha256=file_sha256(real))
@@ -87,7 +87,7 @@ def read_tree(
     """
     root = root.absolute()
     if not root.is_dir():
-        raise InputError(f"{root} is not a folder.", hint="Name the folder that ROCm is installed in.")
+        raise InputError(f"{root} is not a folder.", hint="Give the folder in which ROCm is installed.")
     prefixes = (root, *sorted(path for path in root.glob(PACKAGES) if path.is_dir()))
     version = _version(prefixes, rocm_version, required=not unknown)
     reading = _Reading(root=root)
@@ -106,10 +106,10 @@ def read_tree(
     if not reading.libraries:
         raise InputError(
             f"{root} holds no shared libraries in {', '.join(LIBRARY_FOLDERS)}.",
-            hint="Name the folder that ROCm is installed in, such as /opt/rocm.",
+            hint="Give the folder in which ROCm is installed, such as /opt/rocm.",
         )
     libraries = dict(sorted(reading.libraries.items()))
-    nameless = [] if version else [f"{root} does not say which ROCm it is: there is no {VERSION_FILE}."]
+    nameless = [] if version else [f"{root} has no version: {VERSION_FILE} is missing."]
     return RocmManifest(rocm_version=version or unknown, libraries=libraries), (*nameless, *reading.unlinked)
 
 
@@ -166,14 +166,14 @@ def _version(prefixes: tuple[Path, ...], given: str, *, required: bool) -> str:
     told = {path.read_text(encoding="utf-8", errors="replace").strip().partition("-")[0] for path in files} - {""}
     if required and not (told or given):
         raise RequestError(
-            f"{prefixes[0]} does not say which ROCm it is: there is no {VERSION_FILE}.",
+            f"{prefixes[0]} has no version: {VERSION_FILE} is missing.",
             hint="Give --rocm-version X.Y.Z.",
         )
     # A nightly 7.10.0a20251120 writes no more than 7.10.0 there.
     if len(told) > 1 or (given and told and not told <= {given, _release(given)}):
         raise RequestError(
-            f"{files[0]} says ROCm {', '.join(sorted(told))}{f', not {given}' if given else ''}.",
-            hint="Name the tree of one ROCm, and its own version or none.",
+            f"{files[0]} is for ROCm {', '.join(sorted(told))}{f', not {given}' if given else ''}.",
+            hint="Give the tree of one ROCm, and its own version or none.",
         )
     return given or next(iter(told), "")
 

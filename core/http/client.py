@@ -70,14 +70,16 @@ class RetryState(urllib3.Retry):
             raise StoppedError
         if isinstance(error, SSLError):
             raise InputError(f"{name}: TLS failed: {error}.", hint="Check the certificates of this machine.")
-        reason = str(error) if response is None else f"it answers {status_text(response.status, response.reason)}"
+        reason = (
+            str(error) if response is None else f"the server returned {status_text(response.status, response.reason)}"
+        )
         try:
             following = super().increment(*request, **failure)
         except MaxRetryError as last:
             if response is not None:
                 response.close()  # urllib3 leaves that to whoever catches its own error
             raise InputError(
-                f"{name} could not be fetched: {self._session.policy.tries} tries failed, the last one with: {reason}.",
+                f"Cannot download {name}: {self._session.policy.tries} tries failed, the last with: {reason}.",
                 hint="Run the same command again to resume.",
             ) from last
         following._reason = reason
@@ -142,13 +144,13 @@ class Session(requests.Session):
         try:
             response = self.get(url, headers=headers, stream=True, timeout=limits, proxies=self._proxies(url))
         except requests.TooManyRedirects as error:
-            raise InputError(f"{self.name} leads from one place to another.", hint="Check the URL.") from error
+            raise InputError(f"{self.name} redirects too often.", hint="Check the URL.") from error
         except requests.RequestException as error:
-            raise InputError(f"{self.name} cannot be fetched: {error}.", hint="Check the URL.") from error
+            raise InputError(f"Cannot download {self.name}: {error}.", hint="Check the URL.") from error
         if response.status_code not in (200, 206, *accept):
             status = status_text(response.status_code, response.reason)
             response.close()
-            raise InputError(f"{self.name} cannot be fetched: the server answers {status}.", hint="Check the URL.")
+            raise InputError(f"Cannot download {self.name}: the server returned {status}.", hint="Check the URL.")
         return response
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
@@ -161,7 +163,7 @@ class Session(requests.Session):
             return None
         url = canonical(urljoin(resp.url, location))
         if resp.url.startswith("https:") and not url.startswith("https:"):
-            raise InputError(f"{self.name} leads to {url}, which is not encrypted.", hint="Give an https URL.")
+            raise InputError(f"{self.name} redirects to {url}, which is not encrypted.", hint="Give an https URL.")
         return url
 
     def rebuild_proxies(self, prepared_request: requests.PreparedRequest, proxies: Any) -> Any:  # noqa: ANN401, ARG002

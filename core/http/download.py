@@ -129,7 +129,7 @@ class RemoteFile:
                 except TRANSIENT as error:
                     retries = retries.failed(error)
             if status == 416 and self.version.size != start:
-                raise self._changed(f"it has {self.version.size} bytes, and {start} were fetched")
+                raise self._changed(f"it has {self.version.size} bytes, but {start} were downloaded")
             if status == 206:
                 yield from self._ranges(start, sha256)
 
@@ -237,7 +237,7 @@ class RemoteFile:
             elif response.status == 206:
                 found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
                 if found is None or int(found[1]) != start:
-                    raise ProtocolError(f"it answers with the range {content_range!r}")
+                    raise ProtocolError(f"the server returned the range {content_range!r}")
                 self._note_version(response, int(found[3]))
             else:
                 size = response.headers.get("Content-Length", "")
@@ -263,4 +263,4 @@ class RemoteFile:
             self.version = now
 
     def _changed(self, what: str) -> ChangedError:
-        return ChangedError(f"{self._session.name} was changed while it was fetched: {what}.", hint="Fetch it again.")
+        return ChangedError(f"{self._session.name} changed during the download: {what}.", hint="Fetch it again.")

@@ -60,23 +60,23 @@ def differences(root: Path, contents: Contents) -> tuple[str, ...]:
         for name in (*folders, *files):
             relative = Path(folder, name).relative_to(root).as_posix()
             if relative not in expected:
-                found.append(f"{relative}: it does not belong there")
+                found.append(f"{relative}: unexpected")
     for path, item in expected.items():
         try:
             status = (root / path).lstat()
         except OSError:
-            found.append(f"{path}: it is missing")
+            found.append(f"{path}: missing")
             continue
         kind = stat.S_IFMT(status.st_mode)
         if item.kind is Kind.SYMLINK:
             if kind != stat.S_IFLNK or str((root / path).readlink()) != item.link:
-                found.append(f"{path}: it is no link to {item.link}")
+                found.append(f"{path}: not a link to {item.link}")
         elif kind != (stat.S_IFDIR if item.kind is Kind.FOLDER else stat.S_IFREG):
-            found.append(f"{path}: it is no {item.kind}")
+            found.append(f"{path}: not a {item.kind}")
         elif stat.S_IMODE(status.st_mode) != item.mode:
-            found.append(f"{path}: its mode is {stat.S_IMODE(status.st_mode):o}, not {item.mode:o}")
+            found.append(f"{path}: mode {stat.S_IMODE(status.st_mode):o}, not {item.mode:o}")
         elif kind == stat.S_IFREG and (status.st_size != item.size or _crc(root / path) != item.crc):
-            found.append(f"{path}: its content is another one")
+            found.append(f"{path}: content differs")
     return tuple(sorted(found))
 
 

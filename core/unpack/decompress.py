@@ -45,7 +45,7 @@ def format_of(name: str) -> str:
     for ending, found in FORMATS.items():
         if name.endswith(ending):
             return found
-    raise RequestError(f"{name!r} is not a tarball that can be read.", hint=f"Known are {', '.join(FORMATS)}.")
+    raise RequestError(f"{name!r} is not a supported tarball.", hint=f"Supported are {', '.join(FORMATS)}.")
 
 
 class Feed(io.RawIOBase):
@@ -226,9 +226,9 @@ def _as_archive_error(error: BaseException, compression: str) -> BaseException:
     damage: tuple[Any, ...] = (EOFError, lzma.LZMAError, zstandard.ZstdError, isal_zlib.error, igzip.BadGzipFile)
     if isinstance(error, damage) and "memory" in str(error).lower():
         return ArchiveError(
-            f"The archive needs too much memory: as {compression} it fails: {error}.",
+            f"Decompressing the archive ({compression}) needs too much memory: {error}.",
             hint="Pack it with a smaller dictionary.",
         )
     if isinstance(error, damage):
-        return ArchiveError(f"The archive is damaged: as {compression} it fails: {error}.", hint="Fetch it again.")
+        return ArchiveError(f"The archive is damaged ({compression}): {error}.", hint="Fetch it again.")
     return error

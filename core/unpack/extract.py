@@ -57,7 +57,7 @@ def extract(
         end = blocks.position
         for piece in blocks.rest():
             if bytes(piece).strip(b"\0") or blocks.position - end > _LONGEST_END:
-                raise ArchiveError("The archive holds something behind its end.", hint="Do not use it.")
+                raise ArchiveError("The archive has data after its end.", hint="Do not use it.")
         tree.finish()
         return tree.contents
 
@@ -130,7 +130,7 @@ class _Tree:
             return
         self._folder(path.rpartition("/")[0])
         if path in self.contents and self.contents[path].kind is not Kind.FOLDER:
-            raise ArchiveError(f"The archive puts something below {path!r}, which is no folder.", hint="Do not use it.")
+            raise ArchiveError(f"The archive has an entry below {path!r}, which is no folder.", hint="Do not use it.")
         os.mkdir(path, 0o755, dir_fd=self._fd)
         self._made.add(path)
 
@@ -164,10 +164,10 @@ class _Tree:
         item = self.contents.get(first)
         if item is None or item.kind not in (Kind.FILE, Kind.HARDLINK):
             raise ArchiveError(
-                f"The archive links {path!r} to {link!r}, which is no file in it.", hint="Do not use it."
+                f"The archive links {path!r} to {link!r}, which is not a file in it.", hint="Do not use it."
             )
         if not item.taken:
-            raise ArchiveError(f"{path} is a hard link to {first}, which is left out.", hint="Give --rocm-full.")
+            raise ArchiveError(f"{path} is a hard link to {first}, which is not unpacked.", hint="Give --rocm-full.")
         os.link(first, path, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False)
         return Item(kind=Kind.HARDLINK, mode=item.mode, size=item.size, crc=item.crc, link=item.link or first)
 
@@ -177,13 +177,13 @@ def _safe(name: str) -> str:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     bad = name.startswith("/") or ".." in parts or "\0" in name or len(name) > _LONGEST_PATH or len(parts) > _DEEPEST
     if bad or (len(os.fsencode(name)) > _LONGEST_NAME and any(len(os.fsencode(p)) > _LONGEST_NAME for p in parts)):
-        raise ArchiveError(f"The archive holds the path {name[:200]!r}, which is not safe.", hint="Do not use it.")
+        raise ArchiveError(f"The archive has an unsafe path: {name[:200]!r}.", hint="Do not use it.")
     return "/".join(parts)
 
 
 def _twice(path: str) -> ArchiveError:
-    return ArchiveError(f"The archive holds {path or '.'!r} twice, or as two kinds of things.", hint="Do not use it.")
+    return ArchiveError(f"The archive has two entries for {path or '.'!r}.", hint="Do not use it.")
 
 
 def _leaves(path: str, link: str) -> ArchiveError:
-    return ArchiveError(f"The archive links {path!r} to {link!r}, out of its tree.", hint="Do not use it.")
+    return ArchiveError(f"The archive links {path!r} to {link!r}, outside the target folder.", hint="Do not use it.")

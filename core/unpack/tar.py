@@ -75,7 +75,7 @@ class Blocks:
                 self._piece = next(self._source)
             except StopIteration:
                 raise ArchiveError(
-                    f"The archive ends at byte {self.position}, in the middle of something.", hint="Fetch it again."
+                    f"The archive is truncated at byte {self.position}.", hint="Fetch it again."
                 ) from None
         taken, self._piece = self._piece[:most], self._piece[most:]
         self.position += len(taken)
@@ -103,7 +103,7 @@ class Blocks:
         """Return exactly that many bytes of a header."""
         self._header += count
         if self._header > _LARGEST_HEADER:
-            raise ArchiveError(f"The archive holds a header of {count} bytes.", hint="Do not use it.")
+            raise ArchiveError(f"The archive has a header of {count} bytes, which is too long.", hint="Do not use it.")
         data = bytearray()
         while len(data) < count:
             data += self.some(count - len(data))
@@ -164,7 +164,9 @@ def entries(blocks: Blocks) -> Iterator[Entry]:
         archive.members.clear()  # type: ignore[attr-defined] # they would all be kept
         if given := archive.pax_headers.keys() & {"path", "linkpath", "size"}:
             words = " and ".join(sorted(given))
-            raise ArchiveError(f"The archive gives one {words} to all its entries.", hint="Do not use it.")
+            raise ArchiveError(
+                f"The archive has a global header that sets one {words} for all entries.", hint="Do not use it."
+            )
         yield _entry(member)
         blocks.begin_header()
 
@@ -173,15 +175,15 @@ def _entry(member: tarfile.TarInfo) -> Entry:
     extra = member.pax_headers
     name = extra.get("path", member.name)
     if member.issparse() or any(key.startswith("GNU.sparse.") for key in extra):
-        raise ArchiveError(f"The archive holds a sparse file: {name!r}.", hint="Pack it without --sparse.")
+        raise ArchiveError(f"The archive has a sparse file: {name!r}.", hint="Pack it without --sparse.")
     if (kind := _KINDS.get(member.type)) is None:
         what = _REFUSED.get(member.type, f"an entry of the unknown type {member.type!r}")
-        raise ArchiveError(f"The archive holds {what}: {name!r}.", hint="Do not use it.")
+        raise ArchiveError(f"The archive has {what}: {name!r}.", hint="Do not use it.")
     size = extra.get("size", "0")
     if member.size < 0 or not (size.isascii() and size.isdecimal() and len(size) <= 20):
         raise _no_number(size)
     if kind is Kind.FILE and name.endswith("/"):
-        raise ArchiveError(f"The archive holds the file {name!r}, named as a folder.", hint="Do not use it.")
+        raise ArchiveError(f"The archive has a file with the name of a folder: {name!r}.", hint="Do not use it.")
     return Entry(
         name=name,
         kind=kind,

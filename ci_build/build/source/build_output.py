@@ -50,7 +50,7 @@ def name_of_built(named: list[str], command: BuildCommand) -> str:
     ]
     if wrong:
         raise InputError(
-            f"The build wrote another wheel than requested: {name}: {'; '.join(wrong)}.",
+            f"The build wrote {name} instead of the requested wheel: {'; '.join(wrong)}.",
             hint=f"Expected is {command.project} {command.versions[0]} in {command.output}.",
         )
     return name

@@ -53,7 +53,7 @@ def cache_folder() -> tuple[Path, str]:
 
     usual = Path(platformdirs.user_cache_dir(_PROJECT))
     folder = writable_folder(usual, f"cache/{_PROJECT}")
-    return folder, "" if folder == usual else f"{usual} cannot be written to; the cache is in {folder}."
+    return folder, "" if folder == usual else f"{usual} is not writable; the cache is in {folder}."
 
 
 def writable_folder(folder: Path, name: str) -> Path:
@@ -72,7 +72,7 @@ def writable_folder(folder: Path, name: str) -> Path:
     stand_in.mkdir(mode=0o700, exist_ok=True)
     if stand_in.lstat().st_uid != os.getuid():
         raise MachineError(
-            f"{folder} cannot be written to, and {stand_in}, which stands in for it, belongs to another user.",
+            f"{folder} is not writable, and its replacement {stand_in} belongs to another user.",
             hint="Set XDG_CACHE_HOME and XDG_CONFIG_HOME to folders of your own.",
         )
     return stand_in / name

@@ -164,7 +164,7 @@ def _source_options(settings: Settings) -> list[str]:
         if settings.given(name)
     ]
     problems += [
-        f"{settings.get(name).origin} is about containers, and --payload=published starts none."
+        f"{settings.get(name).origin} applies to a container, but --payload=published starts none."
         for name in CONTAINER_OPTIONS
         if settings.get(name).origin.startswith("--")
     ]
@@ -199,7 +199,7 @@ def _kernels(settings: Settings, *tables: str) -> tuple[KernelRequest | None, li
     if request.rocm and request.toolchain == "pypi":
         return None, ["--kernel-rocm needs --kernel-toolchain=rocm or container."]
     if bool(request.image) != (request.toolchain == "container"):
-        return None, ["--kernel-image goes with --kernel-toolchain=container."]
+        return None, ["--kernel-image needs --kernel-toolchain=container."]
     return request, _instance_problems(request)
 
 
@@ -214,7 +214,7 @@ def _instance_problems(request: KernelRequest) -> list[str]:
     try:
         re.compile(request.instances)
     except re.error as error:
-        problems.append(f"--kernel-instances is no regular expression: {error}.")
+        problems.append(f"--kernel-instances is not a regular expression: {error}.")
     return problems
 
 
@@ -228,7 +228,7 @@ def _payload(setting: Setting) -> Payload:
         return Payload(setting.value)
     except ValueError as error:
         known = ", ".join(Payload)
-        raise RequestError(f"{setting.origin} is {setting.value!r}.", hint=f"Give one of {known}.") from error
+        raise RequestError(f"{setting.origin} is invalid: {setting.value!r}.", hint=f"Give one of {known}.") from error
 
 
 def _positive(setting: Setting) -> int | None:
@@ -236,7 +236,7 @@ def _positive(setting: Setting) -> int | None:
         return None
     text = _text(setting)
     if not text.isdecimal() or int(text) < 1:
-        raise RequestError(f"{setting.origin} is {text!r}.", hint="Give a whole number from 1.")
+        raise RequestError(f"{setting.origin} is invalid: {text!r}.", hint="Give a whole number from 1.")
     return int(text)
 
 
@@ -283,7 +283,7 @@ def require_known_pythons(versions: Sequence[str], origin: str) -> None:
     unknown = [version for version in versions if version not in supported_pythons()]
     if unknown or not versions:
         hint = f"Supported are {', '.join(supported_pythons())}."
-        raise RequestError(f"{origin} asks for {', '.join(unknown) or 'nothing'}.", hint=hint)
+        raise RequestError(f"{origin} has unsupported versions: {', '.join(unknown) or 'none given'}.", hint=hint)
 
 
 def _pythons_of(jax_version: str, pythons: tuple[str, ...], settings: Settings, *tables: str) -> tuple[str, ...]:

@@ -156,23 +156,23 @@ def _refuse_contradictions(settings: Settings) -> None:
         problems.append(f"{options} {'both' if len(named) == 2 else 'all'} name a ROCm.")
     problems += [f"--{name.replace('_', '-')} is empty." for name in named if not settings.get(name).value]
     if settings.given("therock_version") and not settings.given("therock_index_url"):
-        problems.append("--therock-version has no use without --therock-index-url.")
+        problems.append("--therock-version has no effect without --therock-index-url.")
     if settings.given("therock_sha256") and settings.given("therock_index_url"):
-        problems.append("--therock-sha256 is of a tarball.")
+        problems.append("--therock-sha256 applies to a tarball only.")
     if settings.given("no_tarball_cache") and settings.given("therock_index_url"):
-        problems.append("--no-tarball-cache has no use with --therock-index-url: pip fetches packages before all else.")
+        problems.append("--no-tarball-cache has no effect with --therock-index-url: packages are not tarballs.")
     if settings.given("therock") and not settings.given("family"):
         problems.append("--therock needs --family.")
     # An internal build job stands in for a path.
     source = settings.get("therock_path").value or settings.given("therock") or settings.given("therock_index_url")
     if source and settings.given("rocm_manifest"):
-        problems.append("--rocm-manifest has no use beside a whole ROCm, whose manifest is made.")
+        problems.append("--rocm-manifest has no effect with a whole ROCm, whose manifest is generated.")
     needs = [(name, "--therock-path, --therock or --therock-index-url") for name in _NEED_A_SOURCE if not source]
     needs += [(name, "--therock") for name in _NEED_A_LISTING if not settings.given("therock")]
     if not source and not settings.flag("locked"):
         needs.append(("rocm_lock", "--therock-path, --therock, --therock-index-url or --locked"))
     problems += [
-        f"{settings.get(name).origin} has no use without {what}." for name, what in needs if settings.given(name)
+        f"{settings.get(name).origin} has no effect without {what}." for name, what in needs if settings.given(name)
     ]
     if problems:
         raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
@@ -196,5 +196,7 @@ def _locked_source(lock: Path) -> str:
     from ci_build.rocm.lock import load_lock
 
     if (known := load_lock(lock)) is None:
-        raise RequestError(f"--locked, and there is no {lock}.", hint="Make it once without --locked.")
+        raise RequestError(
+            f"--locked needs {lock}, which does not exist.", hint="Run once without --locked to create it."
+        )
     return known.source

@@ -103,9 +103,9 @@ def _unsupported(settings: Settings, jax_version: str, interface: Interface, com
         yield f"--compiler={compiler}: jax {jax_version} is built by {', '.join(interface.compilers)} only."
     if not settings.given("jax_source_dir") and pins_for(jax_version) is None:
         known = ", ".join(releases())
-        yield f"There are no pinned sources of jax {jax_version}, only of {known}: give --jax-source-dir."
+        yield f"jax {jax_version} has no pinned sources (pinned are {known}): give --jax-source-dir."
     elif pins_for(jax_version) is None and interface.kind is BuildRepository.ROCM_JAX:
-        yield f"There are no pinned sources of jax {jax_version}, and rocm-jax builds its plugin."
+        yield f"jax {jax_version} has no pinned sources, and its plugin is built by rocm-jax."
 
 
 def source_defaults(settings: Settings) -> Mapping[str, Setting]:
@@ -125,7 +125,7 @@ def _compiler(setting: Setting) -> Compiler:
         return Compiler(str(setting.value))
     except ValueError as error:
         raise RequestError(
-            f"{setting.origin} is {setting.value!r}.", hint=f"Give one of {', '.join(Compiler)}."
+            f"{setting.origin} is invalid: {setting.value!r}.", hint=f"Give one of {', '.join(Compiler)}."
         ) from error
 
 
@@ -140,23 +140,23 @@ def source_problems(settings: Settings) -> list[str]:
     if xla is not None and xla not in ("pin", "head") and COMMIT.fullmatch(str(xla)) is None:
         problems.append(f"--xla is {xla!r}, which is neither pin, head nor a whole commit (40 hexadecimal digits).")
     problems += [
-        f"{settings.get(name).origin} has no use without --rbe."
+        f"{settings.get(name).origin} has no effect without --rbe."
         for name in _ONLY_WITH_RBE
         if settings.given(name) and not settings.flag("rbe")
     ]
     problems += [
-        f"{settings.get(name).origin} has no use without --rbe or --remote-cache."
+        f"{settings.get(name).origin} has no effect without --rbe or --remote-cache."
         for name in _CREDENTIALS
         if settings.given(name) and not (settings.flag("rbe") or settings.given("remote_cache"))
     ]
     if settings.flag("rbe") and not (settings.given("rbe_endpoint") or settings.given("rbe_bazelrc")):
-        problems.append("--rbe needs to know the executors: --rbe-endpoint or --rbe-bazelrc.")
+        problems.append("--rbe needs --rbe-endpoint or --rbe-bazelrc.")
     if settings.given("rbe_cert") != settings.given("rbe_key"):
-        problems.append("--rbe-cert and --rbe-key go together.")
+        problems.append("--rbe-cert and --rbe-key must be given together.")
     if settings.flag("rbe") and urlsplit(str(settings.get("remote_cache").value or "")).scheme in ("http", "https"):
-        problems.append("--rbe and an HTTP --remote-cache do not go together in Bazel; give a cache that speaks gRPC.")
+        problems.append("--rbe contradicts an HTTP --remote-cache; give a gRPC cache.")
     if settings.flag("cache_read_only") and not (settings.given("remote_cache") or settings.given("disk_cache")):
-        problems.append("--cache-read-only has no use without --remote-cache or --disk-cache.")
+        problems.append("--cache-read-only has no effect without --remote-cache or --disk-cache.")
     if settings.flag("host"):
         problems += [
             f"{settings.get(name).origin} applies to a container, but --host uses none."
@@ -186,7 +186,7 @@ def _secret_problems(settings: Settings) -> list[str]:
     mirror = urlsplit(str(settings.get("source_mirror").value or ""))
     if mirror.password is not None or (mirror.scheme in ("http", "https") and "@" in mirror.netloc):
         # wheels.json records the URL, and other users can read the arguments of git.
-        problems.append("--source-mirror has a user or a password in its URL; git has credential helpers for them.")
+        problems.append("--source-mirror has a user or a password in its URL; use a credential helper of git.")
     problems += [
         f"{settings.get(name).origin}: {settings.get(name).value} is not a file."
         for name in _CREDENTIALS
@@ -194,7 +194,7 @@ def _secret_problems(settings: Settings) -> list[str]:
     ]
     helper = settings.get("rbe_credential_helper").value
     if helper and Path(str(helper)).is_file() and not os.access(str(helper), os.X_OK):
-        problems.append(f"--rbe-credential-helper: {helper} is not a program: it cannot be executed.")
+        problems.append(f"--rbe-credential-helper: {helper} is not executable.")
     return problems
 
 
@@ -249,7 +249,7 @@ def _endpoint(settings: Settings) -> str:
     endpoint = str(settings.get("rbe_endpoint").value or "")
     if endpoint and urlsplit(endpoint).scheme not in ("grpc", "grpcs", "unix"):
         raise RequestError(
-            f"{settings.get('rbe_endpoint').origin} is {endpoint!r}.",
+            f"{settings.get('rbe_endpoint').origin} is invalid: {endpoint!r}.",
             hint="Give a URL like grpcs://host:443 or grpc://127.0.0.1:50051.",
         )
     return endpoint
@@ -259,7 +259,7 @@ def _jobs(settings: Settings, *tables: str) -> int:
     setting = settings.get("rbe_jobs", *tables)
     jobs = str(setting.value)
     if not jobs.isdecimal() or int(jobs) < 1:
-        raise RequestError(f"{setting.origin} is {jobs!r}.", hint="Give a whole number from 1.")
+        raise RequestError(f"{setting.origin} is invalid: {jobs!r}.", hint="Give a whole number from 1.")
     return int(jobs)
 
 

@@ -31,7 +31,7 @@ def test_invalid_value_from_environment_names_variable(tmp_path: Path) -> None:
     done = ci_build("dist_wheels", cwd=tmp_path, env={"CI_BUILD_PAYLOAD": "elsewhere"})
     assert (done.returncode, done.stderr) == (
         2,
-        "error: CI_BUILD_PAYLOAD is 'elsewhere'. Give one of source, published.\n",
+        "error: CI_BUILD_PAYLOAD is invalid: 'elsewhere'. Give one of source, published.\n",
     )
 
 

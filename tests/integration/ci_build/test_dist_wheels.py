@@ -233,9 +233,12 @@ def test_source_build_without_engine_downloads_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--therock-path=https://127.0.0.1:1/rocm.zip"], "'rocm.zip' is not a tarball that can be read"),
+        (["--therock-path=https://127.0.0.1:1/rocm.zip"], "'rocm.zip' is not a supported tarball"),
         (["--therock-path=https://127.0.0.1:1/rocm.tar.gz", "--cache-limit=big"], "--cache-limit: 'big' is not a size"),
-        (["--therock-path=https://127.0.0.1:1/rocm.tar.gz", "--locked"], "--locked, and there is no rocm.lock"),
+        (
+            ["--therock-path=https://127.0.0.1:1/rocm.tar.gz", "--locked"],
+            "--locked needs rocm.lock, which does not exist",
+        ),
     ],
 )
 def test_dry_run_refuses_invalid_rocm(tmp_path: Path, words: list[str], error: str) -> None:

@@ -90,7 +90,9 @@ def test_packages_of_two_rocms_or_of_none_are_refused(tmp_path: Path, debs: Path
     other = tmp_path / "other"
     make_rocm(other / "opt" / "rocm-7.9.0")
     pack(tmp_path, "other", "-Znone")
-    with pytest.raises(InputError, match=r"installs into /opt/rocm-7\.9\.0, and others into /opt/rocm-7\.10\.0"):
+    with pytest.raises(
+        InputError, match=r"installs into /opt/rocm-7\.9\.0, but other packages into /opt/rocm-7\.10\.0"
+    ):
         unpacked([debs / "rocm-all.deb", debs / "other.deb"])
     (other / "opt").rename(other / "usr")
     pack(tmp_path, "other", "-Znone")
@@ -102,8 +104,8 @@ def test_packages_of_two_rocms_or_of_none_are_refused(tmp_path: Path, debs: Path
     ("cut", "words"),
     [
         (lambda data: b"nothing", "Not a Debian package"),
-        (lambda data: b"!<arch>\n", "It has none of data.tar"),
-        (lambda data: data[:8] + b"x" * 60, "It has none of data.tar"),
+        (lambda data: b"!<arch>\n", "It has no data member: data.tar"),
+        (lambda data: data[:8] + b"x" * 60, "It has no data member: data.tar"),
         (lambda data: data[: len(data) // 2], "is damaged.* end"),
     ],
 )

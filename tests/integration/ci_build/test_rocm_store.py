@@ -296,7 +296,7 @@ def test_two_runs_at_once_fetch_one_tarball(tmp_path: Path, data: bytes, capsys:
         second = pool.submit(from_url, told, tmp_path)
         assert first.result() == second.result()
         assert told.sent <= len(data) + 2
-    assert f"wait for another run, which fetches {NAME}" in capsys.readouterr().err
+    assert f"wait for another run that downloads {NAME}" in capsys.readouterr().err
 
 
 def test_what_is_being_fetched_stays_in_the_cache(tmp_path: Path, data: bytes) -> None:

@@ -68,12 +68,12 @@ def test_dry_run_prints_json(tmp_path: Path) -> None:
     [
         (["--rocm-build-job=nightly"], 2, "No URL template was given"),
         (["--rocm-build-job=nightly", "--rocm-build-url=https://h/{job}"], 2, "excludes --rocm-build-job"),
-        (["--jax-version=0.12.0"], 2, "There are no pinned sources of jax 0.12.0"),
+        (["--jax-version=0.12.0"], 2, "jax 0.12.0 has no pinned sources"),
         (["--compiler=gcc"], 2, "jax 0.10.2 is built by clang only"),
         (["--xla=main"], 2, "neither pin, head nor a whole commit"),
-        (["--rbe"], 2, "--rbe needs to know the executors"),
+        (["--rbe"], 2, "--rbe needs --rbe-endpoint or --rbe-bazelrc"),
         (["--jax-source-dir=."], 2, "is not a jax tree"),
-        (["--targets=gfx950"], 2, "is for gfx94X-dcgpu, and --targets asks for gfx950"),
+        (["--targets=gfx950"], 2, "is for gfx94X-dcgpu, but --targets has gfx950"),
     ],
 )
 def test_dry_run_refuses_impossible_builds(tmp_path: Path, more: list[str], status: int, words: str) -> None:
@@ -94,5 +94,5 @@ def test_dry_run_uses_rocm_of_build_job(tmp_path: Path) -> None:
     argv = [*CI_BUILD, "dist_wheels", "--rocm-build-job=nightly", "--rocm-build-num=7", url, "--dry-run"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"would fetch what is missing of https://127.0.0.1:1/nightly/7/{name}" in done.stderr
+    assert f"would download https://127.0.0.1:1/nightly/7/{name}" in done.stderr
     assert all("--rocm_amdgpu_targets=gfx950" in argv for argv in shown(done.stdout))

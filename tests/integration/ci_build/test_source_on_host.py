@@ -170,7 +170,7 @@ def test_host_build_checks_tools_before_download(machine: Machine) -> None:
         assert told.seen == []
         # With them it gets as far as the fetch.
         fetched = machine.build(absent)
-    assert (fetched.returncode, "the server answers 404" in fetched.stderr) == (6, True), fetched.stderr
+    assert (fetched.returncode, "the server returned 404" in fetched.stderr) == (6, True), fetched.stderr
 
 
 @pytest.mark.parametrize("words", [["shell", "nowhere"], ["reproduce", "nowhere"]])

@@ -57,7 +57,7 @@ def test_packages_become_a_prefix_that_is_locked(tmp_path: Path, version: str, p
 
         server.seen.clear()
         again = run(tmp_path, *words, "--locked", index=f"{server.url}/simple/", version=version)
-        assert "its packages are those of rocm.lock" in again.stderr, again.stderr
+        assert "its packages match rocm.lock" in again.stderr, again.stderr
         assert [path for _, path in server.seen if "/files/" in path] == []
     # The server is gone: the locked ROCm is cached and every file is intact.
     words = (str(lock), f"--cache-dir={tmp_path / 'cache'}")
@@ -92,12 +92,12 @@ def test_other_bytes_under_the_same_name_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--therock-version=7.9",), "--therock-version has no use without --therock-index-url"),
+        (("--therock-version=7.9",), "--therock-version has no effect without --therock-index-url"),
         (("--therock-index-url=http://127.0.0.1:9/", "--therock-path=x"), "both name a ROCm"),
-        (("--therock-index-url=http://127.0.0.1:9/", f"--therock-sha256={'0' * 64}"), "is of a tarball"),
+        (("--therock-index-url=http://127.0.0.1:9/", f"--therock-sha256={'0' * 64}"), "applies to a tarball"),
         (
             ("--therock-index-url=http://127.0.0.1:9/", "--therock-version=7.9.0", "--rocm-version=7.10.0"),
-            "--therock-version is 7.9.0, and --rocm-version says 7.10.0",
+            "--therock-version 7.9.0 contradicts --rocm-version 7.10.0",
         ),
     ],
 )

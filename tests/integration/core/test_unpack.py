@@ -132,32 +132,32 @@ def signed(size: bytes, name: str = "x") -> bytes:
 
 
 MALICIOUS: dict[str, tuple[bytes, str]] = {
-    "absolute": (Made().add("/etc/x", b"x").data(), "not safe"),
-    "dotdot": (Made().add("a/../../x", b"x").data(), "not safe"),
-    "dotdot-alone": (Made().add("..", type=tarfile.DIRTYPE).data(), "not safe"),
-    "dotdot-folder": (Made().add("../x", type=tarfile.DIRTYPE).data(), "not safe"),
-    "pax-dotdot": (Made(tarfile.PAX_FORMAT).add("x", b"x", pax_headers={"path": "../x"}).data(), "not safe"),
-    "nul": (Made(tarfile.PAX_FORMAT).add("x", b"x", pax_headers={"path": "a\0b"}).data(), "not safe"),
-    "long-name": (Made().add("n" * 300, b"x").data(), "not safe"),
-    "long-path": (Made().add("n/" * 3000 + "x", b"x").data(), "not safe"),
-    "deep": (Made().add("n/" * 70 + "x", b"x").data(), "not safe"),
-    "symlink-absolute": (Made().link("x", "/etc").data(), "out of its tree"),
-    "symlink-up": (Made().link("a/x", "../../y").data(), "out of its tree"),
-    "symlink-empty": (Made(tarfile.PAX_FORMAT).link("x", "").data(), "out of its tree"),
-    "symlink-by-symlink": (Made().add("s/f").link("s/d", "..").link("l", "s/d/..").data(), "out of its tree"),
+    "absolute": (Made().add("/etc/x", b"x").data(), "unsafe path"),
+    "dotdot": (Made().add("a/../../x", b"x").data(), "unsafe path"),
+    "dotdot-alone": (Made().add("..", type=tarfile.DIRTYPE).data(), "unsafe path"),
+    "dotdot-folder": (Made().add("../x", type=tarfile.DIRTYPE).data(), "unsafe path"),
+    "pax-dotdot": (Made(tarfile.PAX_FORMAT).add("x", b"x", pax_headers={"path": "../x"}).data(), "unsafe path"),
+    "nul": (Made(tarfile.PAX_FORMAT).add("x", b"x", pax_headers={"path": "a\0b"}).data(), "unsafe path"),
+    "long-name": (Made().add("n" * 300, b"x").data(), "unsafe path"),
+    "long-path": (Made().add("n/" * 3000 + "x", b"x").data(), "unsafe path"),
+    "deep": (Made().add("n/" * 70 + "x", b"x").data(), "unsafe path"),
+    "symlink-absolute": (Made().link("x", "/etc").data(), "outside the target folder"),
+    "symlink-up": (Made().link("a/x", "../../y").data(), "outside the target folder"),
+    "symlink-empty": (Made(tarfile.PAX_FORMAT).link("x", "").data(), "outside the target folder"),
+    "symlink-by-symlink": (Made().add("s/f").link("s/d", "..").link("l", "s/d/..").data(), "outside the target folder"),
     "through-symlink": (Made().link("a", "b").add("b/x").add("a/y", b"x").data(), "no folder"),
-    "through-symlink-out": (Made().link("a", "..").add("a/y", b"x").data(), "out of its tree"),
-    "over-symlink": (Made().link("a", "b").add("a", b"x").data(), "twice"),
-    "symlink-over-folder": (Made().add("a/b", b"x").link("a", "c").data(), "twice"),
-    "hardlink-out": (Made().hard("x", "/etc/passwd").data(), "not safe"),
-    "hardlink-up": (Made().hard("x", "../../etc/passwd").data(), "not safe"),
-    "hardlink-nowhere": (Made().hard("x", "y").data(), "no file in it"),
-    "hardlink-symlink": (Made().link("s", "t").hard("x", "s").data(), "no file in it"),
-    "twice": (Made().add("x", b"1").add("x", b"2").data(), "twice"),
-    "twice-spelled": (Made().add("a/x", b"1").add("a//./x", b"2").data(), "twice"),
-    "file-and-folder": (Made().add("x", b"1").add("x", type=tarfile.DIRTYPE).data(), "twice"),
+    "through-symlink-out": (Made().link("a", "..").add("a/y", b"x").data(), "outside the target folder"),
+    "over-symlink": (Made().link("a", "b").add("a", b"x").data(), "two entries"),
+    "symlink-over-folder": (Made().add("a/b", b"x").link("a", "c").data(), "two entries"),
+    "hardlink-out": (Made().hard("x", "/etc/passwd").data(), "unsafe path"),
+    "hardlink-up": (Made().hard("x", "../../etc/passwd").data(), "unsafe path"),
+    "hardlink-nowhere": (Made().hard("x", "y").data(), "not a file in it"),
+    "hardlink-symlink": (Made().link("s", "t").hard("x", "s").data(), "not a file in it"),
+    "twice": (Made().add("x", b"1").add("x", b"2").data(), "two entries"),
+    "twice-spelled": (Made().add("a/x", b"1").add("a//./x", b"2").data(), "two entries"),
+    "file-and-folder": (Made().add("x", b"1").add("x", type=tarfile.DIRTYPE).data(), "two entries"),
     "below-file": (Made().add("x", b"1").add("x/y", b"2").data(), "no folder"),
-    "root-as-file": (Made().add(".", b"1").data(), "twice"),
+    "root-as-file": (Made().add(".", b"1").data(), "two entries"),
     "character-device": (Made().add("x", type=tarfile.CHRTYPE).data(), "character device"),
     "block-device": (Made().add("x", type=tarfile.BLKTYPE).data(), "block device"),
     "pipe": (Made().add("x", type=tarfile.FIFOTYPE).data(), "named pipe"),
@@ -169,16 +169,16 @@ MALICIOUS: dict[str, tuple[bytes, str]] = {
     "bad-size": (Made(tarfile.PAX_FORMAT).add("x", b"1", pax_headers={"size": "-5"}).data(), "not a number"),
     "negative-size": (signed(b"-0000000777\0") + bytes(1024), "not a number"),
     "worded-size": (signed(b"0o000000005\0") + b"x" * 512 + bytes(1024), "not a number"),
-    "global-path": (tarfile.TarInfo.create_pax_global_header({"path": "y"}) + GOOD, "one path to all"),
-    "global-size": (tarfile.TarInfo.create_pax_global_header({"size": "0"}) + GOOD, "one size to all"),
+    "global-path": (tarfile.TarInfo.create_pax_global_header({"path": "y"}) + GOOD, "one path for all"),
+    "global-size": (tarfile.TarInfo.create_pax_global_header({"size": "0"}) + GOOD, "one size for all"),
     "bad-checksum": (GOOD[:100] + b"\1" + GOOD[101:], "no header"),
-    "folder-as-file": (Made().add("x/", b"1").data(), "named as a folder"),
-    "no-end": (raw(b"0")[:512], "in the middle"),
-    "cut": (GOOD[: len(GOOD) // 2], "in the middle"),
-    "behind-the-end": (GOOD + b"x" * 512, "behind its end"),
-    "endless-end": (GOOD + bytes(3 << 20), "behind its end"),
+    "folder-as-file": (Made().add("x/", b"1").data(), "with the name of a folder"),
+    "no-end": (raw(b"0")[:512], "is truncated"),
+    "cut": (GOOD[: len(GOOD) // 2], "is truncated"),
+    "behind-the-end": (GOOD + b"x" * 512, "after its end"),
+    "endless-end": (GOOD + bytes(3 << 20), "after its end"),
     "text": (b"<html>not found</html>" * 50, "no header|not a number"),
-    "empty": (b"", "in the middle"),
+    "empty": (b"", "is truncated"),
 }
 
 
@@ -252,7 +252,7 @@ def test_an_unreadable_stream_is_no_damaged_archive(tmp_path: Path) -> None:
 
 
 def test_a_hard_link_to_what_is_left_out_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError, match="left out"):
+    with pytest.raises(ArchiveError, match="which is not unpacked"):
         unpack(Made().add("a", b"1").hard("b", "a").data(), tmp_path / "tree", wanted=lambda path: path == "b")
 
 
@@ -264,7 +264,7 @@ def test_every_change_of_a_tree_is_seen(tmp_path: Path) -> None:
             path.chmod(0o755)
     changes = differences(tree, contents)
     assert changes
-    assert all("its mode is 755, not 555" in line for line in changes)
+    assert all("mode 755, not 555" in line for line in changes)
     (tree / "bin/clang").chmod(0o755)
     (tree / "bin/clang").write_bytes(b"\x7fELF" * 299_999 + b"ELF\x7f")
     (tree / "bin/clang").chmod(0o555)
@@ -274,11 +274,11 @@ def test_every_change_of_a_tree_is_seen(tmp_path: Path) -> None:
     (tree / "bin/new").write_bytes(b"")
     found = "\n".join(line for line in differences(tree, contents) if "mode" not in line)
     assert found.splitlines() == [
-        "bin/amdclang: its content is another one",
-        "bin/clang: its content is another one",
-        "bin/new: it does not belong there",
-        "include/secret.h: it is missing",
-        "lib64: it is no link to lib",
+        "bin/amdclang: content differs",
+        "bin/clang: content differs",
+        "bin/new: unexpected",
+        "include/secret.h: missing",
+        "lib64: not a link to lib",
     ]
 
 
@@ -311,5 +311,5 @@ def test_several_streams_in_a_row_are_one(tmp_path: Path, compression: str) -> N
 
 @pytest.mark.parametrize("name", ["x.zip", "x.tar", "x.tar.bz2", "x.gz"])
 def test_other_archives_are_no_tarballs(name: str) -> None:
-    with pytest.raises(RequestError, match="not a tarball that can be read"):
+    with pytest.raises(RequestError, match="not a supported tarball"):
         format_of(name)

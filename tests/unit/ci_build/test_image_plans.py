@@ -65,7 +65,7 @@ def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.Captu
     assert sorted(names) == sorted(f"jax-{what}" for name in both for what in (
         f"base-{name}", f"base-{name}.rocm720", f"{name}.rocm720"))  # fmt: skip
     assert [name.startswith("jax-ubu") for name in names] == [False] * 4 + [True] * 2
-    assert "would fetch what is missing of https://host.invalid/therock-dist" in told
+    assert "would download https://host.invalid/therock-dist" in told
     assert "would push what is built to 127.0.0.1:1" in told
 
 

@@ -83,7 +83,7 @@ def test_build_request_refuses_source_options_with_published(name: str) -> None:
 
 @pytest.mark.parametrize("name", options.CONTAINER_OPTIONS)
 def test_build_request_refuses_container_flags_with_published(name: str) -> None:
-    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} is about containers"):
+    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} applies to a container"):
         request({name: "x"})
     by_machine = settings(PUBLISHED, {}, {f"CI_BUILD_{name.upper()}": "x"})
     assert options.build_request(by_machine, "build")[0] == request({})
@@ -251,13 +251,13 @@ def test_kernel_options_all_have_effect(name: str) -> None:
     [
         ({"kernel_toolchain": "gcc"}, "--kernel-toolchain is 'gcc', not one of pypi, rocm, container"),
         ({"kernel_rocm": "/x"}, "--kernel-rocm needs --kernel-toolchain=rocm or container"),
-        ({"kernel_image": "x"}, "--kernel-image goes with --kernel-toolchain=container"),
-        ({"kernel_toolchain": "container"}, "--kernel-image goes with --kernel-toolchain=container"),
+        ({"kernel_image": "x"}, "--kernel-image needs --kernel-toolchain=container"),
+        ({"kernel_toolchain": "container"}, "--kernel-image needs --kernel-toolchain=container"),
         ({"kernel_instances": "x", "allow_partial": True}, "--kernel-instances needs --kernel-toolchain=rocm"),
         ({"kernel_instances": "x", "kernel_toolchain": "rocm"}, "--kernel-instances .* needs --allow-partial"),
         (
             {"kernel_instances": "(", "kernel_toolchain": "rocm", "allow_partial": True},
-            "--kernel-instances is no regular expression: missing",
+            "--kernel-instances is not a regular expression: missing",
         ),
     ],
 )
@@ -268,7 +268,7 @@ def test_kernel_options_refuse_contradictions(given: dict[str, Any], said: str) 
 
 @pytest.mark.parametrize("url", ["https://[host/x.tar.gz", "https://host:port/x.tar.gz"])
 def test_settings_refuse_invalid_url_by_option(url: str) -> None:
-    with pytest.raises(RequestError, match=r"^--therock-path: '.*' is no URL: "):
+    with pytest.raises(RequestError, match=r"^--therock-path: '.*' is not a URL: "):
         settings({"therock_path": url})
     with pytest.raises(RequestError, match=r"^CI_BUILD_REMOTE_CACHE: "):
         settings({}, {}, {"CI_BUILD_REMOTE_CACHE": url})

@@ -72,7 +72,7 @@ def test_rocm_folder_is_locked_and_gives_manifest(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="locked is"):
         plan(therock_path=str(root), locked=True, **more)
     assert lock.read_text() == before
-    with pytest.raises(RequestError, match=r"says ROCm 7\.2\.0, not 7\.1\.0"):
+    with pytest.raises(RequestError, match=r"is for ROCm 7\.2\.0, not 7\.1\.0"):
         plan(therock_path=str(root), **{**more, "rocm_version": "7.1.0"})
 
 
@@ -94,8 +94,8 @@ def test_rocm_manifest_from_environment(tmp_path: Path) -> None:
     [
         ("nowhere", InputError, "nowhere does not exist"),
         ("text.json", InputError, "Cannot read"),
-        ("other.json", RequestError, "of ROCm 7.1.0, the set is for 7.2.0"),
-        ("tree", RequestError, "says ROCm 7.1.0, not 7.2.0"),
+        ("other.json", RequestError, "for ROCm 7.1.0, but the set is for 7.2.0"),
+        ("tree", RequestError, "is for ROCm 7.1.0, not 7.2.0"),
         ("empty", InputError, "holds no shared libraries"),
     ],
 )

@@ -97,14 +97,14 @@ def test_check_files_refuses_empty_file_list(tmp_path: Path) -> None:
 def test_read_set_refuses_binary_file(tmp_path: Path) -> None:
     for name in ("wheels.json", "SHA256SUMS"):
         (tmp_path / name).write_bytes(b"\xff\xfe\x80")
-    with pytest.raises(WheelSetError, match=r"wheels\.json is not the record of a wheel set"):
+    with pytest.raises(WheelSetError, match=r"wheels\.json is not a valid wheels\.json"):
         wheelset.read_set(tmp_path)
     assert wheelset.check_files(tmp_path, wheel_set()) == ("SHA256SUMS",)
 
 
 def test_read_set_names_damaged_field(tmp_path: Path) -> None:
     (tmp_path / "wheels.json").write_text("{}")
-    with pytest.raises(WheelSetError, match=r"^/.*/wheels\.json is not the .* of a wheel set: it has no 'schema'"):
+    with pytest.raises(WheelSetError, match=r"^/.*/wheels\.json is not a valid wheels\.json: it has no 'schema'"):
         wheelset.read_set(tmp_path)
 
 

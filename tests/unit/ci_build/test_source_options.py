@@ -89,22 +89,22 @@ def test_source_options_are_all_tested(jax: Path) -> None:
         ({"xla": "pin", "xla_source_dir": "."}, "--xla and --xla-source-dir both name an XLA"),
         ({"xla": "main"}, "neither pin, head nor a whole commit"),
         ({"xla": "c" * 12}, "neither pin, head nor a whole commit"),
-        ({"rbe_endpoint": "grpc://a:1"}, "--rbe-endpoint has no use without --rbe"),
-        ({"rbe_jobs": "3"}, "--rbe-jobs has no use without --rbe"),
-        ({"no_rbe_fallback": True}, "--no-rbe-fallback has no use without --rbe"),
-        ({"rbe_ca": "README.md"}, "--rbe-ca has no use without --rbe or --remote-cache"),
-        ({**RBE, "rbe_credential_helper": "README.md"}, "README.md is not a program: it cannot be executed"),
-        ({"rbe": True}, "--rbe needs to know the executors"),
-        ({**RBE, "rbe_cert": "pyproject.toml"}, "--rbe-cert and --rbe-key go together"),
+        ({"rbe_endpoint": "grpc://a:1"}, "--rbe-endpoint has no effect without --rbe"),
+        ({"rbe_jobs": "3"}, "--rbe-jobs has no effect without --rbe"),
+        ({"no_rbe_fallback": True}, "--no-rbe-fallback has no effect without --rbe"),
+        ({"rbe_ca": "README.md"}, "--rbe-ca has no effect without --rbe or --remote-cache"),
+        ({**RBE, "rbe_credential_helper": "README.md"}, "README.md is not executable"),
+        ({"rbe": True}, "--rbe needs --rbe-endpoint or --rbe-bazelrc"),
+        ({**RBE, "rbe_cert": "pyproject.toml"}, "--rbe-cert and --rbe-key must be given together"),
         ({**RBE, "rbe_cert": "/no/cert", "rbe_key": "/no/key"}, "--rbe-key: /no/key is not a file"),
-        ({"rbe": True, "rbe_endpoint": "https://a"}, "--rbe-endpoint is 'https://a'"),
+        ({"rbe": True, "rbe_endpoint": "https://a"}, "--rbe-endpoint is invalid: 'https://a'"),
         ({"rbe": True, "rbe_endpoint": "grpcs://me:secret@a:1"}, "has a user or a password"),
         ({"remote_cache": "https://me:secret@a/"}, "--remote-cache has a user or a password"),
         ({"source_mirror": "https://token@a/"}, "--source-mirror has a user or a password"),
         ({"source_mirror": "ssh://me:secret@a/"}, "--source-mirror has a user or a password"),
-        ({**RBE, "rbe_jobs": "0"}, "--rbe-jobs is '0'"),
-        ({**RBE, "remote_cache": "https://c/"}, "--rbe and an HTTP --remote-cache do not go together"),
-        ({"cache_read_only": True}, "--cache-read-only has no use without --remote-cache or --disk-cache"),
+        ({**RBE, "rbe_jobs": "0"}, "--rbe-jobs is invalid: '0'"),
+        ({**RBE, "remote_cache": "https://c/"}, "--rbe contradicts an HTTP --remote-cache"),
+        ({"cache_read_only": True}, "--cache-read-only has no effect without --remote-cache or --disk-cache"),
         ({"host": True, "builder_image": "x"}, "--builder-image applies to a container"),
         ({"host": True, "base_docker": "x"}, "--base-docker applies to a container"),
         ({"builder_image": "x", "base_docker": "y"}, "names a finished one"),
@@ -112,8 +112,8 @@ def test_source_options_are_all_tested(jax: Path) -> None:
         ({"jax_source_dir": "/no/jax"}, "--jax-source-dir: /no/jax is not a folder"),
         ({"xla_source_dir": "/no/xla"}, "--xla-source-dir: /no/xla is not a folder"),
         ({"compiler": "gcc"}, "--compiler=gcc: jax 0.10.2 is built by clang only"),
-        ({"jax_version": "0.12.0"}, "There are no pinned sources of jax 0.12.0"),
-        ({"jax_version": "0.8.1", "jax_source_dir": "."}, "rocm-jax builds its plugin"),
+        ({"jax_version": "0.12.0"}, "jax 0.12.0 has no pinned sources"),
+        ({"jax_version": "0.8.1", "jax_source_dir": "."}, "its plugin is built by rocm-jax"),
         ({"jax_version": "0.7.1"}, "too old to be built"),
         ({"container_memory": "lots"}, "--container-memory: 'lots' is not a size"),
         ({"container_memory": "0g"}, "--container-memory: '0g' is not a size"),
@@ -201,7 +201,7 @@ def test_host_build_ignores_container_variables() -> None:
 
 def test_unknown_compiler_in_environment_is_refused() -> None:
     settings = options.Settings(BASE, {}, {"CI_BUILD_COMPILER": "icc"})
-    with pytest.raises(RequestError, match="CI_BUILD_COMPILER is 'icc'") as caught:
+    with pytest.raises(RequestError, match="CI_BUILD_COMPILER is invalid: 'icc'") as caught:
         options.build_request(settings, "build")
     assert caught.value.hint == "Give one of clang, gcc."
 

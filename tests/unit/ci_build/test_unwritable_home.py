@@ -39,7 +39,7 @@ def stand_in() -> Path:
 
 def test_cache_falls_back_to_the_temporary_folder(home: Path) -> None:
     assert options.cache_dir(settings()) == stand_in() / "cache/jax-rocm-release"
-    assert options.cache_note(settings()).startswith(f"{home}/.cache/jax-rocm-release cannot be written to")
+    assert options.cache_note(settings()).startswith(f"{home}/.cache/jax-rocm-release is not writable")
     assert stand_in().stat().st_mode & 0o777 == 0o700
     assert list(home.iterdir()) == []
 

@@ -64,7 +64,7 @@ def test_the_digest_covers_every_field() -> None:
     for name, value in body.items():
         changed = json.loads(text)
         changed[name] = value[:-1] if isinstance(value, (str, list)) else {**value, "more": "1"}
-        with pytest.raises(WheelSetError, match="says digest"):
+        with pytest.raises(WheelSetError, match="records digest"):
             load_wheel_set(json.dumps(changed))
 
 

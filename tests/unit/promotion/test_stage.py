@@ -114,7 +114,11 @@ def first_wheel(folder: Path) -> Path:
 
 FAULTS: list[tuple[str, Callable[[Path], object], str]] = [
     ("no wheels.json", lambda f: (f / "wheels.json").unlink(), r"wheels\.json cannot be read"),
-    ("wheels.json cut off", lambda f: (f / "wheels.json").write_text("{"), r"/wheels\.json is not the record"),
+    (
+        "wheels.json cut off",
+        lambda f: (f / "wheels.json").write_text("{"),
+        r"/wheels\.json is not a valid wheels\.json",
+    ),
     ("wheel missing", lambda f: first_wheel(f).unlink(), r"jax_rocm7_pjrt.*\.whl is missing"),
     ("wheel changed", lambda f: flip_a_byte(first_wheel(f)), r"jax_rocm7_pjrt.*\.whl has sha256 \w+; \w+ was expected"),
     ("wheel cut off", lambda f: first_wheel(f).write_bytes(b"PK"), r"has 2 bytes; \d+ were expected"),
@@ -124,7 +128,7 @@ FAULTS: list[tuple[str, Callable[[Path], object], str]] = [
     (
         "wheels.json not text",
         lambda f: (f / "wheels.json").write_bytes(b"\xff\x80"),
-        r"/wheels\.json is not the record",
+        r"/wheels\.json is not a valid wheels\.json",
     ),
     ("sums not text", lambda f: (f / "SHA256SUMS").write_bytes(b"\xff\x80"), "SHA256SUMS is not text"),
     ("sums unreadable", lambda f: (f / "SHA256SUMS").write_text("nonsense\n"), "a line that is not understood"),
