@@ -117,7 +117,7 @@ def test_a_body_longer_than_the_range_is_not_believed() -> None:
 
 
 def test_nobody_there_is_an_error_after_some_tries() -> None:
-    with pytest.raises(InputError, match="Cannot download .*: 4 tries failed"):
+    with pytest.raises(InputError, match=r"Cannot download .*: 4 tries failed"):
         fetched(Behaviour(files={}, url="http://127.0.0.1:9"))
 
 

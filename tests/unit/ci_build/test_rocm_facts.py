@@ -179,7 +179,7 @@ def test_locked_refuses_everything_else(tmp_path: Path, file: Path) -> None:
     copy = tmp_path / f"copy/{NAME}"
     copy.parent.mkdir()
     shutil.copyfile(file, copy)
-    with pytest.raises(RequestError, match="locks .*, not "):
+    with pytest.raises(RequestError, match=r"locks .*, not "):
         get(tmp_path, replace(asked, source=str(copy)))
     file.write_bytes(tarball(tmp_path / "made", extra=b"more"))
     with pytest.raises(CiBuildError, match="has sha256"):
