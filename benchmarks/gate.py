@@ -21,7 +21,8 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from benchmarks.measure import Cost, FailedError, Goal, measure, note, option_parser, report, table
-from ci_build.cli import options
+from ci_build.cli.options.environment import child_environment
+from core.defaults import defaults
 from core.process import HostRunner, merge_environment
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.device.config import LOCK
@@ -62,7 +63,7 @@ def run_plain(python: Path, tests: PreparedSuite, env: Mapping[str, str], folder
     """Pytest as anybody would run it."""
     words = ("-m", "pytest", "-q", f"--numprocesses={WORKERS}", "-p", "no:cacheprovider", "--tb=short")
     argv = [str(python), *words, *tests.suite.files]
-    environment = merge_environment(options.environment(), env)
+    environment = merge_environment(child_environment(), env)
     return measure(argv, folder=tests.suite.root, log=folder / "pytest.log", environment=environment)[0]
 
 
@@ -70,7 +71,7 @@ def run_harness(
     python: Path, tests: PreparedSuite, env: Mapping[str, str], folder: Path
 ) -> tuple[Cost, dict[str, float]]:
     """Run the harness and return its cost and the durations of its tests."""
-    environ = options.environment()
+    environ = child_environment()
     lent = leases(JaxPlatform.CPU, (), detect_allotment(environ), workers=WORKERS)
     work = RunPlan(
         python=(str(python),),
@@ -93,7 +94,7 @@ def run_harness(
 def make_python(folder: Path) -> Path:
     """Create an environment with jax of the package index and the gate's packages."""
     uv, python = find_uv_bin(), folder / "bin" / "python"
-    version = options.defaults()["build"]["jax_version"]
+    version = defaults()["build"]["jax_version"]
     for words in (
         ("venv", "--quiet", f"--python={sys.executable}", str(folder)),
         ("pip", "install", "--quiet", f"--python={python}", f"jax=={version}", f"jaxlib=={version}"),

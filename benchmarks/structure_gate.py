@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import ROOT, Cost, FailedError, Goal, measure, note, option_parser, report, table
-from ci_build.cli import options
+from ci_build.cli.options.request import this_python_and_one_more
+from ci_build.release.request import CORPORA
+from core.defaults import defaults
 
 TARGETS = "gfx942,gfx950,gfx90a,gfx1100,gfx1201"
 _INTERVAL = 0.2
@@ -97,8 +99,8 @@ def goals(first: Cost, again: Cost) -> list[Goal]:
 
 def make_set(folder: Path, targets: str) -> Path:
     """Write a set of the published wheels to a folder."""
-    supported = list(options.defaults()["pythons"]["supported"])
-    pythons = options.this_python_and_one_more(supported, "{}.{}".format(*sys.version_info[:2]))
+    supported = list(defaults()["pythons"]["supported"])
+    pythons = this_python_and_one_more(supported, "{}.{}".format(*sys.version_info[:2]))
     words = ("dist_wheels", "--payload=published", f"--targets={targets}", f"--python-versions={','.join(pythons)}")
     run((*words, "--out", str(folder / "set")), folder / "dist_wheels.log")
     return folder / "set"
@@ -109,7 +111,7 @@ def main() -> int:
     parser = option_parser(__doc__)
     parser.add_argument("--set", type=Path, metavar="DIR", help="folder of a wheel set; else one is made")
     parser.add_argument("--targets", default=TARGETS, help=f"targets of the set that is made; {TARGETS} by default")
-    parser.add_argument("--corpus", choices=options.CORPORA, default=options.CORPORA[0], help="programs to compile")
+    parser.add_argument("--corpus", choices=CORPORA, default=CORPORA[0], help="programs to compile")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="structure-benchmark-") as name:
         base = Path(name)

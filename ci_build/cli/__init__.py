@@ -13,8 +13,9 @@ import sys
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import LazyGroup, State
+from ci_build.cli.options.settings import refuse_misplaced
+from ci_build.cli.options.table import build_options
 from core.errors import CiBuildError, MachineError
 
 SECTIONS = {
@@ -90,7 +91,7 @@ _WITH_BUILD_OPTIONS = ("dist_wheels", "release")
     hidden_names={"free": "index_operations:unquarantine", **IMAGE_ALIASES},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@options.build_options(hidden=True)
+@build_options(hidden=True)
 @click.pass_context
 def main(context: click.Context, /, **before: object) -> None:
     """Build, repair, gate and release the wheels of JAX for AMD ROCm.
@@ -99,7 +100,7 @@ def main(context: click.Context, /, **before: object) -> None:
     """
     command = context.invoked_subcommand
     if command not in (None, *_WITH_BUILD_OPTIONS):
-        options.refuse_misplaced(before, command, _accepted_before(context, command))
+        refuse_misplaced(before, command, _accepted_before(context, command))
     context.obj = State(before)
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from ci_build.cli import options
+from ci_build.cli.options.environment import OutputMode, child_environment, proxy_of
+from ci_build.cli.options.settings import Settings
 from core.errors import RequestError
 
 if TYPE_CHECKING:
@@ -100,18 +101,18 @@ class State:
     def __init__(self, before: Mapping[str, Any]) -> None:
         self.before = before
 
-    def settings(self, after: Mapping[str, Any]) -> options.Settings:
+    def settings(self, after: Mapping[str, Any]) -> Settings:
         """Return all options, with those given after the command."""
-        return options.Settings(after, self.before)
+        return Settings(after, self.before)
 
     def reporter(self, after: Mapping[str, Any] | None = None) -> Reporter:
         """Return a reporter of progress on standard error."""
         from core.report import Reporter
 
-        mode = options.OutputMode.detect()
+        mode = OutputMode.detect()
         settings = self.settings(after or {})
         reporter = Reporter(terminal=mode.terminal, groups=mode.groups, verbose=settings.flag("verbose"))
-        if after and "cache_dir" in after and (note := options.cache_note(settings)):
+        if after and "cache_dir" in after and (note := settings.cache_note):
             reporter.warning(f"{note} Choose another place with --cache-dir or XDG_CACHE_HOME.")
         return reporter
 
@@ -120,7 +121,7 @@ def host_runner(reporter: Reporter) -> HostRunner:
     """Return a runner of processes on this machine."""
     from core.process import HostRunner
 
-    return HostRunner(options.environment(), echo=reporter.detail, sink=reporter.detail)
+    return HostRunner(child_environment(), echo=reporter.detail, sink=reporter.detail)
 
 
 def connector(reporter: Reporter) -> Connect:
@@ -130,7 +131,7 @@ def connector(reporter: Reporter) -> Connect:
         # Most commands never download anything.
         from core.http.client import Client
 
-        return Client(find_proxy=options.proxy_of, notice=reporter.warning)
+        return Client(find_proxy=proxy_of, notice=reporter.warning)
 
     return connect
 

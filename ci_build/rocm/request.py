@@ -15,7 +15,6 @@ from core.model import GfxTarget
 from core.process import without_credentials
 from core.report import Reporter
 from core.units import parse_url
-from core.unpack.decompress import format_of
 
 SCHEME = "pip+"
 """In front of the URL of an index, where a source is named."""
@@ -159,6 +158,8 @@ def check_source(asked: RocmSource) -> None:
             f"{name[:60]!r} cannot be a file name.", hint="Give a URL whose last part is the name of a tarball."
         )
     if is_url(asked.source) or path.is_file():
+        from core.unpack.decompress import format_of  # Start-up time: help does not need the decompressors.
+
         format_of(name)
     elif path.is_dir() and asked.sha256:
         raise RequestError("--therock-sha256 applies to a tarball, but a folder was given.", hint="Omit it.")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.release import bucket_option, channel_option, dry_run_option, trust_config_option
 from core.errors import PromotionBlockedError, RequestError
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 @cloup.command()
 @click.argument("wheel_set", metavar="SET")
 @click.option("--verify", "verify_only", is_flag=True, help="Verify the attestations instead of signing.")
-@options.channel_option
-@options.trust_config_option
-@options.bucket_option
-@options.dry_run_option
+@channel_option
+@trust_config_option
+@bucket_option
+@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def attest(

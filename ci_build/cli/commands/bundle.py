@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import State, host_runner, open_bucket
+from ci_build.cli.options.release import bucket_option
 
 
 @cloup.command()
@@ -16,7 +16,7 @@ from ci_build.cli.common import State, host_runner, open_bucket
 @click.option(
     "--out", metavar="FILE", type=click.Path(path_type=Path), help="Archive to write.  [default: INDEX-DIGEST.tar]"
 )
-@options.bucket_option
+@bucket_option
 @click.pass_obj
 def bundle(state: State, wheel_set: str, out: Path | None, bucket: str) -> None:
     """Archive a set and its dependencies for machines without a network.

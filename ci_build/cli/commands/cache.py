@@ -7,8 +7,8 @@ import time
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import State, print_json
+from core.defaults import defaults
 from core.report import print_table
 from core.units import human, parse_size
 
@@ -28,7 +28,7 @@ def ls(state: State, cache_dir: str | None, *, as_json: bool) -> None:
     """List the entries of the cache, most recently used first."""
     from core.cache import entries  # slow to import, as below
 
-    root = options.cache_dir(state.settings({"cache_dir": cache_dir}))
+    root = state.settings({"cache_dir": cache_dir}).cache_dir
     found = entries(root)
     if as_json:
         print_json([{"name": e.name, "path": str(e.path), "size": e.size, "used": e.used} for e in found])
@@ -45,7 +45,7 @@ def ls(state: State, cache_dir: str | None, *, as_json: bool) -> None:
 @click.option(
     "--limit",
     metavar="SIZE",
-    help=f"Size to keep, most recently used first.  [default: {options.defaults()['build']['cache_limit']}]",
+    help=f"Size to keep, most recently used first.  [default: {defaults()['build']['cache_limit']}]",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be removed without removing it.")
 @click.pass_obj
@@ -60,7 +60,7 @@ def gc(state: State, cache_dir: str | None, limit: str | None, *, dry_run: bool)
     setting = settings.get("cache_limit", "build")
     origin = setting.origin if limit is None else "--limit"
     most = parse_size(str(setting.value), origin)
-    removed = collect(options.cache_dir(settings), limit=most, dry_run=dry_run)
+    removed = collect(settings.cache_dir, limit=most, dry_run=dry_run)
     for entry in removed:
         click.echo(f"{'would remove' if dry_run else 'removed'} {entry.name} ({human(entry.size)})")
     summary = f"{len(removed)} entries, {human(sum(entry.size for entry in removed))}"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.release import bucket_option
 from core.atomic import write_whole
 from core.errors import RequestError
 
@@ -41,7 +41,7 @@ _FORMATS = ("markdown", "rst", "json")
     metavar="FILE",
     help="Contents of images: a JSON list, as `images build --json` prints it.",
 )
-@options.bucket_option
+@bucket_option
 @click.pass_obj
 def compat(
     state: State, /, index: str, form: str, out: Path | None, base_url: str, rocm_lock: Path | None,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
+from ci_build.cli.options.request import wheel_set_request
+from ci_build.cli.options.table import build_options
 
 
 @cloup.command("dist_wheels")
-@options.build_options("build")
+@build_options("build")
 @click.pass_obj
 def dist_wheels(state: State, /, **after: object) -> None:
     """Build a wheel set: wheels, wheels.json, constraints.txt, pylock.toml, SHA256SUMS.
@@ -21,7 +22,7 @@ def dist_wheels(state: State, /, **after: object) -> None:
 
     settings, reporter = state.settings(after), state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
-    request = options.wheel_set_request(settings, reporter, runner, connect, "build")
+    request = wheel_set_request(settings, reporter, runner, connect, "build")
     prepared = dist_wheels.prepare(request, reporter, runner, connect)
     as_json = settings.flag("json")
     if request.dry_run:

@@ -8,8 +8,10 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import LazyGroup, State, host_runner, open_bucket, print_json
+from ci_build.cli.options.environment import find_signing_key
+from ci_build.cli.options.release import bucket_option, junit_option, signing_key_option
+from ci_build.release.request import CORPORA, GATES, STRUCTURE
 from core.atomic import write_whole
 
 _SUMMARIES = {
@@ -22,7 +24,7 @@ _SUMMARIES = {
     "structure": "Run all of the above.",
 }
 _SECTIONS = {
-    "Without a GPU": {name: ("gate", _SUMMARIES[name]) for name in (*options.GATES, options.STRUCTURE)},
+    "Without a GPU": {name: ("gate", _SUMMARIES[name]) for name in (*GATES, STRUCTURE)},
     "With a GPU": {
         "device": ("gate_device", "Run JAX's tests or the smoke suite on devices."),
         "merge": ("gate_device", "Join the shards of a device run."),
@@ -62,9 +64,7 @@ def gate() -> None:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="ROCm to compare and load with.  [default: the set's manifest and stub libraries]",
 )
-@click.option(
-    "--corpus", type=click.Choice(options.CORPORA), help=f"Programs to compile.  [default: {options.CORPORA[0]}]"
-)
+@click.option("--corpus", type=click.Choice(CORPORA), help=f"Programs to compile.  [default: {CORPORA[0]}]")
 @click.option(
     "--program", multiple=True, metavar="NAME", help="Program or group to compile; may be repeated.  [default: all]"
 )
@@ -74,9 +74,9 @@ def gate() -> None:
 @click.option("--update-golden", is_flag=True, help="Update the golden files from the wheels.")
 @click.option("--redo", is_flag=True, help="Repeat checks that passed on this set before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
-@options.junit_option
-@options.bucket_option
-@options.signing_key_option
+@junit_option
+@bucket_option
+@signing_key_option
 def _gate_options(**_: object) -> None:
     """Hold the options of the gates."""
 
@@ -117,7 +117,7 @@ def _gate(
     reporter = state.reporter()
     with reporter.group(f"gate {name}"):
         opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
-        signer = gating.find_signer(options.signing_key(signing_key), reporter)
+        signer = gating.find_signer(find_signing_key(signing_key), reporter)
         staged = gating.find_set(wheel_set, opened, reporter)
         names, runner = gating.gates_named(name), host_runner(reporter)
         evidences = gating.run_gates(names, staged, opened, gate_options, reporter, runner, signer)

@@ -7,21 +7,23 @@ from typing import Any
 
 import click
 
-from ci_build.cli import options
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.options.device import device_options, device_run_options, parse_device_options
+from ci_build.cli.options.environment import child_environment, find_signing_key
+from ci_build.cli.options.release import bucket_option, channel_option, junit_option, signing_key_option
 from core.atomic import write_whole
 
 
 @click.command()
 @click.argument("wheel_set", metavar="SET")
-@options.device_options
-@options.device_run_options
+@device_options
+@device_run_options
 @click.option("--redo", is_flag=True, help="Run the gate even if it passed on this set before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
-@options.junit_option
-@options.channel_option
-@options.bucket_option
-@options.signing_key_option
+@junit_option
+@channel_option
+@bucket_option
+@signing_key_option
 @click.pass_obj
 def device(
     state: State,
@@ -34,7 +36,7 @@ def device(
     *,
     redo: bool,
     as_json: bool,
-    **given: Any,  # noqa: ANN401 - options.DeviceOptions names them
+    **given: Any,  # noqa: ANN401 - DeviceOptions names them
 ) -> None:
     """Test a set's wheels on this machine's devices with JAX's own suite or the smoke suite.
 
@@ -44,12 +46,12 @@ def device(
     from promotion.gates.common.junit import junit as junit_xml
     from promotion.gates.common.runs import raise_for_failures
 
-    opts, reporter = options.parse_device_options(given), state.reporter()
+    opts, reporter = parse_device_options(given), state.reporter()
     runner = host_runner(reporter)
     with reporter.group(f"gate device on {opts.platform}"):
         opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
-        signer = gating.find_signer(options.signing_key(signing_key), reporter)
-        config = device_gate.parse_config(opts, options.environment(), runner, signer, bucket)
+        signer = gating.find_signer(find_signing_key(signing_key), reporter)
+        config = device_gate.parse_config(opts, child_environment(), runner, signer, bucket)
         staged = gating.find_set(wheel_set, opened, reporter)
         evidences = device_gate.run(config, staged, opened, reporter, runner, redo=redo)
     device_gate.show(config, evidences, staged, opened, channel, reporter)
@@ -62,11 +64,11 @@ def device(
 
 @click.command()
 @click.argument("wheel_set", metavar="SET")
-@options.device_options
+@device_options
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
-@options.channel_option
-@options.bucket_option
-@options.signing_key_option
+@channel_option
+@bucket_option
+@signing_key_option
 @click.pass_obj
 def merge(
     state: State,
@@ -77,7 +79,7 @@ def merge(
     signing_key: Path | None,
     *,
     as_json: bool,
-    **given: Any,  # noqa: ANN401 - options.DeviceOptions names them
+    **given: Any,  # noqa: ANN401 - DeviceOptions names them
 ) -> None:
     """Join the shards that `gate device --shard` stored; the options must match those of the shards.
 
@@ -86,12 +88,12 @@ def merge(
     from ci_build.release import device_gate, gating
     from promotion.gates.common.runs import raise_for_failures
 
-    opts, reporter = options.parse_device_options(given), state.reporter()
+    opts, reporter = parse_device_options(given), state.reporter()
     runner = host_runner(reporter)
     with reporter.group("gate merge"):
         opened = open_bucket(bucket, reporter)
-        signer = gating.find_signer(options.signing_key(signing_key), reporter)
-        config = device_gate.parse_config(opts, options.environment(), runner, signer, bucket)
+        signer = gating.find_signer(find_signing_key(signing_key), reporter)
+        config = device_gate.parse_config(opts, child_environment(), runner, signer, bucket)
         staged = gating.find_set(wheel_set, opened, reporter)
         evidences = device_gate.join(config, staged, opened, reporter, runner)
     device_gate.show(config, evidences, staged, opened, channel, reporter)

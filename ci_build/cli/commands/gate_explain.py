@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 import click
 
-from ci_build.cli import options
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.release import bucket_option
+from core.defaults import defaults
 
 _PLATFORMS = ("rocm", "cpu", "cuda")
 _RUNS = 20
@@ -21,14 +22,14 @@ _RUNS = 20
 )
 @click.option(
     "--jax-version",
-    default=options.defaults()["build"]["jax_version"],
+    default=defaults()["build"]["jax_version"],
     metavar="X.Y.Z",
     show_default=True,
     help="Version of jax in the set.",
 )
 @click.option("--index", metavar="NAME", help="Also print the test's outcomes on sets of this index.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@options.bucket_option
+@bucket_option
 @click.pass_obj
 def explain(
     state: State, /, test: str, family: str, platform: str, jax_version: str, index: str | None, bucket: str,

@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State, connector
+from ci_build.cli.options.environment import connection
+from ci_build.cli.options.request import chosen_pythons
+from ci_build.cli.options.rocm import build_job_defaults, find_rocm, rocm_problems, rocm_storage
+from ci_build.cli.options.settings import Settings
+from ci_build.cli.options.table import chosen_options
 from ci_build.images import runtime
 from ci_build.images.builder import BUILDER, LLVM, builder_image, builder_recipe, planned_image
 from ci_build.images.local import sanitize
@@ -51,7 +55,7 @@ def image_options(
 ) -> Callable[[_F], _F]:
     """Give a command the image options, its own options, and build options by name."""
     decorators = (
-        options.chosen_options(*more, *_COMMON, tables=tables),
+        chosen_options(*more, *_COMMON, tables=tables),
         cloup.option_group(
             "Image",
             *own,
@@ -140,7 +144,7 @@ class _Rocm(NamedTuple):
     labels: Mapping[str, str]
 
 
-def names_rocm(settings: options.Settings) -> bool:
+def names_rocm(settings: Settings) -> bool:
     """Return whether the options name the ROCm of an image; a version alone does not.
 
     Options about where ROCms come from and how they are locked count only on the command line, since the environment
@@ -151,7 +155,7 @@ def names_rocm(settings: options.Settings) -> bool:
     return any(name in naming or settings.get(name).origin.startswith("--") for name in given)
 
 
-def find_rocm(job: ImageJob) -> RocmSource:
+def rocm_of_image(job: ImageJob) -> RocmSource:
     """Return the ROCm that the options name; no container engine is needed to refuse them.
 
     Raises:
@@ -161,10 +165,10 @@ def find_rocm(job: ImageJob) -> RocmSource:
     # Archives are slow to import.
     from ci_build.rocm.request import check_name, check_source, gfx_names
 
-    if problems := options.rocm_problems(job.settings):
+    if problems := rocm_problems(job.settings):
         raise RequestError(" ".join(problems), hint="Name one ROCm.")
-    settings = job.settings.with_defaults(options.build_job_defaults(job.settings))
-    found = options.find_rocm(settings, job.reporter, job.host, connector(job.reporter), "build")
+    settings = job.settings.with_defaults(build_job_defaults(job.settings))
+    found = find_rocm(settings, job.reporter, job.host, connector(job.reporter), "build")
     if found is None:
         raise RequestError(
             "No ROCm was given for the image.",
@@ -186,7 +190,7 @@ def _obtain_rocm(job: ImageJob, found: RocmSource) -> _Rocm:
         return _Rocm(version or "VERSION", ContextFile(digest=UNKNOWN, source=Path), {})
     from ci_build.rocm import source
 
-    storage = options.rocm_storage(job.settings, "build")
+    storage = rocm_storage(job.settings, "build")
     rocm = source.obtain_rocm(found, storage, job.reporter, job.host, connector(job.reporter))
     labels = {"com.amdgpu.therock_path": rocm.lock.source, "jax-rocm-release.rocm.sha256": rocm.lock.sha256}
     digest = f"full:{rocm.lock.sha256}" if rocm.lock.sha256 else ""
@@ -202,7 +206,7 @@ def _manylinux(state: State, values: Mapping[str, Any]) -> None:
         _build_with_packages(job, index, [recipe], "/opt/python/cp313-cp313/bin/python3")
         return
     job = ImageJob.start(state, values, count=1)
-    rocm = find_rocm(job) if names_rocm(job.settings) else None
+    rocm = rocm_of_image(job) if names_rocm(job.settings) else None
     # A named builder image has no recipe.
     recipes = [] if job.request.builder_image else [builder_recipe(job.request, job.host, job.reporter)]
     if rocm is not None:
@@ -238,11 +242,11 @@ def _base(state: State, values: Mapping[str, Any]) -> None:
     packages = values["pip_packages"]
     index = _checked_index(state, values) if packages else ("", "")
     job = ImageJob.start(state, values)
-    pythons = options.chosen_pythons(job.settings, ("build",))
+    pythons = chosen_pythons(job.settings, ("build",))
     llvm = _llvm_major(values)
     releases = runtime.ubuntu_releases(job.request, "base-therock" if packages else "base", values["filters"])
     job.check(len(releases))
-    rocm = None if packages else find_rocm(job)
+    rocm = None if packages else rocm_of_image(job)
     recipes = [runtime.ubuntu_recipe(job.builder, release, pythons, llvm) for release in releases]
     if rocm is None:
         _build_with_packages(job, index, recipes, "/usr/local/bin/python3")
@@ -300,7 +304,7 @@ def _build_with_packages(job: ImageJob, packages: tuple[str, str], recipes: Sequ
     with job.reporter.group("ROCm's pip packages"):
         for recipe, name in zip(recipes, names, strict=True):
             image = job.builder.build(recipe)
-            found = rocm_packages(job.builder, image.id, python, index, version, options.connection())
+            found = rocm_packages(job.builder, image.id, python, index, version, connection())
             top = runtime.packages_recipe(job.builder.as_base(recipe), python, found.files, found.version, labels)
             built.append((job.builder.build(top), tuple(dict.fromkeys((name, top.name))), top.labels))
     job.finish(built)
@@ -312,7 +316,7 @@ def build_set_images(state: State, values: Mapping[str, Any]) -> Mapping[str, Ma
 
     directory = values["wheels"]
     job = ImageJob.start(state, values)
-    pythons = options.chosen_pythons(job.settings, ("build",))
+    pythons = chosen_pythons(job.settings, ("build",))
     wheel_set = read_checked_set(directory)
     if not job.settings.given("python_versions"):
         pythons = tuple(wheel_set.python_versions)
@@ -325,7 +329,7 @@ def build_set_images(state: State, values: Mapping[str, Any]) -> Mapping[str, Ma
     with job.reporter.group(f"contents of {directory}"):
         for image in bases.values() if not job.dry_run else ():
             runtime.check_base(image, wheel_set.rocm_version, pythons)
-        cache = options.cache_dir(job.settings)
+        cache = job.settings.cache_dir
         contents = set_contents(job.builder, directory, wheel_set, cache, pythons, look_only=job.dry_run)
         if "com.amdgpu.jax_commit" not in contents.labels:
             job.reporter.warning("The wheels do not record their source commits, so the image does not either.")
@@ -337,7 +341,7 @@ def build_set_images(state: State, values: Mapping[str, Any]) -> Mapping[str, Ma
     return {recipe.name: recipe.labels for recipe in recipes}
 
 
-def _refuse_unused(settings: options.Settings, rocm_version: str) -> None:
+def _refuse_unused(settings: Settings, rocm_version: str) -> None:
     """Raise RequestError for options that have no effect on the images of a set."""
     version = str(settings.get("rocm_version").value or rocm_version)
     if version != rocm_version:
@@ -356,8 +360,8 @@ def _bases_of_set(job: ImageJob, names: Mapping[str, str]) -> tuple[Mapping[str,
     if not names_rocm(job.settings):
         find = runtime.planned_base if job.dry_run else partial(runtime.find_base, job.builder)
         return {release: find(name) for release, name in names.items()}, []
-    pythons = options.chosen_pythons(job.settings, ("build",))
-    version, tree, labels = _obtain_rocm(job, find_rocm(job))
+    pythons = chosen_pythons(job.settings, ("build",))
+    version, tree, labels = _obtain_rocm(job, rocm_of_image(job))
     recipes = [runtime.ubuntu_recipe(job.builder, release, pythons, "") for release in names]
     with_rocm = [runtime.rocm_recipe(job.builder.as_base(recipe), tree, version, labels) for recipe in recipes]
     return dict(zip(names, map(job.builder.as_base, with_rocm), strict=True)), [*recipes, *with_rocm]

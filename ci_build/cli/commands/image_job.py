@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci_build.cli import options
 from ci_build.cli.common import State, connector, host_runner, print_json
+from ci_build.cli.options.settings import Settings
 from ci_build.images import builder as images
 from ci_build.images import local
-from ci_build.images.builder import ImageRequest
+from ci_build.images.builder import ImageRequest, ImageSettings
 from ci_build.images.recipe import ContainerImage, Recipe, add_tags, describe
 from ci_build.images.runtime import ImageBuilder, image_contents
 from core.errors import RequestError
@@ -29,7 +29,7 @@ class ImageJob:
     """
 
     values: Mapping[str, Any]
-    settings: options.Settings
+    settings: Settings
     reporter: Reporter
     host: HostRunner
     builder: ImageBuilder
@@ -48,9 +48,16 @@ class ImageJob:
         """
         settings, reporter = state.settings(values), state.reporter(values)
         host = host_runner(reporter)
-        no_cache = bool(values.get("no_cache"))
-        image_settings = options.image_settings(settings, "build", pins=pins or values.get("pins"), no_cache=no_cache)
-        request = images.image_request(image_settings, host, connector(reporter))
+        chosen = ImageSettings(
+            engine=str(settings.get("container_engine").value or ""),
+            builder_image=str(settings.get("builder_image").value or ""),
+            base=str(settings.get("base_docker").value or ""),
+            registry=str(settings.get("image_registry").value or ""),
+            cache=settings.cache_dir,
+            pins=pins or values.get("pins"),
+            no_cache=bool(values.get("no_cache")),
+        )
+        request = images.image_request(chosen, host, connector(reporter))
         builder = ImageBuilder(request=request, host=host, progress=reporter)
         job = cls(values=values, settings=settings, reporter=reporter, host=host, builder=builder)
         if count is not None:

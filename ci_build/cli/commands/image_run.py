@@ -10,10 +10,12 @@ from typing import Any
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.commands.image_build import build_set_images, set_options
 from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State, echo_error
+from ci_build.cli.options.settings import Settings
+from ci_build.cli.options.source import container_size
+from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import ContainerRunner, ContainerSpec, container_argv
 from ci_build.containers.engine import Engine
 from ci_build.images import run_image
@@ -40,7 +42,7 @@ _run_options = cloup.option_group(
 @cloup.command()
 @click.argument("image_name", metavar="IMAGE")
 @_run_options
-@options.chosen_options(*_CONTAINER, "image_registry", "container_engine", "dry_run", "verbose", tables=_TABLES)
+@chosen_options(*_CONTAINER, "image_registry", "container_engine", "dry_run", "verbose", tables=_TABLES)
 @click.pass_obj
 def run(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
     """Run a command or the image's own test in IMAGE.
@@ -61,7 +63,7 @@ def run(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of opt
 )
 @set_options[0]
 @_run_options
-@options.chosen_options(*_CONTAINER, tables=_TABLES)
+@chosen_options(*_CONTAINER, tables=_TABLES)
 @set_options[1]
 @click.pass_obj
 def test(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
@@ -111,13 +113,13 @@ def _run(state: State, image_name: str, values: Mapping[str, Any]) -> None:
         runner.run(argv, on_line=click.echo, on_error_line=echo_error)
 
 
-def _checked_spec(settings: options.Settings, values: Mapping[str, Any]) -> Callable[[Engine], ContainerSpec]:
+def _checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[Engine], ContainerSpec]:
     """Check the options of a run without an engine; return a function that specifies its container, less the image.
 
     Raises:
         RequestError: an option is wrong; InputError: --env-file is missing; MachineError: there is no GPU.
     """
-    memory, shm_size = (options.container_size(settings, name, *_TABLES) for name in _CONTAINER[1:])
+    memory, shm_size = (container_size(settings, name, *_TABLES) for name in _CONTAINER[1:])
     network = str(settings.get("container_network", *_TABLES).value)
     env_file = run_image.check_env_file(values["env_file"])
     gpus = None if values["no_gpu"] else run_image.find_gpus()

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.options.release import bucket_option, dry_run_option
+from ci_build.release.request import SERVE_PORT
 from core.errors import GateError, RequestError
 from promotion.index.serve import IndexServer
 
@@ -19,10 +20,10 @@ def index() -> None:
 
 
 @index.command("serve")
-@options.bucket_option
+@bucket_option
 @click.option(
     "--port",
-    default=options.SERVE_PORT,
+    default=SERVE_PORT,
     show_default=True,
     type=click.IntRange(0, 65535),
     help="Port to listen on; 0 selects a free one.",
@@ -40,8 +41,8 @@ def serve(bucket: str, port: int, host: str) -> None:
 @index.command("publish")
 @click.argument("index")
 @click.option("--everything", is_flag=True, help="Rewrite every page from the ledger.")
-@options.bucket_option
-@options.dry_run_option
+@bucket_option
+@dry_run_option
 @click.pass_obj
 def publish(state: State, /, index: str, bucket: str, *, everything: bool, dry_run: bool) -> None:
     """Update the pages of INDEX to its ledger."""

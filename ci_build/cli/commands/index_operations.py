@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.environment import actor
+from ci_build.cli.options.release import bucket_option, dry_run_option, trust_config_option
 from core.errors import BucketError, RequestError
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print the r
     "--to", type=click.IntRange(0), metavar="N", help="Ledger entry to return to.  [default: the previous state]"
 )
 @click.option("--reason", required=True, help="Reason, for the ledger.")
-@options.bucket_option
-@options.dry_run_option
+@bucket_option
+@dry_run_option
 @_json_option
 @click.pass_obj
 def rollback(
@@ -41,7 +42,7 @@ def rollback(
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
-    done = go(opened, ReleasedIndex(index=index), to=to, reason=reason, actor=options.actor())
+    done = go(opened, ReleasedIndex(index=index), to=to, reason=reason, actor=actor())
     if as_json:
         print_json(_result(index, done))
         return
@@ -54,8 +55,8 @@ def _marking(name: str, kind: str, text: str, *, reason: bool) -> click.Command:
     @cloup.command(name, help=text)
     @click.argument("sets", nargs=-1, required=True, metavar="INDEX/SET…")
     @click.option("--reason", required=reason, default="", help="Reason, for the ledger.")
-    @options.bucket_option
-    @options.dry_run_option
+    @bucket_option
+    @dry_run_option
     @_json_option
     @click.pass_obj
     def command(
@@ -94,7 +95,7 @@ def _mark(
         by_index.setdefault(index, []).append(name)
     results = []
     for index, names in by_index.items():
-        done = mark(opened, ReleasedIndex(index=index), kind, names, reason=reason, actor=options.actor())
+        done = mark(opened, ReleasedIndex(index=index), kind, names, reason=reason, actor=actor())
         results.append(_result(index, done))
         if not as_json:
             _report(done, reporter.line)
@@ -151,7 +152,7 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
               help="Delete the files of removed sets after DAYS days.")  # fmt: skip
 @click.option("--apply", "really", is_flag=True, help="Apply the plan. Without it, only print the plan.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-@options.bucket_option
+@bucket_option
 @click.pass_obj
 def retention(
     state: State,
@@ -174,7 +175,7 @@ def retention(
     opened, released = open_bucket(bucket, reporter), ReleasedIndex(index=index)
     keep = frozenset(digest for path in keep_lock for digest in digests_in(path))
     rule = RetentionRule(days=days, keep_newest=keep_newest, keep=keep, grace_days=grace_days)
-    made = apply(opened, released, rule, actor=options.actor()) if really else plan(opened, released, rule)
+    made = apply(opened, released, rule, actor=actor()) if really else plan(opened, released, rule)
     if as_json:
         print_json(made)
         return
@@ -207,7 +208,7 @@ def retention(
     "--limit", type=click.IntRange(1), metavar="N", help="With --tests: maximal number of lines.  [default: 1000]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
-@options.bucket_option
+@bucket_option
 @click.pass_obj
 def history(
     state: State,
@@ -264,8 +265,8 @@ def history(
 @click.option(
     "--read", is_flag=True, help="Download and hash every file, even where the store reports a trusted checksum."
 )
-@options.trust_config_option
-@options.bucket_option
+@trust_config_option
+@bucket_option
 @_json_option
 @click.pass_obj
 def verify(state: State, /, index: str, trust_config: Path | None, bucket: str, *, read: bool, as_json: bool) -> None:

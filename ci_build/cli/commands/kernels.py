@@ -9,8 +9,10 @@ import click
 import cloup
 
 from ci_build.build import kernels as kernel_build
-from ci_build.cli import options
 from ci_build.cli.common import State, host_runner, print_json
+from ci_build.cli.options.request import kernels_request, out_dir
+from ci_build.cli.options.settings import split_list
+from ci_build.cli.options.table import chosen_options
 from core.errors import InputError, RequestError
 from core.report import print_table
 from core.targets import expand
@@ -36,7 +38,7 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
     A target has `yes`, `portable` (a kernel of this project) or `unsupported`.
     """
     wanted = expand(spec)
-    rows = kernel_build.table(wanted, options.split_list(modules))
+    rows = kernel_build.table(wanted, split_list(modules))
     if as_json:
         print_json(rows)
         return
@@ -45,7 +47,7 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
 
 
 @kernels.command("build")
-@options.chosen_options(
+@chosen_options(
     "targets", "jax_version", "rocm_version", "wheel_post_release", "no_rocm_version_extra", "no_strip", "aiter_source",
     "kernel_toolchain", "kernel_rocm",
     "kernel_image", "kernel_modules", "kernel_instances", "require", "allow_partial",
@@ -70,13 +72,13 @@ def build(
     from kernels.build import sizes
 
     settings, reporter = state.settings(after), state.reporter(after)
-    request = options.kernels_request(settings)
+    request = kernels_request(settings)
     asked = request.kernels
     assert asked is not None
     kernel_build.check_request(request)
     version = set_version(request)
     part = kernel_build.parse_part(asked, shard, units or "")
-    room, out = kernel_build.capacity(jobs, memory), options.out_dir(settings, "build")
+    room, out = kernel_build.capacity(jobs, memory), out_dir(settings, "build")
     if out.exists() and not out.is_dir():
         raise RequestError(f"--out {out} is not a directory.", hint="Name a directory, which need not exist.")
     if settings.flag("dry_run"):
@@ -92,10 +94,10 @@ def build(
         return
     request = replace(request, targets=kernel_build.every_target(request))
     runner = host_runner(reporter)
-    place = kernel_build.find_compilers(asked, options.cache_dir(settings), runner)
+    place = kernel_build.find_compilers(asked, settings.cache_dir, runner)
     if shard or units or forecast:
         job = prepare(
-            request, request.targets or (), cache=options.cache_dir(settings), runner=runner, progress=reporter,
+            request, request.targets or (), cache=settings.cache_dir, runner=runner, progress=reporter,
             place=place,
         )  # fmt: skip
         with reporter.group(f"kernels: {version}, device code"):
@@ -105,7 +107,7 @@ def build(
         return
     with reporter.group(f"kernels: {version}"):
         done = make_wheel(
-            request, version, out, cache=options.cache_dir(settings), runner=runner, progress=reporter, capacity=room,
+            request, version, out, cache=settings.cache_dir, runner=runner, progress=reporter, capacity=room,
             place=place,
         )  # fmt: skip
     built = done.built
@@ -135,7 +137,7 @@ def lock(state: State, aiter_source: str, cache_dir: str | None) -> None:
     from kernels import sources  # slow to import
 
     reporter, catalog = state.reporter(), load_catalog()
-    cache = options.cache_dir(state.settings({"cache_dir": cache_dir})) / "kernels"
+    cache = state.settings({"cache_dir": cache_dir}).cache_dir / "kernels"
     for source in catalog.sources.values():
         users = [module for module in catalog.modules.values() if module.source == source.name]
         tree = sources.find(aiter_source, source, cache=cache, runner=host_runner(reporter), progress=reporter)
@@ -153,7 +155,7 @@ def merge(state: State, others: tuple[Path, ...], cache_dir: str | None) -> None
 
     DIR is the cache directory of a machine that ran `kernels build --shard`.
     """
-    own = KernelStore(options.cache_dir(state.settings({"cache_dir": cache_dir})) / "kernels" / "store")
+    own = KernelStore(state.settings({"cache_dir": cache_dir}).cache_dir / "kernels" / "store")
     for other in others:
         folder = other / "kernels" / "store"
         if not folder.is_dir():

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli import options
+from ci_build.cli.options.environment import find_signing_key
 from core.errors import RequestError
 from promotion.evidence.signing import Signer, load_signer, new_key
 
@@ -37,5 +37,5 @@ def show(file: Path | None) -> None:
 
     Without FILE, print the public key that `gate` and `release` would sign with.
     """
-    key = options.signing_key(file)
+    key = find_signing_key(file)
     click.echo((load_signer(key.file) if key.file else Signer(key.text.encode(), origin=key.origin)).key)

@@ -6,15 +6,17 @@ import click
 import cloup
 
 from ci_build.build.matrix import Axes, make_matrix
-from ci_build.cli import options
 from ci_build.cli.commands.accepts import refusal
 from ci_build.cli.common import print_json
+from ci_build.cli.options.request import require_known_pythons
+from ci_build.cli.options.settings import split_list
+from core.defaults import defaults
 from core.errors import RequestError
 from core.model import Payload
 from promotion.policy.families import Trigger, load_families
 from promotion.policy.jobs import job_matrix
 
-_DEFAULTS = options.defaults()
+_DEFAULTS = defaults()
 _WHEN = ("presubmit", "postsubmit", "nightly", "weekly")
 """Occasions of promotion/policy/families.toml."""
 
@@ -90,12 +92,12 @@ def builds(
     # The command line is complete only now.
     from ci_build.cli import main
 
-    options.require_known_pythons(options.split_list(python_versions), "--python-versions")
+    require_known_pythons(split_list(python_versions), "--python-versions")
     axes = Axes(
-        pythons=options.split_list(python_versions),
-        jax_versions=options.split_list(jax_versions),
-        rocm_versions=options.split_list(rocm_versions),
-        families=options.split_list(families),
+        pythons=split_list(python_versions),
+        jax_versions=split_list(jax_versions),
+        rocm_versions=split_list(rocm_versions),
+        families=split_list(families),
         join_pythons=join_pythons,
     )
     cells, excluded = make_matrix(axes, Payload(payload), more)
@@ -128,8 +130,8 @@ def tests(
     runners share. Families in `without_runner` have no machine: promotion needs a bypass for them. The table is
     promotion/policy/families.toml.
     """
-    pythons = options.split_list(python_versions)
-    options.require_known_pythons(pythons, "--python-versions")
+    pythons = split_list(python_versions)
+    require_known_pythons(pythons, "--python-versions")
     jobs = job_matrix(
         load_families(), when=Trigger(when), wheel_set=wheel_set, pythons=pythons, names=families,
         jax_tests=jax_tests, seed=seed,

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.release import bucket_option, channel_option, trust_config_option
 
 
 @cloup.group()
@@ -18,9 +18,9 @@ def policy() -> None:
 
 @policy.command("check")
 @click.argument("wheel_set", metavar="SET")
-@options.channel_option
-@options.bucket_option
-@options.trust_config_option
+@channel_option
+@bucket_option
+@trust_config_option
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.pass_obj
 def check(

@@ -7,8 +7,19 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json, show_plan
+from ci_build.cli.options.environment import actor, find_signing_key
+from ci_build.cli.options.release import (
+    bucket_option,
+    channel_option,
+    dry_run_option,
+    signing_key_option,
+    trust_config_option,
+)
+from ci_build.cli.options.request import wheel_set_request
+from ci_build.cli.options.table import build_options
+from ci_build.release.request import CORPORA
+from core.defaults import defaults
 from core.errors import RequestError
 
 
@@ -17,13 +28,11 @@ from core.errors import RequestError
 @click.option(
     "--bucket",
     metavar="DIR",
-    help=f"Directory of the bucket.  [default: {options.defaults()['release_local']['bucket']}]",
+    help=f"Directory of the bucket.  [default: {defaults()['release_local']['bucket']}]",
 )
-@click.option(
-    "--corpus", type=click.Choice(options.CORPORA), help=f"JAX programs to compile.  [default: {options.CORPORA[0]}]"
-)
-@options.signing_key_option
-@options.build_options("release_local", "build")
+@click.option("--corpus", type=click.Choice(CORPORA), help=f"JAX programs to compile.  [default: {CORPORA[0]}]")
+@signing_key_option
+@build_options("release_local", "build")
 @click.pass_obj
 def release(
     state: State,
@@ -47,11 +56,11 @@ def release(
     runner, connect = host_runner(reporter), connector(reporter)
     tables, as_json = ("release_local", "build"), settings.flag("json")
     request = LocalRelease(
-        wheel_set=options.wheel_set_request(settings, reporter, runner, connect, *tables),
+        wheel_set=wheel_set_request(settings, reporter, runner, connect, *tables),
         bucket=Path(str(settings.get("bucket", *tables).value)),
         corpus=str(settings.get("corpus", *tables).value),
-        key=options.signing_key(signing_key),
-        actor=options.actor(),
+        key=find_signing_key(signing_key),
+        actor=actor(),
     )
     prepared = dist_wheels.prepare(request.wheel_set, reporter, runner, connect)
     if request.wheel_set.dry_run:
@@ -66,8 +75,8 @@ def release(
 
 @cloup.command()
 @click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
-@options.bucket_option
-@options.dry_run_option
+@bucket_option
+@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_json: bool) -> None:
@@ -84,10 +93,10 @@ def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_js
 
 @cloup.command()
 @click.argument("staged", metavar="SET")
-@options.channel_option
-@options.bucket_option
-@options.dry_run_option
-@options.trust_config_option
+@channel_option
+@bucket_option
+@dry_run_option
+@trust_config_option
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
 @click.pass_obj
 def promote(
@@ -110,8 +119,6 @@ def promote(
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir())
-    done = way.promote(
-        gating.find_set(staged, opened, reporter), opened, channel, reporter, options.actor(), trust_config
-    )
+    done = way.promote(gating.find_set(staged, opened, reporter), opened, channel, reporter, actor(), trust_config)
     if as_json:
         print_json({**way.receipt_of(done), "new": done.new, "warnings": done.warnings})

@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import State, connector, host_runner, print_json
+from ci_build.cli.options.reproduction import recorded_settings
+from ci_build.cli.options.request import wheel_set_request
+from core.defaults import defaults
 from core.errors import ReproducibilityError
 
 
@@ -17,7 +19,7 @@ from core.errors import ReproducibilityError
 @click.option(
     "--rocm-lock",
     metavar="FILE",
-    default=options.defaults()["build"]["rocm_lock"],
+    default=defaults()["build"]["rocm_lock"],
     show_default=True,
     help="Lock of the set's ROCm.",
 )
@@ -42,9 +44,9 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
     settings, reporter = state.settings(after), state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
     before = reproduce.read_source_set(folder)
-    with reproduce.rebuild_folder(options.cache_dir(settings)) as rebuild:
-        recorded = options.recorded_settings(before, settings, rebuild / "set")
-        request = options.wheel_set_request(
+    with reproduce.rebuild_folder(settings.cache_dir) as rebuild:
+        recorded = recorded_settings(before, settings, rebuild / "set")
+        request = wheel_set_request(
             recorded,
             reporter,
             runner,

@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import State, connector, host_runner, print_json
+from ci_build.cli.options.rocm import rocm_storage
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.tree import read_tree
 from core.atomic import write_whole
+from core.defaults import defaults
 from core.errors import RequestError
 from core.model import RocmVersion
 from core.report import print_table
@@ -57,7 +58,7 @@ def write_manifest(state: State, tree: Path, out: Path | None, rocm_version: str
 @click.option(
     "--therock-listing",
     metavar="URL",
-    help=f"Page that lists the builds.  [default: {options.defaults()['build']['therock_listing']}]",
+    help=f"Page that lists the builds.  [default: {defaults()['build']['therock_listing']}]",
 )
 @click.option(
     "--limit",
@@ -127,7 +128,7 @@ def verify(state: State, lock: Path, cache_dir: str | None) -> None:
     from ci_build.rocm import source  # slow to import
 
     reporter = state.reporter()
-    storage = options.rocm_storage(state.settings({"cache_dir": cache_dir}), "build")
+    storage = rocm_storage(state.settings({"cache_dir": cache_dir}), "build")
     rocm = source.verify(lock, storage, reporter, host_runner(reporter), connector(reporter))
     scope = "every file was read" if rocm.contents is not None else "the lock does not record its other files"
     reporter.line(f"{rocm.root} matches {lock}; {scope}")

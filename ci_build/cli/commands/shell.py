@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli import options
 from ci_build.cli.common import State, echo_error, host_runner
+from ci_build.cli.options.environment import OutputMode, child_environment
 
 
 @cloup.command(context_settings={"ignore_unknown_options": True})
@@ -31,7 +31,7 @@ def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -
         click.echo(render(build_shell.shell_argv(environment, command, terminal=True)))
         return
     build_shell.prepare(environment)
-    terminal = options.OutputMode.detect().terminal and not command
+    terminal = OutputMode.detect().terminal and not command
     argv = build_shell.shell_argv(environment, command, terminal=terminal)
     if command:
         env, cwd = build_shell.variables_of(environment), build_shell.working_directory(environment)
@@ -41,4 +41,4 @@ def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -
     reporter.line(
         f"the last build there, of {environment.what}, {environment.state}; its command is in the history (arrow up)"
     )
-    exec_replace(argv, {**options.environment(), **build_shell.variables_of(environment)})
+    exec_replace(argv, {**child_environment(), **build_shell.variables_of(environment)})

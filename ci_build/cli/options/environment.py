@@ -9,6 +9,9 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import platformdirs
 
 from ci_build.release.request import SigningKey
 from core.errors import MachineError
@@ -20,27 +23,23 @@ SIGNING_KEY = ENV_PREFIX + "SIGNING_KEY"
 """The variable that may hold the key that signs evidence."""
 
 
-def environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """Return the environment of child processes, without the signing key.
 
     Where the user's folder for caches cannot be written to, they find its stand-in.
     """
-    import platformdirs
-
     usual = Path(platformdirs.user_cache_dir())
     folder = writable_folder(usual, "cache")
     caches = {} if folder == usual else {"XDG_CACHE_HOME": str(folder)}
     return {name: value for name, value in os.environ.items() if name != SIGNING_KEY} | caches
 
 
-def signing_key(file: Path | None) -> SigningKey:
+def find_signing_key(file: Path | None) -> SigningKey:
     """Return the given key, else that of the environment, else the user's own."""
     if file is not None:
         return SigningKey(file=file, origin="--signing-key")
     if text := os.environ.get(SIGNING_KEY, ""):
         return SigningKey(file=None, text=text, origin=SIGNING_KEY)
-    import platformdirs
-
     folder = Path(platformdirs.user_config_dir(_PROJECT))
     if not (folder / "signing-key").exists():
         folder = writable_folder(folder, "config")
@@ -49,8 +48,6 @@ def signing_key(file: Path | None) -> SigningKey:
 
 def cache_folder() -> tuple[Path, str]:
     """Return the user's cache folder, or its stand-in with a sentence that says so."""
-    import platformdirs
-
     usual = Path(platformdirs.user_cache_dir(_PROJECT))
     folder = writable_folder(usual, f"cache/{_PROJECT}")
     return folder, "" if folder == usual else f"{usual} is not writable; the cache is in {folder}."
@@ -105,8 +102,7 @@ class OutputMode:
 
 def proxy_of(url: str) -> str | None:
     """Return the proxy for a URL from http_proxy, https_proxy, all_proxy and no_proxy."""
-    from urllib.parse import urlsplit
-    from urllib.request import getproxies_environment, proxy_bypass
+    from urllib.request import getproxies_environment, proxy_bypass  # Start-up time: it loads http.client and ssl.
 
     parts, proxies = urlsplit(url), getproxies_environment()
     if proxy_bypass(parts.hostname or ""):

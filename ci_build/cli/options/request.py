@@ -9,8 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from ci_build.build.request import WheelSetRequest
 from ci_build.cli.options.rocm import find_rocm, rocm_defaults, rocm_problems, rocm_storage
-from ci_build.cli.options.settings import Problems, Setting, Settings, cache_dir, split_list
+from ci_build.cli.options.settings import Problems, Setting, Settings, split_list
 from ci_build.cli.options.source import source_defaults, source_problems, source_request
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
@@ -19,15 +23,17 @@ from ci_build.cli.options.table import (
     REFUSED_WITH_PUBLISHED,
     WARNED_WITH_PUBLISHED,
 )
+from ci_build.rocm.request import check_name, check_source, gfx_names
 from core.defaults import defaults
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
+from core.process import HostRunner
+from core.report import Reporter
+from core.targets import expand, is_all
+from wheelkit.recipe_base import requires_python
 
-if TYPE_CHECKING:
-    from ci_build.build.request import WheelSetRequest
+if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect
-    from core.process import HostRunner
-    from core.report import Reporter
 
 
 def wheel_set_request(
@@ -49,9 +55,6 @@ def wheel_set_request(
     Raises:
         RequestError: options contradict each other.
     """
-    from ci_build.build.request import WheelSetRequest
-    from ci_build.rocm.request import check_name, check_source, gfx_names
-
     from_source = settings.get("payload", *tables).value == Payload.SOURCE
     if from_source:
         settings = settings.with_defaults(source_defaults(settings))
@@ -78,7 +81,7 @@ def wheel_set_request(
         storage=rocm_storage(settings, *tables),
         registry=str(settings.get("image_registry", *tables).value or ""),
         out=out_dir(settings, *tables),
-        cache=cache_dir(settings),
+        cache=settings.cache_dir,
         rebuild=rebuild,
         own_commit=own_commit,
         dry_run=settings.flag("dry_run"),
@@ -173,8 +176,6 @@ def _source_options(settings: Settings) -> list[str]:
 
 def _targets(settings: Settings, payload: Payload, *tables: str) -> tuple[GfxTarget, ...] | None:
     """Return the targets, expanded; None for `all` of published wheels, whose targets are known once they are read."""
-    from core.targets import expand, is_all
-
     spec = _text(settings.get("targets", *tables))
     return None if payload is Payload.PUBLISHED and is_all(spec) else expand(spec)
 
@@ -241,8 +242,6 @@ def _positive(setting: Setting) -> int | None:
 
 
 def _version(setting: Setting) -> str:
-    from packaging.version import InvalidVersion, Version
-
     try:
         return str(Version(_text(setting)))
     except InvalidVersion as error:
@@ -292,10 +291,6 @@ def _pythons_of(jax_version: str, pythons: tuple[str, ...], settings: Settings, 
     Raises:
         RequestError: an explicitly requested Python is not supported.
     """
-    from packaging.specifiers import SpecifierSet
-
-    from wheelkit.recipe_base import requires_python
-
     supported = requires_python(jax_version)
     good = tuple(python for python in pythons if python in SpecifierSet(supported))
     if not good or (settings.given("python_versions") and good != pythons):

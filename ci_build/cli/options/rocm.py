@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_build.cli.options.settings import Setting, Settings, cache_dir, split_list
+from ci_build.cli.options.settings import Setting, Settings, split_list
+from ci_build.rocm.listing import choose, list_builds, parse_name
+from ci_build.rocm.lock import load_lock
+from ci_build.rocm.request import SCHEME, RocmSource, RocmStorage, check_families, file_name, gfx_names, is_index
 from core.errors import RequestError
+from core.process import HostRunner
+from core.report import Reporter
 from core.units import parse_size
 
-if TYPE_CHECKING:
-    from ci_build.rocm.request import RocmSource, RocmStorage
+if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect
-    from core.process import HostRunner
-    from core.report import Reporter
 
 _NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limit")
 _NEED_A_LISTING = ("family", "therock_listing")
@@ -26,10 +28,8 @@ def rocm_storage(settings: Settings, *tables: str) -> RocmStorage:
     Raises:
         RequestError: the limit is not a size.
     """
-    from ci_build.rocm.request import RocmStorage
-
     return RocmStorage(
-        cache=cache_dir(settings), keep_tarballs=not settings.flag("no_tarball_cache"), limit=_limit(settings, *tables)
+        cache=settings.cache_dir, keep_tarballs=not settings.flag("no_tarball_cache"), limit=_limit(settings, *tables)
     )
 
 
@@ -48,8 +48,6 @@ def find_rocm(
     Raises:
         RequestError: options contradict each other or have no effect.
     """
-    from ci_build.rocm.request import SCHEME, RocmSource
-
     _refuse_contradictions(settings)
     _limit(settings, *tables)
     path, choice = settings.get("therock_path").value, settings.get("therock").value
@@ -82,10 +80,6 @@ def find_rocm(
 
 def rocm_defaults(rocm: RocmSource) -> Mapping[str, Setting]:
     """Return the ROCm version and the targets that the ROCm's name or lock implies."""
-    from ci_build.rocm.listing import parse_name
-    from ci_build.rocm.lock import load_lock
-    from ci_build.rocm.request import file_name, gfx_names, is_index
-
     found: dict[str, Setting] = {}
     if rocm.index_version:
         found["rocm_version"] = Setting(value=rocm.index_version, origin="--therock-version")
@@ -179,9 +173,6 @@ def _refuse_contradictions(settings: Settings) -> None:
 
 
 def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: str, *tables: str) -> str:
-    from ci_build.rocm.listing import choose, list_builds
-    from ci_build.rocm.request import check_families
-
     families = split_list(str(settings.get("family").value))
     if not families:
         raise RequestError("--family is empty.", hint="See `ci_build targets`.")
@@ -193,8 +184,6 @@ def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: st
 
 
 def _locked_source(lock: Path) -> str:
-    from ci_build.rocm.lock import load_lock
-
     if (known := load_lock(lock)) is None:
         raise RequestError(
             f"--locked needs {lock}, which does not exist.", hint="Run once without --locked to create it."

@@ -138,15 +138,13 @@ class Settings:
         value = self.get(name).value
         return value not in (None, False) and str(value).lower() not in ("0", "false", "no")
 
+    @property
+    def cache_dir(self) -> Path:
+        """The absolute path of the folder for downloads and finished steps."""
+        given = self.get("cache_dir").value
+        return Path(given).absolute() if given else cache_folder()[0]
 
-def cache_dir(settings: Settings) -> Path:
-    """Return the absolute path of the folder for downloads and finished steps."""
-    given = settings.get("cache_dir").value
-    if given:
-        return Path(given).absolute()
-    return cache_folder()[0]
-
-
-def cache_note(settings: Settings) -> str:
-    """Return a warning when the cache is not in the user's folder for caches."""
-    return "" if settings.get("cache_dir").value else cache_folder()[1]
+    @property
+    def cache_note(self) -> str:
+        """A warning when the cache is not in the user's folder for caches."""
+        return "" if self.get("cache_dir").value else cache_folder()[1]

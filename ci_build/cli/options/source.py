@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from ci_build.build.source.pins import (
+    COMMIT,
+    BuildRepository,
+    Interface,
+    interface_for,
+    pins_for,
+    releases,
+    repository_url,
+)
+from ci_build.build.source.sources import release_of
 from ci_build.cli.options.rocm import build_job_defaults
-from ci_build.cli.options.settings import Problems, Setting, Settings, cache_dir
+from ci_build.cli.options.settings import Problems, Setting, Settings
 from core.errors import RequestError
 from core.source_request import ActionCache, Checkout, Compiler, Container, Credentials, Remote, SourceRequest
 from core.units import check_engine_size
-
-if TYPE_CHECKING:
-    from ci_build.build.source.pins import Interface
-    from ci_build.images.builder import ImageSettings
 
 _ONLY_WITH_RBE = ("rbe_endpoint", "no_rbe_fallback", "rbe_platform", "rbe_jobs")
 _CREDENTIALS = ("rbe_ca", "rbe_cert", "rbe_key", "rbe_credential_helper", "rbe_bazelrc")
@@ -44,8 +49,6 @@ def source_request(
     Returns:
         The request, which is valid unless there are problems; None without a release.
     """
-    from ci_build.build.source.pins import interface_for
-
     compiler = problems.read(lambda: _compiler(settings.get("compiler", *tables)))
     endpoint = problems.read(lambda: _endpoint(settings))
     jobs = problems.read(lambda: _jobs(settings, *tables))
@@ -97,8 +100,6 @@ def source_request(
 
 def _unsupported(settings: Settings, jax_version: str, interface: Interface, compiler: Compiler) -> Iterator[str]:
     """Yield the options that the release of jax does not support."""
-    from ci_build.build.source.pins import BuildRepository, pins_for, releases
-
     if compiler and compiler not in interface.compilers:
         yield f"--compiler={compiler}: jax {jax_version} is built by {', '.join(interface.compilers)} only."
     if not settings.given("jax_source_dir") and pins_for(jax_version) is None:
@@ -110,8 +111,6 @@ def _unsupported(settings: Settings, jax_version: str, interface: Interface, com
 
 def source_defaults(settings: Settings) -> Mapping[str, Setting]:
     """Return the release of the jax folder, and the ROCm of an internal build job."""
-    from ci_build.build.source.sources import release_of
-
     found = dict(build_job_defaults(settings))
     given = settings.get("jax_source_dir").value
     if given and (folder := Path(str(given))).is_dir():
@@ -131,8 +130,6 @@ def _compiler(setting: Setting) -> Compiler:
 
 def source_problems(settings: Settings) -> list[str]:
     """Return the contradictions of options of a build from source, for every release of jax."""
-    from ci_build.build.source.pins import COMMIT
-
     problems = []
     if settings.given("xla") and settings.given("xla_source_dir"):
         problems.append("--xla and --xla-source-dir both name an XLA.")
@@ -200,8 +197,6 @@ def _secret_problems(settings: Settings) -> list[str]:
 
 def _sources(settings: Settings, jax_version: str, *tables: str) -> tuple[Checkout, ...]:
     """Return the trees of the build; those of folders have no commit yet."""
-    from ci_build.build.source.pins import BuildRepository, interface_for, pins_for, repository_url
-
     interface, pins = interface_for(jax_version), pins_for(jax_version)
     mirror = str(settings.get("source_mirror", *tables).value or "")
     found = []
@@ -218,21 +213,6 @@ def _sources(settings: Settings, jax_version: str, *tables: str) -> tuple[Checko
         url = repository_url(interface.xla_repository, mirror)
         found.append(Checkout(name="xla", url=url, commit="HEAD" if xla == "head" else xla))
     return tuple(found)
-
-
-def image_settings(settings: Settings, *tables: str, pins: Path | None = None, no_cache: bool = False) -> ImageSettings:
-    """Return the options about images."""
-    from ci_build.images.builder import ImageSettings
-
-    return ImageSettings(
-        engine=str(settings.get("container_engine", *tables).value or ""),
-        builder_image=str(settings.get("builder_image", *tables).value or ""),
-        base=str(settings.get("base_docker", *tables).value or ""),
-        registry=str(settings.get("image_registry", *tables).value or ""),
-        cache=cache_dir(settings),
-        pins=pins,
-        no_cache=no_cache,
-    )
 
 
 def container_size(settings: Settings, name: str, *tables: str) -> str:

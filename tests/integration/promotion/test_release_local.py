@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.cli import options
+from ci_build.release.request import GATES
 from core.model import load_wheel_set
 from promotion.evidence.evidence import SCHEMA_VERSION, load_evidence
 from tests.integration.conftest import CI_BUILD, Released
@@ -152,7 +152,7 @@ def test_gate_structure_reuses_evidence(released: Released, tmp_path: Path) -> N
     before = {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file()}
     done = run("gate", "structure", str(released.folder / "dist"), f"--bucket={bucket}", "--json", cwd=tmp_path)
     steps = [line.split()[1:4] for line in done.stderr.splitlines() if line.startswith("  gate ")]
-    assert steps == [[name, "passed", "before"] for name in options.GATES]
+    assert steps == [[name, "passed", "before"] for name in GATES]
     said = json.loads(done.stdout)
     stored = [json.loads(path.read_text()) for path in (bucket / "v2-staging").rglob("evidence/*/*/*.json")]
     assert all({"schema": SCHEMA_VERSION, **word} in stored for word in said)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.cli import options
 from ci_build.doctor import examined, screen
 from ci_build.doctor.__main__ import as_json
 from ci_build.doctor.diagnosis import Problem
+from core.defaults import defaults
 from core.model import Severity
 from promotion.evidence.evidence import record
 from promotion.policy.policy import load_policy
@@ -27,7 +27,7 @@ from tests.support.wheel_sets import VERSION, make_set, make_wheels, passing_evi
 
 PIP = f"{PYTHON} -m pip"
 INSTALL = f"{PIP} install jax==0.10.2 jaxlib==0.10.2 'jax-rocm7-pjrt==0.10.2.*' 'jax-rocm7-plugin==0.10.2.*'"
-ROCM_INDEX = options.defaults()["rocm_packages"]["stable_index_url"]
+ROCM_INDEX = defaults()["rocm_packages"]["stable_index_url"]
 ROCM_WHEELS = f"{PIP} install --index-url {ROCM_INDEX} 'rocm[libraries,device-gfx942]==7.*'"
 RUN = "docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render --shm-size=64g IMAGE"
 

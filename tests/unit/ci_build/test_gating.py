@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.cli import options
 from ci_build.cli.common import open_bucket
 from ci_build.release import gating
 from ci_build.release.gating import GateOptions
+from ci_build.release.request import GATES
 from core.errors import BucketError, RequestError
 from core.model import Finding, Outcome, Severity, Tier
 from core.report import Reporter
@@ -32,12 +32,12 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_structure_names_every_gate_of_the_policy() -> None:
-    assert gating.gates_named("structure") == options.GATES
+    assert gating.gates_named("structure") == GATES
     assert gating.gates_named("abi") == ("abi",)
-    assert set(load_policy("multi-arch").gates) == set(options.GATES)
+    assert set(load_policy("multi-arch").gates) == set(GATES)
 
 
-@pytest.mark.parametrize("name", options.GATES)
+@pytest.mark.parametrize("name", GATES)
 def test_make_gate_returns_gate_of_each_name(name: str) -> None:
     gate = gating.make_gate(name, GateOptions(), REPORTER)
     assert gate.name == name
@@ -46,7 +46,7 @@ def test_make_gate_returns_gate_of_each_name(name: str) -> None:
 
 
 def test_gate_settings_differ_for_other_options() -> None:
-    usual = {name: gating.make_gate(name, GateOptions(), REPORTER) for name in options.GATES}
+    usual = {name: gating.make_gate(name, GateOptions(), REPORTER) for name in GATES}
     full = gating.make_gate("compile", GateOptions(corpus="full"), REPORTER)
     one = gating.make_gate("compile", GateOptions(program=("fft",)), REPORTER)
     for other in (full, one):

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from ci_build.cli import IMAGE_ALIASES, SECTIONS, main, run
-from ci_build.cli.options import option_names
+from ci_build.cli.options.table import option_names
 from core.defaults import defaults
 
 NAMES = [name for entries in SECTIONS.values() for names in entries for name in names.split(", ")]

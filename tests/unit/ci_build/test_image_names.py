@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.cli.commands.image_build import find_rocm, names_rocm
+from ci_build.cli.commands.image_build import names_rocm, rocm_of_image
 from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State
-from ci_build.cli.options import Settings
+from ci_build.cli.options.settings import Settings
 from ci_build.images.contents import read_commits
 from ci_build.images.local import LocalImage, check_name, is_loopback, sanitize
 from ci_build.images.recipe import (
@@ -172,4 +172,4 @@ def test_find_rocm_refuses_two_rocms() -> None:
     asked = {"therock_path": "https://host/a.tar.gz", "rocm_build_job": "job", "rocm_build_url": "https://host/{job}"}
     job = ImageJob.start(State({}), asked)
     with pytest.raises(RequestError, match="--therock-path excludes --rocm-build-job"):
-        find_rocm(job)
+        rocm_of_image(job)

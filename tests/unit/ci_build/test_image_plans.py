@@ -10,7 +10,7 @@ import pytest
 
 from ci_build import cli
 from ci_build.build.set_files import write_set
-from ci_build.cli.options import connection
+from ci_build.cli.options.environment import connection
 from ci_build.containers.engine import Engine
 from ci_build.images import run_image
 from ci_build.images.builder import ImageRequest

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci_build.build.matrix import Axes, Cell, make_matrix
-from ci_build.cli import options
 from ci_build.cli.commands import matrix as command
-from ci_build.cli.options import SOURCE_OPTIONS
+from ci_build.cli.options.request import build_request
+from ci_build.cli.options.settings import Settings, split_list
+from ci_build.cli.options.table import SOURCE_OPTIONS
+from core.defaults import defaults
 from core.errors import RequestError, UnknownTargetError
 from core.model import BuildRequest, Payload, to_json
 
@@ -39,7 +41,7 @@ def parsed(cell: Cell) -> BuildRequest:
     """Return the request that the command line parses from a cell's command."""
     words = [word for word in cell.command if word.startswith("--")]
     given = {name.lstrip("-").replace("-", "_"): value for name, _, value in (word.partition("=") for word in words)}
-    return options.build_request(options.Settings(given, {}, {}), "build")[0]
+    return build_request(Settings(given, {}, {}), "build")[0]
 
 
 @pytest.mark.parametrize("payload", Payload)
@@ -129,7 +131,7 @@ def test_matrix_prints_include_and_excluded() -> None:
     cells, excluded = make_matrix(
         Axes(
             pythons=("3.12",),
-            jax_versions=options.split_list(options.defaults()["build"]["jax_version"]),
+            jax_versions=split_list(defaults()["build"]["jax_version"]),
             rocm_versions=("7.10.0a20251120",),
             families=("gfx94X-dcgpu",),
         ),
@@ -157,5 +159,5 @@ def test_matrix_refuses_arguments_of_no_build(more: str, said: str) -> None:
 
 
 def test_split_list() -> None:
-    assert options.split_list(" a, b,,c ") == ("a", "b", "c")
+    assert split_list(" a, b,,c ") == ("a", "b", "c")
     assert any("--rbe" in names for names, _ in SOURCE_OPTIONS)

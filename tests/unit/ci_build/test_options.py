@@ -8,42 +8,46 @@ from typing import Any
 
 import pytest
 
-from ci_build.cli import options
+from ci_build.cli.options.request import build_request, this_python_and_one_more
+from ci_build.cli.options.settings import Setting, Settings
+from ci_build.cli.options.table import CONTAINER_OPTIONS, NEEDS_KERNELS, REFUSED_WITH_PUBLISHED, option_names
+from ci_build.release.request import CORPORA
+from core.defaults import defaults
 from core.errors import RequestError, UnknownTargetError
 from core.model import BuildRequest, Payload
 
 PUBLISHED = {"payload": "published"}
 
 
-def settings(after: Mapping[str, Any], before: Mapping[str, Any] = {}, env: Mapping[str, str] = {}) -> options.Settings:
-    return options.Settings(after, before, env)
+def settings(after: Mapping[str, Any], before: Mapping[str, Any] = {}, env: Mapping[str, str] = {}) -> Settings:
+    return Settings(after, before, env)
 
 
 def request(after: Mapping[str, Any], *tables: str) -> BuildRequest:
-    return options.build_request(settings({**PUBLISHED, **after}), *(tables or ("build",)))[0]
+    return build_request(settings({**PUBLISHED, **after}), *(tables or ("build",)))[0]
 
 
 def test_settings_prefer_nearest_value_and_keep_origin() -> None:
     many = settings({"targets": "gfx942"}, {"targets": "gfx950", "compiler": "gcc"}, {"CI_BUILD_OUT": "/x"})
-    assert many.get("targets", "build") == options.Setting(value="gfx942", origin="--targets")
-    assert many.get("compiler", "build") == options.Setting(value="gcc", origin="--compiler")
-    assert many.get("out", "build") == options.Setting(value="/x", origin="CI_BUILD_OUT")
+    assert many.get("targets", "build") == Setting(value="gfx942", origin="--targets")
+    assert many.get("compiler", "build") == Setting(value="gcc", origin="--compiler")
+    assert many.get("out", "build") == Setting(value="/x", origin="CI_BUILD_OUT")
     assert many.get("jax_version", "build").origin == "defaults.toml [build]"
-    assert many.get("therock_path", "build") == options.Setting(value=None, origin="not given")
+    assert many.get("therock_path", "build") == Setting(value=None, origin="not given")
 
 
 def test_defaults_are_all_options() -> None:
-    known = {*options.option_names(), "bucket", "corpus"}
+    known = {*option_names(), "bucket", "corpus"}
     for table in ("build", "published", "release_local"):
-        assert set(options.defaults()[table]) <= known
+        assert set(defaults()[table]) <= known
 
 
 def test_default_corpus_exists() -> None:
-    assert options.defaults()["release_local"]["corpus"] == options.CORPORA[0] == "small"
+    assert defaults()["release_local"]["corpus"] == CORPORA[0] == "small"
 
 
 def test_cache_dir_relative_becomes_absolute() -> None:
-    assert options.cache_dir(settings({"cache_dir": "cache"})) == Path.cwd() / "cache"
+    assert settings({"cache_dir": "cache"}).cache_dir == Path.cwd() / "cache"
 
 
 def test_build_request_from_defaults_is_valid() -> None:
@@ -70,10 +74,10 @@ def test_release_local_selects_two_targets_and_two_pythons() -> None:
     ],
 )
 def test_this_python_and_one_more(current: str, expected: tuple[str, ...]) -> None:
-    assert options.this_python_and_one_more(["3.11", "3.12", "3.13", "3.14"], current) == expected
+    assert this_python_and_one_more(["3.11", "3.12", "3.13", "3.14"], current) == expected
 
 
-@pytest.mark.parametrize("name", options.REFUSED_WITH_PUBLISHED)
+@pytest.mark.parametrize("name", REFUSED_WITH_PUBLISHED)
 def test_build_request_refuses_source_options_with_published(name: str) -> None:
     given = {"rocm_build_job": "x", "rocm_build_num": "1"} if name == "rocm_build_num" else {name: "x"}
     with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} belongs to a build from source") as caught:
@@ -81,18 +85,18 @@ def test_build_request_refuses_source_options_with_published(name: str) -> None:
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("name", options.CONTAINER_OPTIONS)
+@pytest.mark.parametrize("name", CONTAINER_OPTIONS)
 def test_build_request_refuses_container_flags_with_published(name: str) -> None:
     with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} applies to a container"):
         request({name: "x"})
     by_machine = settings(PUBLISHED, {}, {f"CI_BUILD_{name.upper()}": "x"})
-    assert options.build_request(by_machine, "build")[0] == request({})
+    assert build_request(by_machine, "build")[0] == request({})
 
 
 def test_build_request_warns_of_compiler_with_published() -> None:
-    _, warnings = options.build_request(settings({**PUBLISHED, "compiler": "clang"}), "build")
+    _, warnings = build_request(settings({**PUBLISHED, "compiler": "clang"}), "build")
     assert warnings == ("--compiler has no effect with --payload=published: nothing is compiled.",)
-    assert options.build_request(settings(PUBLISHED), "build")[1] == ()
+    assert build_request(settings(PUBLISHED), "build")[1] == ()
 
 
 def test_build_request_reports_all_contradictions_at_once() -> None:
@@ -110,7 +114,7 @@ def test_build_request_reports_unreadable_values_with_the_rest() -> None:
     words += ["'http://host'", "'few'", "'much'", "'big'"]
     for jax in ("0.10.2", "newest"):
         with pytest.raises(RequestError) as caught:
-            options.build_request(settings({**wrong, "builder_image": "b", "jax_version": jax}), "build")
+            build_request(settings({**wrong, "builder_image": "b", "jax_version": jax}), "build")
         assert type(caught.value) is RequestError
         told = str(caught.value)
         for word in words:
@@ -121,7 +125,7 @@ def test_build_request_reports_unreadable_values_with_the_rest() -> None:
 
 def test_build_request_from_source_needs_rocm_version() -> None:
     with pytest.raises(RequestError, match="--rocm-version is missing"):
-        options.build_request(settings({}), "build")
+        build_request(settings({}), "build")
 
 
 @pytest.mark.parametrize("value", ["3.9", "three", "", ","])
@@ -151,11 +155,11 @@ def test_flag_reads_switches_from_environment(value: str, *, expected: bool) -> 
 
 
 def test_given_ignores_switch_disabled_by_environment() -> None:
-    off = options.Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "0"})
-    assert options.build_request(off, "build")[0].payload is Payload.PUBLISHED
-    on = options.Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "1"})
+    off = Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "0"})
+    assert build_request(off, "build")[0].payload is Payload.PUBLISHED
+    on = Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "1"})
     with pytest.raises(RequestError, match="CI_BUILD_RBE belongs to a build from source"):
-        options.build_request(on, "build")
+        build_request(on, "build")
 
 
 @pytest.mark.parametrize("word", ["all", "ALL"])
@@ -194,7 +198,7 @@ def test_build_request_fields_follow_options() -> None:
 def test_invalid_value_names_its_variable(variable: str, word: str) -> None:
     after = {} if variable.endswith("PAYLOAD") else PUBLISHED
     with pytest.raises(RequestError, match=f"^{variable} .*{word}"):
-        options.build_request(settings(after, env={variable: word}), "build")
+        build_request(settings(after, env={variable: word}), "build")
 
 
 @pytest.mark.parametrize(
@@ -210,12 +214,12 @@ def test_invalid_value_names_its_variable(variable: str, word: str) -> None:
 )
 def test_contradiction_names_its_variable(variable: str, word: str, after: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
-        options.build_request(settings({"rocm_version": "7.2.0", **after}, env={variable: word}), "build")
+        build_request(settings({"rocm_version": "7.2.0", **after}, env={variable: word}), "build")
     assert variable in str(caught.value)
     assert "--" + variable.removeprefix("CI_BUILD_").lower().replace("_", "-") not in str(caught.value).split()[0]
 
 
-@pytest.mark.parametrize("name", options.NEEDS_KERNELS)
+@pytest.mark.parametrize("name", NEEDS_KERNELS)
 def test_kernel_options_need_kernels(name: str) -> None:
     with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} needs --kernels"):
         request({name: "x"})
@@ -243,7 +247,7 @@ def test_kernel_options_all_have_effect(name: str) -> None:
     base = {"kernels": True, **goes_with.get(name, {})}
     without = base if name != "kernel_image" else {"kernels": True}
     assert request({**base, name: KERNELS[name]}).kernels != request(without).kernels
-    assert set(KERNELS) == set(options.NEEDS_KERNELS)
+    assert set(KERNELS) == set(NEEDS_KERNELS)
 
 
 @pytest.mark.parametrize(

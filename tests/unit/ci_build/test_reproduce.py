@@ -11,18 +11,20 @@ import pytest
 from ci_build.build.plan import make_plan
 from ci_build.build.reproduce import read_source_set
 from ci_build.build.set_files import write_set
-from ci_build.cli import options
+from ci_build.cli.options.reproduction import recorded_settings
+from ci_build.cli.options.request import build_request
+from ci_build.cli.options.settings import Settings
 from core.errors import RequestError
 from core.model import BuildRequest, WheelSet
 from core.source_request import ActionCache, SourceInputs
 
 COMMIT = "c" * 40
 BASE = {"rocm_version": "7.10.0a20251120", "python_versions": "3.12", "targets": "gfx942", "xla": COMMIT}
-EMPTY = options.Settings({}, {}, {})
+EMPTY = Settings({}, {}, {})
 
 
 def asked(given: dict[str, Any]) -> BuildRequest:
-    return options.build_request(options.Settings(given, {}, {}), "build")[0]
+    return build_request(Settings(given, {}, {}), "build")[0]
 
 
 def set_of(request: BuildRequest) -> WheelSet:
@@ -57,23 +59,23 @@ def test_recorded_settings_request_same_set(tmp_path: Path, more: dict[str, Any]
     request = asked(
         {**BASE, **{name: str(tmp_path / "file") if value == "file" else value for name, value in more.items()}}
     )
-    again = options.recorded_settings(set_of(request), EMPTY, tmp_path / "set")
-    assert options.build_request(again, "build")[0] == request
+    again = recorded_settings(set_of(request), EMPTY, tmp_path / "set")
+    assert build_request(again, "build")[0] == request
 
 
 def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
-    again = options.recorded_settings(
+    again = recorded_settings(
         set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})), EMPTY, tmp_path
     )
-    made = options.build_request(again, "build")[0].source
+    made = build_request(again, "build")[0].source
     assert made is not None
     assert made.cache == ActionCache()
 
 
 def test_rebuild_accepts_no_cached_results() -> None:
     before = asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}).source
-    settings = options.Settings({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}, {}, {})
-    after = options.build_request(settings, "build", accept_cached=False)[0].source
+    settings = Settings({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}, {}, {})
+    after = build_request(settings, "build", accept_cached=False)[0].source
     assert before is not None
     assert before.remote is not None
     assert after == replace(before, remote=replace(before.remote, accept_cached=False))
@@ -96,4 +98,4 @@ def test_recorded_settings_refuse_other_version(tmp_path: Path) -> None:
     made = set_of(asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}))
     source = {name: value for name, value in made.request["source"].items() if name != "credentials"}
     with pytest.raises(RequestError, match=r"has no 'credentials'.*own_commit"):
-        options.recorded_settings(replace(made, request={**made.request, "source": source}), EMPTY, tmp_path)
+        recorded_settings(replace(made, request={**made.request, "source": source}), EMPTY, tmp_path)

@@ -10,7 +10,8 @@ import urllib3  # noqa: F401 - it tries IPv6 when it is imported, which no test 
 
 from ci_build.build import dist_wheels, set_files
 from ci_build.build.plan import BuildPlan
-from ci_build.cli import options
+from ci_build.cli.options.request import wheel_set_request
+from ci_build.cli.options.settings import Settings
 from core import wheelset
 from core.errors import CiBuildError, InputError, RequestError
 from core.http.client import Client
@@ -30,12 +31,12 @@ MANIFEST = RocmManifest(
 
 
 def plan(**given: object) -> BuildPlan:
-    return plan_of(options.Settings({"payload": "published", "rocm_version": "7.2.0", **given}, {}, {}))
+    return plan_of(Settings({"payload": "published", "rocm_version": "7.2.0", **given}, {}, {}))
 
 
-def plan_of(settings: options.Settings) -> BuildPlan:
+def plan_of(settings: Settings) -> BuildPlan:
     reporter, runner = Reporter(terminal=False), HostRunner({})
-    request = options.wheel_set_request(settings, reporter, runner, Client, "build")
+    request = wheel_set_request(settings, reporter, runner, Client, "build")
     return dist_wheels.prepare(request, reporter, runner, Client).plan
 
 
@@ -84,7 +85,7 @@ def test_plan_without_rocm_manifest() -> None:
 def test_rocm_manifest_from_environment(tmp_path: Path) -> None:
     (tmp_path / "rocm.json").write_bytes(dump_manifest(MANIFEST))
     environ = {"CI_BUILD_ROCM_MANIFEST": str(tmp_path / "rocm.json")}
-    settings = options.Settings({"payload": "published", "rocm_version": "7.2.0"}, {}, environ)
+    settings = Settings({"payload": "published", "rocm_version": "7.2.0"}, {}, environ)
     made = plan_of(settings)
     assert made.rocm_manifest == dump_manifest(MANIFEST)
 

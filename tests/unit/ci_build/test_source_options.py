@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from ci_build.cli import options
-from ci_build.cli.options import SOURCE_OPTIONS, rocm_build_url
+from ci_build.cli.options.request import build_request
+from ci_build.cli.options.rocm import rocm_build_url
+from ci_build.cli.options.settings import Settings
+from ci_build.cli.options.table import SOURCE_OPTIONS
 from core.errors import RequestError
 from core.model import BuildRequest
 from core.source_request import SourceRequest
@@ -18,7 +20,7 @@ COMMIT = "c" * 40
 
 
 def request(**given: Any) -> BuildRequest:
-    return options.build_request(options.Settings({**BASE, **given}, {}, {}), "build")[0]
+    return build_request(Settings({**BASE, **given}, {}, {}), "build")[0]
 
 
 def source(**given: Any) -> SourceRequest:
@@ -137,9 +139,9 @@ def test_container_size_is_passed_on(size: str) -> None:
 
 
 def test_default_pythons_depend_on_release() -> None:
-    newer = options.Settings({"rocm_version": "7.10.0", "jax_version": "0.11.0", "targets": "gfx942"}, {}, {})
-    older = options.Settings({"rocm_version": "7.10.0", "targets": "gfx942"}, {}, {})
-    made = [options.build_request(settings, "build")[0].python_versions for settings in (newer, older)]
+    newer = Settings({"rocm_version": "7.10.0", "jax_version": "0.11.0", "targets": "gfx942"}, {}, {})
+    older = Settings({"rocm_version": "7.10.0", "targets": "gfx942"}, {}, {})
+    made = [build_request(settings, "build")[0].python_versions for settings in (newer, older)]
     assert made == [("3.12", "3.13", "3.14"), ("3.11", "3.12", "3.13", "3.14")]
 
 
@@ -195,14 +197,14 @@ def test_remote_platform_comes_from_sources(jax: Path) -> None:
 
 
 def test_host_build_ignores_container_variables() -> None:
-    settings = options.Settings({**BASE, "host": True}, {}, {"CI_BUILD_CONTAINER_MEMORY": "8g"})
-    assert options.build_request(settings, "build")[0].source is not None
+    settings = Settings({**BASE, "host": True}, {}, {"CI_BUILD_CONTAINER_MEMORY": "8g"})
+    assert build_request(settings, "build")[0].source is not None
 
 
 def test_unknown_compiler_in_environment_is_refused() -> None:
-    settings = options.Settings(BASE, {}, {"CI_BUILD_COMPILER": "icc"})
+    settings = Settings(BASE, {}, {"CI_BUILD_COMPILER": "icc"})
     with pytest.raises(RequestError, match="CI_BUILD_COMPILER is invalid: 'icc'") as caught:
-        options.build_request(settings, "build")
+        build_request(settings, "build")
     assert caught.value.hint == "Give one of clang, gcc."
 
 
@@ -219,7 +221,7 @@ JOB = {"rocm_build_job": "nightly"}
     ],
 )
 def test_rocm_build_url_fills_template(given: dict[str, str], url: str) -> None:
-    assert rocm_build_url(options.Settings(given, {}, {})) == url
+    assert rocm_build_url(Settings(given, {}, {})) == url
 
 
 @pytest.mark.parametrize(
@@ -232,5 +234,5 @@ def test_rocm_build_url_fills_template(given: dict[str, str], url: str) -> None:
 )
 def test_rocm_build_url_refuses_incomplete_template(given: dict[str, str], words: str) -> None:
     with pytest.raises(RequestError, match=words) as caught:
-        rocm_build_url(options.Settings(given, {}, {}))
+        rocm_build_url(Settings(given, {}, {}))
     assert caught.value.exit_code == 2

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.cli import options
-from ci_build.cli.options.environment import SIGNING_KEY, writable_folder
+from ci_build.cli.options.environment import SIGNING_KEY, child_environment, find_signing_key, writable_folder
+from ci_build.cli.options.settings import Settings
 from core.errors import MachineError
 
 
@@ -29,8 +29,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def settings(**given: str) -> options.Settings:
-    return options.Settings(given, {}, {})
+def settings(**given: str) -> Settings:
+    return Settings(given, {}, {})
 
 
 def stand_in() -> Path:
@@ -38,28 +38,28 @@ def stand_in() -> Path:
 
 
 def test_cache_falls_back_to_the_temporary_folder(home: Path) -> None:
-    assert options.cache_dir(settings()) == stand_in() / "cache/jax-rocm-release"
-    assert options.cache_note(settings()).startswith(f"{home}/.cache/jax-rocm-release is not writable")
+    assert settings().cache_dir == stand_in() / "cache/jax-rocm-release"
+    assert settings().cache_note.startswith(f"{home}/.cache/jax-rocm-release is not writable")
     assert stand_in().stat().st_mode & 0o777 == 0o700
     assert list(home.iterdir()) == []
 
 
 def test_commands_inherit_the_fallback(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert options.environment()["XDG_CACHE_HOME"] == str(stand_in() / "cache")
+    assert child_environment()["XDG_CACHE_HOME"] == str(stand_in() / "cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert options.environment()["XDG_CACHE_HOME"] == str(tmp_path / "xdg")
+    assert child_environment()["XDG_CACHE_HOME"] == str(tmp_path / "xdg")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert "XDG_CACHE_HOME" not in options.environment()
+    assert "XDG_CACHE_HOME" not in child_environment()
     assert list(home.iterdir()) == []
 
 
 def test_cache_that_was_named_is_used(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert options.cache_dir(settings(cache_dir=str(home / "mine"))) == home / "mine"
-    assert options.cache_note(settings(cache_dir=str(home / "mine"))) == ""
+    assert settings(cache_dir=str(home / "mine")).cache_dir == home / "mine"
+    assert settings(cache_dir=str(home / "mine")).cache_note == ""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert options.cache_dir(settings()) == tmp_path / "xdg/jax-rocm-release"
-    assert options.cache_note(settings()) == ""
+    assert settings().cache_dir == tmp_path / "xdg/jax-rocm-release"
+    assert settings().cache_note == ""
     assert not stand_in().exists()
 
 
@@ -78,7 +78,7 @@ def test_stand_in_of_another_user_is_refused(home: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     folder.rename(stand_in())
     with pytest.raises(MachineError, match="belongs to another user"):
-        options.cache_dir(settings())
+        assert settings().cache_dir
 
 
 @pytest.mark.usefixtures("home")
@@ -87,8 +87,8 @@ def test_home_of_nobody_falls_back() -> None:
 
 
 def test_signing_key_falls_back_unless_home_has_one(home: Path) -> None:
-    assert options.signing_key(None).file == stand_in() / "config/signing-key"
+    assert find_signing_key(None).file == stand_in() / "config/signing-key"
     own = home / ".config/jax-rocm-release/signing-key"
     own.parent.mkdir(parents=True)
     own.touch()
-    assert options.signing_key(None).file == own
+    assert find_signing_key(None).file == own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ci_build.cli.options import GATES
+from ci_build.release.request import GATES
 from tests.support.faults.device_code import BEYOND
 from tests.support.faults.matrix import BEGIN, END, FAULTS, PROBLEMS, README, table, with_table
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.cli import options
+from core.defaults import defaults
 from core.errors import GateError
 from promotion.gates.load import golden
 
@@ -73,4 +73,4 @@ def test_stored_lists_are_normalised(path: Path) -> None:
 
 @pytest.mark.parametrize("part", golden.PARTS)
 def test_default_jax_has_golden_lists(part: str) -> None:
-    assert golden.read(golden.golden_file(golden.ROOT, part, options.defaults()["build"]["jax_version"]))
+    assert golden.read(golden.golden_file(golden.ROOT, part, defaults()["build"]["jax_version"]))

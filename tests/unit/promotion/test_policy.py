@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.cli.options import CHANNELS
+from ci_build.cli.options.release import CHANNELS
 from core.errors import RequestError
 from core.model import Tier
 from core.targets import load_table

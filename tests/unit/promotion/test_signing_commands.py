@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.cli import options
+from ci_build.cli.options.environment import child_environment, find_signing_key
 from ci_build.release import gating
 from ci_build.release import release as way
 from core.errors import PromotionBlockedError, RequestError
@@ -80,32 +80,32 @@ def test_keys_new_creates_private_key(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_keys_show_prints_effective_key(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["keys", "show"]) == 2, "there is none yet, and looking makes none"
     capsys.readouterr()
-    signer = gating.find_signer(options.signing_key(None), REPORTER)
+    signer = gating.find_signer(find_signing_key(None), REPORTER)
     assert cli.run(["keys", "show"]) == 0
     assert capsys.readouterr().out.strip() == signer.key
 
 
 def test_gate_creates_user_key_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = gating.find_signer(options.signing_key(None), REPORTER)
+    first = gating.find_signer(find_signing_key(None), REPORTER)
     assert "created a key" in capsys.readouterr().err
     (file,) = (home / "config").rglob("signing-key")
     assert file.stat().st_mode & 0o777 == 0o600
-    assert gating.find_signer(options.signing_key(None), REPORTER).key == first.key
+    assert gating.find_signer(find_signing_key(None), REPORTER).key == first.key
     assert capsys.readouterr().err == ""
 
 
 def test_signing_key_precedence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = new_key(home / "given")
     monkeypatch.setenv(SIGNING_KEY, signing_key())
-    in_environment = gating.find_signer(options.signing_key(None), REPORTER)
+    in_environment = gating.find_signer(find_signing_key(None), REPORTER)
     assert in_environment.key == Signer(signing_key().encode(), origin="here").key
-    assert gating.find_signer(options.signing_key(home / "given"), REPORTER).key == given.key
+    assert gating.find_signer(find_signing_key(home / "given"), REPORTER).key == given.key
     assert not (home / "config").exists()
 
 
 def test_gate_never_prints_private_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SIGNING_KEY, "-----BEGIN secret")
-    key = options.signing_key(None)
+    key = find_signing_key(None)
     assert "secret" not in repr(key)
     with pytest.raises(RequestError, match=SIGNING_KEY) as error:
         gating.find_signer(key, REPORTER)
@@ -115,8 +115,8 @@ def test_gate_never_prints_private_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gate_processes_do_not_inherit_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SIGNING_KEY, "secret")
     monkeypatch.setenv("SOMETHING_ELSE", "kept")
-    assert SIGNING_KEY not in options.environment()
-    assert options.environment()["SOMETHING_ELSE"] == "kept"
+    assert SIGNING_KEY not in child_environment()
+    assert child_environment()["SOMETHING_ELSE"] == "kept"
 
 
 # Gates sign
