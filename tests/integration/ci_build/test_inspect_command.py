@@ -18,7 +18,7 @@ def inspect(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*CI_BUILD, "inspect", *words], capture_output=True, text=True, check=False)
 
 
-def test_a_folder_for_machines(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+def test_inspect_folder_prints_json(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
     for python in ("3.11", "3.12"):
         shutil.copy(real_wheel("jax-rocm7-plugin", "0.10.2", python), tmp_path)
     done = inspect(str(tmp_path), "--json")
@@ -29,7 +29,7 @@ def test_a_folder_for_machines(real_wheel: Callable[..., Path], tmp_path: Path) 
     assert done.returncode == 11
 
 
-def test_a_url_is_fetched_with_pip(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+def test_inspect_downloads_url_with_pip(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
     wheel = real_wheel("jax-rocm7-plugin", "0.10.2", "3.12")
     shutil.copy(wheel, tmp_path)
     with IndexServer(tmp_path) as server:
@@ -38,21 +38,21 @@ def test_a_url_is_fetched_with_pip(real_wheel: Callable[..., Path], tmp_path: Pa
     assert done.returncode == 11
 
 
-def test_targets_are_held_against_the_wheel(real_wheel: Callable[..., Path]) -> None:
+def test_inspect_compares_targets_with_wheel(real_wheel: Callable[..., Path]) -> None:
     done = inspect(str(real_wheel("jax-rocm7-plugin", "0.10.2")), "--targets=gfx942,gfx1250")
     assert "target-missing" in done.stdout
     assert "target-extra" in done.stdout
     assert "Traceback" not in done.stderr
 
 
-def test_a_clean_wheel_exits_with_0(released: Released) -> None:
+def test_inspect_clean_wheel_exits_with_0(released: Released) -> None:
     (wheel,) = (released.folder / "dist").glob("jax_rocm7_pjrt-*.whl")
     done = inspect(str(wheel), "--targets=gfx942,gfx950", "--rocm-version=7.2.0")
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.heavy
-def test_what_a_set_takes_as_published_is_not_its_fault(released: Released, tmp_path: Path) -> None:
+def test_inspect_set_ignores_defects_of_published_wheels(released: Released, tmp_path: Path) -> None:
     assert inspect(str(released.folder / "dist"), "--no-verify").returncode == 0
     jaxlib = next((released.folder / "dist").glob("jaxlib-*.whl"))
     assert inspect(str(jaxlib), "--no-verify").returncode == 11
@@ -66,7 +66,7 @@ def test_what_a_set_takes_as_published_is_not_its_fault(released: Released, tmp_
     assert "member-damaged" in done.stdout or "record-wrong-hash" in done.stdout
 
 
-def test_what_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+def test_inspect_missing_wheel_prints_one_line(tmp_path: Path) -> None:
     for word in (str(tmp_path / "no.whl"), str(tmp_path)):
         done = inspect(word)
         assert done.returncode == 6

@@ -59,7 +59,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=work, env=env)
 
 
-def test_packages_become_a_prefix_that_is_locked(tmp_path: Path, debs: Path) -> None:
+def test_debs_become_locked_prefix(tmp_path: Path, debs: Path) -> None:
     done = run(tmp_path)
     assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr, done.stderr
     assert "its packages are files of this machine" in done.stderr
@@ -86,7 +86,7 @@ def test_packages_become_a_prefix_that_is_locked(tmp_path: Path, debs: Path) -> 
     assert "rocm-all.deb" in refused.stderr
 
 
-def test_packages_of_two_rocms_or_of_none_are_refused(tmp_path: Path, debs: Path) -> None:
+def test_debs_refuse_two_rocms_or_none(tmp_path: Path, debs: Path) -> None:
     other = tmp_path / "other"
     make_rocm(other / "opt" / "rocm-7.9.0")
     pack(tmp_path, "other", "-Znone")
@@ -109,7 +109,7 @@ def test_packages_of_two_rocms_or_of_none_are_refused(tmp_path: Path, debs: Path
         (lambda data: data[: len(data) // 2], "is damaged.* end"),
     ],
 )
-def test_what_is_no_whole_package_is_refused(debs: Path, cut: Callable[[bytes], bytes], words: str) -> None:
+def test_debs_refuse_damaged_package(debs: Path, cut: Callable[[bytes], bytes], words: str) -> None:
     path = debs / "rocm-all.deb"
     path.write_bytes(cut(path.read_bytes()))
     with pytest.raises(ArchiveError, match=rf"^rocm-all\.deb: .*{words}.* Fetch it again\.$"):

@@ -59,7 +59,7 @@ def by_readelf(library: Path) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def test_the_tree_is_read_whole(manifest: RocmManifest) -> None:
+def test_manifest_reads_whole_tree(manifest: RocmManifest) -> None:
     assert {library.path for library in manifest.libraries.values()} == {
         f"{LIBRARIES}/libamd_comgr.so.2",
         f"{LIBRARIES}/libamdhip64.so.5",
@@ -72,7 +72,7 @@ def test_the_tree_is_read_whole(manifest: RocmManifest) -> None:
     assert load_manifest(dump_manifest(manifest)) == manifest
 
 
-def test_every_symbol_and_version_is_what_readelf_says(tree: Path, manifest: RocmManifest) -> None:
+def test_manifest_symbols_agree_with_readelf(tree: Path, manifest: RocmManifest) -> None:
     for library in manifest.libraries.values():
         said = by_readelf(tree / library.path)
         assert library.symbols == {name: said[name] for name in said if not libstdcxx.is_standard(name)}
@@ -83,7 +83,7 @@ def test_every_symbol_and_version_is_what_readelf_says(tree: Path, manifest: Roc
     assert "libhsa-runtime64.so.1" in hip.needed
 
 
-def test_the_command_writes_the_same_small_file_each_time(tree: Path, manifest: RocmManifest, tmp_path: Path) -> None:
+def test_manifest_command_is_reproducible_and_small(tree: Path, manifest: RocmManifest, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("one.json", "two.json")]
     for file in files:
         done = rocm_manifest(tree, f"--rocm-version={VERSION}", f"--out={file}")
@@ -94,7 +94,7 @@ def test_the_command_writes_the_same_small_file_each_time(tree: Path, manifest: 
     assert json.loads(files[0].read_text())["libraries"].keys() == manifest.libraries.keys()
 
 
-def test_the_command_says_what_is_missing(tree: Path) -> None:
+def test_manifest_command_names_missing_parts(tree: Path) -> None:
     done = rocm_manifest(tree)
     assert done.returncode == 2
     assert "has no version" in done.stderr

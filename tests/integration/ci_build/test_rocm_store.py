@@ -94,7 +94,7 @@ def arrived(root: Path) -> int:
 
 
 @pytest.mark.parametrize(("ranges", "compression"), [(True, "gz"), (False, "gz"), (True, "xz"), (True, "zst")])
-def test_killed_at_any_point_and_resumed_it_is_the_same_tree(
+def test_store_killed_anywhere_resumes_to_same_tree(
     tmp_path: Path, data: bytes, *, ranges: bool, compression: str
 ) -> None:
     path = PATH.removesuffix("gz") + compression
@@ -125,7 +125,7 @@ def test_killed_at_any_point_and_resumed_it_is_the_same_tree(
     assert names(root / "tarballs") == [tree.sha256]
 
 
-def test_what_killed_runs_left_is_removed_and_what_lives_is_not(tmp_path: Path, data: bytes) -> None:
+def test_store_removes_files_of_killed_runs_only(tmp_path: Path, data: bytes) -> None:
     trees = tmp_path / "trees"
     (trees / ".new-dead/rocm/a").mkdir(parents=True)
     (trees / ".new-dead/rocm/a").chmod(0o555)
@@ -136,7 +136,7 @@ def test_what_killed_runs_left_is_removed_and_what_lives_is_not(tmp_path: Path, 
     assert names(trees) == sorted([".new-fresh", tree.root.parent.name])
 
 
-def test_a_tree_is_made_once_and_shared(tmp_path: Path, data: bytes) -> None:
+def test_store_shares_tree_between_runs(tmp_path: Path, data: bytes) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
     with serving(Behaviour(files={PATH: data})) as told:
         first = from_url(told, tmp_path, sha256=sha256)
@@ -154,9 +154,7 @@ def test_a_tree_is_made_once_and_shared(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_what_nobody_pins_is_fetched_again_only_when_the_server_has_another(
-    tmp_path: Path, data: bytes, *, keep: bool
-) -> None:
+def test_store_fetches_unpinned_file_again_after_change(tmp_path: Path, data: bytes, *, keep: bool) -> None:
     with serving(Behaviour(files={PATH: data})) as told:
         first = from_url(told, tmp_path, keep=keep)
         told.sent = 0
@@ -169,7 +167,7 @@ def test_what_nobody_pins_is_fetched_again_only_when_the_server_has_another(
         assert told.sent >= len(told.files[PATH])
 
 
-def test_without_a_tarball_cache_only_the_tree_is_on_disk(tmp_path: Path, data: bytes) -> None:
+def test_store_without_tarball_cache_keeps_tree_only(tmp_path: Path, data: bytes) -> None:
     with serving(Behaviour(files={PATH: data})) as told:
         tree = from_url(told, tmp_path, keep=False)
     assert names(tmp_path) == ["origins", "parts", "trees"]
@@ -177,14 +175,14 @@ def test_without_a_tarball_cache_only_the_tree_is_on_disk(tmp_path: Path, data: 
     assert tree.size == len(data)
 
 
-def test_another_sha256_is_refused_and_leaves_nothing(tmp_path: Path, data: bytes) -> None:
+def test_store_refuses_other_sha256_and_leaves_nothing(tmp_path: Path, data: bytes) -> None:
     with serving(Behaviour(files={PATH: data})) as told, pytest.raises(WrongDigestError, match="has sha256"):
         from_url(told, tmp_path, sha256="0" * 64)
     assert names(tmp_path / "trees") == []
     assert not list(tmp_path.rglob("data"))
 
 
-def test_a_wrong_body_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_store_refuses_wrong_body_and_leaves_nothing(tmp_path: Path) -> None:
     page = b"<html>" + b"not here" * 9999
     words = f"{NAME}: The archive is damaged"
     with serving(Behaviour(files={PATH: page})) as told, pytest.raises(ArchiveError, match=words):
@@ -193,7 +191,7 @@ def test_a_wrong_body_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("data"))
 
 
-def test_a_file_that_changed_since_the_kill_is_fetched_anew(tmp_path: Path, data: bytes) -> None:
+def test_store_fetches_changed_file_from_start(tmp_path: Path, data: bytes) -> None:
     with serving(Behaviour(files={PATH: data}, pause=0.05)) as told:
         assert kill_at(1_000_000, tmp_path, told.url + PATH)
         told.pause, told.files = 0, {PATH: data + b"x" * 10}
@@ -203,7 +201,7 @@ def test_a_file_that_changed_since_the_kill_is_fetched_anew(tmp_path: Path, data
         assert (from_url(told, tmp_path).root / "include/extra.h").read_bytes() == b"new"
 
 
-def test_a_network_that_fails_leaves_what_came(tmp_path: Path, data: bytes) -> None:
+def test_store_keeps_bytes_after_network_failure(tmp_path: Path, data: bytes) -> None:
     broken = Behaviour(files={PATH: data}, ranges=False, drop_after=1_000_000, drops=1, answers_later=[500] * 9)
     with serving(broken) as told, pytest.raises(InputError, match="tries failed"):
         from_url(told, tmp_path)
@@ -214,7 +212,7 @@ def test_a_network_that_fails_leaves_what_came(tmp_path: Path, data: bytes) -> N
 
 
 @pytest.mark.parametrize("harm", ["content", "marker", "missing"])
-def test_a_tree_that_a_crash_harmed_is_made_anew(tmp_path: Path, data: bytes, harm: str) -> None:
+def test_store_unpacks_tree_again_after_crash(tmp_path: Path, data: bytes, harm: str) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
     with serving(Behaviour(files={PATH: data})) as told:
         tree = from_url(told, tmp_path, sha256=sha256)
@@ -232,7 +230,7 @@ def test_a_tree_that_a_crash_harmed_is_made_anew(tmp_path: Path, data: bytes, ha
     assert differences(again.root, again.contents) == ()
 
 
-def test_a_tarball_that_was_damaged_in_the_cache_is_fetched_again(tmp_path: Path, data: bytes) -> None:
+def test_store_fetches_damaged_cached_tarball_again(tmp_path: Path, data: bytes) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
     with serving(Behaviour(files={PATH: data})) as told:
         from_url(told, tmp_path, sha256=sha256)
@@ -243,7 +241,7 @@ def test_a_tarball_that_was_damaged_in_the_cache_is_fetched_again(tmp_path: Path
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_a_beginning_that_a_crash_damaged_is_fetched_again(tmp_path: Path, data: bytes, *, pinned: bool) -> None:
+def test_store_fetches_damaged_partial_file_again(tmp_path: Path, data: bytes, *, pinned: bool) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
     with serving(Behaviour(files={PATH: data})) as told:
         part = tmp_path / "parts" / hashlib.sha256((told.url + PATH).encode()).hexdigest()
@@ -254,9 +252,7 @@ def test_a_beginning_that_a_crash_damaged_is_fetched_again(tmp_path: Path, data:
     assert names(tmp_path / "parts") == []
 
 
-def test_a_disk_that_takes_less_at_once_gets_it_all(
-    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_handles_short_writes(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     class FakeFullDisk(io.FileIO):
         def write(self, data: Any, /) -> int:
             return super().write(memoryview(data)[:100_000]) or 0
@@ -272,7 +268,7 @@ def test_a_disk_that_takes_less_at_once_gets_it_all(
     assert (tmp_path / "tarballs" / tree.sha256 / NAME).read_bytes() == data
 
 
-def test_a_full_disk_is_named_and_what_came_stays(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_names_full_disk_and_keeps_bytes(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     def fake_write(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -287,7 +283,7 @@ def test_a_full_disk_is_named_and_what_came_stays(tmp_path: Path, data: bytes, m
         assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
 
 
-def test_two_runs_at_once_fetch_one_tarball(tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_concurrent_runs_fetch_once(tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(Behaviour(files={PATH: data}, pause=0.02)) as told, ThreadPoolExecutor(2) as pool:
         first = pool.submit(from_url, told, tmp_path)
         while arrived(tmp_path) < 1:
@@ -299,7 +295,7 @@ def test_two_runs_at_once_fetch_one_tarball(tmp_path: Path, data: bytes, capsys:
     assert f"wait for another run that downloads {NAME}" in capsys.readouterr().err
 
 
-def test_what_is_being_fetched_stays_in_the_cache(tmp_path: Path, data: bytes) -> None:
+def test_store_trim_keeps_running_download(tmp_path: Path, data: bytes) -> None:
     with serving(Behaviour(files={PATH: data}, pause=0.02)) as told, ThreadPoolExecutor(1) as pool:
         fetching = pool.submit(from_url, told, tmp_path / "rocm")
         while arrived(tmp_path / "rocm") < 1:
@@ -309,9 +305,7 @@ def test_what_is_being_fetched_stays_in_the_cache(tmp_path: Path, data: bytes) -
         assert fetching.result().sha256 == hashlib.sha256(data).hexdigest()
 
 
-def test_what_was_taken_while_the_cache_was_looked_at_stays(
-    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_trim_keeps_entry_locked_meanwhile(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(Behaviour(files={PATH: data})) as told:
         held = store(tmp_path / "rocm")
         tree = held.from_url(Client(), told.url + PATH, NAME, selection(full=True))
@@ -322,14 +316,14 @@ def test_what_was_taken_while_the_cache_was_looked_at_stays(
     assert tree.root.is_dir()
 
 
-def test_half_a_tree_of_a_killed_run_is_listed_and_goes(tmp_path: Path) -> None:
+def test_store_lists_and_removes_partial_tree(tmp_path: Path) -> None:
     (tmp_path / "rocm/trees/.new-dead/rocm").mkdir(parents=True)
     assert [entry.name for entry in cache.entries(tmp_path)] == ["rocm/trees/.new-dead"]
     assert [entry.name for entry in cache.collect(tmp_path, limit=0, young=-1)] == ["rocm/trees/.new-dead"]
     assert names(tmp_path / "rocm/trees") == []
 
 
-def test_local_tarballs_are_unpacked_and_hashed(tmp_path: Path, data: bytes) -> None:
+def test_store_unpacks_and_hashes_local_tarball(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / NAME
     file.write_bytes(data)
     tree = store(tmp_path / "store").from_file(file, selection(full=False))
@@ -339,7 +333,7 @@ def test_local_tarballs_are_unpacked_and_hashed(tmp_path: Path, data: bytes) -> 
         store(tmp_path / "store").from_file(file, selection(full=False), sha256="1" * 64)
 
 
-def test_the_cache_is_listed_and_trimmed_but_not_what_is_in_use(tmp_path: Path, data: bytes) -> None:
+def test_store_trim_keeps_entries_in_use(tmp_path: Path, data: bytes) -> None:
     root = tmp_path / "rocm"
     with serving(Behaviour(files={PATH: data})) as told:
         held = store(root)

@@ -45,7 +45,7 @@ def seeds_command(tmp_path: Path, told: Behaviour, *more: str) -> subprocess.Com
     return run(tmp_path, *words, f"--therock-path={told.url}{PATH}", *more, "dist_wheels")
 
 
-def test_the_seeds_command_verifies_and_locks_its_rocm_before_anything_else(tmp_path: Path, told: Behaviour) -> None:
+def test_seed_command_verifies_and_locks_rocm_first(tmp_path: Path, told: Behaviour) -> None:
     done = seeds_command(tmp_path, told)
     assert done.returncode == 18, done.stderr
     assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr
@@ -94,7 +94,7 @@ def test_the_seeds_command_verifies_and_locks_its_rocm_before_anything_else(tmp_
         (["--cache-limit=much"], 2, "'much' is not a size"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_built(
+def test_therock_refuses_contradictions_before_build(
     tmp_path: Path, told: Behaviour, more: list[str], status: int, words: str
 ) -> None:
     done = seeds_command(tmp_path, told, *more)
@@ -102,7 +102,7 @@ def test_what_cannot_be_is_refused_before_anything_is_built(
     assert "not implemented" not in done.stderr
 
 
-def test_another_version_is_refused_without_a_request(tmp_path: Path, told: Behaviour) -> None:
+def test_therock_refuses_other_version_without_request(tmp_path: Path, told: Behaviour) -> None:
     argv = ["--rocm-version=7.10.0a20251119", f"--therock-path={told.url}{PATH}", "dist_wheels"]
     done = run(tmp_path, *argv)
     assert done.returncode == 2
@@ -113,7 +113,7 @@ def test_another_version_is_refused_without_a_request(tmp_path: Path, told: Beha
 NEED_A_ROCM = ("therock_sha256", "rocm_full", "no_tarball_cache", "rocm_lock", "therock_listing", "cache_limit")
 
 
-def test_no_option_is_ignored_without_a_rocm(tmp_path: Path) -> None:
+def test_rocm_options_without_rocm_are_refused(tmp_path: Path) -> None:
     words = ["--" + name.replace("_", "-") for name in NEED_A_ROCM]
     switches = {"--rocm-full", "--no-tarball-cache"}
     given = [word if word in switches else f"{word}=x" for word in words]
@@ -122,7 +122,7 @@ def test_no_option_is_ignored_without_a_rocm(tmp_path: Path) -> None:
     assert [word for word in words if f"{word} has no effect without" not in done.stderr] == [], done.stderr
 
 
-def test_the_newest_build_of_a_listing(tmp_path: Path, told: Behaviour) -> None:
+def test_therock_picks_newest_build_of_listing(tmp_path: Path, told: Behaviour) -> None:
     listing = f"--therock-listing={told.url}/tarball/"
     listed = run(tmp_path, "rocm", "list", listing)
     assert listed.returncode == 0, listed.stderr
@@ -142,7 +142,7 @@ def test_the_newest_build_of_a_listing(tmp_path: Path, told: Behaviour) -> None:
     assert "No build latest has a tarball for gfx94X-dcgpu" in none.stderr
 
 
-def test_a_published_set_carries_the_manifest_of_the_rocm(tmp_path: Path) -> None:
+def test_published_set_carries_rocm_manifest(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm", told="7.2.0")
     words = ["--payload=published", "--targets=gfx950", f"--therock-path={root}"]
     planned = run(tmp_path, *words, "--dry-run", "dist_wheels")
@@ -151,7 +151,7 @@ def test_a_published_set_carries_the_manifest_of_the_rocm(tmp_path: Path) -> Non
     assert not (tmp_path / "work/rocm.lock").exists()
 
 
-def test_a_listing_keeps_its_password_and_refuses_a_limit_below_none(tmp_path: Path, told: Behaviour) -> None:
+def test_therock_list_hides_password_and_refuses_bad_limit(tmp_path: Path, told: Behaviour) -> None:
     listing = f"--therock-listing={told.url.replace('//', '//someone:secret@')}/tarball/"
     for form in ((), ("--json",)):
         listed = run(tmp_path, "rocm", "list", listing, *form)
@@ -160,7 +160,7 @@ def test_a_listing_keeps_its_password_and_refuses_a_limit_below_none(tmp_path: P
     assert run(tmp_path, "rocm", "list", listing, "--limit=-1").returncode == 2
 
 
-def test_a_query_and_an_encoded_slash_are_no_part_of_the_name(tmp_path: Path, told: Behaviour) -> None:
+def test_therock_url_name_excludes_query_and_encoded_slash(tmp_path: Path, told: Behaviour) -> None:
     digest = hashlib.sha256(told.files[PATH]).hexdigest()
     told.files[f"{PATH}.sha256"] = f"{digest}  {NAME}\n".encode()
     source = f"{told.url}{PATH.replace('/tarball/', '/tarball%2F')}?token=1"
@@ -172,7 +172,7 @@ def test_a_query_and_an_encoded_slash_are_no_part_of_the_name(tmp_path: Path, to
     assert [path.name for path in (tmp_path / "cache/rocm/tarballs" / digest).iterdir()] == [NAME]
 
 
-def test_a_sidecar_is_believed(tmp_path: Path, told: Behaviour) -> None:
+def test_therock_sidecar_digest_is_used(tmp_path: Path, told: Behaviour) -> None:
     digest = hashlib.sha256(told.files[PATH]).hexdigest()
     told.files[f"{PATH}.sha256"] = f"{digest}  {NAME}\n".encode()
     assert "the one that its server names beside it" in seeds_command(tmp_path, told, "--no-tarball-cache").stderr
@@ -183,7 +183,7 @@ def test_a_sidecar_is_believed(tmp_path: Path, told: Behaviour) -> None:
 
 
 @pytest.mark.parametrize("compression", ["gz", "xz", "zst"])
-def test_a_local_tarball_of_any_format(tmp_path: Path, compression: str) -> None:
+def test_therock_accepts_local_tarball_of_any_format(tmp_path: Path, compression: str) -> None:
     file = tmp_path / (NAME.removesuffix("gz") + compression)
     file.write_bytes(tarball(make_rocm(tmp_path / "made"), compression=compression))
     done = run(tmp_path, f"--therock-path={file}", "dist_wheels")
@@ -193,7 +193,7 @@ def test_a_local_tarball_of_any_format(tmp_path: Path, compression: str) -> None
     assert verified.returncode == 0, verified.stderr
 
 
-def test_a_folder_is_verified_as_far_as_its_lock_goes(tmp_path: Path) -> None:
+def test_therock_folder_is_verified_with_lock(tmp_path: Path) -> None:
     make_rocm(tmp_path / "made")
     run(tmp_path, f"--therock-path={tmp_path / 'made'}", "--rocm-version=7.10.0", "--targets=gfx942", "dist_wheels")
     verified = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
@@ -202,7 +202,7 @@ def test_a_folder_is_verified_as_far_as_its_lock_goes(tmp_path: Path) -> None:
     assert run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}").returncode == 2
 
 
-def test_what_was_not_used_for_long_is_collected(tmp_path: Path, told: Behaviour) -> None:
+def test_cache_gc_removes_unused_entries(tmp_path: Path, told: Behaviour) -> None:
     seeds_command(tmp_path, told)
     old = tmp_path / "cache/inputs/old"
     old.mkdir(parents=True)
@@ -218,7 +218,7 @@ def test_what_was_not_used_for_long_is_collected(tmp_path: Path, told: Behaviour
     assert list((tmp_path / "cache/rocm/trees").iterdir()), "what was used within the hour stays"
 
 
-def test_a_build_job_of_ones_own_is_fetched_by_number_or_as_its_last_good_one(tmp_path: Path, told: Behaviour) -> None:
+def test_rocm_build_job_is_fetched_by_number_or_latest(tmp_path: Path, told: Behaviour) -> None:
     words = ["--rocm-build-job=nightly", f"--rocm-build-url={told.url}/{{job}}/{{num}}/{NAME}", "dist_wheels"]
     for number, given in (("7", ["--rocm-build-num=7"]), ("lastSuccessfulBuild", [])):
         told.files[f"/nightly/{number}/{NAME}"] = told.files[PATH]

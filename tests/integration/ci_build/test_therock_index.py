@@ -32,7 +32,7 @@ def run(tmp_path: Path, *words: str, index: str = "", version: str = VERSION) ->
 @pytest.mark.parametrize(
     ("version", "split", "packed"), [(VERSION, False, ".xz"), (VERSION, True, ".xz"), (PLUS, True, "")]
 )
-def test_packages_become_a_prefix_that_is_locked(tmp_path: Path, version: str, packed: str, *, split: bool) -> None:
+def test_index_packages_become_locked_prefix(tmp_path: Path, version: str, packed: str, *, split: bool) -> None:
     wheels = make_packages(tmp_path / "made", version, split=split, packed=packed)
     words = (f"--rocm-version={version}", "--targets=gfx942")
     with serving(Behaviour(files=index_of(wheels))) as server:
@@ -65,7 +65,7 @@ def test_packages_become_a_prefix_that_is_locked(tmp_path: Path, version: str, p
     assert verified.returncode == 0, verified.stderr
 
 
-def test_the_newest_is_taken_where_no_version_is_given(tmp_path: Path) -> None:
+def test_index_without_version_gives_newest(tmp_path: Path) -> None:
     wheels = make_packages(tmp_path / "old", "7.10.0a20251119") | make_packages(tmp_path / "new", VERSION)
     with serving(Behaviour(files=index_of(wheels))) as server:
         done = run(tmp_path, "--targets=gfx942", index=f"{server.url}/simple/", version="")
@@ -74,7 +74,7 @@ def test_the_newest_is_taken_where_no_version_is_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_other_bytes_under_the_same_name_are_refused(tmp_path: Path) -> None:
+def test_index_with_replaced_file_is_refused(tmp_path: Path) -> None:
     first = make_packages(tmp_path / "made", VERSION)
     name = next(name for name in first if "core" in name)
     other = first | {name: make_packages(tmp_path / "other", VERSION, split=True)[name] + b"\0"}
@@ -101,13 +101,13 @@ def test_other_bytes_under_the_same_name_are_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_contradicts_itself_is_refused(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+def test_index_options_refuse_contradictions(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
     done = run(tmp_path, *words)
     assert done.returncode == 2
     assert says in " ".join(done.stderr.split())
 
 
-def test_an_index_without_libraries_says_so(tmp_path: Path) -> None:
+def test_index_without_libraries_is_refused(tmp_path: Path) -> None:
     wheels = {name: data for name, data in make_packages(tmp_path / "m", VERSION).items() if "libraries" not in name}
     with serving(Behaviour(files=index_of(wheels))) as server:
         done = run(tmp_path, f"--rocm-version={VERSION}", "--targets=gfx942", index=f"{server.url}/simple/")

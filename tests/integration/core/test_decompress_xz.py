@@ -27,7 +27,7 @@ BLOCKS = ("-T2", "--block-size=100000")
         (*BLOCKS, "--x86", "--lzma2=preset=1"),
     ],
 )
-def test_what_xz_packs_is_unpacked(options: tuple[str, ...]) -> None:
+def test_decompress_reads_output_of_xz(options: tuple[str, ...]) -> None:
     for plain in (b"", b"x", PLAIN):
         packed = subprocess.run(["xz", "-1", "-c", *options], input=plain, capture_output=True, check=True).stdout
         with decompressed(io.BytesIO(packed), "xz") as pieces:

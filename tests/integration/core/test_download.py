@@ -63,12 +63,12 @@ def behaviour(**more: Any) -> Behaviour:
     ids=str,
 )
 @pytest.mark.parametrize("start", [0, 1, 1_234_567, len(DATA)])
-def test_it_comes_whole_whatever_the_server_does(more: dict[str, Any], start: int) -> None:
+def test_download_survives_server_faults(more: dict[str, Any], start: int) -> None:
     with serving(behaviour(**more)) as told:
         assert fetched(told, start) == DATA[start:]
 
 
-def test_ranges_are_fetched_side_by_side_and_nothing_twice() -> None:
+def test_download_fetches_ranges_in_parallel_once() -> None:
     with serving(behaviour(pause=0.05)) as told:
         began = time.monotonic()
         assert fetched(told) == DATA
@@ -78,14 +78,14 @@ def test_ranges_are_fetched_side_by_side_and_nothing_twice() -> None:
         assert told.sent <= len(DATA) + 1
 
 
-def test_redirects_are_followed_and_a_plus_survives_them() -> None:
+def test_download_follows_redirects_and_keeps_plus() -> None:
     with serving(behaviour(plain_plus=True)) as far, serving(Behaviour(files={})) as near:
         near.moved = {NAME: far.url + "/one"}
         far.moved = {"/one": NAME}
         assert fetched(near) == DATA
 
 
-def test_redirects_that_never_end_are_an_error() -> None:
+def test_download_refuses_endless_redirects() -> None:
     with (
         serving(Behaviour(files={}, moved={NAME: NAME})) as told,
         pytest.raises(InputError, match="redirects too often"),
@@ -106,40 +106,40 @@ def test_redirects_that_never_end_are_an_error() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_work_ends_with_a_reason(more: dict[str, Any], words: str) -> None:
+def test_download_failure_names_reason(more: dict[str, Any], words: str) -> None:
     with serving(behaviour(**more)) as told, pytest.raises(InputError, match=words):
         fetched(told)
 
 
-def test_a_body_longer_than_the_range_is_not_believed() -> None:
+def test_download_refuses_body_longer_than_range() -> None:
     with serving(behaviour(longer=1000)) as told:
         assert fetched(told) == DATA
 
 
-def test_nobody_there_is_an_error_after_some_tries() -> None:
+def test_download_unreachable_server_fails_after_tries() -> None:
     with pytest.raises(InputError, match=r"Cannot download .*: 4 tries failed"):
         fetched(Behaviour(files={}, url="http://127.0.0.1:9"))
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_file_that_changes_meanwhile_is_an_error(*, ranges: bool) -> None:
+def test_download_refuses_file_that_changes(*, ranges: bool) -> None:
     restless = behaviour(restless=True, ranges=ranges, drop_after=1_000_000, drops=1)
     with serving(restless) as told, pytest.raises(ChangedError, match="changed during the download"):
         fetched(told)
 
 
-def test_without_validators_the_beginning_is_compared_again() -> None:
+def test_download_without_validators_compares_prefix() -> None:
     words = "fetched before are different now"
     with serving(behaviour(ranges=False, etag=False)) as told, pytest.raises(ChangedError, match=words):
         fetched(told, 100, b"x" * 100)
 
 
-def test_a_file_that_became_shorter_is_an_error() -> None:
+def test_download_refuses_file_that_shrinks() -> None:
     with serving(behaviour()) as told, pytest.raises(ChangedError, match="3000002 were downloaded"):
         fetched(told, len(DATA) + 1, DATA + b"x")
 
 
-def test_who_stops_waits_for_nobody() -> None:
+def test_download_interrupt_returns_at_once() -> None:
     policy = replace(QUICK, read=30)
     with serving(behaviour(pause=0.5)) as told:
         chunks = RemoteFile(Client(policy=policy), told.url + NAME).chunks(0, hashlib.sha256())
@@ -149,7 +149,7 @@ def test_who_stops_waits_for_nobody() -> None:
         assert time.monotonic() - began < 1.5
 
 
-def test_certificates_are_checked(tmp_path: Path) -> None:
+def test_download_verifies_certificates(tmp_path: Path) -> None:
     with self_signed_server(tmp_path) as url, pytest.raises(InputError, match="TLS failed"):
         b"".join(RemoteFile(Client(policy=QUICK), url).chunks(0, hashlib.sha256()))
 
@@ -171,12 +171,12 @@ def self_signed_server(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("url", ["ftp://host/file", "file:///etc/passwd", "https:///x", "nothing"])
-def test_only_http_and_https_are_urls(url: str) -> None:
+def test_download_accepts_http_and_https_only(url: str) -> None:
     with pytest.raises(RequestError, match="is not an http or https URL"):
         RemoteFile(Client(), url)
 
 
-def test_credentials_go_to_their_own_host_and_into_no_message() -> None:
+def test_download_sends_credentials_to_own_host_only() -> None:
     with serving(behaviour(files={})) as far, serving(behaviour(files={})) as near:
         near.moved = {NAME: far.url.replace("127.0.0.1", "localhost") + NAME}
         near.url = near.url.replace("//", "//someone:secret@")
@@ -187,7 +187,7 @@ def test_credentials_go_to_their_own_host_and_into_no_message() -> None:
     assert far.authorizations == [""]
 
 
-def test_small_texts() -> None:
+def test_fetch_text_returns_small_file() -> None:
     with serving(Behaviour(files={"/a.sha256": b"abc"}, answers=[503])) as told:
         heard: list[str] = []
         client = Client(policy=QUICK, notice=heard.append)

@@ -22,14 +22,14 @@ def runner() -> HostRunner:
     return HostRunner(os.environ)
 
 
-def test_output_and_exit_code_come_back() -> None:
+def test_run_returns_output_and_exit_code() -> None:
     done = runner().run(
         [PYTHON, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"], check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
 
 
-def test_failure_names_the_command_its_code_and_its_last_words() -> None:
+def test_run_failure_names_command_code_and_output() -> None:
     with pytest.raises(ProcessError, match=r"-c .* failed with exit code 3\.\n  last words"):
         runner().run([PYTHON, "-c", "print('last words'); raise SystemExit(3)"])
 
@@ -37,7 +37,7 @@ def test_failure_names_the_command_its_code_and_its_last_words() -> None:
 SECRET = "https://me:pass%40word@index.invalid/simple"
 
 
-def test_credentials_of_urls_are_shown_nowhere_and_reach_the_command() -> None:
+def test_run_hides_credentials_of_urls() -> None:
     shown: list[str] = []
     noisy = HostRunner(os.environ, echo=shown.append, sink=shown.append)
     script = "import os, sys; print(sys.argv[1]); print(os.environ['ALL_PROXY'], file=sys.stderr); sys.exit(3)"
@@ -63,21 +63,21 @@ def test_credentials_of_urls_are_shown_nowhere_and_reach_the_command() -> None:
         ("While parsing --bes_header=abc: no\nfrom_header", "While parsing --bes_header=****\nfrom_header"),
     ],
 )
-def test_only_credentials_are_hidden(text: str, shown: str) -> None:
+def test_run_hides_credentials_only(text: str, shown: str) -> None:
     assert without_credentials(text) == shown
 
 
-def test_death_by_signal_is_named() -> None:
+def test_run_names_signal() -> None:
     with pytest.raises(ProcessError, match="signal SIGABRT"):
         runner().run([PYTHON, "-c", "import os; os.abort()"])
 
 
-def test_death_by_a_signal_without_a_name_is_told(tmp_path: Path) -> None:
+def test_run_names_number_of_unknown_signal(tmp_path: Path) -> None:
     with pytest.raises(ProcessError, match="signal 40"):
         runner().run([PYTHON, "-c", "import os; os.kill(os.getpid(), 40)"])
 
 
-def test_a_child_that_does_not_listen_ends_with_its_parent(tmp_path: Path) -> None:
+def test_run_kills_child_that_ignores_signals(tmp_path: Path) -> None:
     child = "import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); print(os.getpid()); sys.stdout.close()"
     script = (
         "import subprocess, sys, time\n"
@@ -95,12 +95,12 @@ def test_a_child_that_does_not_listen_ends_with_its_parent(tmp_path: Path) -> No
     pytest.fail("the child lives")
 
 
-def test_missing_program_is_named() -> None:
+def test_run_names_missing_program() -> None:
     with pytest.raises(ProcessError, match="no-such-program-here could not be started"):
         runner().run(["no-such-program-here"])
 
 
-def test_lines_arrive_while_the_process_runs_and_split_characters_survive() -> None:
+def test_run_streams_lines_and_split_characters() -> None:
     script = (
         "import sys, time\n"
         "data = 'gr\\u00fc\\u00df\\n'.encode()\n"
@@ -113,7 +113,7 @@ def test_lines_arrive_while_the_process_runs_and_split_characters_survive() -> N
     assert lines == ["grüß", "no newline"]
 
 
-def test_timeout_stops_the_whole_process_group() -> None:
+def test_run_timeout_stops_process_group() -> None:
     script = (
         "import subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
@@ -127,7 +127,7 @@ def test_timeout_stops_the_whole_process_group() -> None:
 
 
 @pytest.mark.parametrize("silent", ["", "import os; os.close(1); os.close(2);"])
-def test_a_watch_stops_the_command_also_after_it_closed_its_pipes(silent: str) -> None:
+def test_run_watch_stops_command_after_closed_pipes(silent: str) -> None:
     seen: list[int] = []
 
     def watch(pid: int) -> str:
@@ -140,13 +140,13 @@ def test_a_watch_stops_the_command_also_after_it_closed_its_pipes(silent: str) -
     assert _gone(seen[0])
 
 
-def test_a_content_watch_changes_nothing() -> None:
+def test_run_satisfied_watch_changes_nothing() -> None:
     done = runner().run([PYTHON, "-c", "import time; print('a'); time.sleep(0.3); print('b')"], watch=lambda _: "")
     assert (done.returncode, done.stdout) == (0, "a\nb\n")
 
 
 @pytest.mark.parametrize("newline", ["", "\\n"])
-def test_of_a_flood_only_the_end_is_kept(newline: str) -> None:
+def test_run_keeps_end_of_long_output(newline: str) -> None:
     script = f"import sys; [sys.stdout.write('x' * 9999 + '{newline}') for _ in range(2000)]; print('the end')"
     tracemalloc.start()
     try:
@@ -159,7 +159,7 @@ def test_of_a_flood_only_the_end_is_kept(newline: str) -> None:
     assert peak < 4 << 20, "20 MB went through"
 
 
-def test_interrupt_stops_the_child() -> None:
+def test_run_interrupt_stops_child() -> None:
     pids: list[str] = []
 
     def on_line(line: str) -> None:
@@ -182,9 +182,9 @@ def _gone(pid: int) -> bool:
     return False
 
 
-def test_environment_changes_add_replace_and_remove() -> None:
+def test_run_environment_adds_replaces_and_removes() -> None:
     assert merge_environment({"A": "1", "B": "2", "E": ""}, {"B": "", "C": "3"}) == {"A": "1", "C": "3", "E": ""}
 
 
-def test_rendered_command_can_be_typed() -> None:
+def test_render_gives_shell_command() -> None:
     assert render(["pip", "a b"], {"X": "1 2"}) == "X='1 2' pip 'a b'"

@@ -54,7 +54,7 @@ def test_missing_object_is_named_then_found(fake_machine: FakeMachine, library: 
 
 
 @pytest.mark.parametrize("size", [0, 3, 63, 64, 1000, 16000, -1])
-def test_a_cut_off_object_is_damaged(fake_machine: FakeMachine, library: Library, folder: Path, size: int) -> None:
+def test_truncated_object_is_damaged(fake_machine: FakeMachine, library: Library, folder: Path, size: int) -> None:
     (folder / OBJECT).write_bytes((folder / OBJECT).read_bytes()[:size])
     refused(lambda: gemm(fake_machine, library), DATA_LOSS, str(folder / OBJECT), "is damaged")
 
@@ -90,7 +90,7 @@ def test_corrupted_object_does_not_end_process(
     assert told is None or told.code in (DATA_LOSS, PRECONDITION, NOT_FOUND, INTERNAL)
 
 
-def test_an_object_for_another_processor_is_refused(
+def test_object_for_other_processor_is_refused(
     kernel_tree: KernelTree, fake_machine: FakeMachine, library: Library, folder: Path
 ) -> None:
     other = kernel_tree.hsa / "gfx950" / "gemm_bf16" / OBJECT
@@ -123,7 +123,7 @@ def test_damaged_table_is_an_error(
 
 
 @pytest.mark.parametrize(("change", "count"), [(Path.unlink, 0), (lambda csv: csv.with_name("b.csv").touch(), 2)])
-def test_there_is_one_table(
+def test_two_tables_are_refused(
     fake_machine: FakeMachine, library: Library, folder: Path, change: Callable[[Path], None], count: int
 ) -> None:
     change(folder / CSV)
@@ -201,7 +201,7 @@ def test_hip_error_is_reported(
 
 
 @pytest.mark.parametrize("kind", [LONGER, MOVED, NO_NAME])
-def test_a_hip_with_another_device_structure_is_refused(fake_machine: FakeMachine, library: Library, kind: int) -> None:
+def test_hip_with_other_device_structure_is_refused(fake_machine: FakeMachine, library: Library, kind: int) -> None:
     fake_machine.layout(kind)
     try:
         refused(lambda: gemm(fake_machine, library), PRECONDITION, "libamdhip64.so.7", "another device structure")
@@ -210,7 +210,7 @@ def test_a_hip_with_another_device_structure_is_refused(fake_machine: FakeMachin
     gemm(fake_machine, library)
 
 
-def test_a_target_without_kernels_names_the_folders(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+def test_target_without_kernels_names_folders(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     library = kernel_tree.fresh("gemm_bf16")
     refused(
         lambda: gemm(fake_machine, library, RDNA4), NOT_FOUND, "gfx1201",
@@ -251,12 +251,12 @@ def child(tree: KernelTree, *stubs: Path) -> str:
     return done.stdout
 
 
-def test_without_hip_there_is_an_error(kernel_tree: KernelTree) -> None:
+def test_missing_hip_is_an_error(kernel_tree: KernelTree) -> None:
     said = child(kernel_tree)
     assert said.startswith(f"{UNAVAILABLE} jax_aiter_rms_norm: There is no HIP"), said
 
 
-def test_a_hip_that_lacks_a_function_is_named(kernel_tree: KernelTree, tmp_path: Path) -> None:
+def test_hip_without_function_is_named(kernel_tree: KernelTree, tmp_path: Path) -> None:
     stub = tmp_path / "libamdhip64.so.7"
     (tmp_path / "stub.c").write_text("int hipRuntimeGetVersion(int* v) { *v = 0; return 0; }\n")
     argv = ["cc", "-shared", "-fPIC", "-Wl,-soname,libamdhip64.so.7", "-o", str(stub), str(tmp_path / "stub.c")]

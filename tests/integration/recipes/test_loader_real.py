@@ -202,7 +202,7 @@ def told(text: str) -> list[str]:
 DEVICES = "print(jax.devices()[0].platform)"
 
 
-def test_without_gpu_one_warning_says_so_and_jax_uses_the_cpu(site: Site) -> None:
+def test_no_gpu_gives_one_warning_and_cpu(site: Site) -> None:
     site.install()
     done = site.run(DEVICES + "; jax.numpy.ones(3).sum().block_until_ready(); jax.devices()")
     assert done.stdout == "cpu\n"
@@ -212,7 +212,7 @@ def test_without_gpu_one_warning_says_so_and_jax_uses_the_cpu(site: Site) -> Non
 
 
 @pytest.mark.parametrize("asked", ["rocm", "rocm,cpu", "gpu"])
-def test_asking_for_rocm_raises_the_same_text(site: Site, asked: str) -> None:
+def test_jax_platforms_rocm_raises_same_text(site: Site, asked: str) -> None:
     site.install()
     warning = told(site.run(DEVICES).stderr)[0].removesuffix(
         " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
@@ -225,7 +225,7 @@ def test_asking_for_rocm_raises_the_same_text(site: Site, asked: str) -> None:
     assert f"Unable to initialize backend 'rocm': {warning}" in done.stderr
 
 
-def test_naming_rocm_without_jax_platforms_raises_the_same_text(site: Site) -> None:
+def test_naming_rocm_raises_same_text(site: Site) -> None:
     site.install()
     done = site.run("jax.devices('rocm')")
     assert (
@@ -234,7 +234,7 @@ def test_naming_rocm_without_jax_platforms_raises_the_same_text(site: Site) -> N
     )
 
 
-def test_asking_for_a_topology_of_rocm_raises_the_same_text(site: Site) -> None:
+def test_rocm_topology_raises_same_text(site: Site) -> None:
     site.install()
     code = "from jax.experimental import topologies; topologies.get_topology_desc(platform='rocm')"
     done = site.run(code, JAX_PLATFORMS="cpu")
@@ -242,7 +242,7 @@ def test_asking_for_a_topology_of_rocm_raises_the_same_text(site: Site) -> None:
 
 
 @pytest.mark.parametrize("gpu", [False, True])
-def test_asking_for_the_cpu_is_silent(site: Site, gpu: bool) -> None:
+def test_jax_platforms_cpu_is_silent(site: Site, gpu: bool) -> None:
     site.install(requires_jaxlib="<0.1", parts=["pjrt"])
     if gpu:
         site.gpus(PHOENIX)
@@ -250,7 +250,7 @@ def test_asking_for_the_cpu_is_silent(site: Site, gpu: bool) -> None:
     assert (done.stdout, done.stderr) == ("cpu\n", "")
 
 
-def test_missing_libraries_are_named_with_the_folders_searched(site: Site) -> None:
+def test_missing_libraries_are_named_with_folders(site: Site) -> None:
     site.install()
     site.gpus(MI300)
     (site.machine / "prefix/lib").mkdir(parents=True)
@@ -274,7 +274,7 @@ def test_missing_libraries_are_named_with_the_folders_searched(site: Site) -> No
         ({"parts": ["pjrt"]}, MI300, "jax-rocm7-plugin is not installed"),
     ],
 )
-def test_each_mismatch_is_told_once(
+def test_each_mismatch_is_reported_once(
     site: Site, stubs: Path, changes: dict[str, Any], gpu: dict[str, int], text: str
 ) -> None:
     site.install(**changes)
@@ -286,7 +286,7 @@ def test_each_mismatch_is_told_once(
     assert " Also: " not in line
 
 
-def test_a_library_that_cannot_be_loaded(site: Site) -> None:
+def test_unloadable_library_is_reported(site: Site) -> None:
     site.install()
     site.gpus(MI300)
     for soname in fake_site.PJRT_NEEDED:
@@ -316,7 +316,7 @@ print(json.dumps({
 """
 
 
-def test_rocm_in_a_prefix_is_loaded_from_there(site: Site, stubs: Path) -> None:
+def test_rocm_in_prefix_is_loaded(site: Site, stubs: Path) -> None:
     site.install()
     site.gpus(MI300)
     done = site.run(WHAT_IS_LOADED, ROCM_PATH=str(stubs))
@@ -332,7 +332,7 @@ def test_rocm_in_a_prefix_is_loaded_from_there(site: Site, stubs: Path) -> None:
     assert f"{site.site}/jax_rocm7_plugin/_solver.so" in state["libraries"]
 
 
-def test_variables_name_bitcode_and_linker_that_exist(site: Site, stubs: Path) -> None:
+def test_variables_name_existing_bitcode_and_linker(site: Site, stubs: Path) -> None:
     site.install()
     site.gpus(MI300)
     for file in ("opt/rocm/lib/llvm/amdgcn/bitcode/ocml.bc", "opt/rocm/lib/llvm/bin/ld.lld"):
@@ -423,7 +423,7 @@ print(sorted(set(re.findall('custom_call_target="(hip[a-z_0-9]+)"', text))))
 
 
 @pytest.mark.parametrize("major", [7, 99])
-def test_a_program_compiles_for_mi300_without_a_gpu(site: Site, stubs: Path, major: int) -> None:
+def test_program_compiles_for_mi300_without_gpu(site: Site, stubs: Path, major: int) -> None:
     # XLA refuses to compile unregistered custom calls: these are the plugin's own, also for a major
     # that jaxlib has never heard of.
     site.install(major)
@@ -433,7 +433,7 @@ def test_a_program_compiles_for_mi300_without_a_gpu(site: Site, stubs: Path, maj
     assert "hipsolver_getrf_ffi" in done.stdout
 
 
-def test_programs_are_compiled_ahead_of_time_without_a_gpu(site: Site, stubs: Path) -> None:
+def test_programs_compile_ahead_of_time_without_gpu(site: Site, stubs: Path) -> None:
     """The compile gate's child, which jax must leave on the CPU."""
     site.install()
     out = site.folder / "out"

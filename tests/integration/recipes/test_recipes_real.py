@@ -21,7 +21,7 @@ VERSIONS = ["0.7.1", "0.9.1", "0.10.2", "0.12.0"]
 
 
 @pytest.mark.parametrize("jax", VERSIONS)
-def test_published_wheels_have_the_members_of_the_recipes(real_wheel: Callable[..., Path], jax: str) -> None:
+def test_published_wheels_have_members_of_recipes(real_wheel: Callable[..., Path], jax: str) -> None:
     for name, recipe in (("jax-rocm7-pjrt", pjrt), ("jax-rocm7-plugin", plugin)):
         with zipfile.ZipFile(real_wheel(name, jax)) as archive:
             natives = {member for member in archive.namelist() if member.endswith(".so")}
@@ -29,7 +29,7 @@ def test_published_wheels_have_the_members_of_the_recipes(real_wheel: Callable[.
 
 
 @pytest.mark.parametrize(("jax", "rocm", "python"), [("0.10.2", "7.2.0", ">=3.11"), ("0.12.0", "7.14.0", ">=3.12")])
-def test_the_plugin_is_repaired_as_its_recipe_says(
+def test_plugin_is_repaired_by_its_recipe(
     real_wheel: Callable[..., Path], tmp_path: Path, jax: str, rocm: str, python: str
 ) -> None:
     request = BuildRequest(
@@ -52,7 +52,7 @@ def test_the_plugin_is_repaired_as_its_recipe_says(
     assert f"Requires-Dist: jax-rocm7-pjrt=={version}\n" in metadata
 
 
-def test_the_loader_runs_on_every_python_here(pythons: dict[str, Path], tmp_path: Path) -> None:
+def test_loader_runs_on_every_python(pythons: dict[str, Path], tmp_path: Path) -> None:
     (fake_site.install(tmp_path, "pjrt", 7, fake_site.build_info()) / "xla_rocm_plugin.so").touch()
     fake_site.install(tmp_path, "plugin", 7, fake_site.build_info())
     code = (

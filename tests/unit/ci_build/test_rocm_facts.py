@@ -44,7 +44,7 @@ def get(tmp_path: Path, asked: RocmSource) -> Rocm:
     return obtain(asked, gfx_names(), store, Client(), progress=REPORTER, runner=HostRunner({}))
 
 
-def test_a_tarball_is_unpacked_looked_at_and_locked(tmp_path: Path, file: Path) -> None:
+def test_obtain_unpacks_and_locks_tarball(tmp_path: Path, file: Path) -> None:
     asked = RocmSource(source=str(file), version=VERSION, targets=(GFX942, GENERIC), lock=tmp_path / "rocm.lock")
     (tmp_path / "made/lib/llvm/amdgcn/bitcode/oclc_isa_version_9-4-generic.bc").write_text("generic")
     file.write_bytes(tarball(tmp_path / "made"))
@@ -73,7 +73,7 @@ def test_a_tarball_is_unpacked_looked_at_and_locked(tmp_path: Path, file: Path) 
     assert get(tmp_path, replace(asked, locked=True)).root == rocm.root
 
 
-def test_a_folder_is_used_where_it_is(tmp_path: Path) -> None:
+def test_obtain_uses_folder_in_place(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm", told="7.2.0-43")
     rocm = get(tmp_path, RocmSource(source=str(root), version="7.2.0", targets=(GFX942,)))
     assert (rocm.root, rocm.lock.sha256, rocm.contents) == (root, "", None)
@@ -90,7 +90,7 @@ def test_a_folder_is_used_where_it_is(tmp_path: Path) -> None:
         (NAME, "7.0", (GFX1100,), "7.0.*gfx1100"),
     ],
 )
-def test_a_name_that_tells_something_else_is_refused(
+def test_check_refuses_contradicting_file_name(
     name: str, version: str, targets: tuple[GfxTarget, ...], words: str
 ) -> None:
     asked = RocmSource(source=f"https://host/{name}", version=version, targets=targets)
@@ -98,7 +98,7 @@ def test_a_name_that_tells_something_else_is_refused(
         check_name(asked, gfx_names())
 
 
-def test_a_name_that_agrees_or_tells_nothing_is_taken() -> None:
+def test_check_accepts_matching_or_unknown_file_name() -> None:
     gfx = gfx_names()
     assert check_name(RocmSource(source=f"https://host/{NAME}", targets=(GFX942, GENERIC)), gfx) == VERSION
     assert check_name(RocmSource(source="https://host/rocm.tar.gz", version="7.2.0", targets=(GFX950,)), gfx) == "7.2.0"
@@ -130,7 +130,7 @@ def other_version(root: Path) -> None:
         (without("lib/libamdhip64.so.7.2.53211"), None, ""),
     ],
 )
-def test_a_tree_that_lacks_something_is_refused(
+def test_obtain_refuses_incomplete_tree(
     tmp_path: Path, harm: Callable[[Path], None], error: type[CiBuildError] | None, words: str
 ) -> None:
     root = make_rocm(tmp_path / "made")
@@ -145,7 +145,7 @@ def test_a_tree_that_lacks_something_is_refused(
     assert not (tmp_path / "rocm.lock").exists()
 
 
-def test_kernels_in_packs_count_and_unlisted_ones_are_a_warning(tmp_path: Path) -> None:
+def test_obtain_counts_packed_kernels_and_warns_of_unlisted(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm", targets=("gfx942", "gfx1103"))
     for part in ("lib/rocblas", "lib/hipblaslt", "share/miopen"):
         shutil.rmtree(root / part)
@@ -157,7 +157,7 @@ def test_kernels_in_packs_count_and_unlisted_ones_are_a_warning(tmp_path: Path) 
     assert problems(facts, targets, {}) == ((), ("Its MIOpen has no kernels for gfx1103.",))
 
 
-def test_one_processor_never_counts_as_another(tmp_path: Path) -> None:
+def test_obtain_distinguishes_processors(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm", targets=("gfx1100",))
     facts, _ = read_facts(root, None, "", processors=gfx_names().processors, progress=REPORTER)
     assert facts.kernels["MIOpen"] == facts.kernels["rocBLAS"] == ("gfx1100",)
@@ -165,7 +165,7 @@ def test_one_processor_never_counts_as_another(tmp_path: Path) -> None:
     assert not [(a, b) for a in names for b in names if a != b and a.startswith(b)]
 
 
-def test_locked_refuses_everything_else(tmp_path: Path, file: Path) -> None:
+def test_locked_refuses_other_sources(tmp_path: Path, file: Path) -> None:
     lock = tmp_path / "rocm.lock"
     asked = RocmSource(source=str(file), version=VERSION, lock=lock, locked=True)
     with pytest.raises(RequestError, match="--locked needs "):
@@ -190,7 +190,7 @@ def test_locked_refuses_everything_else(tmp_path: Path, file: Path) -> None:
     assert lock.read_text() != before
 
 
-def test_a_folder_that_changed_is_not_what_was_locked(tmp_path: Path) -> None:
+def test_locked_refuses_changed_folder(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm")
     asked = RocmSource(source=str(root), lock=tmp_path / "rocm.lock")
     get(tmp_path, asked)
@@ -200,14 +200,14 @@ def test_a_folder_that_changed_is_not_what_was_locked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "schema = 2", "schema = 1", "not toml", "schema = 1\nfamilies = 3\ntargets = 4"])
-def test_an_unreadable_lock_is_an_error(tmp_path: Path, text: str) -> None:
+def test_load_lock_refuses_unreadable_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "rocm.lock").write_text(text)
     with pytest.raises(InputError, match="the next build writes a new one"):
         load_lock(tmp_path / "rocm.lock")
 
 
 @pytest.mark.parametrize("field", RocmLock.__dataclass_fields__)
-def test_a_lock_says_of_each_field_what_it_can_be(tmp_path: Path, file: Path, field: str) -> None:
+def test_load_lock_refuses_invalid_field(tmp_path: Path, file: Path, field: str) -> None:
     lock = get(tmp_path, RocmSource(source=str(file))).lock
     odd: Any = (
         "../" * 20
@@ -224,7 +224,7 @@ def test_a_lock_says_of_each_field_what_it_can_be(tmp_path: Path, file: Path, fi
 
 
 @pytest.mark.parametrize("field", ["device_libraries", "packages"])
-def test_digests_in_a_lock_are_digests(tmp_path: Path, file: Path, field: str) -> None:
+def test_load_lock_refuses_invalid_digest(tmp_path: Path, file: Path, field: str) -> None:
     lock = get(tmp_path, RocmSource(source=str(file))).lock
     for digest, good in (("0" * 64, True), ("../x", False), ("0" * 63, False)):
         told: Any = {"x": digest}
@@ -233,7 +233,7 @@ def test_digests_in_a_lock_are_digests(tmp_path: Path, file: Path, field: str) -
             assert load_lock(tmp_path / "rocm.lock")
 
 
-def test_every_field_of_a_lock_is_compared(tmp_path: Path, file: Path) -> None:
+def test_lock_differences_cover_every_field(tmp_path: Path, file: Path) -> None:
     lock = get(tmp_path, RocmSource(source=str(file))).lock
     assert differences(lock, lock) == ()
     for field in RocmLock.__dataclass_fields__:
@@ -243,12 +243,12 @@ def test_every_field_of_a_lock_is_compared(tmp_path: Path, file: Path) -> None:
 
 
 @pytest.mark.parametrize("sha256", ["abc", "0" * 63, "g" * 64])
-def test_a_sha256_is_one(tmp_path: Path, file: Path, sha256: str) -> None:
+def test_check_refuses_invalid_sha256(tmp_path: Path, file: Path, sha256: str) -> None:
     with pytest.raises(RequestError, match="is not a SHA-256 digest"):
         get(tmp_path, RocmSource(source=str(file), sha256=sha256))
 
 
-def test_what_is_not_there_or_no_tarball_is_an_error(tmp_path: Path) -> None:
+def test_obtain_refuses_missing_file_and_other_formats(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         get(tmp_path, RocmSource(source=str(tmp_path / "none.tar.gz")))
     (tmp_path / "file.zip").write_text("x")
@@ -275,7 +275,7 @@ def test_what_is_not_there_or_no_tarball_is_an_error(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_can_never_be_a_rocm_is_refused_without_a_look_at_it(asked: RocmSource, words: str) -> None:
+def test_check_refuses_impossible_source(asked: RocmSource, words: str) -> None:
     with pytest.raises(RequestError, match=words) as caught:
         check_source(asked)
     assert "secret" not in str(caught.value)
@@ -294,16 +294,16 @@ def test_what_can_never_be_a_rocm_is_refused_without_a_look_at_it(asked: RocmSou
         ("<html>not found</html>", ""),
     ],
 )
-def test_what_a_sidecar_tells(text: str, told: str) -> None:
+def test_sidecar_digest_is_parsed(text: str, told: str) -> None:
     assert _told_beside(text, NAME) == told
 
 
 @pytest.mark.parametrize("source", ["https://host/a%2Bb.tar.xz", "pip+https://host/", "/", "/not/there", "/no/x.zip"])
-def test_what_may_be_a_rocm(source: str) -> None:
+def test_check_accepts_possible_source(source: str) -> None:
     check_source(RocmSource(source=source))
 
 
-def test_every_pattern_leaves_something_out() -> None:
+def test_every_pattern_excludes_files() -> None:
     chosen = selection(full=False)
     for pattern in parts()["selection"]["left_out"]:
         assert not chosen.wanted(pattern.replace("*", "x")), pattern
@@ -312,11 +312,11 @@ def test_every_pattern_leaves_something_out() -> None:
 
 
 @pytest.mark.parametrize(("text", "size"), [("60GB", 60 * 10**9), ("1.5 kb", 1500), ("0", 0), ("7B", 7)])
-def test_sizes(text: str, size: int) -> None:
+def test_parse_size_accepts_units(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1", "3 miles"])
-def test_what_is_no_size(text: str) -> None:
+def test_parse_size_refuses_other_text(text: str) -> None:
     with pytest.raises(RequestError, match="is not a size"):
         parse_size(text)

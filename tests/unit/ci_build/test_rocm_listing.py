@@ -39,12 +39,12 @@ OBJECTS = "<ListBucketResult>" + "".join(f"<Key>tarball/{name}</Key>" for name i
         ("rocm-7.2.0.tar.gz", None),
     ],
 )
-def test_names_tell_family_and_version(name: str, told: tuple[str, str] | None) -> None:
+def test_tarball_name_gives_family_and_version(name: str, told: tuple[str, str] | None) -> None:
     assert parse_name(name) == told
 
 
 @pytest.mark.parametrize("page", [SCRIPT, LINKS, OBJECTS, LINKS.replace("-", "&#45;")])
-def test_every_form_of_a_listing_is_read(page: str) -> None:
+def test_list_builds_reads_every_form_of_page(page: str) -> None:
     builds = read_listing(page, URL)
     assert len(builds) == 8
     assert builds[0].url == URL + "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251121.tar.gz"
@@ -69,14 +69,14 @@ def test_every_form_of_a_listing_is_read(page: str) -> None:
         ("7.10.0a20251119", ["gfx94X-dcgpu"], NAMES[1]),
     ],
 )
-def test_the_newest_complete_build_is_chosen(wish: str, families: list[str], chosen: str) -> None:
+def test_choose_build_picks_newest_complete(wish: str, families: list[str], chosen: str) -> None:
     assert choose(read_listing(SCRIPT, URL), wish, families).name == chosen
 
 
 @pytest.mark.parametrize(
     ("wish", "families"), [("7.10.0a20251121", ["gfx90a"]), ("7.11.0", ["gfx94X-dcgpu"]), ("7.11.0", ["multiarch"])]
 )
-def test_what_no_build_has_is_an_error_that_names_the_newest(wish: str, families: list[str]) -> None:
+def test_choose_build_failure_names_newest(wish: str, families: list[str]) -> None:
     with pytest.raises(RequestError, match=f"No build {wish} has .*") as caught:
         choose(read_listing(SCRIPT, URL), wish, families)
     assert "gfx94X-dcgpu 7.10.0a20251121" in caught.value.hint

@@ -35,7 +35,7 @@ def unpack(folder: Path, wheels: Mapping[str, bytes], *, full: bool = True) -> S
 
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("packed", ["", ".xz"])
-def test_the_prefix_is_what_was_packed(tmp_path: Path, packed: str, *, split: bool) -> None:
+def test_packages_give_packed_prefix(tmp_path: Path, packed: str, *, split: bool) -> None:
     made = tmp_path / "made"
     found = unpack(tmp_path, make_packages(made, VERSION, split=split, packed=packed))
     for path in made.rglob("*"):
@@ -51,14 +51,14 @@ def test_the_prefix_is_what_was_packed(tmp_path: Path, packed: str, *, split: bo
     assert all(path.resolve().is_relative_to(found.root.resolve()) for path in found.root.rglob("*"))
 
 
-def test_what_no_build_needs_is_left_out_and_known(tmp_path: Path) -> None:
+def test_packages_list_files_that_are_not_unpacked(tmp_path: Path) -> None:
     found = unpack(tmp_path, make_packages(tmp_path / "made", VERSION), full=False)
     kernels = [path for path in found.contents if path.startswith("lib/rocblas/library/")]
     assert kernels
     assert not any((found.root / path).exists() for path in kernels)
 
 
-def test_the_digest_is_of_every_wheel(tmp_path: Path) -> None:
+def test_packages_digest_covers_every_wheel(tmp_path: Path) -> None:
     one = Packages(version=VERSION, files={}, sha256={"a": "1", "b": "2"})
     assert one.digest == Packages(version=VERSION, files={}, sha256={"b": "2", "a": "1"}).digest
     assert one.digest != Packages(version=VERSION, files={}, sha256={"a": "1", "b": "3"}).digest
@@ -94,13 +94,13 @@ def devel(*entries: tuple[str, bytes, str]) -> dict[str, bytes]:
         ((f"{DEVEL}/lib/x", tarfile.CHRTYPE, ""), "a character device"),
     ],
 )
-def test_what_leaves_the_prefix_is_refused(tmp_path: Path, entry: tuple[str, bytes, str], says: str) -> None:
+def test_packages_refuse_entries_outside_prefix(tmp_path: Path, entry: tuple[str, bytes, str], says: str) -> None:
     with pytest.raises(CiBuildError, match=says):
         unpack(tmp_path, devel((f"{DEVEL}/.info/version", tarfile.REGTYPE, "7.10.0"), entry))
     assert list((tmp_path / "store" / "trees").iterdir()) == []
 
 
-def test_packages_that_make_no_prefix_are_refused(tmp_path: Path) -> None:
+def test_packages_refuse_incomplete_set(tmp_path: Path) -> None:
     wheels = make_packages(tmp_path / "made", VERSION, split=True)
     without = {name: data for name, data in wheels.items() if "devel" not in name}
     with pytest.raises(InputError, match="rocm-sdk-devel must have one of"):
@@ -112,7 +112,7 @@ def test_packages_that_make_no_prefix_are_refused(tmp_path: Path) -> None:
         unpack(tmp_path, {"broken-1-py3-none-any.whl": b"no zip"})
 
 
-def test_a_lock_of_something_else_than_wheels_is_refused(tmp_path: Path) -> None:
+def test_packages_refuse_lock_without_wheels(tmp_path: Path) -> None:
     asked, progress = RocmSource(source="pip+https://host/", version=VERSION), Reporter(terminal=False)
     with pytest.raises(InputError, match="files that are not wheels"):
         fetch_packages(
@@ -120,7 +120,7 @@ def test_a_lock_of_something_else_than_wheels_is_refused(tmp_path: Path) -> None
         )
 
 
-def test_a_damaged_wheel_is_refused(tmp_path: Path) -> None:
+def test_packages_refuse_damaged_wheel(tmp_path: Path) -> None:
     wheels = make_packages(tmp_path / "made", VERSION)
     name = next(name for name in wheels if "core" in name)
     with zipfile.ZipFile(io.BytesIO(wheels[name])) as archive:

@@ -57,7 +57,7 @@ def paths(manifest: RocmManifest) -> list[str]:
     return [library.path for library in manifest.libraries.values()]
 
 
-def test_a_library_is_listed_with_symbols_versions_needs_and_run_path(tmp_path: Path) -> None:
+def test_manifest_lists_symbols_versions_needs_and_runpath(tmp_path: Path) -> None:
     manifest, notes = read(rocm(tmp_path))
     (library,) = manifest.libraries.values()
     assert (manifest.rocm_version, manifest.weak, notes) == ("7.2.0", False, ())
@@ -70,7 +70,7 @@ def test_a_library_is_listed_with_symbols_versions_needs_and_run_path(tmp_path: 
     assert load_manifest(dump_manifest(manifest)) == manifest
 
 
-def test_libraries_lie_in_several_folders_and_those_of_the_compiler_count_where_they_are_needed(tmp_path: Path) -> None:
+def test_manifest_reads_all_folders_and_needed_compiler_libraries(tmp_path: Path) -> None:
     root = rocm(tmp_path)
     add(root / "lib64", "librccl.so.1")
     add(root / "lib/rocm_sysdeps/lib", "librocm_sysdeps_numa.so.1")
@@ -90,7 +90,7 @@ def test_libraries_lie_in_several_folders_and_those_of_the_compiler_count_where_
     ]
 
 
-def test_packages_in_site_packages_are_a_tree(tmp_path: Path) -> None:
+def test_manifest_reads_site_packages(tmp_path: Path) -> None:
     rocm(tmp_path / "_rocm_sdk_core")
     add(tmp_path / "_rocm_sdk_libraries_gfx94X_dcgpu/lib", "librocblas.so.5")
     add(tmp_path / "lib", "libother.so.1")
@@ -101,13 +101,13 @@ def test_packages_in_site_packages_are_a_tree(tmp_path: Path) -> None:
     ]
 
 
-def test_a_folder_that_is_a_link_counts_once(tmp_path: Path) -> None:
+def test_manifest_counts_linked_folder_once(tmp_path: Path) -> None:
     root = rocm(tmp_path)
     (root / "lib64").symlink_to("lib")
     assert paths(read(root)[0]) == ["lib/libamdhip64.so.7"]
 
 
-def test_what_is_no_library_for_this_processor_is_passed_over(tmp_path: Path) -> None:
+def test_manifest_ignores_libraries_of_other_machines(tmp_path: Path) -> None:
     root = rocm(tmp_path)
     (root / "lib/libscript.so").write_text("INPUT(libamdhip64.so)\n")
     (root / "lib/libgone.so").symlink_to("nowhere.so")
@@ -118,7 +118,7 @@ def test_what_is_no_library_for_this_processor_is_passed_over(tmp_path: Path) ->
     assert paths(read(root)[0]) == ["lib/libamdhip64.so.7"]
 
 
-def test_a_large_library_is_read_in_little_memory(tmp_path: Path) -> None:
+def test_manifest_reads_large_library_in_little_memory(tmp_path: Path) -> None:
     root = rocm(tmp_path)
     os.truncate(root / "lib/libamdhip64.so.7", 256 << 20)  # sparse: whoever reads it at once needs that much memory
     tracemalloc.start()
@@ -130,19 +130,19 @@ def test_a_large_library_is_read_in_little_memory(tmp_path: Path) -> None:
     assert peak < 10 << 20
 
 
-def test_a_library_without_soname_is_known_by_its_file_name(tmp_path: Path) -> None:
+def test_manifest_uses_file_name_without_soname(tmp_path: Path) -> None:
     tiny_elf(rocm(tmp_path) / "lib/libhipfftw.so")
     assert "libhipfftw.so" in read(tmp_path)[0].libraries
 
 
-def test_a_library_that_no_program_finds_is_told_and_left_out(tmp_path: Path) -> None:
+def test_manifest_reports_library_without_soname_link(tmp_path: Path) -> None:
     tiny_elf(rocm(tmp_path) / "lib/librccl.so.1.0", soname="librccl.so.1")
     manifest, notes = read(tmp_path)
     assert "librccl.so.1" not in manifest.libraries
     assert notes == ("lib/librccl.so.1.0 has no link librccl.so.1, so no program can load it.",)
 
 
-def test_every_damaged_library_is_named(tmp_path: Path) -> None:
+def test_manifest_names_every_damaged_library(tmp_path: Path) -> None:
     root = rocm(tmp_path)
     for name in ("libone.so", "libtwo.so"):
         (root / "lib" / name).write_bytes((root / "lib/libamdhip64.so.7").read_bytes()[:200])
@@ -150,7 +150,7 @@ def test_every_damaged_library_is_named(tmp_path: Path) -> None:
         read(root)
 
 
-def test_the_version_has_to_be_known_and_one(tmp_path: Path) -> None:
+def test_manifest_needs_one_known_version(tmp_path: Path) -> None:
     root = rocm(tmp_path / "a")
     assert read(root, "7.2.0")[0].rocm_version == "7.2.0"
     known, notes = read_tree(root, unknown="of unknown version", progress=Silent())
@@ -170,7 +170,7 @@ def test_the_version_has_to_be_known_and_one(tmp_path: Path) -> None:
         read(tmp_path / "b")
 
 
-def test_what_is_no_tree_is_refused(tmp_path: Path) -> None:
+def test_manifest_refuses_other_folders(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a folder"):
         read(tmp_path / "nowhere", "7.2.0")
     with pytest.raises(InputError, match="holds no shared libraries"):

@@ -14,7 +14,7 @@ from core.atomic import write_whole
 from tests.unit.ci_build.test_rocm_manifest_option import tree
 
 
-def test_who_reads_the_old_file_goes_on_reading_it(tmp_path: Path) -> None:
+def test_write_keeps_old_file_for_open_readers(tmp_path: Path) -> None:
     out, reader = tmp_path / "rocm.json", tmp_path / "reader"
     out.write_text("old")
     os.link(out, reader)
@@ -26,14 +26,14 @@ def test_who_reads_the_old_file_goes_on_reading_it(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["reader", "rocm", "rocm.json"]
 
 
-def test_nothing_is_left_where_it_cannot_be_written(tmp_path: Path) -> None:
+def test_write_failure_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path / "out", b"data")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+def test_write_to_pipe_keeps_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -46,7 +46,7 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_link_goes_on_leading_to_what_is_written(tmp_path: Path, *, there: bool) -> None:
+def test_write_through_link_keeps_link(tmp_path: Path, *, there: bool) -> None:
     (tmp_path / "link").symlink_to("out")
     if there:
         (tmp_path / "out").write_bytes(b"old and longer")
@@ -56,7 +56,7 @@ def test_a_link_goes_on_leading_to_what_is_written(tmp_path: Path, *, there: boo
 
 
 @pytest.mark.parametrize("gate", ["structure", "device"])
-def test_a_gate_that_could_not_write_its_results_does_not_begin(tmp_path: Path, gate: str) -> None:
+def test_gate_with_unwritable_report_does_not_start(tmp_path: Path, gate: str) -> None:
     done = click.testing.CliRunner().invoke(main, ["gate", gate, "SET", f"--junit={tmp_path}/none/x.xml"])
     assert done.exit_code == 2
     assert f"there is no folder {tmp_path}/none" in done.output

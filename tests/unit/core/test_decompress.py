@@ -25,14 +25,14 @@ def unpacked(data: bytes | io.BytesIO) -> bytes:
 
 
 @pytest.mark.parametrize("plain", [b"", b"x", PLAIN], ids=["empty", "small", "large"])
-def test_what_is_packed_is_unpacked(plain: bytes) -> None:
+def test_decompress_round_trip(plain: bytes) -> None:
     blocks, stream = pack(plain, SIZE), lzma.compress(plain)
     assert lzma.decompress(blocks) == plain
     assert unpacked(blocks) == plain
     assert unpacked(stream) == plain
 
 
-def test_streams_and_padding_follow_each_other() -> None:
+def test_decompress_reads_several_streams_and_padding() -> None:
     one, other = pack(PLAIN, SIZE), lzma.compress(b"second")
     assert unpacked(one + bytes(8) + other + one + bytes(4)) == PLAIN + b"second" + PLAIN
     with pytest.raises(ArchiveError):
@@ -41,7 +41,7 @@ def test_streams_and_padding_follow_each_other() -> None:
         unpacked(one + b"no stream at all")
 
 
-def test_a_source_may_give_less_than_it_is_asked_for() -> None:
+def test_decompress_handles_short_reads() -> None:
     class FakeTrickle(io.BytesIO):
         def read(self, count: int | None = -1, /) -> bytes:
             return super().read(min(3, count or 0))
@@ -50,13 +50,13 @@ def test_a_source_may_give_less_than_it_is_asked_for() -> None:
     assert unpacked(FakeTrickle(packed)) == b"firstsecond"
 
 
-def test_a_dictionary_takes_no_more_memory_than_it_may() -> None:
+def test_decompress_limits_dictionary_memory() -> None:
     assert unpacked(pack(PLAIN, SIZE, dictionary=30)) == PLAIN
     with pytest.raises(ArchiveError, match="needs too much memory"):
         unpacked(pack(PLAIN, SIZE, dictionary=40))
 
 
-def test_every_damage_is_found() -> None:
+def test_decompress_detects_every_damage() -> None:
     good = pack(PLAIN[:250_000], SIZE)
     rng = random.Random(2)
     ends = [*range(40), *(len(good) - 1 - place for place in range(60))]
@@ -69,13 +69,13 @@ def test_every_damage_is_found() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(cut=st.floats(0, 1, exclude_max=True), size=st.sampled_from([0, SIZE]))
-def test_a_file_that_was_cut_off_is_refused(cut: float, size: int) -> None:
+def test_decompress_refuses_truncated_file(cut: float, size: int) -> None:
     good = pack(PLAIN[:150_000], size) if size else lzma.compress(PLAIN[:150_000])
     with pytest.raises(ArchiveError):
         unpacked(good[: int(len(good) * cut)])
 
 
-def test_it_may_be_closed_before_its_end() -> None:
+def test_decompress_can_be_closed_early() -> None:
     before = threading.active_count()
     with decompressed(io.BytesIO(pack(PLAIN, SIZE)), "xz") as pieces:
         assert bytes(next(pieces)[:10]) == PLAIN[:10]

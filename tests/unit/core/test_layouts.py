@@ -56,7 +56,7 @@ def resolved(kind: Kind, targets: str | None) -> list[Path]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("targets", [None, "default", "gfx942,gfx950", "gfx1151"])
-def test_the_run_path_is_what_the_layouts_with_a_fixed_place_say(kind: Kind, targets: str | None) -> None:
+def test_run_path_lists_layouts_with_fixed_folder(kind: Kind, targets: str | None) -> None:
     chosen = gfx.expand(targets) if targets else None
     expected: dict[Path, None] = {}
     for name in ("pip-multi-arch", "pip-family", "opt-rocm"):
@@ -65,7 +65,7 @@ def test_the_run_path_is_what_the_layouts_with_a_fixed_place_say(kind: Kind, tar
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_run_path_of_a_small_set(kind: Kind) -> None:
+def test_run_path_of_small_set(kind: Kind) -> None:
     up = {"pjrt": "$ORIGIN/../..", "plugin": "$ORIGIN/.."}[kind]
     assert runpath(kind, gfx.expand("gfx942,gfx950")).split(":") == [
         f"{up}/_rocm_sdk_core/lib",
@@ -80,7 +80,7 @@ def test_the_run_path_of_a_small_set(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_fits_in_place_of_the_published_one_and_holds_no_build_leftovers(kind: Kind) -> None:
+def test_run_path_fits_in_published_one(kind: Kind) -> None:
     text = runpath(kind, None)
     assert len(text) < SHORTEST_PUBLISHED / 4
     assert not any(word in text for word in ("_solib", ".runfiles", "python3", "//", "::"))
@@ -89,7 +89,7 @@ def test_it_fits_in_place_of_the_published_one_and_holds_no_build_leftovers(kind
     assert all(entry.startswith(("$ORIGIN/..", "/opt/rocm/")) for entry in entries)
 
 
-def test_all_families_are_those_of_the_published_wheels_and_two_newer_ones() -> None:
+def test_families_cover_published_wheels_and_two_newer() -> None:
     assert set(family_packages(None)) == PUBLISHED_FAMILIES | {"gfx90c", "gfx125X_dcgpu"}
 
 
@@ -102,11 +102,11 @@ def test_all_families_are_those_of_the_published_wheels_and_two_newer_ones() -> 
         ("gfx1201,gfx1150", {"gfx120X_all", "gfx1150"}),
     ],
 )
-def test_only_families_of_the_targets_matter(targets: str, families: set[str]) -> None:
+def test_run_path_has_families_of_targets_only(targets: str, families: set[str]) -> None:
     assert set(family_packages(gfx.expand(targets))) == families
 
 
-def test_folders_of_a_prefix() -> None:
+def test_folders_of_prefix() -> None:
     prefix = Path("/sw/rocm")
     assert search_dirs("prefix", site_packages=SITE, rocm_path=prefix) == (
         prefix / "lib", prefix / "lib64", prefix / "lib/rocm_sysdeps/lib",
@@ -116,14 +116,14 @@ def test_folders_of_a_prefix() -> None:
         search_dirs("tarball", site_packages=SITE)
 
 
-def test_an_unknown_layout_is_refused_with_those_that_exist() -> None:
+def test_unknown_layout_is_refused_with_known_ones() -> None:
     with pytest.raises(RequestError, match="'spack' is not a ROCm layout") as caught:
         search_dirs("spack", site_packages=SITE)
     assert "pip-multi-arch, pip-family, tarball, prefix, opt-rocm" in caught.value.hint
 
 
 @pytest.mark.parametrize("version", PUBLISHED_NEEDED)
-def test_what_published_wheels_need_is_allowed(version: str) -> None:
+def test_sonames_of_published_wheels_are_allowed(version: str) -> None:
     assert allowed(version) >= PUBLISHED_NEEDED[version]
 
 
@@ -131,11 +131,11 @@ def test_what_published_wheels_need_is_allowed(version: str) -> None:
 @pytest.mark.parametrize(
     "soname", ["libnuma.so.1", "libdrm.so.2", "libcudart.so.12", "libamdhip64.so", "libamdhip64.so.6", "libhip*.so.7"]
 )
-def test_anything_else_is_not(version: str, soname: str) -> None:
+def test_other_sonames_are_refused(version: str, soname: str) -> None:
     assert soname not in allowed(version)
 
 
-def test_a_version_without_a_list_takes_the_nearest_older_one() -> None:
+def test_unlisted_version_uses_nearest_older_list() -> None:
     assert allowed("7.2.9") == allowed("7.10.0a20251120") == allowed("7.13.0") == allowed("7.2.0")
     assert allowed("7.99.0") == allowed("7.14.0rc1") == allowed("7.14.0")
     assert "libamd_smi.so.26" not in allowed("7.13.0")
@@ -143,7 +143,7 @@ def test_a_version_without_a_list_takes_the_nearest_older_one() -> None:
 
 
 @pytest.mark.parametrize("version", ["7.0.0", "6.4.0", "1.0.0"])
-def test_a_version_older_than_every_list_is_refused_with_the_file_to_edit(version: str) -> None:
+def test_too_old_version_is_refused_with_file_to_edit(version: str) -> None:
     with pytest.raises(RequestError) as caught:
         allowed(version)
     assert "core/layouts.toml" in caught.value.hint
@@ -151,7 +151,7 @@ def test_a_version_older_than_every_list_is_refused_with_the_file_to_edit(versio
 
 
 @pytest.mark.parametrize("major", [8, 10, 99])
-def test_a_new_major_takes_what_is_listed_and_its_own_number_where_rocm_numbers_libraries(major: int) -> None:
+def test_new_major_adds_its_own_library_numbers(major: int) -> None:
     listed = frozenset[str]().union(*load_layouts().sonames.values())
     new = allowed(f"{major}.1.0a20270101") - listed
     assert new == {f"lib{stem}.so.{major}" for stem in ("amdhip64", "hiprtc", "hiprtc-builtins")}
@@ -159,12 +159,12 @@ def test_a_new_major_takes_what_is_listed_and_its_own_number_where_rocm_numbers_
     assert "libhipblas.so.4" not in allowed(f"{major}.1.0")
 
 
-def test_the_hip_runtime_is_allowed_in_every_listed_version() -> None:
+def test_hip_runtime_is_allowed_in_every_version() -> None:
     for major, minor in load_layouts().sonames:
         assert hip_soname(RocmVersion(text=f"{major}.{minor}.0")) in allowed(f"{major}.{minor}.0")
 
 
-def test_every_listed_library_has_a_package_and_every_package_library_is_listed() -> None:
+def test_listed_libraries_and_packages_agree() -> None:
     table = load_layouts()
     stems = {name.removeprefix("lib").split(".so")[0] for names in table.sonames.values() for name in names}
     assert stems == set(table.packages)
@@ -183,13 +183,11 @@ def test_every_listed_library_has_a_package_and_every_package_library_is_listed(
         ("notalib", ""),
     ],
 )
-def test_which_package_brings_a_library(soname: str, package: str) -> None:
+def test_package_of_library(soname: str, package: str) -> None:
     assert package_of(soname) == package
 
 
-def test_the_loader_in_the_wheel_searches_every_folder_of_the_layouts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loader_searches_every_folder_of_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     payload = Path(__file__).parents[3] / "pjrt" / "payload"
     package = tmp_path / "payload_copy"
     package.mkdir()

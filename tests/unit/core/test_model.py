@@ -17,29 +17,29 @@ from tests.support.sets import wheel_set
 @pytest.mark.parametrize(
     "text", ["gfx942", "gfx90a", "gfx1151", "gfx9-generic", "gfx9-4-generic", "gfx90a:sramecc+:xnack-"]
 )
-def test_target_ids_come_back_as_they_were(text: str) -> None:
+def test_target_id_round_trip(text: str) -> None:
     assert str(GfxTarget.parse(text)) == text
 
 
-def test_features_are_sorted_as_llvm_prints_them() -> None:
+def test_features_are_sorted_like_llvm() -> None:
     assert str(GfxTarget.parse("gfx90a:xnack-:sramecc+")) == "gfx90a:sramecc+:xnack-"
 
 
 @pytest.mark.parametrize(
     "text", ["", "gfx", "sm_90", "gfx942 ", "gfx942\n", "gfx942:fast+", "gfx942:xnack", "GFX942", "gfx94x"]
 )
-def test_other_texts_are_no_targets(text: str) -> None:
+def test_target_refuses_other_text(text: str) -> None:
     with pytest.raises(RequestError, match="is not a gfx target"):
         GfxTarget.parse(text)
 
 
 @pytest.mark.parametrize(("text", "major"), [("7.2.0", 7), ("10.0.0a20261120", 10), ("99.1", 99)])
-def test_the_major_is_a_number(text: str, major: int) -> None:
+def test_rocm_major_is_a_number(text: str, major: int) -> None:
     assert RocmVersion(text=text).major == major
 
 
 @pytest.mark.parametrize("text", ["seven", "7", "", "7.2.0/../x"])
-def test_other_texts_are_no_rocm_versions(text: str) -> None:
+def test_rocm_version_refuses_other_text(text: str) -> None:
     with pytest.raises(RequestError, match="ROCm version"):
         RocmVersion(text=text)
 
@@ -48,16 +48,16 @@ ORDER = ("7.2.0", "7.10.0.dev0", "7.10.0a20251120", "7.10.0rc1", "7.10.0", "10.0
 
 
 @given(st.permutations(ORDER))
-def test_rocm_versions_compare_as_numbers_and_prereleases_come_first(texts: list[str]) -> None:
+def test_rocm_versions_order_numbers_and_prereleases(texts: list[str]) -> None:
     assert [str(version) for version in sorted(RocmVersion(text=text) for text in texts)] == list(ORDER)
 
 
-def test_a_set_comes_back_from_its_file() -> None:
+def test_wheel_set_round_trip() -> None:
     made = wheel_set()
     assert load_wheel_set(dump_wheel_set(made)) == made
 
 
-def test_the_digest_covers_every_field() -> None:
+def test_set_digest_covers_every_field() -> None:
     body = to_json(wheel_set())
     text = dump_wheel_set(wheel_set())
     assert len(body) == 11
@@ -80,7 +80,7 @@ def test_the_digest_covers_every_field() -> None:
         lambda body: body.update(wheels=None),
     ],
 )
-def test_unknown_and_missing_fields_are_refused(change: Any) -> None:
+def test_wheel_set_refuses_unknown_and_missing_fields(change: Any) -> None:
     body = json.loads(dump_wheel_set(wheel_set()))
     change(body)
     with pytest.raises(WheelSetError):
@@ -88,11 +88,11 @@ def test_unknown_and_missing_fields_are_refused(change: Any) -> None:
 
 
 @given(st.integers(0, 10**6))
-def test_a_truncated_file_is_refused(cut: int) -> None:
+def test_wheel_set_refuses_truncated_file(cut: int) -> None:
     text = dump_wheel_set(wheel_set()).rstrip("\n")
     with pytest.raises(WheelSetError):
         load_wheel_set(text[: cut % len(text)])
 
 
-def test_sets_are_sorted_so_that_equal_values_give_equal_json() -> None:
+def test_equal_sets_give_equal_json() -> None:
     assert to_json(frozenset({"b", "a", "c"})) == ["a", "b", "c"]

@@ -13,11 +13,11 @@ from core.units import human
     ("size", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (154_379_457, "154.4 MB"), (5_189_488_920, "5.19 GB")],
 )
-def test_sizes_as_people_write_them(size: int, text: str) -> None:
+def test_human_sizes(size: int, text: str) -> None:
     assert human(size) == text
 
 
-def test_plain_lines_say_the_group_its_steps_and_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_output_has_group_steps_and_time(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter(terminal=False)
     with reporter.group("build"):
         reporter.step("first")
@@ -29,7 +29,7 @@ def test_plain_lines_say_the_group_its_steps_and_its_time(capsys: pytest.Capture
     assert err.splitlines()[3].endswith(" s")
 
 
-def test_ci_folds_groups_and_closes_them_after_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ci_output_closes_groups_after_error(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter(terminal=False, groups=True)
     with pytest.raises(ValueError, match="broken"), reporter.group("build"):
         raise ValueError("broken")
@@ -38,7 +38,7 @@ def test_ci_folds_groups_and_closes_them_after_an_error(capsys: pytest.CaptureFi
     assert lines[-1] == "::endgroup::"
 
 
-def test_long_work_says_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_step_prints_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 5.0, 11.0, 11.0, 12.0])
     monkeypatch.setattr("time.monotonic", lambda: next(now))
     reporter = Reporter(terminal=False)
@@ -48,9 +48,7 @@ def test_long_work_says_how_far_it_is(capsys: pytest.CaptureFixture[str], monkey
     assert capsys.readouterr().err.splitlines() == ["  fetch", "  fetch: 2.0 MB of 4.0 MB"]
 
 
-def test_a_build_says_how_many_actions_are_done(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_prints_number_of_actions(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 5.0, 11.0, 11.0, 12.0])
     monkeypatch.setattr("time.monotonic", lambda: next(now))
     reporter = Reporter(terminal=False)
@@ -61,19 +59,19 @@ def test_a_build_says_how_many_actions_are_done(
     assert lines == ["  build x", "  build x: 1,234 of 5,678 actions; Compiling a.cc"]
 
 
-def test_details_are_for_the_curious(capsys: pytest.CaptureFixture[str]) -> None:
+def test_details_need_verbose(capsys: pytest.CaptureFixture[str]) -> None:
     Reporter(terminal=False).detail("pip install")
     Reporter(terminal=False, verbose=True).detail("pip download")
     assert capsys.readouterr().err == "    pip download\n"
 
 
-def test_a_finding_is_one_line_with_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finding_is_one_line_with_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding(code="x-y", severity=Severity.WARNING, message="It is so.", remedy="Do this.", member="a.so")
     Reporter(terminal=False).finding(finding, "w.whl")
     assert capsys.readouterr().err == "warning: x-y: w.whl a.so: It is so. Do this.\n"
 
 
-def test_a_terminal_keeps_a_line_for_each_finished_step(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_keeps_line_per_finished_step(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter(terminal=True)
     with reporter.group("build"):
         reporter.step("first")
@@ -84,7 +82,7 @@ def test_a_terminal_keeps_a_line_for_each_finished_step(capsys: pytest.CaptureFi
     assert "  second (0.0 s)" in err
 
 
-def test_tables_go_to_standard_output_when_they_are_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+def test_result_table_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("name", "size"), [("a" * 90, "1")], numeric=(1,))
     out, err = capsys.readouterr()
     assert "a" * 90 in out
@@ -93,7 +91,7 @@ def test_tables_go_to_standard_output_when_they_are_the_result(capsys: pytest.Ca
     assert "b" in capsys.readouterr().err
 
 
-def test_a_table_grows_on_a_terminal_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_grows_on_terminal_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich draw as on a terminal
     rows = [("lax", "1/2")]
     for terminal in (True, False):

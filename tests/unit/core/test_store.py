@@ -28,7 +28,7 @@ def keep(store: StepStore, saved: str) -> FinishedStep:
         return store.keep("key", folder, WHEEL, saved)
 
 
-def test_of_two_runs_that_finish_the_same_step_the_first_ones_folder_stays(tmp_path: Path) -> None:
+def test_store_keeps_first_of_two_equal_results(tmp_path: Path) -> None:
     store = StepStore(tmp_path)
     first = keep(store, "first")
     inode = (first.folder / WHEEL.filename).stat().st_ino
@@ -37,9 +37,7 @@ def test_of_two_runs_that_finish_the_same_step_the_first_ones_folder_stays(tmp_p
     assert (first.folder / WHEEL.filename).stat().st_ino == inode
 
 
-def test_a_run_that_loses_the_race_for_the_name_takes_the_others_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_race_returns_winners_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, winner = shutil.rmtree, StepStore(tmp_path)
 
     def late(path: Path, *, ignore_errors: bool = False) -> None:
@@ -52,14 +50,14 @@ def test_a_run_that_loses_the_race_for_the_name_takes_the_others_result(
     assert keep(StepStore(tmp_path), "own").saved == "other"
 
 
-def test_a_damaged_result_is_made_again(tmp_path: Path) -> None:
+def test_store_recreates_damaged_result(tmp_path: Path) -> None:
     store = StepStore(tmp_path)
     (keep(store, "first").folder / WHEEL.filename).write_bytes(b"damaged")
     assert store.find("key") is None
     assert keep(store, "second").saved == "second"
 
 
-def test_only_old_scratch_folders_are_swept(tmp_path: Path) -> None:
+def test_store_sweeps_old_scratch_folders_only(tmp_path: Path) -> None:
     for name in (".new-old", ".new-young", "0123"):
         (tmp_path / name).mkdir()
     for name in (".new-old", "0123"):
@@ -68,7 +66,7 @@ def test_only_old_scratch_folders_are_swept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".new-young", "0123"]
 
 
-def test_what_a_killed_run_left_goes_and_what_other_runs_use_stays(tmp_path: Path) -> None:
+def test_store_removes_leftovers_but_not_files_in_use(tmp_path: Path) -> None:
     others = [".dist-2-abcd_123", ".dist-2.lock", ".dist.lock", ".dist-config", "dist", "dist-2"]
     for name in [*others, ".dist-abcd_123"]:
         (tmp_path / name).mkdir()
@@ -76,7 +74,7 @@ def test_what_a_killed_run_left_goes_and_what_other_runs_use_stays(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
-def test_the_set_before_comes_back_when_its_successor_cannot_take_its_place(tmp_path: Path) -> None:
+def test_swap_failure_restores_previous_set(tmp_path: Path) -> None:
     out, fresh, old = (tmp_path / name for name in ("dist", "fresh", "old"))
     out.mkdir()
     (out / "wheels.json").write_text("before")

@@ -33,7 +33,7 @@ def names(spec: str) -> list[str]:
     return [str(target) for target in gfx.expand(spec)]
 
 
-def test_the_table_holds_every_target_of_the_published_wheel_and_gfx1250() -> None:
+def test_table_has_targets_of_published_wheel_and_gfx1250() -> None:
     assert names("all") == [*PUBLISHED_0_10_2, "gfx1250"]
 
 
@@ -48,7 +48,7 @@ def test_no_two_targets_share_a_mach() -> None:
     assert len(set(gfx.machs().values())) == len(gfx.machs())
 
 
-def test_each_list_names_targets_of_the_table_and_is_in_order() -> None:
+def test_lists_name_known_targets_in_order() -> None:
     for members in gfx.lists().values():
         assert list(members) == sorted(members, key=gfx.sort_key)
     assert gfx.lists() == {
@@ -63,13 +63,13 @@ def test_each_list_names_targets_of_the_table_and_is_in_order() -> None:
     }  # fmt: skip
 
 
-def test_every_concrete_target_belongs_to_exactly_one_index() -> None:
+def test_concrete_target_belongs_to_one_index() -> None:
     table = gfx.load_table()
     held = [member for index in table.indexes for member in table.families[index]]
     assert sorted(held) == sorted(names("all"))
 
 
-def test_every_family_is_reachable_and_named_as_therock_names_it() -> None:
+def test_families_have_names_of_therock() -> None:
     families = gfx.load_table().families
     assert families["gfx94X-dcgpu"] == families["gfx94X-all"] == ("gfx942",)
     assert families["gfx120X-all"] == ("gfx1200", "gfx1201")
@@ -82,7 +82,7 @@ def test_every_family_is_reachable_and_named_as_therock_names_it() -> None:
         assert gfx.expand(name)
 
 
-def test_generic_targets_cover_as_llvm_says() -> None:
+def test_generic_targets_cover_targets_of_llvm() -> None:
     covers = gfx.covers()
     assert covers["gfx9-4-generic"] == ("gfx942", "gfx950")
     assert covers["gfx9-generic"] == ("gfx900", "gfx906", "gfx90c")  # not gfx908 and gfx90a
@@ -93,7 +93,7 @@ def test_generic_targets_cover_as_llvm_says() -> None:
     assert set(names("all")) - set(covered) == {"gfx908", "gfx90a"}
 
 
-def test_expand_mixes_families_targets_and_features_in_natural_order() -> None:
+def test_expand_sorts_families_targets_and_features() -> None:
     assert names("gfx1151,gfx94X-dcgpu") == ["gfx942", "gfx1151"]
     assert names("gfx1030, gfx942 ,gfx90a,gfx942") == ["gfx90a", "gfx942", "gfx1030"]
     assert names("gfx90a:xnack-:sramecc+") == ["gfx90a:sramecc+:xnack-"]
@@ -105,7 +105,7 @@ def test_expand_mixes_families_targets_and_features_in_natural_order() -> None:
     assert tuple(names("default")) == gfx.lists()["default-wheels"]
 
 
-def test_letter_case_is_forgiven_but_substrings_are_not() -> None:
+def test_expand_ignores_case_but_not_substrings() -> None:
     assert names("GFX94x-dcgpu,Gfx1151") == ["gfx942", "gfx1151"]
     for part in ("gfx94", "gfx94X", "gfx10", "942", "gfx9420", "all-gfx94X", "dcgpu"):
         with pytest.raises(UnknownTargetError):
@@ -116,7 +116,7 @@ def test_letter_case_is_forgiven_but_substrings_are_not() -> None:
     ("typed", "meant"),
     [("gfx943", "gfx942"), ("gfx94X-dgpu", "gfx94X-dcgpu"), ("gfx110x", "gfx110X-all"), ("defualt", "default")],
 )
-def test_unknown_names_are_refused_with_the_nearest(typed: str, meant: str) -> None:
+def test_expand_unknown_name_suggests_nearest(typed: str, meant: str) -> None:
     with pytest.raises(UnknownTargetError) as caught:
         gfx.expand(f"gfx942,{typed}")
     assert repr(typed) in caught.value.message
@@ -124,7 +124,7 @@ def test_unknown_names_are_refused_with_the_nearest(typed: str, meant: str) -> N
     assert caught.value.exit_code == 3
 
 
-def test_a_name_unlike_any_other_points_to_the_table() -> None:
+def test_expand_strange_name_points_to_table() -> None:
     with pytest.raises(UnknownTargetError, match="ci_build targets"):
         gfx.expand("sm_90")
 
@@ -143,23 +143,23 @@ def test_a_name_unlike_any_other_points_to_the_table() -> None:
         ("gfx942:sramecc+,gfx942:xnack+", "cannot be in one wheel"),
     ],
 )
-def test_requests_that_make_no_sense_are_refused(spec: str, message: str) -> None:
+def test_expand_refuses_invalid_requests(spec: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         gfx.expand(spec)
 
 
-def test_both_variants_of_a_feature_may_be_asked_for() -> None:
+def test_expand_accepts_both_variants_of_feature() -> None:
     assert names("gfx942:xnack-,gfx942:xnack+") == ["gfx942:xnack+", "gfx942:xnack-"]
 
 
-def test_all_is_recognised_only_alone() -> None:
+def test_all_must_stand_alone() -> None:
     assert gfx.is_all("all")
     assert gfx.is_all([" ALL "])
     assert not gfx.is_all("gfx942,all")
     assert not gfx.is_all("dgpu-all")
 
 
-def test_targets_outside_the_allow_list_warn() -> None:
+def test_targets_outside_allow_list_warn() -> None:
     (found,) = gfx.warnings_for(gfx.expand("gfx942,gfx906,gfx1102,gfx11-generic,gfx9-generic"))
     assert found.message.endswith("never used: gfx9-generic, gfx906, gfx1102.")
     assert (found.code, found.severity) == ("target-outside-xla-list", Severity.WARNING)
@@ -182,7 +182,7 @@ def test_targets_outside_the_allow_list_warn() -> None:
         ("default", "multi-arch"),
     ],
 )
-def test_the_index_is_the_one_family_that_holds_all(spec: str, index: str) -> None:
+def test_index_is_family_with_all_targets(spec: str, index: str) -> None:
     assert gfx.family_of(gfx.expand(spec)) == index
 
 
@@ -197,7 +197,7 @@ def test_labels() -> None:
     assert gfx.families_equal_to(gfx.expand("gfx94X-all:xnack+")) == ()
 
 
-def test_one_list_is_rendered_for_every_tool() -> None:
+def test_targets_are_rendered_for_every_tool() -> None:
     chosen = gfx.expand("gfx950,gfx942:xnack-,gfx942:xnack+")
     assert gfx.for_bazel(chosen) == "gfx942:xnack+,gfx942:xnack-,gfx950"
     assert gfx.for_aiter(chosen) == "gfx942;gfx950"
@@ -206,7 +206,7 @@ def test_one_list_is_rendered_for_every_tool() -> None:
     assert gfx.for_bazel(gfx.with_aiter(gfx.expand("default"))) == "gfx942,gfx950"
 
 
-def test_a_target_that_only_a_wheel_knows_is_named() -> None:
+def test_unknown_target_of_wheel_is_named() -> None:
     with pytest.raises(UnknownTargetError, match="gfx940"):
         gfx.family_of([GfxTarget(processor="gfx940")])
 

@@ -62,7 +62,7 @@ def version(rocm_version: RocmVersion | str | None, variant: str = "", **keyword
 
 @unhurried
 @given(NUMBERS, SUFFIXES["dev"], SUFFIXES["nightly"], SUFFIXES["rc"], VARIANTS)
-def test_dev_before_nightly_before_candidate_before_release(
+def test_version_order_of_release_kinds(
     numbers: tuple[int, int, int], dev: str, nightly: str, candidate: str, variant: str
 ) -> None:
     in_order = [version(rocm(numbers, suffix), variant) for suffix in (dev, nightly, candidate, "")]
@@ -71,7 +71,7 @@ def test_dev_before_nightly_before_candidate_before_release(
 
 @unhurried
 @given(NUMBERS, NUMBERS, SUFFIXES["dev"], NO_DEV)
-def test_anything_devrocm_is_before_anything_rocm_of_that_major(
+def test_version_order_devrocm_before_rocm(
     one: tuple[int, int, int], other: tuple[int, int, int], dev: str, suffix: str
 ) -> None:
     assert version(rocm(one, dev)) < version(rocm((one[0], *other[1:]), suffix))
@@ -79,7 +79,7 @@ def test_anything_devrocm_is_before_anything_rocm_of_that_major(
 
 @unhurried
 @given(NUMBERS, NUMBERS, VARIANTS)
-def test_releases_of_one_major_are_in_numeric_order(
+def test_version_order_of_releases_is_numeric(
     one: tuple[int, int, int], other: tuple[int, int, int], variant: str
 ) -> None:
     first, second = sorted([one, (one[0], *other[1:])])
@@ -88,7 +88,7 @@ def test_releases_of_one_major_are_in_numeric_order(
 
 @unhurried
 @given(NUMBERS, NUMBERS, NO_DEV, NO_DEV, VARIANTS)
-def test_a_newer_minor_is_newer_whatever_its_kind(
+def test_version_order_newer_minor_wins(
     one: tuple[int, int, int], other: tuple[int, int, int], suffix: str, other_suffix: str, variant: str
 ) -> None:
     newer = (one[0], one[1] + 1 + other[1], other[2])
@@ -97,7 +97,7 @@ def test_a_newer_minor_is_newer_whatever_its_kind(
 
 @unhurried
 @given(NUMBERS, NUMBERS, ANY_SUFFIX, ANY_SUFFIX, VARIANTS, st.integers(1, 40))
-def test_a_post_release_is_newer_than_every_build_without(
+def test_version_order_post_release_is_newest(
     one: tuple[int, int, int], other: tuple[int, int, int], suffix: str, other_suffix: str, variant: str, post: int
 ) -> None:
     assert version(rocm(one, suffix), variant) < version(rocm(other, other_suffix), post=post)
@@ -105,7 +105,7 @@ def test_a_post_release_is_newer_than_every_build_without(
     assert version(rocm(one, suffix), variant, post=post) < version(rocm(other, other_suffix), post=post + 1)
 
 
-def test_the_limits_of_the_order_are_as_documented() -> None:
+def test_version_order_limits_are_documented() -> None:
     assert version("7.2.0rc10") < version("7.2.0rc2")
     assert version("7.2.1a20260101") < version("7.2.0")
     assert version("10.0.0") < version("7.2.0")
@@ -119,9 +119,7 @@ def test_the_limits_of_the_order_are_as_documented() -> None:
     st.one_of(st.none(), st.builds(rocm, NUMBERS, ANY_SUFFIX)),
     VARIANTS,
 )
-def test_every_version_is_in_normal_form_and_survives_a_file_name(
-    base: str, rocm_version: RocmVersion | None, variant: str
-) -> None:
+def test_versions_are_normal_and_survive_file_names(base: str, rocm_version: RocmVersion | None, variant: str) -> None:
     text = wheel_version(base, rocm=rocm_version, variant=variant)
     assert str(Version(text)) == text
     name, parsed, _, _ = parse_wheel_filename(f"jax_rocm7_pjrt-{text}-py3-none-manylinux_2_28_x86_64.whl")
@@ -129,7 +127,7 @@ def test_every_version_is_in_normal_form_and_survives_a_file_name(
     assert all(part not in text for part in ("-", "_", ":"))
 
 
-def test_different_contents_never_share_a_version() -> None:
+def test_different_contents_have_different_versions() -> None:
     rocms = [
         "7.2", "7.2.0", "7.20.0", "7.2.0.1", "7.2.0rc1", "7.2.0a1", "7.2.0a1.post1", "7.2.0.post1", "7.2.0.dev0",
         "7.2.0.dev0+1", "7.2.0.dev0+rc1", "7.2.0.dev1", "7.2.0a1.dev0", "7.2.0+x1", "7.2.0+x.1", "7.2.0a1+x", "17.2.0",
@@ -158,7 +156,7 @@ def test_different_contents_never_share_a_version() -> None:
 
 @unhurried
 @given(st.one_of(st.none(), TARGETS), st.booleans(), st.one_of(st.none(), TARGETS), st.booleans())
-def test_variants_differ_when_contents_do(
+def test_variants_differ_with_contents(
     one: list[GfxTarget] | None, strip_one: bool, two: list[GfxTarget] | None, strip_two: bool
 ) -> None:
     def content(targets: list[GfxTarget] | None, stripped: bool) -> object:
@@ -172,7 +170,7 @@ def test_variants_differ_when_contents_do(
 
 
 @pytest.mark.parametrize("text", ["7.2.0+1", "7.2.0+rc1", "7.2.0a1+post1", "7.2.0+post.1", "7.2.0+x.gfx942", "1!7.2.0"])
-def test_rocm_versions_that_would_read_as_something_else_are_refused(text: str) -> None:
+def test_ambiguous_rocm_versions_are_refused(text: str) -> None:
     with pytest.raises(VersionRuleError):
         wheel_version("0.10.2", rocm=RocmVersion(text=text))
 
@@ -221,13 +219,13 @@ def test_all_targets_are_visible_too() -> None:
         ("head", None, "not a version"),
     ],
 )
-def test_bases_that_cannot_be_released_so_are_refused(base: str, post: int | None, message: str) -> None:
+def test_unreleasable_bases_are_refused(base: str, post: int | None, message: str) -> None:
     with pytest.raises(VersionRuleError, match=message) as caught:
         wheel_version(base, rocm=None, post=post)
     assert caught.value.hint
 
 
-def test_a_variant_must_come_from_the_rule() -> None:
+def test_free_variant_is_refused() -> None:
     with pytest.raises(VersionRuleError, match="not a variant label"):
         wheel_version("0.10.2", rocm=None, variant="rocm7.2.0")
     with pytest.raises(VersionRuleError, match="normal form"):
@@ -235,7 +233,7 @@ def test_a_variant_must_come_from_the_rule() -> None:
 
 
 @pytest.mark.parametrize("major", [7, 10, 99])
-def test_the_major_is_a_number_in_every_name(major: int) -> None:
+def test_major_in_names_is_a_number(major: int) -> None:
     assert RocmVersion(text=f"{major}.2.0").major == major
     assert package_name("pjrt", major) == f"jax-rocm{major}-pjrt"
     assert module_name("pjrt", major) == f"jax_plugins.xla_rocm{major}"
@@ -253,7 +251,7 @@ def test_other_projects_are_not_ours(name: str) -> None:
 
 @unhurried
 @given(NUMBERS, ANY_SUFFIX, VARIANTS, st.one_of(st.none(), st.integers(1, 9)), VARIANTS)
-def test_the_plugin_accepts_exactly_its_own_pjrt(
+def test_plugin_requires_exactly_its_pjrt(
     numbers: tuple[int, int, int], suffix: str, variant: str, post: int | None, other_variant: str
 ) -> None:
     own = version(rocm(numbers, suffix), variant, post=post)
@@ -269,7 +267,7 @@ def test_the_plugin_accepts_exactly_its_own_pjrt(
     assert not any(pin.specifier.contains(other, prereleases=True) for other in others if str(other) != str(own))
 
 
-def test_without_a_rocm_version_the_pin_still_refuses_local_versions() -> None:
+def test_pin_without_rocm_refuses_local_versions() -> None:
     pin = Requirement(pins("plugin", "0.10.2", major=7)[0]).specifier
     assert pin.contains("0.10.2")
     assert not pin.contains("0.10.2+rocm7.2.0")
@@ -277,7 +275,7 @@ def test_without_a_rocm_version_the_pin_still_refuses_local_versions() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pjrt", "plugin"])
-def test_both_want_the_jaxlib_of_their_own_third_number(kind: Kind) -> None:
+def test_wheels_require_jaxlib_of_same_micro(kind: Kind) -> None:
     wanted = Requirement(pins(kind, "0.10.2.post3+rocm7.2.0.gfx942", major=7)[-1])
     assert str(wanted) == "jaxlib<0.10.3,>=0.10.2"
     accepted = {v: wanted.specifier.contains(v) for v in ("0.10.1", "0.10.2", "0.10.2.post1", "0.10.3", "0.12.0")}
@@ -285,6 +283,6 @@ def test_both_want_the_jaxlib_of_their_own_third_number(kind: Kind) -> None:
     assert not wanted.specifier.contains("0.10.3rc1", prereleases=True)
 
 
-def test_a_pre_release_wants_the_same_jaxlib() -> None:
+def test_pre_release_requires_same_jaxlib() -> None:
     assert jaxlib_requirement("0.11.0rc1+rocm7.2.0") == "jaxlib==0.11.0rc1"
     assert jaxlib_requirement("0.11.0.dev20260101+rocm7.2.0") == "jaxlib==0.11.0.dev20260101"

@@ -118,7 +118,7 @@ def evidence_files(bucket: MemoryBucket, staged: StagedSet) -> list[str]:
     return [key for key in bucket.list(RELEASED.set_file(staged.digest, "evidence/")) if key.endswith(".json")]
 
 
-def test_02_a_staged_set_has_a_folder_of_its_own_and_never_changes(desk: Desk) -> None:
+def test_02_staged_set_has_own_folder_and_never_changes(desk: Desk) -> None:
     wheels = desk.wheels()
     again = with_another(wheels, desk.folder / "other")
     first = desk.staged(wheels)
@@ -133,7 +133,7 @@ def test_02_a_staged_set_has_a_folder_of_its_own_and_never_changes(desk: Desk) -
     assert desk.bucket.everything() == everything, "staging it again is a no-op"
 
 
-def test_03_a_name_that_two_builds_share_stands_for_the_bytes_that_came_first(desk: Desk) -> None:
+def test_03_shared_name_keeps_first_bytes(desk: Desk) -> None:
     wheels = desk.wheels()
     again = desk.staged(with_another(wheels, desk.folder / "other"))
     go(desk.bucket, desk.staged(wheels))
@@ -142,7 +142,7 @@ def test_03_a_name_that_two_builds_share_stands_for_the_bytes_that_came_first(de
 
 
 @pytest.mark.parametrize("left", [(), ("jax-rocm7-pjrt",), ("jax-rocm7-pjrt", "jax-rocm7-plugin"), ("jaxlib",)])
-def test_04_a_set_that_lacks_a_wheel_is_not_promoted_and_no_pattern_decides(desk: Desk, left: Sequence[str]) -> None:
+def test_04_incomplete_set_is_not_promoted(desk: Desk, left: Sequence[str]) -> None:
     wheels = desk.wheels()
     some = [wheel for wheel in wheels if wheel.wheel.name in left]
     message = desk.refused(desk.staged(some))
@@ -157,7 +157,7 @@ def test_04_a_set_that_lacks_a_wheel_is_not_promoted_and_no_pattern_decides(desk
     assert offered(desk.bucket).keys() == {wheel.wheel.filename for wheel in (*chosen, jaxlib)}
 
 
-def test_05_no_wheel_is_visible_before_what_it_pins_and_a_set_comes_whole_or_not_at_all(desk: Desk) -> None:
+def test_05_pages_never_show_unmet_pins_or_partial_sets(desk: Desk) -> None:
     first, second = desk.wheels(2), desk.wheels(3)
     reader = Reader([*first, *second])
     problems: list[str] = []
@@ -180,7 +180,7 @@ def test_05_no_wheel_is_visible_before_what_it_pins_and_a_set_comes_whole_or_not
     assert offered(desk.bucket).keys() == {wheel.wheel.filename for wheel in (*first, *second)}
 
 
-def test_06_pages_come_from_the_ledger_and_no_update_is_lost(desk: Desk) -> None:
+def test_06_pages_follow_ledger_and_no_update_is_lost(desk: Desk) -> None:
     assert publish(desk.bucket, RELEASED) == (), "an empty index is no error"
     groups = [desk.wheels(minor) for minor in range(8)]
     sets = [desk.staged(group) for group in groups]
@@ -198,7 +198,7 @@ def test_06_pages_come_from_the_ledger_and_no_update_is_lost(desk: Desk) -> None
     assert [line for line in verify(desk.bucket, RELEASED) if foreign in line]
 
 
-def test_07_a_name_has_one_content_for_ever_and_every_link_has_its_digest(desk: Desk) -> None:
+def test_07_name_has_one_content_and_links_have_digests(desk: Desk) -> None:
     wheels = desk.wheels()
     go(desk.bucket, desk.staged(wheels))
     for wheel in wheels:
@@ -215,9 +215,7 @@ def test_07_a_name_has_one_content_for_ever_and_every_link_has_its_digest(desk: 
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
-def test_08_no_channel_and_no_branch_passes_by_the_gates(
-    desk: Desk, channel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_08_no_channel_or_branch_bypasses_gates(desk: Desk, channel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GITHUB_REF_NAME", "GITHUB_REF", "GITHUB_BASE_REF"):
         monkeypatch.setenv(name, "release/therock-7.13")
     policy = load_policy("multi-arch", channel=channel)
@@ -239,7 +237,7 @@ COMPLETE = {
 }  # fmt: skip
 
 
-def test_09_a_bypass_has_an_owner_a_reason_and_an_end_and_is_seen(desk: Desk) -> None:
+def test_09_bypass_has_owner_reason_and_end_and_is_visible(desk: Desk) -> None:
     lacking = [{key: value for key, value in COMPLETE.items() if key != name} for name in COMPLETE]
     bad: list[Any] = ["False", "true", "1", *lacking, {**COMPLETE, "reason": " "}]
     entries, void = parse_bypasses(bad)
@@ -256,7 +254,7 @@ def test_09_a_bypass_has_an_owner_a_reason_and_an_end_and_is_seen(desk: Desk) ->
     assert "the runner burnt down" in desk.bucket.get(RELEASED.overview).decode()
 
 
-def test_10_the_policy_is_the_one_beside_the_code_and_the_ledger_says_which(desk: Desk) -> None:
+def test_10_policy_is_versioned_and_recorded_in_ledger(desk: Desk) -> None:
     choices = {option.name for command in (promote_command, release_command) for option in command.params}
     assert {name for name in choices if name and ("policy" in name or "ref" in name or "repo" in name)} == set()
     policy = go(desk.bucket, desk.staged(desk.wheels())).promoted.policy
@@ -264,7 +262,7 @@ def test_10_the_policy_is_the_one_beside_the_code_and_the_ledger_says_which(desk
     assert policy["channel"] == "local"
 
 
-def test_11_every_family_can_be_promoted_and_names_are_whole_words(desk: Desk) -> None:
+def test_11_every_family_can_be_promoted_by_exact_name(desk: Desk) -> None:
     for index in load_table().indexes:
         policy = load_policy(index)
         wheels = desk.wheels()
@@ -282,7 +280,7 @@ def test_11_every_family_can_be_promoted_and_names_are_whole_words(desk: Desk) -
         assert "The gate coverage for gfx942 has not run" in desk.refused(staged)
 
 
-def test_12_what_ran_on_no_gpu_or_not_at_all_is_no_test_on_one(desk: Desk) -> None:
+def test_12_tests_without_gpu_do_not_count_as_device_tests(desk: Desk) -> None:
     device = load_policy("multi-arch", channel="nightly")
     rule = replace(device.gates["device"], min_passed=1000)
     policy = replace(POLICY, tier=Tier.DEVICE, gates={**POLICY.gates, "device": rule})
@@ -306,7 +304,7 @@ def test_12_what_ran_on_no_gpu_or_not_at_all_is_no_test_on_one(desk: Desk) -> No
     assert "passed 0 checks" in desk.refused(desk.bare(desk.wheels(4), nothing_ran))
 
 
-def test_13_who_builds_cannot_release_and_who_tests_neither() -> None:
+def test_13_builder_and_tester_cannot_release() -> None:
     arns = {role: [f"arn:aws:iam::1:role/{role}"] for role in (Role.BUILDER, Role.TESTER, Role.PROMOTER)}
     statements = bucket_policy("b", arns)["Statement"]
     for role in (Role.BUILDER, Role.TESTER):
@@ -319,7 +317,7 @@ def test_13_who_builds_cannot_release_and_who_tests_neither() -> None:
         assert "arn:aws:s3:::b/v2/*" in denied, "whatever another policy allows"
 
 
-def test_14_evidence_is_about_the_rocm_that_the_set_was_built_for(desk: Desk) -> None:
+def test_14_evidence_names_rocm_of_set(desk: Desk) -> None:
     wheels = desk.wheels()
     tested, other = make_set(wheels), make_set(wheels, rocm_version="7.2.1")
     assert tested.digest != other.digest
@@ -335,7 +333,7 @@ def test_14_evidence_is_about_the_rocm_that_the_set_was_built_for(desk: Desk) ->
     assert go(desk.bucket, source).promoted.rocm_version == "7.2.0"
 
 
-def test_15_everything_is_recorded_and_can_be_undone_and_rehearsed(desk: Desk) -> None:
+def test_15_operations_are_recorded_reversible_and_rehearsable(desk: Desk) -> None:
     first, second = desk.staged(desk.wheels(2)), desk.staged(desk.wheels(3))
     go(desk.bucket, first)
     one = offered(desk.bucket)
@@ -363,9 +361,7 @@ def test_15_everything_is_recorded_and_can_be_undone_and_rehearsed(desk: Desk) -
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SKIPPED, Outcome.ERROR, None])
-def test_16_what_was_cancelled_blocks_and_nothing_promoted_is_never_success(
-    desk: Desk, outcome: Outcome | None
-) -> None:
+def test_16_cancelled_run_blocks_and_empty_promotion_fails(desk: Desk, outcome: Outcome | None) -> None:
     def cancelled(wheel_set: WheelSet) -> list[Evidence]:
         good = [evidence for evidence in passing_evidence(wheel_set) if evidence.gate != "install"]
         left = [evidence for evidence in passing_evidence(wheel_set) if evidence.gate == "install"]

@@ -149,7 +149,7 @@ def test_masks(machine: Machine, environ: dict[str, str], left: list[str], mask:
 # Reasons
 
 
-def test_nothing_is_wrong(machine: Machine) -> None:
+def test_working_machine_has_no_reason(machine: Machine) -> None:
     machine.install()
     machine.gpus(MI300)
     assert machine.reasons() == ()
@@ -164,7 +164,7 @@ def test_no_gpu(machine: Machine) -> None:
     assert "--device=/dev/kfd" in text
 
 
-def test_without_need_for_a_gpu_the_rest_still_counts(machine: Machine) -> None:
+def test_optional_gpu_keeps_other_reasons(machine: Machine) -> None:
     machine.install(needed=["libmissing.so.7"])
     [text] = machine.reasons(need_gpu=False)
     assert "libmissing.so.7 is missing" in text
@@ -188,7 +188,7 @@ def test_closed_kfd_is_a_reason(machine: Machine, monkeypatch: pytest.MonkeyPatc
     assert "kfd does not exist" in diagnose.reasons()[0]
 
 
-def test_a_gpu_that_is_not_among_the_targets(machine: Machine) -> None:
+def test_gpu_outside_targets(machine: Machine) -> None:
     machine.install()
     machine.gpus(PHOENIX)
     [text] = machine.reasons()
@@ -196,26 +196,26 @@ def test_a_gpu_that_is_not_among_the_targets(machine: Machine) -> None:
     assert "python3 build/ci_build dist_wheels --targets=gfx942,gfx950,gfx1103" in text
 
 
-def test_a_gpu_that_generic_code_covers(machine: Machine) -> None:
+def test_gpu_covered_by_generic_code(machine: Machine) -> None:
     machine.install(targets=["gfx942", "gfx11-generic"])
     machine.gpus(PHOENIX)
     assert machine.reasons() == ()
 
 
-def test_features_of_a_target_do_not_matter(machine: Machine) -> None:
+def test_features_of_target_are_ignored(machine: Machine) -> None:
     machine.install(targets=["gfx90a:sramecc+:xnack-"])
     machine.gpus(MI200)
     assert machine.reasons() == ()
 
 
-def test_a_gpu_that_xla_refuses(machine: Machine) -> None:
+def test_gpu_refused_by_xla(machine: Machine) -> None:
     machine.install(targets=["gfx942", "gfx906"])
     machine.gpus({"gfx_target_version": 90006})
     [text] = machine.reasons()
     assert "XLA of jax 0.10.2 does not accept GPU gfx906. It accepts gfx90a, gfx942" in text
 
 
-def test_one_good_gpu_is_enough_and_the_bad_one_is_named(machine: Machine) -> None:
+def test_one_good_gpu_suffices_and_bad_one_is_named(machine: Machine) -> None:
     machine.install()
     machine.gpus(PHOENIX, MI300)
     assert machine.reasons() == ()
@@ -238,7 +238,7 @@ def test_small_shared_memory_with_several_gpus(machine: Machine, monkeypatch: py
     assert not [text for text in diagnose.advice() if "shm" in text]
 
 
-def test_libraries_of_the_plugin_alone_are_advice(machine: Machine) -> None:
+def test_missing_plugin_libraries_are_advice(machine: Machine) -> None:
     machine.install()
     machine.gpus(MI300)
     [text] = machine.load("._diagnose").advice()
@@ -248,7 +248,7 @@ def test_libraries_of_the_plugin_alone_are_advice(machine: Machine) -> None:
     )
 
 
-def test_a_module_of_the_plugin_that_cannot_be_imported_is_advice(machine: Machine) -> None:
+def test_unimportable_plugin_module_is_advice(machine: Machine) -> None:
     machine.install()
     machine.gpus(MI300)
     for soname in PLUGIN_NEEDED:
@@ -270,7 +270,7 @@ def test_a_module_of_the_plugin_that_cannot_be_imported_is_advice(machine: Machi
 @pytest.mark.parametrize(
     ("installed", "good"), [("0.10.2", True), ("0.10.2.post1", True), ("0.10.1", False), ("0.12.0", False)]
 )
-def test_jaxlib_of_another_version(machine: Machine, installed: str, good: bool) -> None:
+def test_jaxlib_of_other_version(machine: Machine, installed: str, good: bool) -> None:
     machine.install()
     machine.gpus(MI300)
     machine.jaxlib(installed)
@@ -294,7 +294,7 @@ def test_no_plugin(machine: Machine) -> None:
     assert "jax-rocm7-plugin is not installed" in machine.reasons()[0]
 
 
-def test_plugin_of_another_version(machine: Machine) -> None:
+def test_plugin_of_other_version(machine: Machine) -> None:
     machine.install()
     machine.gpus(MI300)
     install(machine.site, "plugin", 7, build_info(version="0.10.1+rocm7.2.0"))
@@ -308,7 +308,7 @@ def test_no_native_library(machine: Machine) -> None:
     assert "xla_rocm_plugin.so is missing" in machine.reasons()[0]
 
 
-def test_all_reasons_go_into_one_text(machine: Machine) -> None:
+def test_all_reasons_in_one_text(machine: Machine) -> None:
     machine.install(plugin=False, needed=["libmissing.so.7"])
     machine.gpus(PHOENIX)
     machine.jaxlib("0.9.1")
@@ -322,7 +322,7 @@ def test_all_reasons_go_into_one_text(machine: Machine) -> None:
 # ROCm
 
 
-def test_missing_libraries_and_where_they_were_searched(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_with_searched_folders(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install(needed=["libhere.so.1", "libgone.so.7", "liblost.so.2"])
     machine.gpus(MI300)
     machine.library("site/_rocm_sdk_core/lib/libhere.so.1")
@@ -364,7 +364,7 @@ def test_each_layout_is_found(machine: Machine, monkeypatch: pytest.MonkeyPatch,
     assert machine.reasons() == ()
 
 
-def test_libraries_for_gpus_of_another_family_do_not_count(machine: Machine) -> None:
+def test_libraries_of_other_family_do_not_count(machine: Machine) -> None:
     machine.install(needed=["libhere.so.1"])
     machine.gpus(MI300)
     machine.library("site/_rocm_sdk_libraries_gfx110X_all/lib/libhere.so.1")
@@ -398,7 +398,7 @@ def loaded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
     return preload
 
 
-def test_preload_skips_libraries_the_linker_finds(
+def test_preload_skips_libraries_of_linker(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, loaded: Callable[..., list[str]]
 ) -> None:
     machine.install()
@@ -415,7 +415,7 @@ def test_preload_skips_libraries_the_linker_finds(
     assert len(loaded(*names, runpath="")) == 4
 
 
-def test_variables_are_set_only_for_files_that_exist(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_name_existing_files_only(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install()
     rocm = machine.load("._rocm")
     environ: dict[str, str] = {}
@@ -466,12 +466,12 @@ def test_variables_of_the_user_stay(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("package", "major"), [("jax_plugins.xla_rocm7", 7), ("jax_plugins.xla_rocm10", 10), ("xla_rocm99", 99)]
 )
-def test_the_major_is_read_from_the_package_name(machine: Machine, package: str, major: int) -> None:
+def test_major_is_read_from_package_name(machine: Machine, package: str, major: int) -> None:
     machine.install()
     assert machine.load("._majors").own_major(package) == major
 
 
-def test_a_package_of_another_name_is_refused(machine: Machine) -> None:
+def test_package_of_other_name_is_refused(machine: Machine) -> None:
     machine.install()
     with pytest.raises(ImportError, match=r"pjrt\.payload is not named like jax_plugins\.xla_rocm7"):
         machine.load("._majors").own_major("pjrt.payload")
@@ -488,7 +488,7 @@ def test_each_major_looks_for_its_own_plugin(machine: Machine, major: int) -> No
     assert machine.reasons(major) == ()
 
 
-def test_the_highest_major_without_a_reason_acts(machine: Machine) -> None:
+def test_highest_working_major_acts(machine: Machine) -> None:
     machine.install(7)
     machine.install(10, needed=["libamdhip64.so.10"])
     machine.gpus(MI300)
@@ -507,7 +507,7 @@ def test_highest_major_reports_if_none_works(machine: Machine) -> None:
     assert [machine.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)] == [10, 10]
 
 
-def test_the_major_whose_modules_jaxlib_has_loaded_acts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_major_loaded_by_jaxlib_acts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install(7)
     machine.install(10)
     machine.gpus(MI300)
@@ -525,7 +525,7 @@ def test_loaded_major_reports_even_if_broken(machine: Machine, monkeypatch: pyte
     assert [machine.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)] == [7, 7]
 
 
-def test_a_second_plugin_is_not_loaded_beside_the_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_plugin_is_not_loaded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install(7)
     machine.install(10)
     machine.gpus(MI300)
@@ -571,7 +571,7 @@ def test_damaged_build_info_is_an_import_error(machine: Machine, damage: str) ->
             importlib.import_module(package.replace("/", "."))
 
 
-def test_both_wheels_read_their_build_info_alike() -> None:
+def test_both_wheels_read_build_info_equally() -> None:
     assert (ROOT / "pjrt/payload/build_info.py").read_text() == (ROOT / "plugin/payload/build_info.py").read_text()
 
 
@@ -581,12 +581,12 @@ def test_importing_the_loader_does_not_import_jax(machine: Machine) -> None:
     assert "jax" not in sys.modules
 
 
-def test_a_plugin_without_its_pjrt_can_be_imported(machine: Machine) -> None:
+def test_plugin_without_pjrt_can_be_imported(machine: Machine) -> None:
     install(machine.site, "plugin", 7, build_info(PLUGIN_NEEDED))
     assert importlib.import_module("jax_rocm7_plugin").__version__ == "0.10.2+rocm7.2.0"
 
 
-def test_the_plugin_loads_rocm_from_rocm_path(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_loads_rocm_from_rocm_path(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install()
     machine.gpus(MI300)
     library = machine.library("prefix/lib/libhipblas.so.3")

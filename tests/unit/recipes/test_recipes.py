@@ -144,7 +144,7 @@ def test_files_are_the_payload_and_the_version(recipe: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("recipe", BOTH)
-def test_the_payload_imports_only_jax_and_the_standard_library(recipe: ModuleType) -> None:
+def test_payload_imports_jax_and_standard_library_only(recipe: ModuleType) -> None:
     for path, content in plan(recipe).files.items():
         for node in ast.walk(ast.parse(content)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -159,7 +159,7 @@ def test_the_payload_imports_only_jax_and_the_standard_library(recipe: ModuleTyp
 
 
 @pytest.mark.parametrize("recipe", BOTH)
-def test_build_info_is_what_the_loader_reads(recipe: ModuleType) -> None:
+def test_build_info_is_readable_by_loader(recipe: ModuleType) -> None:
     info = plan(recipe).build_info
     assert json.loads(json.dumps(info)) == info
     assert set(fake_site.build_info()) - {"members"} <= set(info)
@@ -173,11 +173,11 @@ def test_build_info_is_what_the_loader_reads(recipe: ModuleType) -> None:
     assert info["runpath"] in plan(recipe).runpath.values()
 
 
-def test_build_info_of_a_post_release_names_the_jax_that_exists() -> None:
+def test_build_info_of_post_release_names_existing_jax() -> None:
     assert plan(pjrt, jax_version="0.10.2.post3").build_info["jax_version"] == "0.10.2"
 
 
-def test_the_loader_looks_into_every_documented_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loader_searches_every_documented_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_site.install(tmp_path / "site", "pjrt", 7, {**plan(pjrt, targets=None).build_info, "members": []})
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     try:
