@@ -12,19 +12,12 @@ import pytest
 
 from ci_build.rocm.tree import read_tree
 from tests.support.real_rocm import LIBRARIES, VERSION, unpack_real_rocm
+from tests.support.silent import Silent
 from wheelkit.elf import libstdcxx
 from wheelkit.rocm_manifest import RocmManifest, dump_manifest, load_manifest
 
 pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[3]
-
-
-class Silent:
-    """Progress without output."""
-
-    def step(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
 
 
 @pytest.fixture(scope="module")

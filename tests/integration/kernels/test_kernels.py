@@ -24,7 +24,7 @@ from kernels.build import Capacity, KernelBuild, KernelBuildResult
 from kernels.recipe import LAUNCHERS_LIMIT
 from kernels.steps import SRC
 from kernels.toolchains import Toolchain, obtain_pypi
-from tests.support.kernels_fake.building import Silent
+from tests.support.silent import Silent
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.gpu.code_object import mach_of
 from wheelkit.kernel_wheel import read_manifest

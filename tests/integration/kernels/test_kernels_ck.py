@@ -15,7 +15,8 @@ import pytest
 
 from tests.integration.kernels.test_kernels_rocm import UNITS, InContainer
 from tests.support import docker
-from tests.support.kernels_fake.building import HERE, Silent
+from tests.support.kernels_fake.building import HERE
+from tests.support.silent import Silent
 from wheelkit.elf.reader import ElfImage
 from wheelkit.gpu.code_object import kernarg_sizes
 

@@ -25,7 +25,7 @@ from promotion.gates.coverage import gate as coverage_gate
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support import docker, forky
-from tests.support.kernels_fake.building import Silent
+from tests.support.silent import Silent
 from tests.support.wheel_sets import pjrt, plugin
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu.fatbin import read_targets

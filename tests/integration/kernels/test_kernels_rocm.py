@@ -26,7 +26,7 @@ from kernels.rocmchain import with_rocm
 from kernels.sources import SourceTree
 from kernels.toolchains import obtain_pypi
 from tests.support import docker
-from tests.support.kernels_fake.building import Silent
+from tests.support.silent import Silent
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu.fatbin import read_targets
 from wheelkit.gpu.registration import registered_kernels

@@ -18,7 +18,6 @@ from ci_build.build.adopt import adopt
 from ci_build.rocm.tree import read_tree
 from core.layouts import allowed_sonames, load_layouts
 from core.model import Evidence, GfxTarget, Outcome, RocmVersion, Severity
-from core.process import Completed
 from promotion.gates.abi.gate import make_gate
 from promotion.gates.abi.loader import SYSTEM, in_site_packages, load, scenarios
 from promotion.gates.abi.members import PLATFORM
@@ -28,6 +27,7 @@ from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.real_rocm import VERSION, unpack_real_rocm
+from tests.support.silent import NoProcesses, Silent
 from wheelkit.elf.snapshot import Elf
 from wheelkit.inspect.manylinux import platform_libraries
 from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest, dump_manifest, from_needs
@@ -39,19 +39,8 @@ HIP = "libamdhip64.so.7"
 PJRT = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 
 
-class Silent:
-    """Progress without output, and a runner that starts nothing."""
-
-    def step(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
-
-    def run(self, argv: Sequence[str], **_: object) -> Completed:
-        raise AssertionError(f"the ABI gate starts no process, but: {argv}")
-
-
 def judge(bucket: DirBucket, staged: StagedSet, manifest: RocmManifest | None) -> Evidence:
-    (evidence,) = run_gates(bucket, staged, [make_gate(manifest)], Silent(), Silent())
+    (evidence,) = run_gates(bucket, staged, [make_gate(manifest)], NoProcesses(), Silent())
     return evidence
 
 

@@ -20,19 +20,12 @@ from promotion.gates.compile.gate import COMPILER, CompileOptions, make_gate
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.silent import Silent
 from tests.support.small_corpus import check_small_corpus, problems
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
 
 ROCM = {"0.10.2": "7.2.0", "0.12.0": "7.14.0"}
-
-
-class Silent:
-    """Progress without output."""
-
-    def step(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
 
 
 @dataclass(frozen=True)

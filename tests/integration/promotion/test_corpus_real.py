@@ -24,21 +24,12 @@ from promotion.gates.common.site import make_site, rocm_libraries
 from promotion.gates.compile.compiled_code import header_finding, read_code_object
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
+from tests.support.silent import Silent
 
 pytestmark = pytest.mark.network
 
 PYTHON = "3.12"
 FEW = ("numpy.elementwise", "lax.dot_bf16", "sharding.all_reduce", "pallas.add", "ffi.handlers_sparse", "linalg.solve")
-
-
-class Silent:
-    """Progress without output."""
-
-    def step(self, text: str) -> None:
-        """Nothing."""
-
-    def advance(self, done: int, total: int) -> None:
-        """Nothing."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from promotion.gates.device.suite import smoke_suite
 from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import StagedSet
 from tests.support.machine import need
+from tests.support.silent import Silent
 
 pytestmark = pytest.mark.network
 
@@ -88,16 +89,6 @@ def test_after():
     assert int(jnp.arange(3).sum()) == 3
     assert not KEPT, "the process of the test before was taken over"
 """
-
-
-class Silent:
-    """Progress without output."""
-
-    def step(self, text: str) -> None:
-        """Nothing."""
-
-    def advance(self, done: int, total: int) -> None:
-        """Nothing."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from promotion.gates.load.checks import LoadChecks
 from promotion.gates.load.child_probe import Probe, run_probe
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
+from tests.support.silent import Silent
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmManifest, from_needs
 
@@ -39,16 +40,6 @@ PYTHON = "3.12"
 ROCM = {"0.10.2": "7.2.0", "0.12.0": "7.14.0"}
 PJRT = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 PLUGIN = "jax_rocm7_plugin"
-
-
-class Silent:
-    """Progress without output."""
-
-    def step(self, text: str) -> None:
-        """Nothing."""
-
-    def advance(self, done: int, total: int) -> None:
-        """Nothing."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from promotion.gates.common.site import FROM_MANIFEST, FROM_NEEDS, TREE, Site, m
 from promotion.gates.load import gate as load_gate
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
+from tests.support.silent import Silent
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
     TARGETS,
@@ -37,16 +38,6 @@ from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest, dum
 
 OWN = "{}.{}".format(*sys.version_info[:2])
 ABSENT = "3.99"
-
-
-class Silent:
-    """Progress without output."""
-
-    def step(self, text: str) -> None:
-        """Nothing."""
-
-    def advance(self, done: int, total: int) -> None:
-        """Nothing."""
 
 
 @pytest.fixture

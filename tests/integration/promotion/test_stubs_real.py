@@ -12,6 +12,7 @@ import pytest
 from ci_build.rocm.tree import read_tree
 from promotion.gates.common.stubs import write_stubs
 from tests.support.real_rocm import VERSION, unpack_real_rocm
+from tests.support.silent import Silent
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
 
@@ -32,14 +33,6 @@ hip.__getattr__("__hipRegisterFatBinary").restype = ctypes.c_void_p
 print(hip.__getattr__("__hipRegisterFatBinary")(None) is not None)
 print((ctypes.c_char * 4096).in_dll(hip, "_ZTV6Device").raw == bytes(4096))
 """
-
-
-class Silent:
-    """Progress without output."""
-
-    def step(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
 
 
 def run(code: str, *words: str, env: dict[str, str] | None = None) -> str:

@@ -31,6 +31,7 @@ from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.faults.patches import Patches
+from tests.support.silent import Silent
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.elf.snapshot import Elf
@@ -58,14 +59,6 @@ class Case:
     manifest: RocmManifest | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     tamper: Callable[[DirBucket, StagedSet], None] | None = None
-
-
-class Silent:
-    """Progress without output."""
-
-    def step(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
 
 
 class Bench:

@@ -12,6 +12,7 @@ from kernels.build import Capacity, KernelBuild
 from kernels.recipe import KERNELS
 from kernels.steps import SRC, fill
 from kernels.toolchains import Toolchain, obtain_pypi
+from tests.support.silent import Silent
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx11-generic")
 """gfx1103 is served by gfx11-generic; gfx1201, on purpose, by nothing."""
@@ -34,16 +35,6 @@ SECOND = {
 }
 """Rows of the tables of later AITER sources: kernel -> fields, bytes of arguments. The objects that stand in for them
 have those names and sizes, and do nothing."""
-
-
-class Silent:
-    """Progress without output."""
-
-    def step(self, text: str) -> None:
-        """Nothing."""
-
-    def advance(self, done: int, total: int) -> None:
-        """Nothing."""
 
 
 def build(cache: Path, folder: Path) -> Path:

@@ -12,8 +12,9 @@ from kernels.catalog import load_catalog
 from kernels.rocmchain import with_rocm
 from kernels.steps import SRC, fill, named
 from kernels.toolchains import obtain_pypi
-from tests.support.kernels_fake.building import HERE, Silent
+from tests.support.kernels_fake.building import HERE
 from tests.support.kernels_fake.calls import Library
+from tests.support.silent import Silent
 
 DIRECTIONS = ("fwd", "bwd")
 EXAMPLE = Path("3rdparty/composable_kernel/example/ck_tile/01_fmha")

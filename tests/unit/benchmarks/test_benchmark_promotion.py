@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,6 @@ MOVE = Move(wheel_bytes=10**6, files=8, copies=8, requests=90, sent=10, received
 
 
 def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     report = tmp_path / "report.json"
     assert main(["--wheels", "18", "54", "--projects", "6", "--set-mb", "5", "--json", str(report)]) == 0
     body = json.loads(report.read_text())

@@ -17,15 +17,10 @@ from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.made_kernels import LIBRARY, OBJECT, OTHER, clean_kernels, tell
 from tests.support.made_wheel import MadeWheel
+from tests.support.silent import Silent
 from tests.support.wheel_sets import PJRT_LIBRARY, PLUGIN_LIBRARIES, pjrt, plain, plugin
 
 ROCM = RocmVersion(text="7.2.0")
-
-
-class Silent:
-    def step(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
 
 
 def jaxlib(version: str = "0.10.2", python: str = "312") -> MadeWheel:

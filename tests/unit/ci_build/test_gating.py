@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -23,12 +22,6 @@ from tests.support.tiny_elf import TinySymbol, tiny_elf
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
 
 REPORTER = Reporter(terminal=False)
-
-
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip fsync, since power failures are not tested here."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def test_structure_names_every_gate_of_the_policy() -> None:

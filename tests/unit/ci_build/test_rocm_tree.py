@@ -12,16 +12,9 @@ import pytest
 
 from ci_build.rocm.tree import read_tree
 from core.errors import InputError, RequestError
+from tests.support.silent import Silent
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.rocm_manifest import RocmManifest, dump_manifest, load_manifest
-
-
-class Silent:
-    """Progress without output."""
-
-    def step(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
 
 
 def add(folder: Path, soname: str, *symbols: TinySymbol, needed: Sequence[str] = (), runpath: str = "") -> Path:

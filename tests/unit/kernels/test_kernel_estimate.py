@@ -26,9 +26,9 @@ from kernels.generate import Generated
 from kernels.modules import Catalog, KernelModule
 from kernels.sources import SourceTree
 from kernels.steps import library_steps, unit_steps
+from tests.support.silent import Silent
 from tests.unit.kernels.test_kernel_devicelib import ROCM
 from tests.unit.kernels.test_kernel_graph import MODULE, TOOLCHAIN, src
-from tests.unit.promotion.test_gates import Silent
 
 __all__ = ["src"]
 CATALOG = load_catalog()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ import pytest
 
 from core.layouts import load_layouts, runpath
 from core.model import Evidence, GfxTarget, Outcome, Severity
-from core.process import Completed
 from promotion.gates.abi.gate import make_gate
 from promotion.gates.common.runs import run_gates
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.made_wheel import GLIBC, MadeWheel, library, with_sections
+from tests.support.silent import NoProcesses, Silent
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import PJRT_LIBRARY, TARGETS, make_set, make_wheels, pjrt, plugin, set_wheel, write_set
 from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest, dump_manifest
@@ -42,23 +41,6 @@ MANIFEST = RocmManifest(
         BLAS: rocm(BLAS, {"rocblas_sgemm": ("",)}, HIP),
     },
 )
-
-
-class Silent:
-    """Progress without output, and a runner that starts nothing."""
-
-    def step(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
-
-    def run(self, argv: Sequence[str], **_: object) -> Completed:
-        raise AssertionError(f"the ABI gate starts no process, but: {argv}")
-
-
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip fsync, since power failures are not tested here."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def native(*symbols: TinySymbol, needed: Sequence[str] = (HIP, BLAS, "libc.so.6"), **more: Any) -> bytes:
@@ -99,7 +81,7 @@ def judge(
         with (written / "SHA256SUMS").open("a") as file:
             file.write(f"{digest}  {ROCM_MANIFEST}\n")
     bucket = DirBucket(folder / "bucket")
-    (evidence,) = run_gates(bucket, stage(bucket, written), [make_gate(manifest)], Silent(), Silent())
+    (evidence,) = run_gates(bucket, stage(bucket, written), [make_gate(manifest)], NoProcesses(), Silent())
     return evidence
 
 
@@ -162,7 +144,7 @@ def test_all_wheels_are_checked(tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=("3.11", "3.12"))
     bucket = DirBucket(tmp_path / "bucket")
     staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
-    (evidence,) = run_gates(bucket, staged, [make_gate(MANIFEST)], Silent(), Silent())
+    (evidence,) = run_gates(bucket, staged, [make_gate(MANIFEST)], NoProcesses(), Silent())
     names = {name for name in checks(evidence) if name.endswith("platform")}
     assert {name.partition(":")[0] for name in names} == {wheel.wheel.filename for wheel in wheels}
     assert sum(name.startswith("layout ") for name in checks(evidence)) == 2 * 6

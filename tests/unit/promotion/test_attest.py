@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -91,20 +90,9 @@ def sign(filename: str, sha256: str) -> bytes:
     return json.dumps(made_up(filename, sha256)).encode()
 
 
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable fsync: durability is not tested here."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
     return make_wheels(tmp_path_factory.mktemp("wheels"), pythons=("3.12",))
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> DirBucket:
-    return DirBucket(tmp_path / "bucket")
 
 
 @pytest.fixture

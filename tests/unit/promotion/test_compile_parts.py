@@ -423,7 +423,6 @@ def promoted(bucket: DirBucket, *jax_versions: str) -> None:
 def test_previous_code_prefers_newest_set_of_same_jax(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledger: tuple[str, ...], expected: int
 ) -> None:
-    monkeypatch.setattr("os.fsync", lambda _: None)
     bucket = DirBucket(tmp_path)
     promoted(bucket, *ledger)
     found = previous_code(bucket, "multi-arch", "0.10.2")

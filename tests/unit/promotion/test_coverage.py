@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from promotion.storage.directory_bucket import DirBucket
 from tests.support.host_code import HostCode, kernel_bundle
 from tests.support.made_kernels import OBJECT, OTHER, clean_kernels, manifest, tell
 from tests.support.made_wheel import fat_binary, library
+from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
     PLUGIN_LIBRARIES,
@@ -32,7 +32,6 @@ from tests.support.wheel_sets import (
     set_wheel,
     write_set,
 )
-from tests.unit.promotion.test_gates import NoProcesses, Silent
 
 JAX_AITER = "jax_aiter-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
 ADD, MUL = "_Z3addPfS_", "_Z3mulPfS_"
@@ -41,12 +40,6 @@ MORI, WAVE32, WAVE64 = (
     "_ZN7rocprim17ROCPRIM_400500_NS6detail1xNS0_4arch9wavefront6targetE0EEEvT1_",
     "_ZN7rocprim17ROCPRIM_400500_NS6detail1xNS0_4arch9wavefront6targetE1EEEvT1_",
 )
-
-
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip fsync, since power failures are not tested here."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def judge(folder: Path, *wheels: SetWheel, **changes: Any) -> dict[str, Evidence]:

@@ -77,7 +77,6 @@ class Index:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
-    monkeypatch.setattr("os.fsync", lambda _: None)
     return Index(tmp_path)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from core.errors import GateError, MachineError, RequestError
 from core.model import Evidence, Finding, Outcome, Severity, Tier
-from core.process import Completed
 from promotion.evidence.evidence import ENVIRONMENT, read_all
 from promotion.gates import inspection
 from promotion.gates.common import runs
@@ -26,6 +24,7 @@ from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.made_wheel import GLIBC, fat_binary, library
+from tests.support.silent import NoProcesses, Silent
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
@@ -41,32 +40,6 @@ from tests.support.wheel_sets import (
 )
 
 PYTHON = ("3.12",)
-
-
-class Silent:
-    """Progress without output."""
-
-    def step(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
-
-
-class NoProcesses:
-    """A runner for gates that start nothing."""
-
-    def run(self, argv: Sequence[str], **_: object) -> Completed:
-        raise AssertionError(f"no gate tested here starts a process, but: {argv}")
-
-
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip fsync, since power failures are not tested here."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> DirBucket:
-    return DirBucket(tmp_path / "bucket")
 
 
 def staged_in(bucket: DirBucket, folder: Path, wheels: list[SetWheel], **changes: Any) -> StagedSet:

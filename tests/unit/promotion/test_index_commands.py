@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from tests.support.wheel_sets import make_set, make_wheels, write_set
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
     """An index with two sets."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setenv("USER", "somebody")
     made = DirBucket(tmp_path / "bucket")
     for minor in (2, 3):

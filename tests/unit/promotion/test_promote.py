@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -41,12 +40,6 @@ from tests.support.promoting import (
 from tests.support.wheel_sets import SetWheel, but, make_set, make_wheels, passing_evidence, write_set
 
 
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable fsync, which takes most of the time; durability is not tested here."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
     return make_wheels(tmp_path_factory.mktemp("wheels"))
@@ -55,11 +48,6 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
 @pytest.fixture(scope="module")
 def next_wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
     return make_wheels(tmp_path_factory.mktemp("wheels"), version="0.10.2+rocm7.3.0")
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> DirBucket:
-    return DirBucket(tmp_path / "bucket")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -38,12 +37,6 @@ from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_ev
 REPORTER = Reporter(terminal=False)
 
 
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable fsync: durability is not tested here."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home without a key, and an environment without one."""
@@ -55,11 +48,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
     return make_wheels(tmp_path_factory.mktemp("wheels"), pythons=("3.12",))
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> DirBucket:
-    return DirBucket(tmp_path / "bucket")
 
 
 # Keys

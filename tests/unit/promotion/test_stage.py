@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +18,6 @@ from promotion.storage.keys import StagedSet
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, write_set
 
 
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable fsync, which takes most of the time; durability is not tested here."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
     return make_wheels(tmp_path_factory.mktemp("wheels"))
@@ -33,11 +26,6 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
 @pytest.fixture
 def folder(tmp_path: Path, wheels: list[SetWheel]) -> Path:
     return write_set(tmp_path / "set", wheels, make_set(wheels))
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> DirBucket:
-    return DirBucket(tmp_path / "bucket")
 
 
 def snapshot(bucket: DirBucket) -> dict[str, tuple[bytes, int]]:

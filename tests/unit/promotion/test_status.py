@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -45,7 +44,6 @@ class Page(HTMLParser):
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
     """An index of one set whose policy wants another within five days."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     made = DirBucket(tmp_path / "bucket")
     staged = staged_in(
         made, tmp_path / "sets", make_wheels(tmp_path / "w", pythons=("3.12",)), python_versions=("3.12",)

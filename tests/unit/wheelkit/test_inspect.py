@@ -12,7 +12,6 @@ from rich.console import Console
 
 from ci_build.build.inspection import inspect
 from core.model import Severity, to_json
-from tests.support.kernels_fake.building import Silent
 from tests.support.made_wheel import (
     ACCEPTED,
     GLIBC,
@@ -29,6 +28,7 @@ from tests.support.made_wheel import (
     look,
     with_sections,
 )
+from tests.support.silent import Silent
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 from tests.unit.kernels.test_kernel_estimate import NoProcesses

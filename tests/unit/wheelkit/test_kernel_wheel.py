@@ -16,8 +16,8 @@ from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.made_kernels import LIBRARY, MANIFEST, OBJECT, OTHER, clean_kernels, code, manifest, tell
 from tests.support.made_wheel import MACHS, MadeWheel, codes, library, look
+from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import TARGETS, make_set, make_wheels, set_wheel, write_set
-from tests.unit.promotion.test_gates import NoProcesses, Silent
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.inspect.model import member_infos
 from wheelkit.kernel_wheel import read_manifest

@@ -1,0 +1,22 @@
+"""Progress without output, and a runner that starts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.process import Completed
+
+
+class Silent:
+    """Progress without output."""
+
+    def step(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int) -> None: ...
+
+
+class NoProcesses:
+    """A runner for gates that start nothing."""
+
+    def run(self, argv: Sequence[str], **_: object) -> Completed:
+        raise AssertionError(f"no gate tested here starts a process, but: {argv}")
