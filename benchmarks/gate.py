@@ -29,9 +29,9 @@ from promotion.gates.device.config import LOCK
 from promotion.gates.device.lease import JaxPlatform, leases
 from promotion.gates.device.machine import detect_allotment
 from promotion.gates.device.sessions.harness import Harness, RunPlan
-from promotion.gates.device.sessions.passes import Pass, base_env
+from promotion.gates.device.sessions.passes import Pass, Suite, base_env
 from promotion.gates.device.shards import split_tests
-from promotion.gates.device.suite import PreparedSuite, smoke_suite
+from promotion.gates.device.suite import smoke_suite
 
 WORKERS, SHARDS = 2, 4
 OVERHEAD_PERCENT, UNEVEN_PERCENT = 5.0, 10.0
@@ -59,23 +59,21 @@ def goals(plain: Sequence[Cost], ours: Sequence[Cost], shards: float) -> list[Go
     ]
 
 
-def run_plain(python: Path, tests: PreparedSuite, env: Mapping[str, str], folder: Path) -> Cost:
+def run_plain(python: Path, suite: Suite, env: Mapping[str, str], folder: Path) -> Cost:
     """Pytest as anybody would run it."""
     words = ("-m", "pytest", "-q", f"--numprocesses={WORKERS}", "-p", "no:cacheprovider", "--tb=short")
-    argv = [str(python), *words, *tests.suite.files]
+    argv = [str(python), *words, *suite.files]
     environment = merge_environment(child_environment(), env)
-    return measure(argv, folder=tests.suite.root, log=folder / "pytest.log", environment=environment)[0]
+    return measure(argv, folder=suite.root, log=folder / "pytest.log", environment=environment)[0]
 
 
-def run_harness(
-    python: Path, tests: PreparedSuite, env: Mapping[str, str], folder: Path
-) -> tuple[Cost, dict[str, float]]:
+def run_harness(python: Path, suite: Suite, env: Mapping[str, str], folder: Path) -> tuple[Cost, dict[str, float]]:
     """Run the harness and return its cost and the durations of its tests."""
     environ = child_environment()
     lent = leases(JaxPlatform.CPU, (), detect_allotment(environ), workers=WORKERS)
     work = RunPlan(
         python=(str(python),),
-        suite=tests.suite,
+        suite=suite,
         env=env,
         passes=(Pass(name="all", marks="", leases=lent),),
         identity="benchmark",
@@ -111,7 +109,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="runs of each, at least 2; 2 by default")
     parser.add_argument("--tests", nargs="*", default=[], metavar="FILE", help="these files of the suite; else all")
     given = parser.parse_args()
-    tests = smoke_suite(given.tests)
+    suite = smoke_suite(given.tests)
     plain: list[Cost] = []
     ours: list[Cost] = []
     durations: list[dict[str, float]] = []
@@ -123,9 +121,9 @@ def main() -> int:
             python = given.python.absolute() if given.python else make_python(folder / "venv")
             for number in range(max(2, given.rounds)):
                 note(f"round {number + 1}: plain pytest ...")
-                plain.append(run_plain(python, tests, env, folder))
+                plain.append(run_plain(python, suite, env, folder))
                 note(f"round {number + 1}: the harness ...")
-                cost, took = run_harness(python, tests, env, folder / f"run{number}")
+                cost, took = run_harness(python, suite, env, folder / f"run{number}")
                 ours.append(cost)
                 durations.append(took)
         except FailedError as error:
@@ -137,7 +135,7 @@ def main() -> int:
         given,
         goals(plain, ours, uneven(durations[-2], durations[-1], SHARDS)),
         figures,
-        f"{len(durations[-1])} tests of {tests.suite.commit}",
+        f"{len(durations[-1])} tests of {suite.commit}",
         plain=[asdict(run) for run in plain],
         ours=[asdict(run) for run in ours],
     )

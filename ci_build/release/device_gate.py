@@ -27,12 +27,12 @@ from promotion.evidence.test_runs import read_runs
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.runs import run_gates
 from promotion.gates.device import merge
-from promotion.gates.device.baseline import baseline
+from promotion.gates.device.baseline import RUN, baseline
 from promotion.gates.device.config import AUTO, DeviceGateConfig
 from promotion.gates.device.evidence import first_lines
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.machine import detect_machine
-from promotion.gates.device.run import RUN, make_gate
+from promotion.gates.device.run import make_gate
 from promotion.gates.device.run_record import record_evidence
 from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.shards import collect_shards, parse_shard
@@ -202,7 +202,7 @@ def join(
         [merge.make_gate(config, shards)],
         runner,
         reporter,
-        targets=None if targets is None else [shards.target],
+        targets=None if targets is None else [shards[0].target],
         redo=True,
         signer=config.signer,
     )

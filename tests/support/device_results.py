@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from core.model import Evidence, Tier
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.common.gate import Check
+from promotion.gates.common.gate import Check, Gate
+from promotion.gates.common.runs import make_evidence
 from promotion.gates.device import evidence
+from tests.support.sets import wheel_set
 
 V = TestVerdict
 
@@ -37,6 +41,12 @@ def again(test: str) -> str:
 
 def known(test: str) -> str:
     return "ledger-1" if test.endswith("odd") else ""
+
+
+def judged(checks: Sequence[Check]) -> Evidence:
+    """Return the evidence of a gate with these checks."""
+    gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
+    return make_evidence(gate, wheel_set(), "gfx942", checks, (), "2026-01-01T00:00:00Z")
 
 
 def checks_of(results: tuple[TestResult, ...] = RESULTS) -> list[Check]:

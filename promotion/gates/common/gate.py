@@ -110,6 +110,11 @@ class Gate:
         return targets if self.per_target else (ANY,)
 
 
+def warning(code: str, message: str, remedy: str = "") -> Finding:
+    """Return a finding that does not make a check fail."""
+    return Finding(code=code, severity=Severity.WARNING, message=message, remedy=remedy)
+
+
 def error(code: str, message: str, remedy: str, *, member: str = "") -> Finding:
     """Return a finding that makes a check fail."""
     return Finding(code=code, severity=Severity.ERROR, message=message, remedy=remedy, member=member)

@@ -1,16 +1,21 @@
-"""Comparison with the set promoted last: a run with far fewer tests is no proof."""
+"""Description of a run, compared with the set promoted last: a run with far fewer tests is no proof."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from core.model import Finding, Outcome, Severity
+from core.model import Finding, Outcome
 from promotion.evidence.evidence import latest_by_part, load_evidence
 from promotion.evidence.known_tests import KnownTest, KnownTests
-from promotion.evidence.test_results import TestResult
-from promotion.gates.common.gate import error
+from promotion.evidence.test_results import TestResult, TestVerdict
+from promotion.gates.common.gate import Check, GateContext, error, warning
+from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.evidence import Reproduce, attachments, upload
+from promotion.gates.device.results import counts, executed
 from promotion.gates.device.run_record import results_names
 from promotion.gates.device.sessions.passes import ALL, MULTI
 from promotion.gates.device.suite import TESTS, suite_sizes
@@ -18,6 +23,8 @@ from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 
+RUN = "run"
+"""Name of the check that describes a run; it counts no tests."""
 LEAST_RUN, MOST_SKIPPED, SKIPPED_SLACK = 0.95, 1.10, 10
 """Required share of the tests run before; allowed share of those skipped before, plus slack for changes in JAX."""
 
@@ -99,15 +106,11 @@ def check_ledgers(known: KnownTests, results: Sequence[TestResult], settings: Ma
     tests = [result.id for result in results]
     for entry, count in known.missed(tests):
         text = f"{entry.id} in ledgers/{entry.kind}.toml {entry.state(known.today)}; it would match {count} tests."
-        remedy = f"Ask {entry.owner} to renew it, or remove it."
-        yield Finding(code="ledger-over", severity=Severity.WARNING, message=text, remedy=remedy)
+        yield warning("ledger-over", text, f"Ask {entry.owner} to renew it, or remove it.")
     for entry in known.idle(tests):
-        if not _is_about(entry, settings):
-            continue
-        text = f"{entry.id} in ledgers/{entry.kind}.toml matches no test of this suite."
-        yield Finding(
-            code="ledger-idle", severity=Severity.WARNING, message=text, remedy="Fix its pattern, or remove it."
-        )
+        if _is_about(entry, settings):
+            text = f"{entry.id} in ledgers/{entry.kind}.toml matches no test of this suite."
+            yield warning("ledger-idle", text, "Fix its pattern, or remove it.")
 
 
 def _is_about(entry: KnownTest, settings: Mapping[str, str]) -> bool:
@@ -117,3 +120,38 @@ def _is_about(entry: KnownTest, settings: Mapping[str, str]) -> bool:
     if not size:
         return whole and "/" not in entry.pattern.partition("::")[0]
     return whole and suite_sizes()[size].files == (TESTS,) and not entry.pattern.startswith("test_")
+
+
+def run_check(
+    context: GateContext,
+    config: DeviceGateConfig,
+    target: str,
+    settings: Mapping[str, str],
+    results: Sequence[TestResult],
+    reproduce: Reproduce,
+    *,
+    details: Mapping[str, Any],
+    warnings: Iterable[Finding],
+    logs: Path | None = None,
+) -> Check:
+    """Return the check that describes a run, and store its attachments.
+
+    Args:
+        settings: of the run.
+        details: further details for the evidence.
+        warnings: findings about the run itself.
+        logs: folder of the run; None without logs.
+    """
+    before = baseline(context.bucket, context.staged.index, config.gate_name, target, settings)
+    number, findings = counts(results), list[Finding]()
+    if not config.shard and not config.listed:
+        findings += compare_with_baseline(executed(results), number[TestVerdict.SKIPPED], before)
+        findings += check_ledgers(config.known, results, settings)
+    files = attachments(results, logs, f"{config.gate_name}.{target}", reproduce)
+    details = {
+        **details,
+        "verdicts": {verdict.value: count for verdict, count in number.items()},
+        "files": upload(context.bucket, context.staged, config.gate_name, target, files),
+        "baseline": before.set_digest,
+    }
+    return Check(name=RUN, findings=(*findings, *warnings), target=target, times=0, details=details)

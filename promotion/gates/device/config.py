@@ -10,13 +10,13 @@ from pathlib import Path
 
 from core.model import Tier
 from core.process import without_credentials
-from promotion.evidence.known_tests import KnownTestKind, KnownTests
+from promotion.evidence.known_tests import KnownTest, KnownTestKind, KnownTests
 from promotion.evidence.signing import Signer
 from promotion.gates.common.code_digest import code_digest
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.sessions.harness import MOST_RETRIES
-from promotion.gates.device.sessions.passes import ALL, MULTI, SINGLE, Skip
+from promotion.gates.device.sessions.passes import ALL, MULTI, SINGLE
 from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import SIZES_FILE, SuiteSource, suite_sizes
@@ -85,10 +85,9 @@ class DeviceGateConfig:
     on_progress: Callable[[int, int], None] = lambda _done, _total: None
 
     @property
-    def skips(self) -> tuple[Skip, ...]:
-        """Return the tests that the ledgers exclude."""
-        entries = (entry for entry in self.known.active if entry.kind is KnownTestKind.SKIP)
-        return tuple(Skip(pattern=entry.pattern, entry=entry.id, reason=entry.reason) for entry in entries)
+    def skips(self) -> tuple[KnownTest, ...]:
+        """Return the ledger entries of tests that do not run."""
+        return tuple(entry for entry in self.known.active if entry.kind is KnownTestKind.SKIP)
 
     def known_flake(self, test: str) -> str:
         """Return why a flaky test is already known; "" if it is not."""
@@ -165,7 +164,7 @@ class DeviceGateConfig:
             "sizes": sha256_of(SIZES_FILE)[:16] if self.size else "",
             "tools": sha256_of(LOCK)[:16],
             "also": sha256_of(self.also) if self.also else "",
-            "skips": json.dumps(sorted((skip.pattern, skip.entry) for skip in self.skips)),
+            "skips": json.dumps(sorted((skip.pattern, skip.id) for skip in self.skips)),
         }
 
 

@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from core.model import Finding, Severity
-from promotion.evidence.evidence import ENVIRONMENT
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
 from promotion.gates.common.gate import Check, error
 from promotion.gates.common.junit import clean
-from promotion.gates.device.preflight import PreflightItem
 from promotion.gates.device.results import counts
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
@@ -40,21 +37,6 @@ Reproduce = Callable[[str], str]
 """Returns the command that runs a test again."""
 
 
-def checks_of_preflight(items: Iterable[PreflightItem], target: str) -> Iterator[Check]:
-    """Yield a check for each preflight item; they count no tests."""
-    for item in items:
-        findings = []
-        if item.problem:
-            text = f"{item.name}: {item.problem}."
-            findings.append(error(ENVIRONMENT, text[0].upper() + text[1:], item.remedy))
-        elif item.note:
-            text = f"{item.name}: {item.note}."
-            findings.append(Finding(code="preflight-note", severity=Severity.WARNING, message=text, remedy=""))
-        yield Check(
-            name=f"preflight: {item.name}", findings=tuple(findings), target=target, times=0, details=dict(item.facts)
-        )
-
-
 def checks_of_tests(
     results: Sequence[TestResult], target: str, reproduce: Reproduce, known_flake: KnownFlake
 ) -> Iterator[Check]:
@@ -76,11 +58,6 @@ def checks_of_tests(
         else:
             findings = (error(f"test-{verdict}", f"{text}.", "Read the results stored beside the evidence."),)
             yield Check(name=text, findings=findings, target=target, times=times)
-
-
-def check_of_empty_shard(shard: str, target: str) -> Check:
-    """Return the check for a shard without tests, which is not a failure."""
-    return Check(name=f"shard {shard}", skipped="there are more shards than tests", target=target)
 
 
 def _of_one(result: TestResult, target: str, reproduce: Reproduce, known: str) -> Check:
@@ -204,13 +181,17 @@ def pack_logs(folder: Path) -> bytes:
     return out.getvalue()
 
 
-def attachments(results: Sequence[TestResult], folder: Path, name: str, reproduce: Reproduce) -> dict[str, bytes]:
-    """Return the files to store beside the evidence, by kind."""
-    return {
-        RESULTS: pack(dump_results(results)),
-        JUNIT: pack(to_junit(results, name, reproduce)),
-        LOGS: pack_logs(folder),
-    }
+def attachments(
+    results: Sequence[TestResult], folder: Path | None, name: str, reproduce: Reproduce
+) -> dict[str, bytes]:
+    """Return the files to store beside the evidence, by kind.
+
+    Args:
+        folder: of the run, with the sessions' logs; None without logs.
+        name: of the run, in JUnit XML.
+    """
+    files = {RESULTS: pack(dump_results(results)), JUNIT: pack(to_junit(results, name, reproduce))}
+    return files if folder is None else {**files, LOGS: pack_logs(folder)}
 
 
 def upload(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from core.errors import MachineError, RequestError
@@ -166,22 +166,14 @@ def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> in
     return max(1, min(by_memory, shared))
 
 
-def workers_on_cpu(allotment: Allotment) -> int:
-    """Return the workers of a machine without GPUs: one per core that has enough memory."""
-    return max(1, min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS))
-
-
 def leases(
     platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment, *, per_device: int = 1, workers: int = 0
 ) -> tuple[Lease, ...]:
     """Return a lease for each worker; every device is used, and `per_device` workers share one.
 
     Args:
-        platform: platform of the tests.
         devices: devices left by `visible_devices`; none on a CPU.
-        allotment: of the host.
-        per_device: number of workers per device.
-        workers: number of workers on a CPU; 0 chooses it.
+        workers: number of workers on a CPU; 0 chooses one per core that has enough memory.
 
     Raises:
         RequestError: an invalid number.
@@ -190,59 +182,51 @@ def leases(
     if per_device < 1 or workers < 0:
         raise RequestError(f"Invalid number of workers per device: {per_device}.", hint="Give a positive number.")
     if platform is JaxPlatform.CPU:
-        owners: list[GpuDevice | None] = [None] * (workers or workers_on_cpu(allotment))
+        fitting = min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS)
+        owners: list[tuple[GpuDevice, ...]] = [()] * (workers or max(1, fitting))
     elif not devices:
         raise MachineError(f"No {platform} device is available.", hint="Check whether masks hide the devices.")
     else:
         # Round by round, so that a session with fewer workers than leases still uses every device.
-        owners = [device for _ in range(per_device) for device in devices]
+        owners = [(device,) for _ in range(per_device) for device in devices]
     shares = _share_cores(allotment, len(owners))
     threads = max(1, allotment.cores // len(owners))
     return tuple(
-        Lease(
-            slot=slot,
-            device=device.token if device else "",
-            cpus=cpus,
-            env={**(_masks(platform, device.token, 1) if device else {}), **thread_limits(threads)},
-            nodes=device.nodes if device else (),
-            gauges=_gauges([device] if device and per_device == 1 else ()),
-        )
-        for slot, (device, cpus) in enumerate(zip(owners, shares, strict=True))
+        _lease(platform, slot, owned, cpus, threads, shared=per_device > 1)
+        for slot, (owned, cpus) in enumerate(zip(owners, shares, strict=True))
     )
 
 
 def whole_machine_lease(platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment) -> Lease:
     """Return the lease of a process that uses all devices at once."""
+    return _lease(platform, 0, devices, allotment.cpus, allotment.cores)
+
+
+def _lease(
+    platform: JaxPlatform,
+    slot: int,
+    devices: Sequence[GpuDevice],
+    cpus: tuple[int, ...],
+    threads: int,
+    *,
+    shared: bool = False,
+) -> Lease:
+    """Return the lease of a process that uses these devices, and may use so many threads for numerical libraries."""
     tokens = ",".join(device.token for device in devices)
-    masks = _masks(platform, tokens, len(devices)) if devices else {}
-    nodes = tuple(dict.fromkeys(node for device in devices for node in device.nodes))
+    env = dict.fromkeys(_LIBRARIES, str(threads))
+    if devices:
+        env |= {**dict.fromkeys(platform.masks, ""), platform.masks[0]: tokens}
+    if devices and platform is JaxPlatform.ROCM:
+        # Masks of upper layers number the remaining devices from zero.
+        env["HIP_VISIBLE_DEVICES"] = ",".join(map(str, range(len(devices))))
     return Lease(
-        slot=0,
+        slot=slot,
         device=tokens,
-        cpus=allotment.cpus,
-        env={**masks, **thread_limits(allotment.cores)},
-        nodes=nodes,
-        gauges=_gauges(devices),
+        cpus=cpus,
+        env=env,
+        nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
+        gauges=() if shared else tuple(device.gauge for device in devices if device.gauge),
     )
-
-
-def _gauges(devices: Iterable[GpuDevice]) -> tuple[tuple[str, ...], ...]:
-    return tuple(device.gauge for device in devices if device.gauge)
-
-
-def thread_limits(threads: int) -> dict[str, str]:
-    """Return variables that limit numerical libraries to a number of threads per process."""
-    return dict.fromkeys(_LIBRARIES, str(threads))
-
-
-def _masks(platform: JaxPlatform, tokens: str, count: int) -> dict[str, str]:
-    """Return masks for these devices; masks of upper layers number the remaining devices from zero."""
-    env = dict.fromkeys(platform.masks, "")
-    lowest = platform.masks[0]
-    env[lowest] = tokens
-    if platform is JaxPlatform.ROCM:
-        env["HIP_VISIBLE_DEVICES"] = ",".join(map(str, range(count)))
-    return env
 
 
 def _share_cores(allotment: Allotment, count: int) -> list[tuple[int, ...]]:

@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from core.errors import GateError
-from core.model import Finding, Severity
-from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
-from promotion.gates.common.gate import Check, Gate, GateContext
-from promotion.gates.device import evidence
-from promotion.gates.device.baseline import baseline, check_ledgers, compare_with_baseline
+from promotion.evidence.test_results import TestResult, TestVerdict
+from promotion.gates.common.gate import Check, Gate, GateContext, warning
+from promotion.gates.device.baseline import run_check
 from promotion.gates.device.config import DeviceGateConfig, reproduce
+from promotion.gates.device.evidence import checks_of_tests
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.results import counts, executed
-from promotion.gates.device.run import RUN, raise_unless_complete
-from promotion.gates.device.shards import ShardResult, ShardResults
+from promotion.gates.device.run import raise_unless_complete
+from promotion.gates.device.shards import ShardResult
 
 
-def make_gate(config: DeviceGateConfig, run: ShardResults) -> Gate:
+def make_gate(config: DeviceGateConfig, shards: Sequence[ShardResult]) -> Gate:
     """Return a gate that judges tests which other runners ran."""
     return Gate(
         name=config.gate_name,
         tier=config.tier,
         per_target=config.platform is JaxPlatform.ROCM,
-        run=lambda context: _checks(context, config, run),
-        settings=run.settings,
+        run=lambda context: _checks(context, config, shards),
+        settings=shards[0].settings,
     )
 
 
@@ -48,31 +46,24 @@ def join_results(shards: Sequence[ShardResult]) -> tuple[TestResult, ...]:
     return tuple(joined[test] for test in sorted(joined))
 
 
-def _checks(context: GateContext, config: DeviceGateConfig, run: ShardResults) -> Iterator[Check]:
-    results = join_results(run.shards)
-    options = {result.id: shard.run.get("options", config.options) for shard in run.shards for result in shard.results}
+def _checks(context: GateContext, config: DeviceGateConfig, shards: Sequence[ShardResult]) -> Iterator[Check]:
+    results, target = join_results(shards), shards[0].target
+    options = {result.id: shard.run.get("options", config.options) for shard in shards for result in shard.results}
 
     def again(test: str) -> str:
         return reproduce(options[test], str(context.staged), test)
 
-    yield from evidence.checks_of_tests(results, run.target, again, config.known_flake)
-    before = baseline(context.bucket, context.staged.index, config.gate_name, run.target, run.settings)
-    skipped = sum(result.verdict is TestVerdict.SKIPPED for result in results)
-    findings = [
-        *compare_with_baseline(executed(results), skipped, before),
-        *check_ledgers(config.known, results, run.settings),
-    ]
-    notes = dict.fromkeys(note for shard in run.shards for note in shard.notes)
-    findings += [Finding(code="device-note", severity=Severity.WARNING, message=note, remedy="") for note in notes]
-    junit = evidence.to_junit(results, f"{config.gate_name}.{run.target}", again)
-    files = {evidence.RESULTS: evidence.pack(dump_results(results)), evidence.JUNIT: evidence.pack(junit)}
-    details = {
-        "suite": config.suite,
-        "verdicts": {verdict.value: number for verdict, number in counts(results).items()},
-        "files": evidence.upload(context.bucket, context.staged, config.gate_name, run.target, files),
-        "shards": [dict(shard.run) for shard in run.shards],
-        "baseline": before.set_digest,
-    }
-    yield Check(name=RUN, findings=tuple(findings), target=run.target, times=0, details=details)
-    problems = tuple(f"shard {shard.shard}: {problem}" for shard in run.shards for problem in shard.problems)
+    yield from checks_of_tests(results, target, again, config.known_flake)
+    notes = dict.fromkeys(note for shard in shards for note in shard.notes)
+    yield run_check(
+        context,
+        config,
+        target,
+        shards[0].settings,
+        results,
+        again,
+        details={"suite": config.suite, "shards": [dict(shard.run) for shard in shards]},
+        warnings=[warning("device-note", note) for note in notes],
+    )
+    problems = tuple(f"shard {shard.shard}: {problem}" for shard in shards for problem in shard.problems)
     raise_unless_complete(problems, len(results), results)

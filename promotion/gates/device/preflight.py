@@ -16,16 +16,15 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from core.errors import ElfError, ProcessError
-from core.model import WheelSet
 from core.process import Runner
 from core.units import human
-from promotion.gates.common.requirements import wheels_for
+from promotion.evidence.evidence import ENVIRONMENT
+from promotion.gates.common.gate import Check, error, warning
 from promotion.gates.device.lease import DEVICE_SHARE, GpuDevice, JaxPlatform
 from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.sessions.passes import VIRTUAL_DEVICES
 from promotion.storage.bucket import sha256_of
 from wheelkit.elf.snapshot import Elf
-from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
+from wheelkit.rocm_manifest import RocmLibrary
 
 CHILD = Path(__file__).with_name("preflight_child.py")
 SHARED_MEMORY = 1 << 30
@@ -36,22 +35,8 @@ _SHM = "/dev/shm"  # noqa: S108 - inspected, not written
 _HIP = re.compile(r"libamdhip64\.so(\..*)?")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PreflightItem:
-    """Result of one check.
-
-    Attributes:
-        problem: the problem, one clause; empty if there is none.
-        remedy: how to fix it.
-        note: a remark that is not a problem.
-        facts: details for the evidence.
-    """
-
-    name: str
-    problem: str = ""
-    remedy: str = ""
-    note: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+PREFIX = "preflight: "
+"""Start of the names of these checks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,26 +63,22 @@ class ExpectedMachine:
     rocm: Mapping[str, RocmLibrary] = field(default_factory=dict)
 
 
-def expected_machine(
-    platform: JaxPlatform,
-    wheel_set: WheelSet,
-    devices: Sequence[GpuDevice],
-    targets: Sequence[str],
-    python: str,
-    rocm: RocmManifest | None,
-    counts: tuple[int, ...] = (),
-) -> ExpectedMachine:
-    """Return the expected state, before a site is installed."""
-    members = [member for wheel in wheels_for(wheel_set, python) for member in wheel.members]
-    return ExpectedMachine(
-        platform=platform,
-        targets=tuple(targets),
-        count=len(devices) or VIRTUAL_DEVICES,
-        libraries={member.path: member.sha256 for member in members},
-        rocm_version=wheel_set.rocm_version,
-        counts=counts,
-        rocm={} if rocm is None or rocm.weak else rocm.libraries,
-    )
+def _check(
+    name: str, problem: str = "", remedy: str = "", *, note: str = "", facts: Mapping[str, Any] | None = None
+) -> Check:
+    """Return a check, which counts no tests.
+
+    Args:
+        problem: the problem, one clause; empty if there is none.
+        remedy: how to fix it.
+        note: a remark that is not a problem.
+        facts: details for the evidence.
+    """
+    text = f"{name}: {problem or note}."
+    text = text[0].upper() + text[1:]
+    finding = error(ENVIRONMENT, text, remedy) if problem else warning("preflight-note", text)
+    findings = (finding,) if problem or note else ()
+    return Check(name=f"{PREFIX}{name}", findings=findings, times=0, details=facts or {})
 
 
 def query_jax(
@@ -116,14 +97,14 @@ def query_jax(
 
 def check_host(
     machine: MachineInfo, devices: Sequence[GpuDevice], expected: ExpectedMachine, root: Path
-) -> Iterator[PreflightItem]:
+) -> Iterator[Check]:
     """Check the driver, the devices and the host; earlier problems explain later ones.
 
     Args:
         root: root of the file system.
     """
     if expected.platform is JaxPlatform.CPU:
-        yield PreflightItem(name="processor", facts=dict(machine.facts))
+        yield _check("processor", facts=dict(machine.facts))
         return
     yield _devices(machine, devices, expected)
     if expected.platform is JaxPlatform.ROCM:
@@ -131,15 +112,15 @@ def check_host(
         opens = kfd.exists() and os.access(kfd, os.R_OK | os.W_OK)
         problem = "" if opens else "/dev/kfd cannot be opened for reading and writing"
         remedy = "Give the container --device=/dev/kfd --device=/dev/dri and the groups video and render."
-        yield PreflightItem(name="/dev/kfd", problem=problem, remedy=remedy)
+        yield _check("/dev/kfd", problem, remedy)
     yield _shared_memory(root / _SHM.lstrip("/"))
     poor = [device for device in devices if device.free is not None and device.free < DEVICE_SHARE]
     problem = "; ".join(f"device {d.token} has {human(d.free or 0)} of {human(d.memory)} free" for d in poor)
-    yield PreflightItem(name="device memory", problem=problem, remedy="End its other users or use another device.")
-    yield PreflightItem(name="tenants", note="; ".join(machine.tenants), facts={"tenants": list(machine.tenants)})
+    yield _check("device memory", problem, "End its other users or use another device.")
+    yield _check("tenants", note="; ".join(machine.tenants), facts={"tenants": list(machine.tenants)})
 
 
-def _devices(machine: MachineInfo, devices: Sequence[GpuDevice], expected: ExpectedMachine) -> PreflightItem:
+def _devices(machine: MachineInfo, devices: Sequence[GpuDevice], expected: ExpectedMachine) -> Check:
     targets = _plain(expected.targets)
     other = sorted({device.gfx for device in devices} - set(targets)) if expected.platform is JaxPlatform.ROCM else []
     if not devices:
@@ -151,10 +132,10 @@ def _devices(machine: MachineInfo, devices: Sequence[GpuDevice], expected: Expec
     else:
         problem = ""
     names = ("token", "gfx", "name", "memory", "free")
-    return PreflightItem(
-        name="devices",
-        problem=problem,
-        remedy="Use a runner of the requested family; `--devices` overrides the number of devices.",
+    return _check(
+        "devices",
+        problem,
+        "Use a runner of the requested family; `--devices` overrides the number of devices.",
         facts={
             "devices": [{name: getattr(device, name) for name in names} for device in devices],
             "driver": machine.driver,
@@ -163,20 +144,20 @@ def _devices(machine: MachineInfo, devices: Sequence[GpuDevice], expected: Expec
     )
 
 
-def check_jax(answer: Mapping[str, Any], expected: ExpectedMachine) -> Iterator[PreflightItem]:
+def check_jax(answer: Mapping[str, Any], expected: ExpectedMachine) -> Iterator[Check]:
     """Check jax's platform, devices and libraries."""
     if answer["error"]:
-        yield PreflightItem(
-            name="platform",
-            problem=f"jax has no platform {expected.platform}: {answer['error']}",
-            remedy=_DOCTOR,
+        yield _check(
+            "platform",
+            f"jax has no platform {expected.platform}: {answer['error']}",
+            _DOCTOR,
         )
         return
     yield _platform(answer, expected)
     count = len(answer["devices"])
     problem = "" if count == expected.count else f"jax sees {count} devices, not {expected.count}"
     hint = "Check whether masks or other processes hide devices."
-    yield PreflightItem(name="device count", problem=problem, remedy=hint)
+    yield _check("device count", problem, hint)
     if expected.platform is JaxPlatform.ROCM:
         yield _capabilities(answer["devices"], expected)
     yield _libraries(answer["libraries"], expected)
@@ -185,12 +166,10 @@ def check_jax(answer: Mapping[str, Any], expected: ExpectedMachine) -> Iterator[
         yield _same_rocm(answer["libraries"], expected)
     for device in answer["devices"]:
         problem = f"a kernel on device {device['id']}: {device['kernel']}" if device["kernel"] else ""
-        yield PreflightItem(
-            name=f"kernel on device {device['id']}", problem=problem, remedy="Take this device out of service."
-        )
+        yield _check(f"kernel on device {device['id']}", problem, "Take this device out of service.")
 
 
-def _platform(answer: Mapping[str, Any], expected: ExpectedMachine) -> PreflightItem:
+def _platform(answer: Mapping[str, Any], expected: ExpectedMachine) -> Check:
     platform, client = expected.platform, answer["client"]
     reported = {*answer["platforms"], answer["default"]}
     if not reported <= ({"cpu"} if platform is JaxPlatform.CPU else {platform.value, "gpu"}):
@@ -201,20 +180,18 @@ def _platform(answer: Mapping[str, Any], expected: ExpectedMachine) -> Preflight
     else:
         problem = ""
     facts = {"jax": answer["version"], "kinds": sorted({device["kind"] for device in answer["devices"]})}
-    return PreflightItem(name="platform", problem=problem, remedy=_DOCTOR, facts=facts)
+    return _check("platform", problem, _DOCTOR, facts=facts)
 
 
-def _capabilities(devices: Iterable[Mapping[str, Any]], expected: ExpectedMachine) -> PreflightItem:
+def _capabilities(devices: Iterable[Mapping[str, Any]], expected: ExpectedMachine) -> Check:
     """Check the runtime's names of the devices, which a version override in the environment changes."""
     names = {str(device["capability"]).partition(":")[0] for device in devices}
     strange = sorted(name for name in names if name.startswith("gfx") and name not in _plain(expected.targets))
     problem = f"the runtime reports the devices as {', '.join(strange)}" if strange else ""
-    return PreflightItem(
-        name="gfx name", problem=problem, remedy="Unset HSA_OVERRIDE_GFX_VERSION.", facts={"gfx": sorted(names)}
-    )
+    return _check("gfx name", problem, "Unset HSA_OVERRIDE_GFX_VERSION.", facts={"gfx": sorted(names)})
 
 
-def _libraries(mapped: Sequence[str], expected: ExpectedMachine) -> PreflightItem:
+def _libraries(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
     """Check that the loaded native code comes from the site and has the set's bytes."""
     problems, seen = [], {}
     need = [path for path in expected.libraries if re.fullmatch(r"jax_plugins/.+\.so", path)]
@@ -231,34 +208,32 @@ def _libraries(mapped: Sequence[str], expected: ExpectedMachine) -> PreflightIte
     if expected.platform is JaxPlatform.ROCM and not any(path in seen for path in need) and not problems:
         problems.append(f"none of {', '.join(need) or 'the libraries of the set'} was loaded")
     remedy = "Check PYTHONPATH and LD_LIBRARY_PATH, and run again."
-    return PreflightItem(name="libraries", problem="; ".join(problems), remedy=remedy, facts={"loaded": seen})
+    return _check("libraries", "; ".join(problems), remedy, facts={"loaded": seen})
 
 
-def _rocm(mapped: Sequence[str], version: str) -> PreflightItem:
+def _rocm(mapped: Sequence[str], version: str) -> Check:
     """Check the release of the loaded ROCm."""
     hip = next((Path(file) for file in mapped if _HIP.fullmatch(Path(file).name)), None)
     remedy = f"Install ROCm {version}, which the set was built with."
     if hip is None:
-        return PreflightItem(name="ROCm", problem="no libamdhip64.so was loaded", remedy=remedy)
+        return _check("ROCm", "no libamdhip64.so was loaded", remedy)
     release = _version_above(hip.resolve())
     facts = {"hip": str(hip), "version": release}
     if not release:
-        return PreflightItem(name="ROCm", note=f"the ROCm of {hip} has no version file", facts=facts)
+        return _check("ROCm", note=f"the ROCm of {hip} has no version file", facts=facts)
     try:
         same = Version(release).release[:2] == Version(version).release[:2]
     except InvalidVersion:
         same = False
     problem = "" if same else f"this is ROCm {release}; the set was built with {version}"
-    return PreflightItem(name="ROCm", problem=problem, remedy=remedy, facts=facts)
+    return _check("ROCm", problem, remedy, facts=facts)
 
 
-def _same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> PreflightItem:
+def _same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
     """Check each loaded library against the manifest of the ROCm that the set was built with."""
     name = "ROCm's libraries"
     if not expected.rocm:
-        return PreflightItem(
-            name=name, note="the set does not carry the manifest of its ROCm: only the release was compared"
-        )
+        return _check(name, note="the set does not carry the manifest of its ROCm: only the release was compared")
     problems, same = [], {}
     for file in map(Path, mapped):
         # Mapped files have their real names, such as libamdhip64.so.7.2.70200 for the soname libamdhip64.so.7.
@@ -267,8 +242,8 @@ def _same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> PreflightIte
             continue
         try:
             what, actual, required = _compare(file, known)
-        except (ElfError, OSError) as error:
-            problems.append(f"cannot read {file}: {error}")
+        except (ElfError, OSError) as problem:
+            problems.append(f"cannot read {file}: {problem}")
             continue
         if actual == required:
             same[known.soname] = f"{what} {actual}"
@@ -279,9 +254,7 @@ def _same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> PreflightIte
     weak = sorted(soname for soname, value in same.items() if not value.startswith("sha256"))
     note = f"the set's manifest has no sha256 of {', '.join(weak)}: build ids or sizes were compared" if weak else ""
     remedy = f"Install the ROCm {expected.rocm_version} build that the set was built with, or name it with `--rocm`."
-    return PreflightItem(
-        name=name, problem="; ".join(problems), remedy=remedy, note=note, facts={"rocm_libraries": same}
-    )
+    return _check(name, "; ".join(problems), remedy, note=note, facts={"rocm_libraries": same})
 
 
 def _compare(file: Path, known: RocmLibrary) -> tuple[str, str, str]:
@@ -303,15 +276,15 @@ def _version_above(library: Path) -> str:
     return ""
 
 
-def _shared_memory(path: Path) -> PreflightItem:
+def _shared_memory(path: Path) -> Check:
     remedy = "Run the container with more, such as --shm-size=16g."
     try:
         stat = os.statvfs(path)
-    except OSError as error:
-        return PreflightItem(name=_SHM, problem=f"{_SHM} is not usable: {error}", remedy=remedy)
+    except OSError as failure:
+        return _check(_SHM, f"{_SHM} is not usable: {failure}", remedy)
     free = stat.f_bavail * stat.f_frsize
     problem = "" if free >= SHARED_MEMORY else f"{_SHM} has {human(free)} free, not {human(SHARED_MEMORY)}"
-    return PreflightItem(name=_SHM, problem=problem, remedy=remedy, facts={"shm_bytes": free})
+    return _check(_SHM, problem, remedy, facts={"shm_bytes": free})
 
 
 def _plain(targets: Iterable[str]) -> list[str]:

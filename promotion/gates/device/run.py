@@ -5,46 +5,38 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from uv import find_uv_bin
 
 from core.errors import GateError, MachineError, ProcessError
-from core.model import Finding, Severity
 from core.process import HostRunner
 from promotion.evidence.evidence import ANY
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.common.gate import Check, Gate, GateContext
+from promotion.gates.common.gate import Check, Gate, GateContext, warning
 from promotion.gates.common.installers import Uv
 from promotion.gates.common.pip_config import parse_config, uv_options
+from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.rocm_manifest import set_manifest
 from promotion.gates.common.site import PIP_CONFIG, Site, make_site
-from promotion.gates.device import evidence
-from promotion.gates.device.baseline import baseline, check_ledgers, compare_with_baseline
+from promotion.gates.device.baseline import run_check
 from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
+from promotion.gates.device.evidence import checks_of_tests
 from promotion.gates.device.lease import JaxPlatform, leases, visible_devices, whole_machine_lease, workers_per_device
 from promotion.gates.device.machine import detect_allotment
-from promotion.gates.device.preflight import (
-    ExpectedMachine,
-    PreflightItem,
-    check_host,
-    check_jax,
-    expected_machine,
-    query_jax,
-)
+from promotion.gates.device.preflight import PREFIX, ExpectedMachine, check_host, check_jax, query_jax
 from promotion.gates.device.results import counts, executed, judge
 from promotion.gates.device.sessions.harness import DONE, Harness, RunPlan, RunReport
-from promotion.gates.device.sessions.passes import base_env, passes
-from promotion.gates.device.shards import Shard, ShardResult, digest_of_tests, now, split_tests, upload_shard
-from promotion.gates.device.suite import PreparedSuite, jax_suite, smoke_suite
+from promotion.gates.device.sessions.passes import VIRTUAL_DEVICES, Suite, base_env, passes
+from promotion.gates.device.shards import ShardResult, digest_of_tests, now, split_tests, upload_shard
+from promotion.gates.device.suite import jax_suite, smoke_suite
 from promotion.gates.device.suite_requirements import copy_test_helpers, release_mismatch, unmet_requirements
 
 _INSTALL_SECONDS = 900.0
 _NAMED = 5
-RUN = "run"
-"""Name of the check that describes the run; it counts no tests."""
 
 
 def make_gate(config: DeviceGateConfig) -> Gate:
@@ -68,6 +60,7 @@ class _GateRun:
         if not isinstance(context.runner, HostRunner):
             raise GateError("The device gate can watch only processes of this machine.")
         self.context, self.config, self.runner = context, config, context.runner
+        self.facts: dict[str, Any] = {}
         self.devices = visible_devices(config.machine.devices, config.platform, config.environ)
         kinds = {device.gfx for device in self.devices}
         own = [target for target in context.targets if target.partition(":")[0] in kinds]
@@ -90,96 +83,145 @@ class _GateRun:
         self.host = detect_allotment(
             config.environ, cpus=config.cpus, first=self.devices[0].index if self.devices else 0
         )
+        wheel_set = context.wheel_set
         rocm = set_manifest(context) if config.platform is JaxPlatform.ROCM else None
-        expected = expected_machine(
-            config.platform,
-            context.wheel_set,
-            self.devices,
-            context.targets,
-            config.python,
-            rocm,
+        members = [member for wheel in wheels_for(wheel_set, config.python) for member in wheel.members]
+        expected = ExpectedMachine(
+            platform=config.platform,
+            targets=context.targets,
+            count=len(self.devices) or VIRTUAL_DEVICES,
             counts=config.devices,
+            libraries={member.path: member.sha256 for member in members},
+            rocm_version=wheel_set.rocm_version,
+            rocm={} if rocm is None or rocm.weak else rocm.libraries,
         )
-        host_items = [*check_host(config.machine, self.devices, expected, Path("/"))]
-        yield from self._preflight(host_items)
+        yield from self._preflight(check_host(config.machine, self.devices, expected, Path("/")))
         site = install_site(context, config)
-        tests = self._tests(site)
-        env = {**site.env, **base_env(config.platform, tests.suite.env)}
+        suite = self._suite(site)
+        env = {**site.env, **base_env(config.platform, suite.env)}
         if config.rocm:
             env |= {"ROCM_PATH": str(config.rocm), "LD_LIBRARY_PATH": str(config.rocm / "lib")}
         machine_env = {**env, **whole_machine_lease(config.platform, self.devices, self.host).env}
         python = (str(site.python),)
         context.progress.step("preflight of jax")
         expected = replace(expected, site=site.folder)
-        jax_items = [*check_jax(query_jax(self.runner, python, machine_env, config.platform), expected)]
-        yield from self._preflight(jax_items)
-        plan = self._plan(python, env, tests)
+        yield from self._preflight(check_jax(query_jax(self.runner, python, machine_env, config.platform), expected))
+        plan = self._plan(python, env, suite)
         folder = config.folder or context.work / "run"
         count = len(plan.passes[0].leases)
-        context.progress.step(f"tests of {tests.suite.commit} with {count} worker{'s' if count > 1 else ''}")
+        context.progress.step(f"tests of {suite.commit} with {count} worker{'s' if count > 1 else ''}")
         report = Harness(self.runner, plan, folder, config.on_progress).run()
         results = self._verdicts(report, python, machine_env, expected)
-        options = {**config.options, "--python": site.version}
-        again = functools.partial(reproduce, options, str(context.staged))
-        yield from evidence.checks_of_tests(results, self.target, again, config.known_flake)
-        if config.shard and not results:
-            yield evidence.check_of_empty_shard(str(config.shard), self.target)
-        check = self._run_check(report, results, tests, [*host_items, *jax_items], folder, options)
-        yield check
-        if config.shard:
-            self._upload_shard(config.shard, report, results, check, tests.notes)
+        yield from self._report(report, results, suite, folder, {**config.options, "--python": site.version})
         if config.folder and not report.problems:
             (folder / DONE).touch()
         problems = (*report.problems, *missing_tests(config.listed, report.collected))
         raise_unless_complete(problems, len(report.collected), results, shard=config.shard is not None)
 
-    def _preflight(self, items: Sequence[PreflightItem]) -> Iterator[Check]:
-        yield from evidence.checks_of_preflight(items, self.target)
-        if failed := [item.name for item in items if item.problem]:
+    def _report(
+        self,
+        report: RunReport,
+        results: tuple[TestResult, ...],
+        suite: Suite,
+        folder: Path,
+        options: Mapping[str, str],
+    ) -> Iterator[Check]:
+        """Yield the checks of the tests and of the run; store a shard."""
+        context, config, shard = self.context, self.config, self.config.shard
+        again = functools.partial(reproduce, options, str(context.staged))
+        yield from checks_of_tests(results, self.target, again, config.known_flake)
+        if shard and not results:
+            yield Check(name=f"shard {shard}", skipped="there are more shards than tests", target=self.target)
+        notes = (*suite.notes, *report.notes)
+        warnings = [warning("device-note", note) for note in notes]
+        if config.left_out:
+            text = f"Tests that need several devices were left out: {config.left_out}."
+            warnings.append(warning("multi-left-out", text))
+        details = {
+            "suite": suite.commit,
+            "image": config.image,
+            "devices": [device.token for device in self.devices],
+            "shard": str(shard or ""),
+            "sessions": report.sessions,
+            "machine": self.facts,
+            "options": options,
+            "allotment": {"cores": self.host.cores, "memory": self.host.memory, "why": self.host.why},
+        }
+        check = run_check(
+            context,
+            config,
+            self.target,
+            config.settings,
+            results,
+            again,
+            details=details,
+            warnings=warnings,
+            logs=folder,
+        )
+        yield check
+        if shard:
+            stored = ShardResult(
+                shard=shard,
+                target=self.target,
+                settings=config.settings,
+                tests=digest_of_tests(report.collected),
+                problems=report.problems,
+                notes=notes,
+                results=results,
+                run=check.details,
+                at=now(),
+            )
+            upload_shard(context.bucket, context.staged, config.gate_name, stored, config.signer)
+
+    def _preflight(self, checks: Iterable[Check]) -> Iterator[Check]:
+        failed = []
+        for check in checks:
+            yield replace(check, target=self.target)
+            self.facts |= check.details
+            failed += [check.name.removeprefix(PREFIX)] if check.failed else []
+        if failed:
             hint = "Fix the machine; the wheels were not tested."
             raise MachineError(f"The preflight of the machine failed: {', '.join(failed)}.", hint=hint)
 
-    def _tests(self, site: Site) -> PreparedSuite:
+    def _suite(self, site: Site) -> Suite:
         config = self.config
         if config.source is None:
             return smoke_suite(config.listed)
         work = self.context.work / "tests"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        tests = jax_suite(config.source, config.platform, work, self.runner, size=config.size, listed=config.listed)
+        suite = jax_suite(config.source, config.platform, work, self.runner, size=config.size, listed=config.listed)
         lock = LOCK.read_text(encoding="utf-8")
-        notes = [*tests.notes, *unmet_requirements(tests.requirements, lock, site.version)]
-        if tests.checkout:
+        notes = [*suite.notes, *unmet_requirements(suite.requirements, lock, site.version)]
+        if suite.checkout:
             wheel_set = self.context.wheel_set
-            notes.append(release_mismatch(tests.checkout, wheel_set.pins.get("jax", wheel_set.jax_version)))
-            if copied := copy_test_helpers(tests.checkout, site.folder):
+            notes.append(release_mismatch(suite.checkout, wheel_set.pins.get("jax", wheel_set.jax_version)))
+            if copied := copy_test_helpers(suite.checkout, site.folder):
                 notes.append(f"Test helpers that jax's wheel lacks come from the checkout: {', '.join(copied)}.")
-        return replace(tests, notes=tuple(filter(None, notes)))
+        return replace(suite, notes=tuple(filter(None, notes)))
 
-    def _plan(self, python: tuple[str, ...], env: Mapping[str, str], tests: PreparedSuite) -> RunPlan:
-        config = self.config
+    def _plan(self, python: tuple[str, ...], env: Mapping[str, str], suite: Suite) -> RunPlan:
+        config, shard = self.config, self.config.shard
         per_device = config.per_device or workers_per_device(self.devices, self.host)
         single = leases(config.platform, self.devices, self.host, per_device=per_device, workers=config.workers)
         whole = whole_machine_lease(config.platform, self.devices, self.host)
+        if shard is not None:
+            listed, seconds = suite.choose or list, config.seconds or {}
+
+            def choose(there: Sequence[str]) -> Sequence[str]:
+                return split_tests(listed(there), seconds, shard.count)[shard.number - 1]
+
+            suite = replace(suite, choose=choose)
         return RunPlan(
             python=python,
-            suite=tests.suite,
+            suite=suite,
             env=env,
             passes=passes(config.passes, single, whole),
             skips=config.skips,
-            choose=self._choose(tests),
             limits=config.limits,
             retries=config.retries,
-            identity=json.dumps([self.context.staged.digest, config.settings, str(config.shard), config.listed]),
+            identity=json.dumps([self.context.staged.digest, config.settings, str(shard), config.listed]),
         )
-
-    def _choose(self, tests: PreparedSuite) -> Callable[[Sequence[str]], Sequence[str]] | None:
-        shard = self.config.shard
-        if shard is None:
-            return tests.choose
-        seconds = self.config.seconds or {}
-        listed: Callable[[Sequence[str]], Sequence[str]] = tests.choose or list
-        return lambda available: split_tests(listed(available), seconds, shard.count)[shard.number - 1]
 
     def _verdicts(
         self, report: RunReport, python: Sequence[str], env: Mapping[str, str], expected: ExpectedMachine
@@ -188,66 +230,9 @@ class _GateRun:
         if not any(result.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED) for result in report.results):
             return report.results
         after = check_jax(query_jax(self.runner, python, env, self.config.platform), expected)
-        if not any(item.problem for item in after):
+        if not any(check.failed for check in after):
             return report.results
         return tuple(judge(result.id, report.attempts[result.id], machine_unfit=True) for result in report.results)
-
-    def _run_check(
-        self,
-        report: RunReport,
-        results: Sequence[TestResult],
-        tests: PreparedSuite,
-        items: Sequence[PreflightItem],
-        folder: Path,
-        options: Mapping[str, str],
-    ) -> Check:
-        """Return the check that describes the run and names its attachments."""
-        context, config = self.context, self.config
-        before = baseline(context.bucket, context.staged.index, config.gate_name, self.target, config.settings)
-        skipped = sum(result.verdict is TestVerdict.SKIPPED for result in results)
-        findings: list[Finding] = []
-        if not config.shard and not config.listed:
-            findings += compare_with_baseline(executed(results), skipped, before)
-            findings += check_ledgers(config.known, results, config.settings)
-        findings += [
-            Finding(code="device-note", severity=Severity.WARNING, message=note, remedy="")
-            for note in (*tests.notes, *report.notes)
-        ]
-        if config.left_out:
-            text = f"Tests that need several devices were left out: {config.left_out}."
-            findings.append(Finding(code="multi-left-out", severity=Severity.WARNING, message=text, remedy=""))
-        again = functools.partial(reproduce, options, str(context.staged))
-        files = evidence.attachments(results, folder, f"{config.gate_name}.{self.target}", again)
-        details = {
-            "suite": tests.suite.commit,
-            "image": config.image,
-            "devices": [device.token for device in self.devices],
-            "verdicts": {verdict.value: number for verdict, number in counts(results).items()},
-            "shard": str(config.shard) if config.shard else "",
-            "sessions": report.sessions,
-            "files": evidence.upload(context.bucket, context.staged, config.gate_name, self.target, files),
-            "machine": {key: value for item in items for key, value in item.facts.items()},
-            "options": options,
-            "allotment": {"cores": self.host.cores, "memory": self.host.memory, "why": self.host.why},
-            "baseline": before.set_digest,
-        }
-        return Check(name=RUN, findings=tuple(findings), target=self.target, times=0, details=details)
-
-    def _upload_shard(
-        self, shard: Shard, report: RunReport, results: Sequence[TestResult], check: Check, notes: Sequence[str]
-    ) -> None:
-        result = ShardResult(
-            shard=shard,
-            target=self.target,
-            settings=self.config.settings,
-            tests=digest_of_tests(report.collected),
-            problems=report.problems,
-            notes=(*notes, *report.notes),
-            results=tuple(results),
-            run=check.details,
-            at=now(),
-        )
-        upload_shard(self.context.bucket, self.context.staged, self.config.gate_name, result, self.config.signer)
 
 
 def install_site(context: GateContext, config: DeviceGateConfig) -> Site:

@@ -9,7 +9,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
@@ -67,19 +67,6 @@ class ShardResult:
     at: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShardResults:
-    """All shards of one run, in order.
-
-    Attributes:
-        settings: common to all shards.
-    """
-
-    target: str
-    settings: Mapping[str, str]
-    shards: tuple[ShardResult, ...]
-
-
 def parse_shard(text: str) -> Shard:
     """Parse a shard such as 2/4; RequestError if it is invalid."""
     match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
@@ -94,11 +81,6 @@ def split_tests(tests: Iterable[str], seconds: Mapping[str, float], count: int) 
     The result depends only on the arguments, not on the order of `tests`. A test without a known duration counts with
     the median of its file, or else of the suite. The longest shard is at most 4/3 - 1/(3 count) times as long as in
     the best distribution (Graham 1969), and much closer with many tests.
-
-    Args:
-        tests: node ids.
-        seconds: previous durations of tests.
-        count: number of shards.
 
     Returns:
         The sorted node ids of each shard; each test is in exactly one of them.
@@ -135,18 +117,12 @@ def now() -> str:
 def upload_shard(bucket: Bucket, staged: StagedSet, gate: str, result: ShardResult, signer: Signer | None) -> str:
     """Store a shard beside its set, the signature first; return its key."""
     body = {
+        **{field.name: getattr(result, field.name) for field in fields(ShardResult)},
         "schema": SCHEMA_VERSION,
         "set": staged.digest,
         "gate": gate,
-        "target": result.target,
         "shard": str(result.shard),
-        "settings": dict(result.settings),
-        "tests": result.tests,
-        "problems": result.problems,
-        "notes": result.notes,
         "results": json.loads(dump_results(result.results)),
-        "run": dict(result.run),
-        "at": result.at,
     }
     data = evidence.pack(json.dumps(body, sort_keys=True).encode())
     sha256 = sha256_of(data)
@@ -165,8 +141,8 @@ def collect_shards(
     settings: Mapping[str, str],
     targets: Sequence[str] | None,
     signer: Signer | None,
-) -> ShardResults:
-    """Return the newest complete run whose shards have these settings.
+) -> tuple[ShardResult, ...]:
+    """Return all shards of the newest complete run with these settings, in order.
 
     Args:
         gate: its name.
@@ -198,8 +174,7 @@ def collect_shards(
     if not complete:
         raise GateError(f"No run is complete: {'; '.join(_missing(runs))}.", hint="Run the missing shards.")
     newest = max(complete, key=lambda shards: max(shard.at for shard in shards.values()))
-    shards = tuple(newest[number] for number in sorted(newest))
-    return ShardResults(target=shards[0].target, settings=shards[0].settings, shards=shards)
+    return tuple(newest[number] for number in sorted(newest))
 
 
 def _differences(stored: Sequence[ShardResult], required: Mapping[str, str]) -> str:

@@ -7,14 +7,15 @@ import hashlib
 import re
 import shutil
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import InputError, ProcessError, RequestError
 from core.process import Runner
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.sessions.passes import Suite
+from promotion.gates.device.results import file_of
+from promotion.gates.device.sessions.passes import Choose, Suite
 from promotion.gates.device.shell_env import read_script
 from promotion.gates.device.suite_requirements import REQUIREMENTS_FILE
 from promotion.storage.bucket import sha256_of
@@ -57,29 +58,8 @@ class SuiteSource:
 class SuiteSize:
     """Extent of a suite; see sizes.toml."""
 
-    name: str
     files: tuple[str, ...]
     multi: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PreparedSuite:
-    """A suite that is ready to run.
-
-    Attributes:
-        choose: selects tests; None selects all.
-        notes: remarks for the evidence.
-        requirements: packages that the suite requires; see `suite_requirements`.
-        checkout: origin of the suite; None for the smoke suite.
-    """
-
-    __test__ = False
-
-    suite: Suite
-    choose: Callable[[Sequence[str]], Sequence[str]] | None = None
-    notes: tuple[str, ...] = ()
-    requirements: str = ""
-    checkout: Path | None = None
 
 
 def parse_source(text: str) -> SuiteSource:
@@ -103,20 +83,18 @@ def suite_sizes() -> Mapping[str, SuiteSize]:
     table = tomllib.loads(SIZES_FILE.read_text(encoding="utf-8"))
     if table.pop("schema") != 1:
         raise RequestError(f"{SIZES_FILE.name} has an unknown schema.", hint="Read its first lines.")
-    return {
-        name: SuiteSize(name=name, files=tuple(row["files"]), multi=bool(row["multi"])) for name, row in table.items()
-    }
+    return {name: SuiteSize(files=tuple(row["files"]), multi=bool(row["multi"])) for name, row in table.items()}
 
 
-def smoke_suite(listed: Sequence[str] = ()) -> PreparedSuite:
+def smoke_suite(listed: Sequence[str] = ()) -> Suite:
     """Return this project's smoke suite; its commit is a digest of its files.
 
     Args:
         listed: files or tests to run; empty runs all.
     """
-    files, notes = _files(SMOKE, SuiteSize(name="list", files=tuple(listed), multi=True)) if listed else (["."], ())
-    suite = Suite(root=SMOKE, files=tuple(files), env={}, commit=f"smoke-{_digest(SMOKE)[:16]}")
-    return PreparedSuite(suite=suite, choose=_chooser(listed), notes=notes)
+    files, notes = _files(SMOKE, listed, "list") if listed else ((".",), ())
+    commit = f"smoke-{_digest(SMOKE)[:16]}"
+    return Suite(root=SMOKE, files=files, env={}, commit=commit, choose=_chooser(listed), notes=notes)
 
 
 def suite_id(source: SuiteSource | None, runner: Runner) -> str:
@@ -126,7 +104,7 @@ def suite_id(source: SuiteSource | None, runner: Runner) -> str:
         InputError: the suite does not exist, or is at another commit.
     """
     if source is None:
-        return smoke_suite().suite.commit
+        return smoke_suite().commit
     return source.commit if source.remote else _local_commit(source, runner)
 
 
@@ -138,14 +116,12 @@ def jax_suite(
     *,
     size: str = "",
     listed: Sequence[str] = (),
-) -> PreparedSuite:
+) -> Suite:
     """Copy JAX's suite from its checkout, and read the conditions under which it runs.
 
     Args:
-        source: location of the suite.
         platform: platform whose script sets the conditions.
         work: an empty folder.
-        runner: for git.
         size: one of `suite_sizes`.
         listed: files and tests to run instead.
 
@@ -170,18 +146,14 @@ def jax_suite(
         raise InputError(f"{source.location} has no folder {TESTS}.", hint="Give a checkout of JAX.")
     if not listed and size not in suite_sizes():
         raise RequestError(f"Unknown size: {size!r}.", hint=f"Choose from {', '.join(suite_sizes())}.")
-    chosen = SuiteSize(name="list", files=tuple(listed), multi=True) if listed else suite_sizes()[size]
-    files, notes = _files(root, chosen)
-    suite = Suite(
+    files, notes = _files(root, listed, "list") if listed else _files(root, suite_sizes()[size].files, size)
+    requirements = folder / REQUIREMENTS_FILE
+    return Suite(
         root=root,
         files=tuple(file for file in files if file not in script.ignore),
         env=script.env,
         deselect=(*script.deselect, *(f"{file}::" if file.endswith(".py") else f"{file}/" for file in script.ignore)),
         commit=commit,
-    )
-    requirements = folder / REQUIREMENTS_FILE
-    return PreparedSuite(
-        suite=suite,
         choose=_chooser(listed),
         notes=notes,
         requirements=requirements.read_text(encoding="utf-8") if requirements.is_file() else "",
@@ -189,25 +161,22 @@ def jax_suite(
     )
 
 
-def _chooser(listed: Sequence[str]) -> Callable[[Sequence[str]], Sequence[str]] | None:
+def _chooser(listed: Sequence[str]) -> Choose | None:
+    """Return a function that selects the listed tests, and all tests of files without listed tests."""
     tests = frozenset(line for line in listed if "::" in line)
-    return functools.partial(_choose, tests) if tests else None
+    files = {file_of(test) for test in tests}
+    return (lambda there: [test for test in there if file_of(test) not in files or test in tests]) if tests else None
 
 
-def _choose(listed: frozenset[str], available: Sequence[str]) -> list[str]:
-    """Return the listed tests, and all tests of files without listed tests."""
-    files = {test.partition("::")[0] for test in listed}
-    return [test for test in available if test.partition("::")[0] not in files or test in listed]
-
-
-def _files(root: Path, size: SuiteSize) -> tuple[list[str], tuple[str, ...]]:
-    names = list(dict.fromkeys(line.partition("::")[0] for line in size.files))
+def _files(root: Path, listed: Sequence[str], size: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the listed files that exist, and notes about the others."""
+    names = list(dict.fromkeys(map(file_of, listed)))
     missing = [name for name in names if not (root / name).exists()]
     if len(missing) * 2 > len(names) or not names:
-        text = f"The checkout has only {len(names) - len(missing)} of the {len(names)} files of size {size.name}."
+        text = f"The checkout has only {len(names) - len(missing)} of the {len(names)} files of size {size}."
         raise RequestError(text, hint="Fix promotion/gates/device/sizes.toml or the list.")
-    note = f"The suite lacks {', '.join(missing)} of size {size.name}."
-    return [name for name in names if name not in missing], (note,) if missing else ()
+    note = f"The suite lacks {', '.join(missing)} of size {size}."
+    return tuple(name for name in names if name not in missing), (note,) if missing else ()
 
 
 def read_list(path: Path) -> tuple[str, ...]:

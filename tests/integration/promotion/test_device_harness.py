@@ -121,7 +121,8 @@ def test_harness_keeps_choice_after_failures(tmp_path: Path) -> None:
         "if not mark.exists():\n    mark.touch()\n    raise ImportError('not yet')\n"
         "@pytest.mark.parametrize('n', range(4))\ndef test_it(n): pass\n"
     )
-    job = replace(work(root), choose=lambda there: split_tests(there, {}, 2)[0])
+    job = work(root)
+    job = replace(job, suite=replace(job.suite, choose=lambda there: split_tests(there, {}, 2)[0]))
     report = run(replace(job, passes=(replace(job.passes[0], leases=job.passes[0].leases[:1]),)), tmp_path / "run")
     verdicts = Counter(result.verdict for result in report.results)
     assert verdicts[TestVerdict.NOT_RUN] == 0

@@ -10,13 +10,9 @@ import pytest
 from ci_build.cli.options.device import parse_device_options
 from ci_build.release.device_gate import check_options, device_counts, failure_lines
 from core.errors import RequestError
-from core.model import Tier
 from promotion.evidence.test_results import TestVerdict
-from promotion.gates.common.gate import Gate
-from promotion.gates.common.runs import make_evidence
 from promotion.gates.device.lease import JaxPlatform
-from tests.support.device_results import RESULTS, checks_of, result
-from tests.support.sets import wheel_set
+from tests.support.device_results import RESULTS, checks_of, judged, result
 
 V = TestVerdict
 
@@ -62,10 +58,8 @@ def test_device_counts_of_families(given_: dict[str, Any], counts: tuple[int, ..
 
 
 def test_failure_lines_show_first_failures() -> None:
-    gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
     many = (*RESULTS, *(result(f"bad{n}", V.FAILED, f"E   number {n}") for n in range(5)))
-    judged = make_evidence(gate, wheel_set(), "gfx942", checks_of(many), (), "2026-01-01T00:00:00Z")
-    lines = list(failure_lines([judged]))
+    lines = list(failure_lines([judged(checks_of(many))]))
     assert "--- tests/a_test.py::bad" in lines
     assert any("apples" in line for line in lines)
     assert "... and 4 more in the evidence." in lines
@@ -78,9 +72,7 @@ def test_failure_lines_show_first_failures() -> None:
 def test_failure_lines_show_newest_frames_of_a_crash() -> None:
     frames = "".join(f'  File "x.py", line {number} in f{number}\n' for number in range(500))
     said = f"Its process died: Segmentation fault.\nCurrent thread 0x1 (most recent call first):\n{frames}"
-    gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
-    dead = checks_of((result("dead", V.CRASHED, said),))
-    lines = [*failure_lines([make_evidence(gate, wheel_set(), "gfx942", dead, (), "2026-01-01T00:00:00Z")])]
+    lines = list(failure_lines([judged(checks_of((result("dead", V.CRASHED, said),)))]))
     assert "    Its process died: Segmentation fault." in lines
     assert '      File "x.py", line 0 in f0' in lines
     assert not any("line 499" in line for line in lines)

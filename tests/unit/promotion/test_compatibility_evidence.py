@@ -18,7 +18,7 @@ from promotion.evidence.test_results import TestResult, TestVerdict, dump_result
 from promotion.gates.common.gate import Check as GateCheck
 from promotion.gates.common.runs import check_record
 from promotion.gates.device import evidence as device
-from promotion.gates.device.run import RUN
+from promotion.gates.device.baseline import RUN
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex

@@ -17,11 +17,10 @@ from promotion.evidence.test_results import TestResult, TestVerdict, dump_result
 from promotion.gates.common.gate import Check, error
 from promotion.gates.common.runs import check_record
 from promotion.gates.device import evidence as device
-from promotion.gates.device.baseline import Baseline, baseline, check_ledgers, compare_with_baseline
+from promotion.gates.device.baseline import RUN, Baseline, baseline, check_ledgers, compare_with_baseline
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.run import RUN
 from promotion.gates.device.shards import (
     Shard,
 )

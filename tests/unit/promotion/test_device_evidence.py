@@ -8,53 +8,38 @@ import tarfile
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from core.model import Tier
 from promotion.evidence.test_results import TestVerdict, load_results
-from promotion.gates.common.gate import Gate
-from promotion.gates.common.runs import make_evidence, raise_for_failures
+from promotion.gates.common.gate import Check
+from promotion.gates.common.runs import raise_for_failures
 from promotion.gates.device import evidence
-from promotion.gates.device.preflight import PreflightItem
+from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.machine import MachineInfo
+from promotion.gates.device.preflight import ExpectedMachine, check_host
 from promotion.storage.keys import StagedSet
-from tests.support.device_results import BINARY, RESULTS, again, checks_of, result
+from tests.support.device_results import BINARY, RESULTS, again, checks_of, judged, result
 from tests.support.memory_bucket import MemoryBucket
-from tests.support.sets import wheel_set
 
 V = TestVerdict
 STAGED = StagedSet(index="multi-arch", digest="a" * 64)
 
 
 def test_checks_of_tests_count_each_verdict() -> None:
-    gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
-    judged = make_evidence(gate, wheel_set(), "gfx942", checks_of(), (), "2026-01-01T00:00:00Z")
-    assert dict(judged.counts) == {"collected": 9, "run": 5, "passed": 2, "failed": 2, "known": 1, "skipped": 4}
-    assert judged.outcome.value == "failed"
+    found = judged(checks_of())
+    assert dict(found.counts) == {"collected": 9, "run": 5, "passed": 2, "failed": 2, "known": 1, "skipped": 4}
+    assert found.outcome.value == "failed"
     # Passed tests are summarised by file.
-    assert len(judged.details["checks"]) == 7
+    assert len(found.details["checks"]) == 7
 
 
-def test_checks_of_preflight_alone_make_an_error() -> None:
-    gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
-    items = [PreflightItem(name="devices", facts={"x": 1}), PreflightItem(name="tenants", note="somebody")]
-    only = list(evidence.checks_of_preflight(items, "gfx942"))
-    judged = make_evidence(gate, wheel_set(), "gfx942", only, (), "2026-01-01T00:00:00Z")
-    assert judged.outcome.value == "error"
-    assert judged.counts["passed"] == 0
-    (bad,) = evidence.checks_of_preflight(
-        [PreflightItem(name="ROCm", problem="it is another one", remedy="Change it.")], "gfx942"
-    )
-    assert [finding.code for finding in bad.findings] == ["environment"]
-
-
-def test_check_of_empty_shard_is_skipped() -> None:
-    gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: (), partial=True)
-    config = [
-        *evidence.checks_of_preflight([PreflightItem(name="devices")], "gfx942"),
-        evidence.check_of_empty_shard("5/5", "gfx942"),
-    ]
-    judged = make_evidence(gate, wheel_set(), "gfx942", config, (), "2026-01-01T00:00:00Z")
-    assert judged.outcome.value == "skipped"
-    assert judged.counts["passed"] == 0
-    raise_for_failures([judged])
+def test_checks_of_preflight_count_no_tests() -> None:
+    cpu = ExpectedMachine(platform=JaxPlatform.CPU, targets=(), count=8, libraries={}, rocm_version="")
+    preflight = [*check_host(MachineInfo(devices=()), (), cpu, Path("/"))]
+    alone = judged(preflight)
+    assert (alone.outcome.value, alone.counts["passed"]) == ("error", 0)
+    # A shard without tests is not a failure.
+    empty = judged([*preflight, Check(name="shard 5/5", skipped="there are more shards than tests")])
+    assert (empty.outcome.value, empty.counts["passed"]) == ("skipped", 0)
+    raise_for_failures([empty])
 
 
 def test_checks_of_tests_fail_on_unknown_flake() -> None:

@@ -16,7 +16,6 @@ from promotion.gates.device.lease import (
     leases,
     visible_devices,
     whole_machine_lease,
-    workers_on_cpu,
     workers_per_device,
 )
 from tests.support.fake_devices import fake_devices
@@ -89,10 +88,16 @@ def test_workers_per_device_is_limited_by_scarcest_resource(
     assert workers_per_device(devices, Allotment(cpus=tuple(range(cores)), cores=cores, memory=ram * GIB)) == expected
 
 
-def test_workers_on_a_cpu() -> None:
-    assert workers_on_cpu(Allotment(cpus=(0, 1), cores=2, memory=64 * GIB)) == 2
-    assert workers_on_cpu(Allotment(cpus=(0, 1), cores=2, memory=5 * GIB)) == 1
-    assert workers_on_cpu(HOST) == 16
+@pytest.mark.parametrize(
+    ("host", "count"),
+    [
+        (Allotment(cpus=(0, 1), cores=2, memory=64 * GIB), 2),
+        (Allotment(cpus=(0, 1), cores=2, memory=5 * GIB), 1),
+        (HOST, 16),
+    ],
+)
+def test_leases_of_a_cpu_depend_on_cores_and_memory(host: Allotment, count: int) -> None:
+    assert len(leases(JaxPlatform.CPU, (), host)) == count
 
 
 def test_leases_number_rocm_device_from_zero() -> None:

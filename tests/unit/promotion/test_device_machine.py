@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +13,11 @@ from unittest.mock import Mock
 import pytest
 
 from core.errors import MachineError, ProcessError
+from promotion.gates.common.gate import Check
 from promotion.gates.device import machine as module
 from promotion.gates.device.lease import GIB, GpuDevice, JaxPlatform
 from promotion.gates.device.machine import MachineInfo, detect_allotment, detect_machine, memory, quotas
-from promotion.gates.device.preflight import ExpectedMachine, PreflightItem, check_host, check_jax
+from promotion.gates.device.preflight import PREFIX, ExpectedMachine, check_host, check_jax
 from promotion.storage.bucket import sha256_of
 from tests.support.fake_devices import fake_devices
 from wheelkit.elf.snapshot import Elf
@@ -179,12 +180,17 @@ def wanted(platform: JaxPlatform = JaxPlatform.ROCM, count: int = 2, **more: obj
     return ExpectedMachine(**{**fields, **more})  # type: ignore[arg-type]
 
 
-def bad(items: Sequence[PreflightItem]) -> dict[str, str]:
-    return {item.name: item.problem for item in items if item.problem}
+def bad(checks: Iterable[Check]) -> dict[str, str]:
+    """Return the name and the message of each failed check."""
+    return {
+        check.name.removeprefix(PREFIX): check.findings[0].message.partition(": ")[2].rstrip(".")
+        for check in checks
+        if check.failed
+    }
 
 
 def host(root: Path, devices: Sequence[GpuDevice], **more: Any) -> dict[str, str]:
-    return bad([*check_host(MachineInfo(devices=tuple(devices), tenants=("one",)), devices, wanted(**more), root)])
+    return bad(check_host(MachineInfo(devices=tuple(devices), tenants=("one",)), devices, wanted(**more), root))
 
 
 def test_check_host_accepts_fit_host(tmp_path: Path) -> None:
@@ -194,12 +200,13 @@ def test_check_host_accepts_fit_host(tmp_path: Path) -> None:
 
 def test_check_host_names_each_problem(tmp_path: Path) -> None:
     root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
-    good = fake_devices(2)
     assert host(root, ()) == {"devices": "no rocm device is available"}
+    (lacking, *_) = check_host(MachineInfo(devices=()), (), wanted(), root)
+    assert ([finding.code for finding in lacking.findings], lacking.times) == (["environment"], 0)
     assert host(root, fake_devices(2, gfx="gfx950")) == {"devices": "the devices are gfx950, not gfx942"}
     poor = [GpuDevice(index=0, gfx="gfx942", memory=16 * GIB, free=GIB)]
     assert list(host(root, poor)) == ["device memory"]
-    assert list(host(tmp_path / "other", good)) == ["/dev/kfd", "/dev/shm"]
+    assert list(host(tmp_path / "other", fake_devices(2))) == ["/dev/kfd", "/dev/shm"]
 
 
 def test_check_host_refuses_small_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +218,10 @@ def test_check_host_refuses_small_shared_memory(tmp_path: Path, monkeypatch: pyt
 def test_check_host_notes_tenants(tmp_path: Path) -> None:
     root, devices = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""}), fake_devices(2)
     machine = MachineInfo(devices=devices, tenants=("process 7 uses an AMD GPU",))
-    (item,) = (item for item in check_host(machine, devices, wanted(), root) if item.name == "tenants")
-    assert (item.problem, item.note) == ("", "process 7 uses an AMD GPU")
-    assert item.facts == {"tenants": ["process 7 uses an AMD GPU"]}
+    (item,) = (item for item in check_host(machine, devices, wanted(), root) if item.name == "preflight: tenants")
+    assert [finding.message for finding in item.findings] == ["Tenants: process 7 uses an AMD GPU."]
+    assert not item.failed
+    assert item.details == {"tenants": ["process 7 uses an AMD GPU"]}
 
 
 @pytest.mark.parametrize(("counts", "good"), [((), True), ((2,), True), ((1, 2), True), ((1,), False), ((1, 8), False)])
@@ -250,14 +258,14 @@ def site_with(tmp_path: Path, version: str = "7.2.0") -> tuple[ExpectedMachine, 
 
 def test_check_jax_accepts_fit_jax(tmp_path: Path) -> None:
     expected, said = site_with(tmp_path)
-    assert bad([*check_jax(said, expected)]) == {}
+    assert bad(check_jax(said, expected)) == {}
 
 
 def test_check_jax_names_each_problem(tmp_path: Path) -> None:
     expected, said = site_with(tmp_path)
 
     def problems(**changes: object) -> dict[str, str]:
-        return bad([*check_jax({**said, **changes}, expected)])
+        return bad(check_jax({**said, **changes}, expected))
 
     assert list(problems(error="RuntimeError: no backend")) == ["platform"]
     assert list(problems(platforms=["cpu"], default="cpu")) == ["platform"]
@@ -285,7 +293,7 @@ def test_check_jax_names_each_problem(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("version", "good"), [("7.2.1", True), ("7.1.0", False), ("10.2.0", False), ("odd", False)])
 def test_check_jax_refuses_other_rocm_release(tmp_path: Path, version: str, good: bool) -> None:
     expected, said = site_with(tmp_path, version)
-    assert bad([*check_jax(said, expected)]).keys() == (set() if good else {"ROCm"})
+    assert bad(check_jax(said, expected)).keys() == (set() if good else {"ROCm"})
 
 
 def test_check_jax_compares_libraries_with_manifest(tmp_path: Path) -> None:
@@ -294,7 +302,7 @@ def test_check_jax_compares_libraries_with_manifest(tmp_path: Path) -> None:
     hip.write_bytes(shared_library("libamdhip64.so.7", [Export(name="hipInit", data=8)]))
     elf = Elf.read(hip)
 
-    def items(**changes: Any) -> list[PreflightItem]:
+    def items(**changes: Any) -> list[Check]:
         library = RocmLibrary(soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols={}, size=elf.size)
         told = wanted(rocm={"libamdhip64.so.7": replace(library, **changes)})
         return [*check_jax({**said, "libraries": [str(hip), "/lib/libc.so.6"]}, told)]
@@ -314,6 +322,6 @@ def test_check_jax_compares_libraries_with_manifest(tmp_path: Path) -> None:
     hip.write_bytes(data)
     assert problem() == ""
     assert f"has sha256 {sha256_of(hip)}; the set's ROCm has {digest}" in problem(sha256=digest)
-    assert {item.name: item.note for item in items()}["ROCm's libraries"].startswith("the set's manifest has no sha256")
+    assert any("the set's manifest has no sha256" in finding.message for item in items() for finding in item.findings)
     hip.write_bytes(b"no library")
     assert "cannot read" in problem()

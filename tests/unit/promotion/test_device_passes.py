@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +16,6 @@ from promotion.gates.device.sessions.passes import (
     MULTI,
     SINGLE,
     Pass,
-    Skip,
     Suite,
     base_env,
     passes,
@@ -25,6 +23,7 @@ from promotion.gates.device.sessions.passes import (
     session_plan,
 )
 from tests.support.fake_devices import fake_devices
+from tests.unit.promotion.test_known_tests import entry
 
 HOST = Allotment(cpus=tuple(range(8)), cores=8, memory=64 * GIB)
 
@@ -74,15 +73,16 @@ def test_session_argv_with_and_without_workers() -> None:
     assert alone[:3] == ["python", "-I", "-c"]
 
 
-LIMITS: dict[str, Any] = {"most_left": 1 << 30, "gate": 1}
-
-
 @given(st.none() | st.sets(st.text(min_size=1)), st.sets(st.text(min_size=1)))
 def test_session_plan_is_json(only: set[str] | None, broken: set[str]) -> None:
-    skip = Skip(pattern="tests/*", entry="ledger-1", reason="known")
-    plan = session_plan(ONE, only=None if only is None else list(only), broken=list(broken), skips=[skip], **LIMITS)
-    assert json.loads(json.dumps(plan)) == plan
+    names = None if only is None else list(only)
+    made = session_plan(ONE, only=names, broken=list(broken), skips=[entry()], most_left=1 << 30, gate=1)
+    plan = json.loads(json.dumps(made))
+    assert (plan["pass"], plan["broken"], plan["solo"], plan["gate"]) == ("single", sorted(broken), False, 1)
     assert plan["only"] == (None if only is None else sorted(only))
-    (config,) = plan["skips"]
-    assert (config["entry"], config["reason"]) == ("ledger-1", "known")
-    assert re.fullmatch(config["regex"], "tests/a_test.py::A::test_one")
+    assert plan["leases"] == [
+        {"slot": 0, "device": "0", "cpus": [0], "env": {"X": "1"}, "nodes": [], "gauges": []},
+    ]
+    (skip,) = plan["skips"]
+    assert (skip["entry"], skip["reason"]) == ("no-mosaic", "no Mosaic for AMD")
+    assert re.fullmatch(skip["regex"], "tests/pallas/a_test.py::A::test_one")

@@ -96,7 +96,7 @@ def signer() -> Signer:
 
 def collected(bucket: MemoryBucket, settings: Mapping[str, str] | None = None) -> tuple[ShardResult, ...]:
     asked = {"suite": "s", "size": "large"} if settings is None else settings
-    return collect_shards(bucket, STAGED, "device", asked, ["gfx942"], signer()).shards
+    return collect_shards(bucket, STAGED, "device", asked, ["gfx942"], signer())
 
 
 def test_collect_shards_returns_shards_in_order() -> None:
@@ -159,7 +159,7 @@ def test_collect_shards_takes_machine_settings_from_shards() -> None:
         )
         for asked in ("", "3.11", "3.12")
     }
-    assert {asked: dict(shards.settings) for asked, shards in found.items()} == {
+    assert {asked: dict(shards[0].settings) for asked, shards in found.items()} == {
         "": {**SETTINGS, "python": "3.11"},
         "3.11": {**SETTINGS, "python": "3.11"},
         "3.12": SETTINGS,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from core.errors import GateError, InputError, RequestError
+from core.errors import GateError, InputError, ProcessError, RequestError
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.sessions.passes import base_env
+from promotion.gates.device.sessions.passes import Suite, base_env
 from promotion.gates.device.shell_env import Script, read_script
 from promotion.gates.device.suite import SuiteSource, jax_suite, parse_source, read_list, smoke_suite, suite_sizes
 
@@ -157,18 +160,12 @@ def test_parse_source_requires_commit_of_address() -> None:
             parse_source(text)
 
 
-class NoGit:
-    """A folder that is no checkout of git."""
-
-    def run(self, argv: tuple[str, ...], **_: object) -> None:
-        from core.errors import ProcessError
-
-        raise ProcessError("fatal: not a git repository")
+NO_GIT: Any = SimpleNamespace(run=Mock(side_effect=ProcessError("fatal: not a git repository")))
 
 
-def prepared(root: Path, work: Path, **more: object) -> object:
+def prepared(root: Path, work: Path, **more: Any) -> Suite:
     work.mkdir(exist_ok=True)
-    return jax_suite(SuiteSource(location=str(root)), JaxPlatform.ROCM, work, NoGit(), **more)  # type: ignore[arg-type]
+    return jax_suite(SuiteSource(location=str(root)), JaxPlatform.ROCM, work, NO_GIT, **more)
 
 
 def test_jax_suite_copies_tests_without_jax(tmp_path: Path) -> None:
@@ -177,8 +174,7 @@ def test_jax_suite_copies_tests_without_jax(tmp_path: Path) -> None:
     for name in (*names, "docs/autodidax.py", "examples/examples_test.py", "build/test-requirements.txt"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("")
-    tests = prepared(root, tmp_path / "work", size="large")
-    suite = tests.suite  # type: ignore[attr-defined]
+    suite = prepared(root, tmp_path / "work", size="large")
     assert sorted(path.name for path in suite.root.iterdir()) == ["conftest.py", "docs", "examples", "tests"]
     assert not (suite.root / "tests/__pycache__").exists()
     assert suite.commit.startswith("tree-")
@@ -190,7 +186,7 @@ def test_jax_suite_ignores_whole_folder(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src", SCRIPT.replace("--ignore=tests/d_test.py", "--ignore=tests/deep"))
     (root / "tests/deep").mkdir(parents=True)
     tests = prepared(root, tmp_path / "work", size="large")
-    assert "tests/deep/" in tests.suite.deselect  # type: ignore[attr-defined]
+    assert "tests/deep/" in tests.deselect
 
 
 def test_suite_id_changes_with_test_conditions(tmp_path: Path) -> None:
@@ -201,13 +197,13 @@ def test_suite_id_changes_with_test_conditions(tmp_path: Path) -> None:
         file = root / (name or "tests/b_test.py")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text((file.read_text() if file.exists() else "") + "# more\n")
-        seen.add(prepared(root, tmp_path / f"work{number}", size="large").suite.commit)  # type: ignore[attr-defined]
+        seen.add(prepared(root, tmp_path / f"work{number}", size="large").commit)
     assert len(seen) == len(files) + 2
 
 
 @pytest.mark.parametrize("platform", [JaxPlatform.ROCM, JaxPlatform.CUDA])
 def test_smoke_suite_workers_can_share_device(platform: JaxPlatform) -> None:
-    assert base_env(platform, smoke_suite().suite.env)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert base_env(platform, smoke_suite().env)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
 
 
 def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
@@ -217,9 +213,10 @@ def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
         (root / f"tests/{name}_test.py").write_text("")
     (tmp_path / "list").write_text("tests/a_test.py::A::one  # slow\n\ntests/b_test.py\n")
     tests = prepared(root, tmp_path / "work", listed=read_list(tmp_path / "list"))
-    assert tests.suite.files == ("tests/a_test.py", "tests/b_test.py")  # type: ignore[attr-defined]
+    assert tests.files == ("tests/a_test.py", "tests/b_test.py")
     there = ["tests/a_test.py::A::one", "tests/a_test.py::A::two", "tests/b_test.py::B::one"]
-    assert tests.choose(there) == [there[0], there[2]]  # type: ignore[attr-defined]
+    assert tests.choose
+    assert tests.choose(there) == [there[0], there[2]]
 
 
 def test_jax_suite_refuses_size_with_most_files_missing(tmp_path: Path) -> None:
@@ -240,8 +237,8 @@ def test_jax_suite_notes_missing_file_of_size(tmp_path: Path) -> None:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("")
     tests = prepared(root, tmp_path / "work", size="small")
-    assert tests.notes == (f"The suite lacks {gone} of size small.",)  # type: ignore[attr-defined]
-    assert tests.suite.files == tuple(there)  # type: ignore[attr-defined]
+    assert tests.notes == (f"The suite lacks {gone} of size small.",)
+    assert tests.files == tuple(there)
 
 
 def test_suite_sizes_grow() -> None:
@@ -251,6 +248,6 @@ def test_suite_sizes_grow() -> None:
 
 def test_smoke_suite_commit_is_digest_of_files() -> None:
     tests = smoke_suite()
-    assert tests.suite.commit.startswith("smoke-")
-    assert (tests.suite.root / "pytest.ini").is_file()
-    assert len(list(tests.suite.root.glob("test_*.py"))) >= 8
+    assert tests.commit.startswith("smoke-")
+    assert (tests.root / "pytest.ini").is_file()
+    assert len(list(tests.root.glob("test_*.py"))) >= 8

@@ -19,13 +19,14 @@ from filelock import FileLock, Timeout
 from core.atomic import write_whole
 from core.errors import BusyError, RequestError
 from core.process import HostRunner
+from promotion.evidence.known_tests import KnownTest
 from promotion.evidence.test_results import TestResult
 from promotion.gates.device.results import Attempt, Ending, Round, file_of, judge, retry_candidates
 from promotion.gates.device.sessions import passes
-from promotion.gates.device.sessions.passes import Pass, Skip, Suite, session_argv, session_env, session_plan
+from promotion.gates.device.sessions.passes import Pass, Suite, session_argv, session_env, session_plan
 from promotion.gates.device.sessions.processes import kill_marked
 from promotion.gates.device.sessions.session import PLAN, PytestSession, SessionLimits, SessionOutcome
-from promotion.gates.device.sessions.state import Choose, PassState
+from promotion.gates.device.sessions.state import PassState
 
 _IDLE_SESSIONS = 3
 """Number of consecutive sessions without progress after which a pass ends."""
@@ -45,7 +46,6 @@ class RunPlan:
     Attributes:
         python: interpreter with its options.
         env: changes to the environment of all processes.
-        choose: selects the tests of each pass; None selects all.
         retries: maximum number of tests to retry in fresh processes; 0 retries none.
         identity: identity of the run; only a run with the same identity is resumed.
     """
@@ -54,8 +54,7 @@ class RunPlan:
     suite: Suite
     env: Mapping[str, str]
     passes: tuple[Pass, ...]
-    skips: tuple[Skip, ...] = ()
-    choose: Choose | None = None
+    skips: tuple[KnownTest, ...] = ()
     limits: SessionLimits = field(default_factory=SessionLimits)
     retries: int = MOST_RETRIES
     identity: str = ""
@@ -100,7 +99,7 @@ class Harness:
         on_progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
         self.runner, self.plan, self.folder, self.on_progress = runner, plan, folder, on_progress
-        self._states = {pass_.name: PassState(choose=plan.choose) for pass_ in plan.passes}
+        self._states = {pass_.name: PassState(choose=plan.suite.choose) for pass_ in plan.passes}
         self._notes: dict[str, None] = {}
         self._problems: list[str] = []
         self._number = 0
@@ -204,7 +203,7 @@ class Harness:
         while state.chosen is None or state.remaining():
             before = state.progress()
             # A choice needs the names of all tests, so the first session only collects.
-            first: list[str] | None = None if self.plan.choose is None else []
+            first: list[str] | None = None if self.plan.suite.choose is None else []
             only = first if state.chosen is None else state.remaining()
             # Workers that collect different tests may make progress one at a time.
             outcome = self._session(pass_, only=only, workers=1 if idle or only == [] else len(pass_.leases))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from promotion.evidence.known_tests import regex_of
+from promotion.evidence.known_tests import KnownTest, regex_of
 from promotion.gates.device.lease import DEVICE_SHARE, JaxPlatform, Lease
 
 SESSION = "JAX_GATE_SESSION"
@@ -22,9 +22,8 @@ PLUGIN_FOLDER = Path(__file__).parents[1] / "plugin"
 MOST_LEFT = DEVICE_SHARE // 2
 """Bytes of arrays that a test may leave alive; more would leave too little memory to later tests."""
 VIRTUAL_DEVICES = 8
+Choose = Callable[[Sequence[str]], Sequence[str]]
 _LAUNCH = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]) % 256)"
-_LAZY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""By default, JAX preallocates most of a device, which leaves nothing to other workers and hides leaks."""
 _OURS = ("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "JAX_ENABLE_TPU_XDIST")
 """Variables that make JAX's conftest.py assign devices to workers, which the gate does itself."""
 _OTHERS = (
@@ -55,20 +54,6 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Skip:
-    """Tests that a ledger entry excludes.
-
-    Attributes:
-        pattern: as in the ledgers, see `known_tests.regex_of`.
-        entry: id of the ledger's entry.
-    """
-
-    pattern: str
-    entry: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
     """Test files on disk.
 
@@ -78,6 +63,10 @@ class Suite:
         env: environment that the suite requires.
         deselect: node ids, or their beginnings, that the suite itself leaves out.
         commit: commit of the suite, or a digest of its files.
+        choose: selects tests from those that were collected; None selects all.
+        notes: remarks for the evidence.
+        requirements: packages that the suite requires; see `suite_requirements`.
+        checkout: origin of the suite; None for the smoke suite.
     """
 
     root: Path
@@ -85,6 +74,10 @@ class Suite:
     env: Mapping[str, str]
     deselect: tuple[str, ...] = ()
     commit: str = ""
+    choose: Choose | None = None
+    notes: tuple[str, ...] = ()
+    requirements: str = ""
+    checkout: Path | None = None
 
 
 def passes(names: Sequence[str], single: Sequence[Lease], whole: Lease) -> tuple[Pass, ...]:
@@ -106,27 +99,18 @@ def passes(names: Sequence[str], single: Sequence[Lease], whole: Lease) -> tuple
 def base_env(platform: JaxPlatform, suite: Mapping[str, str]) -> dict[str, str]:
     """Return variables for all processes; the suite overrides them, except for the assignment of devices."""
     env = {"PYTHONNOUSERSITE": "1", "PYTHONFAULTHANDLER": ""}
-    match platform:
-        case JaxPlatform.CPU:
-            flag = f"--xla_force_host_platform_device_count={VIRTUAL_DEVICES}"
-            flags = suite.get("XLA_FLAGS", "")
-            env |= {"JAX_PLATFORMS": "cpu"}
-            return {**env, **_without_ours(suite), "XLA_FLAGS": f"{flags} {flag}".strip()}
-        case JaxPlatform.ROCM:
-            # Intercepted or dynamic queues, and reclaimed scratch memory, cause sporadic failures.
-            env |= {
-                "JAX_PLATFORMS": "rocm,cpu",
-                "HSA_NO_SCRATCH_RECLAIM": "1",
-                "DEBUG_HIP_DYNAMIC_QUEUES": "0",
-                **_LAZY,
-            }
-        case JaxPlatform.CUDA:
-            env |= {"JAX_PLATFORMS": "cuda,cpu", **_LAZY}
-    return {**env, **_without_ours(suite)}
-
-
-def _without_ours(suite: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in suite.items() if name not in _OURS}
+    env["JAX_PLATFORMS"] = "cpu" if platform is JaxPlatform.CPU else f"{platform},cpu"
+    if platform is not JaxPlatform.CPU:
+        # By default, JAX preallocates most of a device, which leaves nothing to other workers and hides leaks.
+        env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    if platform is JaxPlatform.ROCM:
+        # Intercepted or dynamic queues, and reclaimed scratch memory, cause sporadic failures.
+        env |= {"HSA_NO_SCRATCH_RECLAIM": "1", "DEBUG_HIP_DYNAMIC_QUEUES": "0"}
+    env |= {name: value for name, value in suite.items() if name not in _OURS}
+    if platform is JaxPlatform.CPU:
+        flag = f"--xla_force_host_platform_device_count={VIRTUAL_DEVICES}"
+        env["XLA_FLAGS"] = f"{suite.get('XLA_FLAGS', '')} {flag}".strip()
+    return env
 
 
 def session_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -165,7 +149,7 @@ def session_plan(
     *,
     only: Sequence[str] | None = None,
     broken: Sequence[str] = (),
-    skips: Sequence[Skip] = (),
+    skips: Sequence[KnownTest] = (),
     solo: bool = False,
     most_left: int,
     gate: int,
@@ -176,21 +160,10 @@ def session_plan(
         most_left: bytes of arrays that a test may leave alive.
         gate: process id of the gate, without which workers exit.
     """
-    leases = [
-        {
-            "slot": lease.slot,
-            "device": lease.device,
-            "cpus": list(lease.cpus),
-            "env": dict(lease.env),
-            "nodes": list(lease.nodes),
-            "gauges": [list(gauge) for gauge in lease.gauges],
-        }
-        for lease in pass_.leases
-    ]
-    skipped = [{"regex": regex_of(skip.pattern), "entry": skip.entry, "reason": skip.reason} for skip in skips]
+    skipped = [{"regex": regex_of(entry.pattern), "entry": entry.id, "reason": entry.reason} for entry in skips]
     return {
         "pass": pass_.name,
-        "leases": leases,
+        "leases": [asdict(lease) for lease in pass_.leases],
         "only": None if only is None else sorted(only),
         "broken": sorted(broken),
         "skips": skipped,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from promotion.gates.device.results import Attempt, Ending, Round
+from promotion.gates.device.sessions.passes import Choose
 from promotion.gates.device.sessions.session import SessionOutcome
 
 RERUNS = 1
 """Number of reruns with the other tests after a crash; a test that merely failed is never rerun."""
-
-Choose = Callable[[Sequence[str]], Sequence[str]]
-"""Selects the tests to run from those that were collected."""
 
 
 @dataclass
