@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 from urllib.parse import quote, unquote, urlsplit
 
@@ -51,29 +49,26 @@ class Served:
 
     Attributes:
         path: of the URL, unquoted, without the leading slash.
-        sent: bytes of the body.
+        sent: bytes of the file.
     """
 
-    method: str
     path: str
-    status: int
     sent: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexAnswer:
-    """An HTTP answer before it is sent: `length` bytes of an open file from `start`, or a short text."""
+    """An HTTP answer before it is sent: `length` bytes of an open file from `start`."""
 
     status: HTTPStatus
     headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
     file: BinaryIO | None = None
     start: int = 0
     length: int = 0
 
 
-class IndexServer:
-    """A context manager that serves a folder.
+class IndexServer(ThreadingHTTPServer):
+    """A server for a folder, as a context manager.
 
     Args:
         root: the folder. Names that start with a dot, and links to files outside, are not served.
@@ -81,102 +76,80 @@ class IndexServer:
         port: 0 means any free port.
         on_request: called in the server's thread before the body of each answer, so a client that has its answer was
             counted.
+
+    Raises:
+        MachineError: the address is in use.
     """
 
+    request_queue_size = 128
+
     def __init__(
-        self, root: Path, *, host: str = "127.0.0.1", port: int = 0, on_request: Callable[[Served], None] | None = None
+        self,
+        root: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        on_request: Callable[[Served], None] = lambda _: None,
     ) -> None:
-        self._address = (host, port)
-        settings = {"root": root.resolve(), "on_request": staticmethod(on_request or (lambda _: None))}
-        self._handler = type("_ConfiguredHandler", (_Handler,), settings)
+        self.root, self.on_request = root.resolve(), on_request
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise MachineError(
+                f"Cannot listen on {host}:{port}: {error.strerror}.", hint="Use another port."
+            ) from error
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="index-server")
 
     def __enter__(self) -> Self:
-        try:
-            self._server = _Server(self._address, self._handler)
-        except OSError as error:
-            where = f"{self._address[0]}:{self._address[1]}"
-            raise MachineError(f"Cannot listen on {where}: {error.strerror}.", hint="Use another port.") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="index-server")
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
         self._thread.join()
 
     @property
     def url(self) -> str:
         """The server's URL, with a slash at the end."""
-        host, port = self._server.server_address[:2]
+        host, port = self.server_address[:2]
         return f"http://{host!s}:{port}/"
 
     def wait(self) -> None:
         """Serve until interrupted."""
         self._thread.join()
 
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = False
-    request_queue_size = 128
-
-    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
-        self.connections: set[socket.socket] = set()
-        super().__init__(address, handler)
-
-    def server_close(self) -> None:
-        """Stop waiting for requests on open connections, complete the answers, and end all threads."""
-        for connection in tuple(self.connections):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)
-        super().server_close()
-
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    # HTTP/1.0 as in http.server: a connection ends with its answer, so none outlives the server.
+    # HTTP/1.0 as in http.server: a connection ends with its answer.
     server_version = "ci-build-index"
     sys_version = ""
     timeout = 60.0
-    root: Path
-    on_request: Callable[[Served], None]
-    server: _Server
-
-    def setup(self) -> None:
-        super().setup()
-        self.server.connections.add(self.connection)
-
-    def finish(self) -> None:
-        self.server.connections.discard(self.connection)
-        super().finish()
+    server: IndexServer
 
     def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def _answer(self, *, with_body: bool) -> None:
         path = unquote(urlsplit(self.path).path).removeprefix("/")
-        answer = answer_to(self.root, path, self.headers)
-        size = answer.length if answer.file else len(answer.body)
-        sent = size if with_body else 0
+        answer = answer_to(self.server.root, path, self.headers)
+        sent = answer.length if self.command == "GET" else 0
         with answer.file or contextlib.nullcontext():
-            self.on_request(Served(method=self.command, path=path, status=answer.status, sent=sent))
+            self.server.on_request(Served(path=path, sent=sent))
+            if answer.status >= HTTPStatus.BAD_REQUEST and not answer.headers:
+                self.send_error(answer.status)
+                return
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
             if answer.status is not HTTPStatus.NOT_MODIFIED:
-                self.send_header("Content-Length", str(size))
+                self.send_header("Content-Length", str(answer.length))
             self.end_headers()
             if sent and answer.file:
                 self.connection.sendfile(answer.file, answer.start, sent)
-            elif sent:
-                self.wfile.write(answer.body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Log nothing."""
@@ -190,9 +163,14 @@ def answer_to(root: Path, path: str, headers: Message) -> IndexAnswer:
         path: of the URL, unquoted, without the leading slash.
         headers: of the request.
     """
-    target = _locate(root, path)
-    if target is None:
-        return _plain(HTTPStatus.NOT_FOUND, "Not found.")
+    names = path.removesuffix("/").split("/") if path else []
+    hidden = not path.isprintable() or any(not name or name.startswith(".") for name in names)
+    try:
+        target = root if hidden else root.joinpath(*names).resolve(strict=True)
+    except OSError:  # such as an absent file, or a name that is too long
+        hidden = True
+    if hidden or not target.is_relative_to(root) or (path.endswith("/") and not target.is_dir()):
+        return IndexAnswer(status=HTTPStatus.NOT_FOUND)
     if not target.is_dir():
         content_type = _CONTENT_TYPES.get(target.suffix, "application/octet-stream")
         caching = "no-cache" if target.suffix in (".html", ".json") else "max-age=31536000, immutable"
@@ -201,7 +179,7 @@ def answer_to(root: Path, path: str, headers: Message) -> IndexAnswer:
         return IndexAnswer(status=HTTPStatus.MOVED_PERMANENTLY, headers={"Location": f"/{quote(path)}/"})
     media = negotiate(headers.get("Accept", ""))
     if media is None:
-        return _plain(HTTPStatus.NOT_ACCEPTABLE, f"Available types: {', '.join(_PAGE_TYPES)}.")
+        return IndexAnswer(status=HTTPStatus.NOT_ACCEPTABLE)
     content_type, name = _PAGE_TYPES[media]
     return _file(target / name, headers, {"Content-Type": content_type, "Vary": "Accept", "Cache-Control": "no-cache"})
 
@@ -223,25 +201,12 @@ def negotiate(accept: str) -> str | None:
     return best if weight(best) > 0 else None
 
 
-def _locate(root: Path, path: str) -> Path | None:
-    """Return the file or folder of a path, or None when it is absent, hidden or outside."""
-    names = path.removesuffix("/").split("/") if path else []
-    if not path.isprintable() or any(not name or name.startswith(".") for name in names):
-        return None
-    target = root.joinpath(*names).resolve()
-    try:
-        exists = target.is_dir() if path.endswith("/") else target.exists()
-    except OSError:  # such as a name that is too long
-        return None
-    return target if exists and target.is_relative_to(root) else None
-
-
 def _file(path: Path, headers: Message, extra: dict[str, str]) -> IndexAnswer:
     """Return a file, a range of it, or "not modified" (RFC 9110, 13 and 14)."""
     try:
         file = path.open("rb")
     except OSError:
-        return _plain(HTTPStatus.NOT_FOUND, "Not found.")
+        return IndexAnswer(status=HTTPStatus.NOT_FOUND)
     stat = os.fstat(file.fileno())
     size, etag = stat.st_size, f'"{stat.st_mtime_ns:x}-{stat.st_size:x}-{stat.st_ino:x}"'
     extra |= {"ETag": etag, "Accept-Ranges": "bytes"}
@@ -255,12 +220,7 @@ def _file(path: Path, headers: Message, extra: dict[str, str]) -> IndexAnswer:
     end = min(int(wanted[2]) + 1, size) if wanted[2] else size
     if start >= end:
         file.close()
-        return IndexAnswer(
-            status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers={"Content-Range": f"bytes */{size}"}
-        )
+        unsatisfiable = {"Content-Range": f"bytes */{size}"}
+        return IndexAnswer(status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers=unsatisfiable)
     extra["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     return IndexAnswer(status=HTTPStatus.PARTIAL_CONTENT, headers=extra, file=file, start=start, length=end - start)
-
-
-def _plain(status: HTTPStatus, text: str) -> IndexAnswer:
-    return IndexAnswer(status=status, headers={"Content-Type": _TEXT}, body=f"{text}\n".encode())

@@ -313,6 +313,9 @@ def test_server_close_ends_threads(tmp_path: Path) -> None:
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
         connection.request("GET", "/x")
         assert connection.getresponse().read() == b"x"
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert threading.active_count() == before
     connection.close()
 

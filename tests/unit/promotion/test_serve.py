@@ -38,7 +38,7 @@ def ask(root: Path, path: str, **headers: str) -> tuple[IndexAnswer, bytes]:
         message[name.replace("_", "-")] = value
     answer = answer_to(root, path, message)
     if answer.file is None:
-        return answer, answer.body
+        return answer, b""
     with answer.file as file:
         file.seek(answer.start)
         return answer, file.read(answer.length)
