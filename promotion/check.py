@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from core.errors import PromotionBlockedError
@@ -13,14 +13,16 @@ from promotion.evidence.attestations import AttestationReport
 from promotion.evidence.evidence import EvidenceFile, read_all
 from promotion.evidence.provenance import provenance_name
 from promotion.index.core_metadata import core_metadata, disagreements
+from promotion.index.ledger import Entries, PromotedSet, find_head
 from promotion.index.pages import metadata_name
-from promotion.index.visible_versions import visible_state
+from promotion.index.publish import read_snapshot
+from promotion.index.reader import parse_project_page
 from promotion.policy.policy import Policy
 from promotion.policy.verdict import verdict
 from promotion.stage import parse_sums, read_staged, stored_problems
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex, StagedSet
+from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex, StagedSet, project_pages
 
 NEW_NAME = "a name is never reused: build with --wheel-post-release."
 
@@ -45,12 +47,10 @@ def check(
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
     files = tuple(read_all(bucket, staged).values())
-    visible = visible_state(bucket, released, {wheel.name for wheel in wheel_set.wheels}, staged.digest)
+    baseline, offered = _visible(bucket, released, wheel_set)
     attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
     provenances = {report.wheel: report.sha256 for report in attested}
-    found = verdict(
-        wheel_set, files, policy, now=now(), baseline=visible.last, offered=visible.versions, attested=attested
-    )
+    found = verdict(wheel_set, files, policy, now=now(), baseline=baseline, offered=offered, attested=attested)
     reasons = (
         *found.blocked_by,
         *_log_problems(bucket, staged, files),
@@ -58,6 +58,36 @@ def check(
         *_conflicts(bucket, released, wheel_set),
     )
     return dataclasses.replace(found, blocked_by=reasons, provenances=provenances)
+
+
+def _visible(
+    bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet
+) -> tuple[PromotedSet | None, Mapping[str, Collection[str]]]:
+    """Return the newest visible set other than this one, and the visible versions of the set's projects.
+
+    The versions come from cached pages when they are still valid, else from the ledger.
+    """
+    entries, snapshot = Entries(bucket, released), read_snapshot(bucket, released)
+    head = find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256)
+    visible = sorted(head.state.visible, reverse=True)
+    if not visible:
+        return None, {}
+    others = (promoted for number in visible if (promoted := entries.set(number)).set_digest != wheel_set.digest)
+    versions: dict[str, Collection[str]] = {}
+    for project in {wheel.name for wheel in wheel_set.wheels}:
+        known = snapshot.pages.get(project)
+        data = b""
+        if known is not None and snapshot.number == head.number:
+            _, json_key = project_pages(released.simple, project)
+            found = bucket.read(json_key)
+            data = found[0] if found else b""
+        if known is not None and sha256_of(data) == known.sha256:
+            versions[project] = {row.wheel.version for row in parse_project_page(data)}
+        elif known is not None or snapshot.number != head.number:
+            versions[project] = {
+                wheel.version for number in visible for wheel in entries.set(number).wheels if wheel.project == project
+            }
+    return next(others, None), versions
 
 
 def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:

@@ -16,8 +16,9 @@ from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
 from promotion.check import NEW_NAME, check, metadata_of, raise_if_blocked, set_files
 from promotion.evidence.attestation_verification import Verify
 from promotion.evidence.provenance import provenance_name
-from promotion.index.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet, append
-from promotion.index.ledger_state import Change, EntryKind, IndexState, apply_change
+from promotion.index.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet
+from promotion.index.ledger_state import Change, EntryKind, IndexState
+from promotion.index.operations import change_ledger
 from promotion.index.page_diff import weakest
 from promotion.index.pages import install_requirements, metadata_name
 from promotion.index.publish import publish, read_head
@@ -104,7 +105,23 @@ def promote(
         warnings, promoted = verdict.warnings, _promoted(bucket, staged, wheel_set, policy, verdict)
         _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
         _copy(bucket, staged, released, promoted)
-        entry, new = _append(bucket, staged, head, wheel_set, promoted, actor, now)
+        concurrent: list[LedgerEntry] = []
+
+        def draft(now_head: Head, now_entries: Entries) -> Change | None:
+            """Return the change unless another process promoted the set; checks the entries after `head`."""
+            _refuse_marked(staged, now_head.state, now_entries)
+            for later in map(now_entries.at, range(head.number + 1, now_head.number + 1)):
+                offered = later.number in now_head.state.offered
+                if offered and later.promoted and later.promoted.set_digest == promoted.set_digest:
+                    concurrent.append(later)
+                    return None
+                _refuse_swept(released, promoted, later)
+                _refuse_variant(wheel_set, later)
+            number = now_head.number + 1
+            return Change(kind=EntryKind.PROMOTE, number=number, sets=(number,))
+
+        change = change_ledger(bucket, released, draft, actor=actor, now=now, promoted=promoted)
+        entry, new = change.entry or concurrent[-1], change.new
     _step(progress, f"write the pages of {released.simple}")
     written = publish(bucket, released)
     return Promotion(
@@ -189,47 +206,6 @@ def _copy(bucket: Bucket, staged: StagedSet, released: ReleasedIndex, promoted: 
     map_concurrently(lambda item: bucket.copy(item[1][0], item[0], sha256=item[1][1]), copies.items())
     arrived = {target: sha256 for target, (_, sha256) in copies.items()}
     raise_if_any(stored_problems(bucket, str, arrived), BucketError)
-
-
-def _append(
-    bucket: Bucket,
-    staged: StagedSet,
-    seen: Head,
-    wheel_set: WheelSet,
-    promoted: PromotedSet,
-    actor: str,
-    now: Callable[[], datetime],
-) -> tuple[LedgerEntry, bool]:
-    """Append the set's entry to the ledger unless another process did; checks the entries after `seen`."""
-    released = ReleasedIndex(index=staged.index)
-    other: list[LedgerEntry] = []
-
-    def draft(head: Head, entries: Entries) -> LedgerEntry | None:
-        _refuse_marked(staged, head.state, entries)
-        for number in range(seen.number + 1, head.number + 1):
-            found = entries.find(number)
-            assert found is not None
-            entry = found[0]
-            if entry.promoted and entry.promoted.set_digest == promoted.set_digest and number in head.state.offered:
-                other.append(entry)
-                return None
-            _refuse_swept(released, promoted, entry)
-            _refuse_variant(wheel_set, entry)
-        number = head.number + 1
-        change = Change(kind=EntryKind.PROMOTE, number=number, sets=(number,))
-        return LedgerEntry(
-            number=number,
-            previous="",
-            time="",
-            kind=EntryKind.PROMOTE,
-            state=apply_change(head.state, change),
-            actor=actor,
-            sets=change.sets,
-            promoted=promoted,
-        )
-
-    appended = append(bucket, released, lambda: read_head(bucket, released), draft, now)
-    return appended or (other[-1], False)
 
 
 def _refuse_channel(released: ReleasedIndex, policy: Policy, state: IndexState, entries: Entries) -> None:

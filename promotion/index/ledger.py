@@ -7,21 +7,19 @@ names the entry that the pages were written from; later entries are found by num
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from core.errors import BucketError, BusyError
+from core.errors import BucketError
 from core.model import Wheel, to_json
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
-from promotion.storage.bucket import AbsentError, Bucket, ConflictError, sha256_of
+from promotion.storage.bucket import AbsentError, Bucket, sha256_of
 from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, ReleasedIndex
 
 SCHEMA_VERSION = 2
 FIRST = ""
 """The `previous` digest of the first entry."""
-_MAX_RACES = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,10 +146,6 @@ class Ledger:
     entries: tuple[LedgerEntry, ...]
     head: str
 
-    def entry_of(self, set_digest: str) -> LedgerEntry | None:
-        """Return the newest entry that promoted a set."""
-        return next((e for e in self.entries[::-1] if e.promoted and e.promoted.set_digest == set_digest), None)
-
 
 class Entries:
     """Reads ledger entries by number, each once.
@@ -229,36 +223,38 @@ def _promoted(body: Mapping[str, Any]) -> PromotedSet:
     return PromotedSet(**{**body, "python_versions": tuple(body["python_versions"]), "wheels": wheels})
 
 
-def find_head(bucket: Bucket, released: ReleasedIndex, entries: Entries, *, from_: Head | None = None) -> Head:
-    """Return the end of a ledger, starting at a known entry, or else from a listing.
+def find_head(
+    bucket: Bucket, released: ReleasedIndex, entries: Entries, *, number: int = 0, sha256: str = FIRST
+) -> Head:
+    """Return the end of a ledger, starting at the entry that status.json names, or else from a listing.
 
     Raises:
-        BucketError: the ledger has a gap, lost its end, or its entries do not follow each other.
+        BucketError: the ledger has a gap, lost its end or the named entry, or its entries do not follow each other.
     """
-    head = from_
-    if head is None:
-        number = len(_keys(bucket, released))
-        last = entries.find(number) if number else None
-        head = Head(number=number, sha256=last[1], state=last[0].state) if last else Head()
+    if number:
+        found = entries.find(number)
+        if found is None or found[1] != sha256:
+            problem = "is missing" if found is None else "was changed"
+            raise BucketError(f"{released.ledger_entry(number)}, named in {released.status}, {problem}.", hint=_RESTORE)
+    else:
+        number = len(check_keys(bucket, released))
+        found = entries.find(number) if number else None
+    head = Head(number=number, sha256=found[1], state=found[0].state) if found else Head()
+    return [head, *_heads_after(head, released, entries)][-1]
+
+
+def _heads_after(head: Head, released: ReleasedIndex, entries: Entries) -> Iterator[Head]:
+    """Yield the head after each further entry; BucketError when an entry does not follow the one before it."""
     while (found := entries.find(head.number + 1)) is not None:
         entry, digest = found
         if entry.previous != head.sha256:
             key = released.ledger_entry(entry.number)
             raise BucketError(f"{key} does not match the entry before it; one of the two was changed.", hint=_RESTORE)
         head = Head(number=entry.number, sha256=digest, state=entry.state)
-    return head
+        yield head
 
 
-def known_head(released: ReleasedIndex, entries: Entries, number: int, sha256: str) -> Head:
-    """Return the head that status.json names; BucketError when the ledger does not contain that entry."""
-    found = entries.find(number)
-    if found is None or found[1] != sha256:
-        problem = "is missing" if found is None else "was changed"
-        raise BucketError(f"{released.ledger_entry(number)}, named in {released.status}, {problem}.", hint=_RESTORE)
-    return Head(number=number, sha256=sha256, state=found[0].state)
-
-
-def _keys(bucket: Bucket, released: ReleasedIndex) -> list[str]:
+def check_keys(bucket: Bucket, released: ReleasedIndex) -> list[str]:
     """Return the keys of all entries; BucketError for a gap or a foreign file."""
     keys = list(bucket.list(released.ledger))
     expected = [released.ledger_entry(number) for number in range(1, len(keys) + 1)]
@@ -277,45 +273,7 @@ def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
         BucketError: the ledger has a gap or a foreign file, or an entry changed after the next one was written.
     """
     entries = Entries(bucket, released)
-    count = len(_keys(bucket, released))
-    head = find_head(bucket, released, entries, from_=Head())
-    found = [item for number in range(1, count + 1) if (item := entries.find(number)) is not None]
-    return Ledger(entries=tuple(entry for entry, _ in found), head=head.sha256)
-
-
-def append(
-    bucket: Bucket,
-    released: ReleasedIndex,
-    read: Callable[[], tuple[Head, Entries]],
-    draft: Callable[[Head, Entries], LedgerEntry | None],
-    now: Callable[[], datetime],
-) -> tuple[LedgerEntry, bool] | None:
-    """Append an entry to the ledger; after a lost race, read the new entries and create the draft again.
-
-    Args:
-        bucket: the bucket of the index.
-        released: the index.
-        read: finds the end of the ledger.
-        draft: creates the entry without its time, or returns None when nothing changes.
-        now: the clock.
-
-    Returns:
-        The entry, and whether this call created it: another process may have written the same bytes.
-
-    Raises:
-        BucketError: the ledger has a gap.
-    """
-    for _ in range(_MAX_RACES):
-        head, entries = read()
-        entry = draft(head, entries)
-        if entry is None:
-            return None
-        time = now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        entry = replace(entry, number=head.number + 1, previous=head.sha256, time=time)
-        data = entry.dump()
-        _keys(bucket, released)
-        try:
-            return entry, bucket.put_if_absent(released.ledger_entry(entry.number), data, sha256=sha256_of(data))
-        except ConflictError:
-            continue
-    raise BusyError(f"The ledger of {released.index} changed {_MAX_RACES} times meanwhile.", hint="Run it again.")
+    check_keys(bucket, released)
+    heads = [*_heads_after(Head(), released, entries)]
+    found = tuple(entries.at(head.number) for head in heads)
+    return Ledger(entries=found, head=heads[-1].sha256 if heads else FIRST)

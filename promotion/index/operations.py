@@ -9,17 +9,19 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from core.errors import RequestError
-from promotion.index.ledger import Entries, Head, LedgerEntry, append
+from core.errors import BusyError, RequestError
+from promotion.evidence.evidence import TIME
+from promotion.index.ledger import Entries, Head, LedgerEntry, PromotedSet, check_keys
 from promotion.index.ledger_state import Change, EntryKind, IndexState, apply_change
 from promotion.index.publish import publish, read_head
-from promotion.storage.bucket import Bucket
+from promotion.storage.bucket import Bucket, ConflictError, sha256_of
 from promotion.storage.keys import ReleasedIndex
 
 Clock = Callable[[], datetime]
 NEEDS_REASON = frozenset({EntryKind.YANK, EntryKind.QUARANTINE, EntryKind.ROLLBACK, EntryKind.PIN})
 """Operations that record why they were done."""
 _SHORTEST_DIGEST = 6
+_MAX_RACES = 100
 
 
 def utc_now() -> datetime:
@@ -44,6 +46,21 @@ class OperationResult:
     vanished: tuple[int, ...] = ()
     withheld: tuple[int, ...] = ()
     pages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerChange:
+    """The result of appending to a ledger.
+
+    Attributes:
+        entry: the new entry, or None when nothing changed.
+        before: the state before it.
+        new: whether this call created the entry: another process may have written the same bytes.
+    """
+
+    entry: LedgerEntry | None
+    before: IndexState
+    new: bool = False
 
 
 def rollback(
@@ -135,37 +152,55 @@ def change_ledger(
     released: ReleasedIndex,
     draft: Callable[[Head, Entries], Change | None],
     *,
-    reason: str,
     actor: str,
     now: Clock,
+    reason: str = "",
+    promoted: PromotedSet | None = None,
     removed: Callable[[], Sequence[str]] = tuple,
-) -> tuple[LedgerEntry | None, IndexState]:
-    """Append the entry of a change and return it with the state before; None when nothing changes."""
-    before = [IndexState()]
+) -> LedgerChange:
+    """Append the entry of a change to the ledger; after a lost race, read the new entries and draft it again.
 
-    def entry(head: Head, entries: Entries) -> LedgerEntry | None:
-        before[0] = head.state
+    Args:
+        bucket: the bucket of the index.
+        released: the index.
+        draft: creates the change, or returns None when nothing changes.
+        actor: who requested it.
+        now: the clock.
+        reason: for people.
+        promoted: for a promotion, the set.
+        removed: for a sweep, the keys of the removed objects.
+
+    Raises:
+        BucketError: the ledger has a gap.
+    """
+    for _ in range(_MAX_RACES):
+        head, entries = read_head(bucket, released)
         change = draft(head, entries)
-        if change is None:
-            return None
-        state = apply_change(head.state, change)
-        if state == head.state and not removed():
-            return None
-        return LedgerEntry(
+        state = head.state if change is None else apply_change(head.state, change)
+        keys = tuple(removed())
+        if change is None or (state == head.state and not keys):
+            return LedgerChange(entry=None, before=head.state)
+        entry = LedgerEntry(
             number=change.number,
-            previous="",
-            time="",
+            previous=head.sha256,
+            time=now().astimezone(UTC).strftime(TIME),
             kind=change.kind,
             state=state,
             actor=actor,
             reason=reason,
             sets=change.sets,
             to=change.to,
-            removed=tuple(removed()),
+            promoted=promoted,
+            removed=keys,
         )
-
-    appended = append(bucket, released, lambda: read_head(bucket, released), entry, now)
-    return (appended[0] if appended else None), before[0]
+        data = entry.dump()
+        check_keys(bucket, released)
+        try:
+            new = bucket.put_if_absent(released.ledger_entry(entry.number), data, sha256=sha256_of(data))
+            return LedgerChange(entry=entry, before=head.state, new=new)
+        except ConflictError:
+            continue
+    raise BusyError(f"The ledger of {released.index} changed {_MAX_RACES} times meanwhile.", hint="Run it again.")
 
 
 def _do(
@@ -178,12 +213,12 @@ def _do(
     now: Clock,
     wanted: Collection[int] = (),
 ) -> OperationResult:
-    entry, before = change_ledger(bucket, released, draft, reason=reason, actor=actor, now=now)
+    changed = change_ledger(bucket, released, draft, reason=reason, actor=actor, now=now)
     # Also without a new entry: an earlier command may have stopped before it wrote the pages.
     pages = publish(bucket, released)
-    old, visible = {*before.visible}, {*(entry.state if entry else before).visible}
+    old, visible = {*changed.before.visible}, {*(changed.entry.state if changed.entry else changed.before).visible}
     return OperationResult(
-        entry=entry,
+        entry=changed.entry,
         appeared=tuple(sorted(visible - old)),
         vanished=tuple(sorted(old - visible)),
         withheld=tuple(sorted({*wanted} - visible)),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from core.errors import BusyError
-from promotion.index.ledger import Entries, Head, find_head, known_head, read_ledger
+from promotion.index.ledger import Entries, Head, find_head, read_ledger
 from promotion.index.page_diff import PageState, files_of_sets, page_updates, sets_that_differ
 from promotion.index.pages import Page, project_pair, root_pair
 from promotion.index.reader import PageRecord, Snapshot, parse_project_page, parse_status
@@ -41,7 +41,7 @@ def publish(bucket: Bucket, released: ReleasedIndex, *, everything: bool = False
             read_ledger(bucket, released)
         entries = Entries(bucket, released)
         snapshot = read_snapshot(bucket, released)
-        head = head_after(bucket, released, entries, snapshot)
+        head = find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256)
         if head.number == 0 or (head.number == snapshot.number and not everything):
             return ()
         try:
@@ -63,14 +63,8 @@ def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
 
 def read_head(bucket: Bucket, released: ReleasedIndex) -> tuple[Head, Entries]:
     """Return the end of the ledger, reading as few entries as possible."""
-    entries = Entries(bucket, released)
-    return head_after(bucket, released, entries, read_snapshot(bucket, released)), entries
-
-
-def head_after(bucket: Bucket, released: ReleasedIndex, entries: Entries, snapshot: Snapshot) -> Head:
-    """Return the end of the ledger, starting at the entry that a snapshot names."""
-    known = known_head(released, entries, snapshot.number, snapshot.ledger_sha256) if snapshot.number else None
-    return find_head(bucket, released, entries, from_=known)
+    entries, snapshot = Entries(bucket, released), read_snapshot(bucket, released)
+    return find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256), entries
 
 
 class _Writer:
