@@ -1,7 +1,7 @@
-# The beginning of every runtime image: an Ubuntu with Pythons below /opt/python and, for the dev images, a clang.
+# Base of every runtime image: Ubuntu with Pythons below /opt/python and, in the dev images, clang.
 #
-# Files come with the build context, checked by ci_build. Only the dev images use the network, for Ubuntu's own signed
-# packages: a C++ library and the linker's files, which the archive of LLVM does not have.
+# ci_build verifies the files of the build context. Only the dev images use the network, for signed packages of Ubuntu:
+# a C++ library and linker files, which LLVM's archive lacks.
 ARG BASE
 FROM ${BASE} AS tools
 ARG LLVM_MAJOR
@@ -30,7 +30,7 @@ RUN set -e; mkdir -p /usr/local/bin; \
     for python in /opt/python/*; do "$python/bin/python3" -m pip --version; done
 ENV PATH=/opt/rocm/bin:/usr/lib/llvm-${LLVM_MAJOR}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     ROCM_PATH=/opt/rocm
-# What is not right shows here.
+# Check the compiler now.
 RUN set -e; if [ -n "${LLVM_MAJOR}" ]; then \
       command -v g++ || { apt-get update; apt-get install --yes --no-install-recommends g++; rm -rf /var/lib/apt/lists/*; }; \
       printf '#include <vector>\nint main() { return std::vector<int>{0}[0]; }\n' > /tmp/probe.cc; \

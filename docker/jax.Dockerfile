@@ -1,4 +1,4 @@
-# The wheels of a set, and what they depend on, in every Python: by their hashes, without an index.
+# Install a set's wheels and their dependencies in every Python, by hash and without an index.
 ARG BASE
 FROM ${BASE} AS installed
 ARG PYTHONS

@@ -1,4 +1,4 @@
-# A ROCm at /opt/rocm: the tree that ci_build has fetched, verified and locked.
+# ROCm at /opt/rocm: the tree that ci_build downloaded, verified and locked.
 ARG BASE
 FROM ${BASE}
 COPY rocm/ /opt/rocm/

@@ -1,7 +1,7 @@
-# A ROCm out of pip's packages (rocm[libraries,devel]), with /opt/rocm where everybody looks for it.
+# ROCm from pip packages (rocm[libraries,devel]), with a link at /opt/rocm.
 #
-# The packages come with the build context: ci_build has resolved them in a container of the same image, and they are
-# installed by their hashes, without an index, into an environment of their own.
+# ci_build resolves the packages in a container of the same image and adds them to the build context. They are installed
+# by hash, without an index, into a separate environment.
 ARG BASE
 FROM ${BASE} AS installed
 ARG PYTHON
@@ -13,7 +13,7 @@ RUN set -e; home=/opt/rocm-packages; "${PYTHON}" -m venv --without-pip "$home"; 
     ln -s "$("$home/bin/rocm-sdk" path --root | sed 's,^/staged,,')" /staged/opt/rocm
 
 FROM ${BASE}
-# An empty folder of the base would stay in the way of the link.
+# An empty /opt/rocm of the base image would prevent the link.
 RUN rm -rf /opt/rocm
 COPY --from=installed /staged/opt/ /opt/
 COPY rocm-wheels/requirements.txt /usr/share/jax-rocm-release/rocm-requirements.txt

@@ -1,4 +1,4 @@
-// What the products of fp8 with a scale for each block of 128 share: operands whose shapes fit each other.
+// Shared by fp8 GEMMs with one scale for each block of 128: checks of the operands' shapes.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace jax_aiter {
 constexpr std::int64_t kBlock = 128;    // numbers along k, or columns, that share a scale
 constexpr std::int64_t kColumns = 256;  // of a thread block
 
-// out[m,n] = (xq * x_scale) @ (wq * w_scale)^T. The handler cannot tell in which order wq is.
+// out[m,n] = (xq * x_scale) @ (wq * w_scale)^T. The handler cannot verify the layout of wq.
 struct BlockScaled {
   Tensor xq, wq, x_scale, w_scale, out;
 

@@ -1,5 +1,5 @@
-// What the handlers that call Composable Kernel share: its functions are in the same library, made from AITER's
-// generated sources. They choose a kernel and start it, return -1 where they have none, and throw where HIP refuses.
+// Shared by the handlers that call Composable Kernel. Its functions are in the same library, compiled from sources that
+// AITER generates. They choose and launch a kernel, return -1 if no kernel fits, and throw on errors of HIP.
 #pragma once
 
 #include <exception>
@@ -10,8 +10,8 @@
 
 namespace jax_aiter {
 
-// For the time of one call: the stream's device is the current one, and HIP may load the library's code objects, which it
-// does when the first of their kernels starts, even while XLA records a command buffer.
+// During one call, makes the stream's device the current one and allows HIP to load the library's code objects. HIP
+// loads them at the first launch, even while XLA records a command buffer.
 class CkScope {
  public:
   explicit CkScope(Stream stream) : device_(device_of(stream)), current_(device_.ordinal) {
@@ -29,7 +29,7 @@ class CkScope {
   int mode_ = 2;  // hipStreamCaptureModeRelaxed
 };
 
-// Calls one of its functions. Throws Error where there is no kernel or HIP refused.
+// Calls a function of Composable Kernel. Throws Error if no kernel fits or HIP fails.
 template <typename Function>
 void call_ck(Stream stream, Function&& function) {
   const CkScope scope(stream);
@@ -45,7 +45,7 @@ void call_ck(Stream stream, Function&& function) {
   }
 }
 
-// Its name of a dtype; throws Error for those that it was not built for.
+// Composable Kernel's name of a dtype; throws Error for dtypes that were not compiled.
 inline std::string ck_dtype(const Tensor& tensor) {
   if (tensor.dtype == ffi::DataType::F16) return "fp16";
   if (tensor.dtype == ffi::DataType::BF16) return "bf16";

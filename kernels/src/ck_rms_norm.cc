@@ -10,7 +10,7 @@
 namespace jax_aiter {
 namespace {
 
-// The kernels' offsets are 32-bit numbers of bytes, so what is longer goes in pieces of whole rows.
+// The kernels use 32-bit byte offsets, so larger tensors are processed in chunks of whole rows.
 constexpr std::int64_t kMostBytes = (std::int64_t{1} << 31) - 1;
 constexpr std::int64_t kElementBytes = 2;
 

@@ -35,12 +35,12 @@ T read(Bytes bytes, std::uint64_t at) {
   return value;
 }
 
-// As much of MessagePack as the metadata has: maps, arrays, strings, integers, booleans, nil.
+// The subset of MessagePack in the metadata: maps, arrays, strings, integers, booleans, nil.
 class MessagePack {
  public:
   explicit MessagePack(Bytes bytes) : rest_(bytes) {}
 
-  // The number of pairs, if a map comes next.
+  // The number of pairs, if the next value is a map.
   std::optional<std::uint64_t> map() { return header(0x80, 0xf0, 0x0f, 0xde, 2); }
   std::optional<std::uint64_t> array() { return header(0x90, 0xf0, 0x0f, 0xdc, 2); }
 
@@ -93,7 +93,7 @@ class MessagePack {
     return value;
   }
 
-  // A length: in the low bits of the first byte, or in the bytes that follow; 1, 2, 4 of them if wide is 3, else 2, 4.
+  // A length: in the low bits of the first byte, or in the next bytes: 1, 2 or 4 if `wide` is 3, else 2 or 4.
   std::optional<std::uint64_t> header(unsigned tag, unsigned mask, unsigned low, unsigned first_wide, unsigned wide) {
     const unsigned first = peek();
     if ((first & mask) == tag) return take(1)[0] & low;
@@ -155,7 +155,7 @@ CodeObject read_elf(Bytes bytes) {
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != kMachineAmdGpu) {
     throw Damaged{"it is an ELF file, but not for an AMD GPU"};
   }
-  // A file that is cut off loses its section headers first; HIP would say less about it.
+  // A truncated file loses its section headers first; HIP's error would be less specific.
   slice(bytes, header.e_shoff, std::uint64_t{header.e_shnum} * header.e_shentsize);
   CodeObject found{header.e_flags & kMachMask, {}};
   for (unsigned i = 0; i < header.e_phnum; ++i) {

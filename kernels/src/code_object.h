@@ -1,4 +1,4 @@
-// What an AMDGPU code object says about itself: the processor in its ELF header, the kernels in its metadata.
+// Contents of an AMDGPU code object: the processor from its ELF header, the kernels from its metadata.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct CodeObject {
   std::map<std::string, std::uint64_t> kernarg_bytes;  // kernel -> bytes of its arguments
 };
 
-// Throws Error (kDataLoss) that names the file and what is wrong with it.
+// Throws Error (kDataLoss) with the file and the defect.
 CodeObject read_code_object(std::span<const unsigned char> bytes, const std::string& file);
 
 }  // namespace jax_aiter

@@ -1,4 +1,4 @@
-// What goes wrong in a handler, as an exception that ends as an ffi::Error at the handler's edge (see handler.h).
+// Exception of a handler; handler.h converts it into an ffi::Error.
 #pragma once
 
 #include <stdexcept>
@@ -7,7 +7,7 @@
 
 namespace jax_aiter {
 
-// The few of XLA's status codes that handlers use; values as in XLA_FFI_Error_Code.
+// XLA's status codes that handlers use; values as in XLA_FFI_Error_Code.
 enum class Code {
   kInvalidArgument = 3,      // the caller's shapes, dtypes or attributes
   kNotFound = 5,             // a file, a kernel, a row of a table

@@ -46,7 +46,7 @@ std::optional<int> to_number(const std::string& text) {
   throw Error(Code::kDataLoss, path + ", line " + std::to_string(line) + ": " + what + ". Install the wheel again.");
 }
 
-// The tables of AITER name the same columns in different ways.
+// AITER's tables have different names for the same columns.
 const std::string& column(const GemmRow& row, std::initializer_list<const char*> names, const std::string& path,
                           std::size_t line) {
   for (const char* name : names) {

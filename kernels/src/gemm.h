@@ -1,4 +1,4 @@
-// Which of AITER's GEMM kernels runs: rows of the table that lies beside the code objects, and the choice among them.
+// Choice of AITER's GEMM kernels: rows of the table beside the code objects, and the heuristic.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct GemmRow {
   unsigned tile_n;
   std::map<std::string, std::string, std::less<>> fields;  // all columns, names in small letters
 
-  // A column as a number; `otherwise` where the table has no such column.
+  // A column as a number, or `otherwise` if the table lacks it.
   int number(std::string_view column, int otherwise) const;
 };
 
@@ -32,21 +32,21 @@ struct GemmTable {
   std::vector<GemmRow> rows;
 };
 
-// The table in the module's folder for the device: its only *.csv, as AITER ships it. Read once. Throws Error when there
-// is none, or a row that cannot be understood (named by file and line).
+// The table in the module's folder for the device: its only *.csv, as AITER ships it. Read once. Throws Error if it is
+// missing or a row is invalid (with file and line).
 const GemmTable& gemm_table(const Device& device);
 
 // Reads the text of a table; `path` is for messages.
 GemmTable parse_gemm_table(const std::string& text, const std::string& path);
 
-// out[m,n] = a[m,k] @ b[n,k]^T on a device with so many compute units.
+// out[m,n] = a[m,k] @ b[n,k]^T on a device with `compute_units` compute units.
 struct GemmProblem {
   std::int64_t m, n, k;
   int compute_units;
   std::string_view kernel;  // this one only; empty for any
 };
 
-// What a kernel can do for a problem: the ways to split k among blocks that it may be started with, or why it cannot.
+// Suitability of a kernel for a problem: the possible splits of k among blocks, or the reason why it cannot run.
 struct GemmOptions {
   std::vector<int> splits;
   std::string refusal;
@@ -59,16 +59,16 @@ struct GemmChoice {
 };
 
 // The best row and split. Fewest rounds of the compute units first, as in AITER's heuristic; then the fewest rows of
-// padding, the fewest idle compute units, the most arithmetic for each byte, the smallest split and the first row. This is
-// an order, so the choice does not depend on the order of rows that tie. Throws Error (kUnimplemented) that lists why each
-// row cannot, or (kNotFound) when there is no row of that name.
+// padding, the fewest idle compute units, the highest arithmetic intensity, the smallest split and the first row. The
+// order is total, so the choice is deterministic. Throws Error (kUnimplemented) with the reason for each row, or
+// (kNotFound) if no row has the requested name.
 GemmChoice choose_gemm(const GemmTable& table, const GemmProblem& problem,
                        const std::function<GemmOptions(const GemmRow&)>& options);
 
-// Throws Error unless the sizes fit the kernels: 32-bit sizes and strides, operands that a buffer descriptor spans.
+// Throws Error unless the sizes fit the kernels: 32-bit sizes and strides, operands within a buffer descriptor's range.
 void check_extents(const GemmProblem& problem, std::int64_t a_bytes, std::int64_t b_bytes, std::int64_t out_bytes);
 
-// What the kernels for bf16 and for fp4 are told first: d = alpha * a @ b^T + beta * c.
+// The first arguments of the bf16 and fp4 kernels: d = alpha * a @ b^T + beta * c.
 struct GemmArgs {
   Slot<void*> d;
   Slot<const void*> c;
@@ -83,7 +83,7 @@ static_assert(offsetof(GemmArgs, a) == 32 && offsetof(GemmArgs, b) == 48 && offs
 static_assert(offsetof(GemmArgs, stride_d0) == 96 && offsetof(GemmArgs, stride_b1) == 208);
 static_assert(offsetof(GemmArgs, m) == 224 && offsetof(GemmArgs, k) == 256 && sizeof(GemmArgs) == 272);
 
-// The product alone, of operands without gaps; `row` is the stride of d and c, `step` that of a and b.
+// Arguments of a plain product of contiguous operands; `row` is the stride of d and c, `step` that of a and b.
 inline GemmArgs gemm_args(void* d, const void* a, const void* b, const GemmProblem& problem, std::int64_t row,
                           std::int64_t step) {
   GemmArgs args{};

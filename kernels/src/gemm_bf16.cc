@@ -1,8 +1,8 @@
 // Handler of bf16 GEMM: out[M,N] = a[M,K] @ b[N,K]^T (+ bias[N]), AITER's assembly kernels.
 //
-// Two generations of code objects, told apart by what their table and their metadata say. bf16gemm_outf32: f32 results,
-// no bias; blocks that share a k add to a result that has to be zero before. bf16gemm_fp32bf16 and bf16gemm_bf16: f32 or
-// bf16, with bias; blocks that share a k count each other in the semaphores.
+// Two generations of code objects, distinguished by table and metadata. bf16gemm_outf32: f32 results, no bias; blocks
+// that split k add to a result that must be zeroed first. bf16gemm_fp32bf16 and bf16gemm_bf16: f32 or bf16 results,
+// with bias; blocks that split k synchronise through semaphores.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -58,7 +58,7 @@ int tiles(const Request& request, const GemmRow& row) {
       parts(request.problem.m, row.tile_m) * parts(request.problem.n, row.tile_n), request.problem.compute_units + 1));
 }
 
-// First generation: any kernel may split; by itself only to fill compute units that were idle.
+// First generation: any kernel may split k; by default only to fill idle compute units.
 GemmOptions splits_by_adding(const Request& request, const GemmRow& row) {
   const int most = static_cast<int>(std::min<std::int64_t>(kMostSplits, request.problem.k / kStepOfK));
   if (request.split > most) return {{}, "K is too small for splitk=" + std::to_string(request.split)};
@@ -66,7 +66,7 @@ GemmOptions splits_by_adding(const Request& request, const GemmRow& row) {
   return {{std::clamp(request.problem.compute_units / tiles(request, row), 1, most)}, ""};
 }
 
-// Second generation: a kernel either splits or does not.
+// Second generation: a kernel either always or never splits k.
 GemmOptions splits_by_count(const Request& request, const GemmRow& row) {
   const int step = std::max(row.number("subk", kStepOfK), 1);
   const int most = static_cast<int>(std::min<std::int64_t>(kMostSplitsByCount, request.problem.k / step));

@@ -1,6 +1,6 @@
 // Handler of fp4 GEMM: a[M,K] @ b[N,K]^T in bf16, two e2m1 numbers in each byte, an e8m0 scale for each 32 along K.
 // AITER's assembly kernels for gfx950. The scales are in AITER's shuffled layout, padded to whole tiles, and b is in its
-// layout (shuffle_weight with (16, 16)) when bpreshuffle is set; the handler cannot tell.
+// layout (shuffle_weight with (16, 16)) when bpreshuffle is set; the handler cannot verify it.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -42,7 +42,7 @@ GemmOptions options(const Request& request, const GemmRow& row) {
   }
   const bool splits = row.number("splitk", 0) == 1;
   if (request.split <= 1) {
-    // A kernel that can split is taken only when asked for, by splitk or by name, as in AITER.
+    // As in AITER, a kernel that can split k is used only on request, by splitk or by name.
     if (splits && request.problem.kernel.empty()) return {{}, "it is for splitk=2, 4, 8 or 16"};
     return {{1}, ""};
   }

@@ -1,5 +1,5 @@
 // Handler of int8 GEMM: out = (a * a_scale) @ (b * b_scale)^T + bias in bf16, AITER's assembly kernels for gfx942.
-// b is in AITER's layout for them (shuffle_weight with layout (32, 16)); the handler cannot tell.
+// b is in AITER's layout for them (shuffle_weight with layout (32, 16)); the handler cannot verify it.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -88,7 +88,7 @@ void run(Stream stream, const Tensor& a, const Tensor& b, const Tensor& a_scale,
     const Hip& hip = Hip::get();
     hip.check(hip.memset_async(out.data, 0, static_cast<std::size_t>(m * n * 2), stream), "zeroing the result");
   }
-  // The parts of k lie side by side in x.
+  // The grid's x dimension covers the parts of k.
   launch(kernel, {choice.grid.x * choice.grid.z, choice.grid.y, 1}, 256, &args, sizeof args, stream);
 }
 

@@ -1,5 +1,5 @@
-// The gfx targets, from ci_build/targets.toml, and their variants that AITER has code of its own for, from
-// kernels/modules.toml; tests/unit/test_kernel_sources.py keeps both tables in step.
+// The gfx targets of core/targets.toml, and the variants of kernels/modules.toml for which AITER has separate code;
+// tests/unit/kernels/test_kernel_sources.py compares both tables.
 #pragma once
 
 #include <string_view>
@@ -18,7 +18,7 @@ inline constexpr Gfx kGfxTable[] = {
 #undef JAX_AITER_GFX
 };
 
-// The row of a processor or generic target; null for one that is not known.
+// The row of a processor or generic target; null if it is unknown.
 constexpr const Gfx* find_gfx(std::string_view processor) {
   for (const Gfx& gfx : kGfxTable) {
     if (gfx.processor == processor) return &gfx;
@@ -26,7 +26,7 @@ constexpr const Gfx* find_gfx(std::string_view processor) {
   return nullptr;
 }
 
-// A GPU of a processor, told by its compute units: MI300 and MI308 are both gfx942.
+// A variant of a processor by its number of compute units: MI300 and MI308 are both gfx942.
 struct Variant {
   std::string_view processor;
   int compute_units;

@@ -1,8 +1,8 @@
-// What device code here needs of a GPU, for three compilers: clang for AMD GPUs (no HIP headers), nvcc, and any C++
-// compiler for the host, where gpu_host.h runs a block's threads as coroutines. Kernels include nothing else.
+// GPU primitives of the kernels, for three compilers: clang for AMD GPUs (no HIP headers), nvcc, and any C++ compiler
+// for the host, where gpu_host.h runs a block's threads as coroutines. Kernels include no other header.
 //
-// Sums go over groups of 32 lanes, which every wavefront of 32 or 64 consists of, so that the order of additions, and
-// with it the result, is the same on all of them.
+// Sums use groups of 32 lanes, which divide wavefronts of 32 and 64, so the order of additions and the result are the
+// same on all GPUs.
 #pragma once
 
 #if defined(__HIP__)
@@ -96,7 +96,7 @@ struct Rounded<Half> {
 };
 template <>
 struct Rounded<Bf16> {
-  // To nearest, ties to even; a NaN stays one.
+  // Round to nearest, ties to even; a NaN stays a NaN.
   GPU_DEVICE_MEMBER Bf16 of(float value) {
     const u32 bits = bits_of(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return Bf16{static_cast<u16>(bits >> 16 | 0x40u)};
@@ -104,7 +104,7 @@ struct Rounded<Bf16> {
   }
 };
 
-// As many numbers as one load or store moves.
+// The numbers of one load or store.
 template <typename Number, u32 kCount>
 struct alignas(sizeof(Number) * kCount) Pack {
   Number at[kCount];

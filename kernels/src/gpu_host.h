@@ -1,6 +1,6 @@
-// gpu.h for the host: a block's threads are coroutines, so that the very source of a kernel runs on a CPU. A group of 32
-// lanes, which meet when they shuffle, runs as far as the next barrier before another group starts, in an order that a
-// check chooses: a kernel whose result depends on the order lacks a barrier.
+// gpu.h for the host: a block's threads are coroutines, so a kernel's unchanged source runs on a CPU. Each group of 32
+// lanes, which shuffle together, runs to the next barrier before another group starts. Tests choose the order of
+// groups: if a kernel's result depends on it, a barrier is missing.
 #pragma once
 
 #include <ucontext.h>
@@ -77,7 +77,7 @@ inline void start_threads() {
   }
 }
 
-// All threads of a range that wait there go on, if all of them do.
+// Resumes the threads of a range if all of them wait at the same point.
 inline bool release(u32 first, u32 count, State where) {
   for (u32 i = first; i < first + count; ++i) {
     if (block->threads[i].state != where) return false;
@@ -96,7 +96,7 @@ inline void run_group(u32 first) {
   } while (release(first, kGroup, State::kAtShuffle));
 }
 
-// seed: of the order of groups; 0 is their own order.
+// seed: seed of the order of groups; 0 keeps the natural order.
 inline void run(unsigned blocks, unsigned threads, unsigned seed, const std::function<void()>& body) {
   Block made;
   block = &made;
@@ -112,7 +112,7 @@ inline void run(unsigned blocks, unsigned threads, unsigned seed, const std::fun
       if (seed != 0) std::shuffle(groups.begin(), groups.end(), random);
       for (const u32 group : groups) run_group(group);
     } while (release(0, threads, State::kAtBarrier));
-    // Threads that do not meet where the others do would hang a GPU.
+    // A GPU would hang if some threads skip a barrier.
     for (const Thread& thread : made.threads) {
       if (thread.state != State::kDone) std::abort();
     }

@@ -1,4 +1,4 @@
-// The edge between XLA's FFI and the handlers: an Error becomes an ffi::Error, a buffer says what it is.
+// Adapter between XLA's FFI and the handlers: converts Error to ffi::Error and describes buffers in messages.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ inline std::string dtype_name(ffi::DataType dtype) {
   }
 }
 
-// A buffer as handlers see it: bf16[128,256] with its name, for messages.
+// A buffer with its name, such as bf16[128,256], for messages.
 struct Tensor {
   const char* name;
   ffi::DataType dtype;
@@ -54,7 +54,7 @@ struct Tensor {
   }
 };
 
-// Adds what an argument of a handler says of itself, where it can: buffers can, numbers cannot.
+// Adds the description of an argument; only buffers have one.
 template <typename Argument>
 void describe(std::string& text, const Argument& argument) {
   if constexpr (requires { *argument; argument.has_value(); }) {
@@ -64,8 +64,8 @@ void describe(std::string& text, const Argument& argument) {
   }
 }
 
-// Calls a handler's work with its arguments. Nothing is thrown out of it, and nothing ends the process: what goes wrong is
-// an error that ends with the buffers of the call.
+// Calls a handler's function with its arguments. It never throws and never ends the process: failures are errors whose
+// message ends with the buffers of the call.
 template <typename Work, typename... Arguments>
 ffi::Error guarded(const char* target, Work&& work, const Arguments&... arguments) {
   const auto failed = [&](ffi::ErrorCode code, const char* what) {
@@ -83,7 +83,7 @@ ffi::Error guarded(const char* target, Work&& work, const Arguments&... argument
   }
 }
 
-// Throws Error: the buffer, and what it has to be.
+// Throws Error with the buffer and the requirement.
 [[noreturn]] inline void refuse(const Tensor& tensor, const std::string& instead) {
   throw Error(Code::kInvalidArgument, tensor.text() + " does not fit: it has to be " + instead + ".");
 }
@@ -100,7 +100,7 @@ void expect(const Tensor& tensor, ffi::DataType dtype, Sizes... sizes) {
   if (!same) refuse(tensor, dtype_name(dtype) + "[" + text + "]");
 }
 
-// A number that a kernel's 32-bit arguments can hold; throws Error otherwise.
+// A number that fits a kernel's 32-bit argument; throws Error otherwise.
 inline int as_int(std::string_view name, std::int64_t value) {
   if (value < 0 || value > std::numeric_limits<int>::max()) {
     throw Error(Code::kInvalidArgument,
@@ -131,7 +131,7 @@ auto with_buffers(Binding&& binding) {
   }
 }
 
-// Binding of every handler: the stream, so many arguments, then so many results, one or more; attributes may follow.
+// Binding of every handler: the stream, the given numbers of arguments and results (at least one), then attributes.
 template <int kArgs, int kResults>
 auto bind() {
   return with_buffers<kArgs, kResults>(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<Stream>>());
@@ -139,8 +139,8 @@ auto bind() {
 
 }  // namespace jax_aiter
 
-// Defines the exported symbol of a handler, whose work may be recorded into a command buffer: handlers only put memsets and
-// kernels on the stream, whose arguments depend on nothing but shapes and pointers.
+// Defines the exported symbol of a handler. It may be recorded into a command buffer: handlers only enqueue memsets and
+// kernels whose arguments depend on shapes and pointers alone.
 #define JAX_AITER_HANDLER(symbol, function, binding)                                                 \
   extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame); \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(symbol, function, binding, {xla::ffi::Traits::kCmdBufferCompatible})

@@ -16,11 +16,11 @@
 namespace jax_aiter {
 namespace {
 
-// Known first, then those that may come; an ABI that differs is refused by the probe, not by a number.
+// Known versions first, then future ones; the probe, not the number, refuses a different ABI.
 constexpr std::array kMajors = {7, 6, 8, 9, 10, 11, 12};
 
 // hipDeviceProp_tR0600, the device structure since ROCm 6; offsets from hip_runtime_api.h of ROCm 6 and 7. A HIP that
-// changes it gives the new one a new symbol. Should one not, then the comparisons in read_device tell.
+// changes it renames the symbol. If a HIP does not, the comparisons in read_device detect the change.
 constexpr std::size_t kPropertiesBytes = 1472;
 constexpr std::size_t kWarpSizeAt = 308;
 constexpr std::size_t kComputeUnitsAt = 388;

@@ -1,5 +1,5 @@
-// HIP, found when it is first used. The library needs no libamdhip64 to be loaded, so one binary serves each ROCm whose
-// ABI agrees; the probe in hip.cc refuses the others.
+// HIP, loaded at first use. The library does not link libamdhip64, so one binary works with every ROCm of the same ABI;
+// the probe in hip.cc refuses others.
 #pragma once
 
 #include <cstddef>
@@ -28,18 +28,18 @@ struct Hip {
   int (*memset_async)(void* to, int value, std::size_t bytes, Stream stream);
   const char* (*error_name)(int error);
 
-  // Any other function of it; throws Error where it has none of that name.
+  // Any other function of HIP; throws Error if it does not exist.
   void* symbol(const char* name) const;
 
   void* handle = nullptr;
   std::string library;  // its soname
   int version = 0;      // major * 10'000'000 + minor * 100'000 + patch
 
-  // The HIP of this process: one that is loaded already (JAX's plugin brings one), else the newest known. Throws Error
-  // with what was looked for; a later call looks again.
+  // The HIP of this process: one that is already loaded (JAX's plugin loads one), else the newest known. Throws Error
+  // with the names that were tried; a later call tries again.
   static const Hip& get();
 
-  // Throws Error that names what was done and HIP's word for what went wrong.
+  // Throws Error with the operation and the name of HIP's error.
   void check(int error, const std::string& doing) const;
 };
 
@@ -50,10 +50,10 @@ struct Device {
   int compute_units;
 };
 
-// The device of a stream. The first call for each device checks that HIP's device structure is the one known here.
+// The device of a stream. The first call for each device verifies the layout of HIP's device structure.
 const Device& device_of(Stream stream);
 
-// Makes a device the current one, and restores the one before.
+// Makes a device the current one, and restores the previous one.
 class DeviceScope {
  public:
   explicit DeviceScope(int ordinal);

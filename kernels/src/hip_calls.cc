@@ -1,6 +1,6 @@
-// The functions of HIP that Composable Kernel and its compiled kernels call, under HIP's own names and handed on: so a
-// library with them needs no libamdhip64 to be loaded either (see hip.h). Types as in hip_runtime_api.h, where each
-// enumeration is an int. Without HIP, kernels stay unregistered, and handlers have said so before they call any.
+// HIP's functions that Composable Kernel and its compiled kernels call, defined under HIP's names and forwarded, so
+// that these libraries do not link libamdhip64 either (see hip.h). Types as in hip_runtime_api.h, where each
+// enumeration is an int. Without HIP, kernels stay unregistered, and handlers report that before they call any.
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -28,7 +28,8 @@ void* symbol(const char* name) noexcept {
 
 }  // namespace
 
-// Called through the table of symbols, as where HIP is linked with: that is how a library tells which kernels it has.
+// Called through the symbol table, as if HIP were linked: the compiler's code registers the library's kernels with
+// them.
 extern "C" {
 [[gnu::visibility("default")]] void** __hipRegisterFatBinary(const void* data);
 [[gnu::visibility("default")]] void __hipRegisterFunction(void** modules, const void* host, char* device,

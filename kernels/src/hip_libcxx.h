@@ -1,4 +1,4 @@
-// What HIP's headers of ROCm 7.0 expect of libc++ and it no longer has: they specialise this template.
+// HIP's headers of ROCm 7.0 specialise this template, which newer versions of libc++ lack.
 #pragma once
 
 namespace std {

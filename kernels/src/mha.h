@@ -1,5 +1,5 @@
-// What the handlers of Composable Kernel's attention share: both directions take the same inputs, and the argument
-// structures of both name what follows from them alike.
+// Shared by the handlers of Composable Kernel's attention: both directions take the same inputs, and their argument
+// structures have the same names for derived values.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct MhaInputs {
   }
 };
 
-// Queries and keys of the longest sequence.
+// Numbers of queries and keys of the longest sequence.
 inline int most_queries(const MhaShape& shape, const MhaOptions& options) {
   return shape.packed ? as_int("longest_query", options.longest_query) : shape.queries;
 }
@@ -40,7 +40,7 @@ inline int most_keys(const MhaShape& shape, const MhaOptions& options) {
 }
 
 // Composable Kernel counts ALiBi's distance from the first key instead of the diagonal where a mask is causal by its
-// numbers, which adds a term to lse. A window that reaches all keys on the left is the same mask, and no such case.
+// numbers, which adds a term to lse. A window that reaches all keys on the left is the same mask without that effect.
 template <typename Args>
 mask_enum set_mask(Args& args, const MhaShape& shape, const MhaOptions& options, bool alibi) {
   if (options.window_left < -1 || options.window_right < -1) {
@@ -58,7 +58,7 @@ mask_enum set_mask(Args& args, const MhaShape& shape, const MhaOptions& options,
   return type;
 }
 
-// What is added to the products: a matrix for all heads, T[queries,keys]; slopes of ALiBi, f32[B,H]; or nothing, [0].
+// The bias of the products: a matrix for all heads, T[queries,keys]; slopes of ALiBi, f32[B,H]; or none, [0].
 template <typename Args>
 bias_enum set_bias(Args& args, const MhaShape& shape, const MhaInputs& in) {
   args.bias_ptr = nullptr;
@@ -125,7 +125,7 @@ void set_strides(Args& args, const MhaShape& shape) {
   args.stride_o = out.row, args.nhead_stride_o = out.head, args.batch_stride_o = out.batch;
 }
 
-// Checks what both directions have and sets what follows from it; arguments and traits were empty.
+// Checks the inputs that both directions have, and sets the derived values of empty arguments and traits.
 template <typename Args, typename Traits>
 MhaShape prepare(Args& args, Traits& traits, const MhaInputs& in, const Tensor& out, const Tensor& lse,
                  const MhaOptions& options) {

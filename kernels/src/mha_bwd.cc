@@ -1,7 +1,7 @@
 // The handler of Composable Kernel's attention, backward.
 //
-// dk and dv have a head for each head of q: where several share one of k, their sum is the gradient. dq_sum is where
-// blocks add what they have of dq, d where the first kernel leaves the sums of dout * out; nobody reads either.
+// dk and dv have one head for each head of q: where several share a head of k, the gradient is their sum. dq_sum
+// accumulates dq over blocks, and d has the sums of dout * out from the first kernel; both are scratch buffers.
 #include "fmha_bwd.hpp"
 #include "mha.h"
 

@@ -1,4 +1,4 @@
-// The handler of Composable Kernel's attention, forward. What no packed sequence covers is not written.
+// Handler of Composable Kernel's attention, forward. Rows outside all packed sequences are not written.
 #include "fmha_fwd.hpp"
 #include "mha.h"
 

@@ -1,5 +1,5 @@
-// Handler of attention forward in bf16: AITER's assembly kernels, without a mask or causal. What no packed sequence
-// covers is not written, and every query of a sequence has to see a key.
+// Handler of attention forward in bf16: AITER's assembly kernels, without a mask or causal. Rows outside all packed
+// sequences are not written, and every query of a sequence must see at least one key.
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -37,7 +37,7 @@ static_assert(offsetof(Args, group) == 176 && offsetof(Args, mask_option) == 240
 static_assert(offsetof(Args, heads) == 320 && offsetof(Args, out_row) == 384 && offsetof(Args, cu_q) == 432);
 static_assert(offsetof(Args, lse_head) == 464 && offsetof(Args, cu_k_padded) == 496 && sizeof(Args) == 512);
 
-// What AITER has one kernel for, but for the mask and packed sequences.
+// Properties that select AITER's kernel, besides the mask and packed sequences.
 struct MhaKernel {
   const char* processor;
   int depth;
@@ -89,7 +89,7 @@ void set_strides(Args& args, const MhaShape& shape, const MhaKernel& kernel, con
   args.lse_head.value = word(as_int("lse", std::int64_t{strides_of_rows("lse", shape).head} * kSumBytes));
 }
 
-// Blocks work on two tiles where a mask is causal, one with many keys and one with few.
+// With a causal mask, a block processes two tiles: one with many keys and one with few.
 Grid grid_of(const MhaShape& shape, const MhaKernel& kernel, bool causal) {
   const int tiles = (shape.queries + kernel.tile - 1) / kernel.tile;
   const auto blocks = static_cast<unsigned>(causal ? (tiles + 1) / 2 : tiles);
@@ -97,7 +97,7 @@ Grid grid_of(const MhaShape& shape, const MhaKernel& kernel, bool causal) {
   return shape.packed ? Grid{heads, batch, blocks} : Grid{blocks, heads, batch};
 }
 
-// How blocks are spread, as AITER chooses it.
+// Distribution of blocks, chosen like AITER.
 std::uint32_t mask_option(const MhaShape& shape, bool causal) {
   constexpr int kManyQueries = 16384;
   return causal && (shape.heads % 8 != 0 || shape.queries > kManyQueries) ? 3 : 5;

@@ -1,7 +1,7 @@
-// What every kernel of attention needs to know of its buffers: shapes, checked once, and strides.
+// Buffers of attention kernels: verified shapes, and strides.
 //
-// Sequences come as a batch, q T[B,queries,H,D], or packed one after the other, q T[total,H,D] with where each begins in
-// cu_q s32[B+1] (s32[0] for a batch). k, v and gradients are alike. lse is f32[B,H,queries], packed f32[H,total].
+// Sequences are a batch, q T[B,queries,H,D], or packed, q T[total,H,D] with their offsets in cu_q s32[B+1] (s32[0] for
+// a batch). k, v and gradients have the same form. lse is f32[B,H,queries], packed f32[H,total].
 #pragma once
 
 #include <cstddef>
@@ -72,7 +72,7 @@ inline void expect_heads(const Tensor& tensor, ffi::DataType dtype, const MhaSha
   expect_aligned(tensor);
 }
 
-// Throws Error unless the tensor has a number for each query of each head, as lse has.
+// Throws Error unless the tensor has one number for each query of each head, like lse.
 inline void expect_rows(const Tensor& tensor, const MhaShape& shape) {
   if (shape.packed) {
     expect(tensor, ffi::DataType::F32, shape.heads, shape.queries);

@@ -1,15 +1,15 @@
-// What each library is and where its code objects lie.
+// Identity of a library, and the location of its code objects.
 #pragma once
 
 #include <string>
 
 namespace jax_aiter {
 
-// The name of the module, from the build; also of its folder below hsa/<gfx>. module.cc alone is compiled for each library:
-// the objects of all other files are shared by those that have them.
+// The name of the module, set by the build; also the name of its folder below hsa/<gfx>. Only module.cc is compiled for
+// each library: libraries share the object files of all other sources.
 extern const char* const kModule;
 
-// The folder hsa of the installed package, as the loader said. Throws Error when it did not.
+// The folder hsa of the installed package, as set by the loader. Throws Error if it was not set.
 std::string hsa_folder();
 
 }  // namespace jax_aiter

@@ -27,8 +27,8 @@ void* const kArgumentsAre = reinterpret_cast<void*>(1);
 void* const kArgumentBytesAre = reinterpret_cast<void*>(2);
 void* const kEnd = reinterpret_cast<void*>(3);
 
-// A handler may be called while its stream is captured into a graph. Loading code is no work on the stream, and this
-// tells HIP so.
+// A handler may be called while its stream is captured into a graph. Loading code is not part of the stream's work, so
+// capture is relaxed meanwhile.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Hip& hip) : hip_(hip) {

@@ -15,7 +15,7 @@ namespace jax_aiter {
 
 namespace {
 
-// HIP starts fewer than 2^32 threads; blocks go on to further rows.
+// HIP launches fewer than 2^32 threads, so blocks process several rows.
 constexpr std::int64_t kMostBlocks = 1 << 20;
 
 // The kernel of a dtype and a plan for the rows of a tensor.

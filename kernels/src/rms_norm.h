@@ -1,11 +1,11 @@
-// Arguments of the RMSNorm kernels and how they are launched: shared by the kernels, the handler, and the checks.
+// Arguments and launch geometry of the RMSNorm kernels: shared by kernels, handler and checks.
 #pragma once
 
 #ifndef GPU_DEVICE
 #include <cstddef>
 #endif
 
-// y = x * rstd * gamma, rstd = 1 / sqrt(mean(x^2) + epsilon), for each row; with_add: of sum = x + residual instead.
+// y = x * rstd * gamma, rstd = 1 / sqrt(mean(x^2) + epsilon), for each row; with_add: sum = x + residual replaces x.
 struct RmsNormArgs {
   const void* x;         // [rows, n]
   const void* residual;  // [rows, n], with_add only
@@ -39,11 +39,11 @@ struct RmsNormBwdArgs {
 static_assert(sizeof(RmsNormBwdArgs) == 72);
 static_assert(__builtin_offsetof(RmsNormBwdArgs, rows) == 48 && __builtin_offsetof(RmsNormBwdArgs, threads) == 64);
 
-// Three forms of each kernel. held: 16 bytes at a time, and the row stays in registers. wide: 16 bytes at a time, for
-// rows that are too long for that. narrow: one number at a time, for rows or pointers that are not multiples of 16 bytes.
+// Three forms of each kernel. held: loads of 16 bytes, the row stays in registers. wide: loads of 16 bytes, for rows
+// that exceed the registers. narrow: loads of one number, for rows or pointers that are not multiples of 16 bytes.
 enum class RmsNormForm { kHeld, kWide, kNarrow };
 
-// Packs of 16 bytes of a row that a thread holds; backward also holds two more of each, and more would spill.
+// Packs of 16 bytes that a thread holds of a row; backward also holds those of two other tensors. More would spill.
 constexpr unsigned kRmsNormHeld = 4;
 constexpr unsigned kRmsNormBwdHeld = 2;
 
@@ -52,7 +52,8 @@ struct RmsNormPlan {
   unsigned threads;
 };
 
-// For rows of n numbers, `wide` of which are 16 bytes; aligned: all pointers are multiples of 16; held: packs, as above.
+// For rows of n numbers, of which `wide` are 16 bytes; aligned: all pointers are multiples of 16; held: packs, see
+// above.
 constexpr RmsNormPlan plan_rms_norm(unsigned long n, unsigned wide, bool aligned, unsigned held) {
   const bool narrow = !aligned || n % wide != 0;
   const unsigned long packs = narrow ? n : n / wide;

@@ -7,7 +7,7 @@ namespace {
 template <typename Number>
 constexpr u32 kWide = 16 / sizeof(Number);
 
-// sum = x + residual, rounded as it is stored, so that the norm is of what the caller gets.
+// sum = x + residual, rounded as it is stored, so that the norm is that of the returned sum.
 template <typename Number, u32 kCount, bool kAdd>
 GPU_DEVICE Pack<Number, kCount> load_row(const RmsNormArgs& args, u64 at) {
   Pack<Number, kCount> x = load<Number, kCount>(args.x, at);
@@ -83,7 +83,7 @@ GPU_DEVICE void rms_norm_held(const RmsNormArgs& args) {
   }
 }
 
-// What one pack adds to the row's sum of dy * gamma * x * rstd.
+// Contribution of one pack to the row's sum of dy * gamma * x * rstd.
 template <typename Number, u32 kCount>
 GPU_DEVICE float dot_of(const Pack<Number, kCount>& dy, const Pack<Number, kCount>& x,
                         const Pack<Number, kCount>& gamma, float rstd) {
@@ -117,7 +117,7 @@ GPU_DEVICE void add_to(float* to, const float (&terms)[kCount], bool first) {
   }
 }
 
-// Each thread owns some columns, in all rows of its block, so that nobody else touches its part of dgamma.
+// Each thread owns some columns in all rows of its block, so no other thread writes its part of dgamma.
 template <typename Number, u32 kCount>
 GPU_DEVICE void rms_norm_bwd_loop(const RmsNormBwdArgs& args) {
   const u64 first = u64{gpu_thread()} * kCount, step = u64{args.threads} * kCount;
