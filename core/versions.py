@@ -58,9 +58,13 @@ def parse_package_name(name: str) -> tuple[Kind, int] | None:
     return ("pjrt" if found[2] == "pjrt" else "plugin"), int(found[1])
 
 
-def set_version(request: BuildRequest) -> str:
-    """Return the version of the pjrt, plugin and jax-aiter wheels of a request."""
-    variant = variant_label(request.targets, stripped=request.strip)
+def set_version(request: BuildRequest, *, every_target: bool = False) -> str:
+    """Return the version of the pjrt, plugin and jax-aiter wheels of a request.
+
+    Args:
+        every_target: whether the targets of the request were requested as `all`.
+    """
+    variant = variant_label(None if every_target else request.targets, stripped=request.strip)
     return wheel_version(request.jax_version, rocm=_named_rocm(request), post=request.post_release, variant=variant)
 
 

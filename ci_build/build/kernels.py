@@ -49,11 +49,6 @@ def check_source(request: KernelRequest) -> None:
         check_wish(request.source, source)
 
 
-def every_target(request: BuildRequest) -> tuple[GfxTarget, ...]:
-    """Return the targets of a request; `all` selects every concrete target of the table."""
-    return targets.expand(targets.ALL) if request.targets is None else request.targets
-
-
 def capacity(jobs: str | None, memory: str | None) -> Capacity:
     """Return how many jobs and how much memory a build may use; the defaults depend on the machine.
 
@@ -160,7 +155,8 @@ def planned(request: BuildRequest, version: str) -> dict[str, Any]:
     from kernels.modules import processors
 
     assert request.kernels is not None
-    wanted, catalog = every_target(request), load_catalog()
+    catalog = load_catalog()
+    wanted = targets.expand(targets.ALL) if request.targets is None else request.targets
     chosen = recipe.chosen_modules(catalog, processors(wanted), request.kernels)
     recipe.refuse_code_alone(chosen)
     most = estimate.bound(chosen, processors(wanted))

@@ -17,6 +17,7 @@ from ci_build.cli.common import LazyGroup, State
 from ci_build.cli.options.settings import refuse_misplaced
 from ci_build.cli.options.table import build_options
 from core.errors import CiBuildError, MachineError
+from core.process import without_credentials
 
 SECTIONS = {
     "Build": {
@@ -31,7 +32,7 @@ SECTIONS = {
         "inspect": ("inspect", "Report contents and problems of wheels."),
         "targets": ("targets", "List GPU targets."),
         "compat": ("compatibility", "Write the compatibility tables of an index."),
-        "history": ("index_operations", "List the changes or the test results of an index."),
+        "history": ("history", "List the changes or the test results of an index."),
         "accepts": ("accepts", "Check ci_build commands in workflows and scripts."),
     },
     "Gate": {
@@ -120,8 +121,6 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         main.main(args=arguments, prog_name="ci_build", standalone_mode=False)
     except CiBuildError as error:
-        from core.process import without_credentials
-
         click.echo(f"error: {without_credentials(str(error))}", err=True)
         return error.exit_code
     except click.ClickException as error:

@@ -17,11 +17,12 @@ import cloup
 from ci_build.cli.options.environment import OutputMode, child_environment, proxy_of
 from ci_build.cli.options.settings import Settings
 from core.errors import RequestError
+from core.model import to_json
+from core.process import HostRunner
+from core.report import Reporter
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # At run time, they would be slow to import.
     from core.http.client import Client, Connect
-    from core.process import HostRunner
-    from core.report import Reporter
     from promotion.storage.bucket import Bucket
 
 
@@ -107,8 +108,6 @@ class State:
 
     def reporter(self, after: Mapping[str, Any] | None = None) -> Reporter:
         """Return a reporter of progress on standard error."""
-        from core.report import Reporter
-
         mode = OutputMode.detect()
         settings = self.settings(after or {})
         reporter = Reporter(terminal=mode.terminal, groups=mode.groups, verbose=settings.flag("verbose"))
@@ -119,8 +118,6 @@ class State:
 
 def host_runner(reporter: Reporter) -> HostRunner:
     """Return a runner of processes on this machine."""
-    from core.process import HostRunner
-
     return HostRunner(child_environment(), echo=reporter.detail, sink=reporter.detail)
 
 
@@ -128,8 +125,7 @@ def connector(reporter: Reporter) -> Connect:
     """Return a function that opens HTTP connections as the environment wants them; retries are reported."""
 
     def connect() -> Client:
-        # Most commands never download anything.
-        from core.http.client import Client
+        from core.http.client import Client  # Start-up time: it loads requests.
 
         return Client(find_proxy=proxy_of, notice=reporter.warning)
 
@@ -143,8 +139,6 @@ def echo_error(line: str) -> None:
 
 def print_json(value: object) -> None:
     """Print a dataclass or JSON values on standard output."""
-    from core.model import to_json
-
     click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
 
 
@@ -159,7 +153,7 @@ def open_bucket(text: str, reporter: Reporter, *, dry_run: bool = False, existin
     Raises:
         RequestError: its directory is missing, but has to exist.
     """
-    # Slow to import.
+    # Start-up time: few commands open a bucket.
     from promotion.storage.bucket_url import open_bucket as opened
     from promotion.storage.directory_bucket import DirBucket
     from promotion.storage.dry_run import DryRunBucket

@@ -43,7 +43,7 @@ def accepts(files: tuple[Path, ...]) -> None:
     `ci_build matrix`. Unknown options, invalid values and missing arguments are reported with their lines. Values that
     a shell or CI service fills in are not checked.
     """
-    from ci_build.cli import main  # it imports the commands
+    from ci_build.cli import main  # An import circle: it holds the table of commands.
 
     commands = [command for file in files for command in _commands(file)]
     wrong = [f"{where}: {why}" for where, words in commands if (why := refusal(main, words))]

@@ -24,7 +24,7 @@ def adopt(state: State, wheels: tuple[str, ...], out: Path, rocm_version: str | 
 
     The wheels are copied unchanged, so that gates can check them. The set's request is recorded as `adopted`.
     """
-    from ci_build.build import adopt as adoption  # slow to import
+    from ci_build.build import adopt as adoption  # Start-up time: it loads auditwheel.
 
     rocm = RocmVersion(text=rocm_version) if rocm_version else None
     wheel_set = adoption.adopt(wheels, out=out, rocm=rocm, progress=state.reporter())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import cloup
@@ -12,9 +11,8 @@ import cloup
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option, channel_option, dry_run_option, trust_config_option
 from core.errors import PromotionBlockedError, RequestError
-
-if TYPE_CHECKING:
-    from promotion.attest import VerificationReport
+from promotion.attest import VerificationReport, verify_files, verify_set, with_identity
+from promotion.attest import attest as go
 
 
 @cloup.command()
@@ -27,27 +25,16 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def attest(
-    state: State,
-    /,
-    wheel_set: str,
-    channel: str,
-    trust_config: Path | None,
-    bucket: str,
-    *,
-    verify_only: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+    state: State, /, wheel_set: str, channel: str, trust_config: Path | None, bucket: str,
+    *, verify_only: bool, dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Sign the wheels of a staged set with the identity of this CI job (PEP 740).
 
     Promotion publishes the attestations. SET is INDEX/DIGEST as printed by `stage`. With --verify it may also be a
     wheel or a directory of wheels with their attestations (`<wheel>.provenance`) beside them. The policy of the
     channel lists the accepted signers.
     """
-    # Slow to import.
-    from ci_build.release import gating
-    from promotion.attest import attest as go
-    from promotion.attest import verify_files, verify_set, with_identity
+    from ci_build.release import gating  # Start-up time: the gates load auditwheel.
 
     reporter = state.reporter()
     if verify_only:

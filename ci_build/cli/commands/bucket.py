@@ -24,14 +24,9 @@ def bucket() -> None:
 @click.option("--reader", multiple=True, metavar="ARN|*", help="Role that reads the released indexes; * is everybody.")
 @click.option("--create-only", is_flag=True, help="Let the store refuse to overwrite objects that are written once.")
 def policy(
-    *,
-    name: str,
-    builder: tuple[str, ...],
-    tester: tuple[str, ...],
-    promoter: tuple[str, ...],
-    reader: tuple[str, ...],
+    *, name: str, builder: tuple[str, ...], tester: tuple[str, ...], promoter: tuple[str, ...], reader: tuple[str, ...],
     create_only: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Print the bucket policy that separates builder, tester and promoter."""
     principals = {Role.BUILDER: builder, Role.TESTER: tester, Role.PROMOTER: promoter, Role.READER: reader}
     bare, _, prefix = name.removeprefix("s3://").partition("/")

@@ -9,6 +9,7 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket
 from ci_build.cli.options.release import bucket_option
+from promotion.bundle import bundle as write_bundle
 
 
 @cloup.command()
@@ -23,9 +24,7 @@ def bundle(state: State, wheel_set: str, out: Path | None, bucket: str) -> None:
 
     SET is INDEX/DIGEST as printed by `stage`, or the set's directory, which is staged first.
     """
-    # Slow to import.
-    from ci_build.release import gating
-    from promotion.bundle import bundle as write_bundle
+    from ci_build.release import gating  # Start-up time: the gates load auditwheel.
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())

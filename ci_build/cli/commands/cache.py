@@ -8,6 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, print_json
+from core.cache import collect, entries
 from core.defaults import defaults
 from core.report import print_table
 from core.units import human, parse_size
@@ -26,8 +27,6 @@ def cache() -> None:
 @click.pass_obj
 def ls(state: State, cache_dir: str | None, *, as_json: bool) -> None:
     """List the entries of the cache, most recently used first."""
-    from core.cache import entries  # slow to import, as below
-
     root = state.settings({"cache_dir": cache_dir}).cache_dir
     found = entries(root)
     if as_json:
@@ -54,8 +53,6 @@ def gc(state: State, cache_dir: str | None, limit: str | None, *, dry_run: bool)
 
     Entries that are in use, or were within the last hour, are kept, with --limit=0 too.
     """
-    from core.cache import collect
-
     settings = state.settings({"cache_dir": cache_dir, "cache_limit": limit})
     setting = settings.get("cache_limit", "build")
     origin = setting.origin if limit is None else "--limit"

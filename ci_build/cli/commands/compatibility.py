@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option
+from ci_build.rocm.lock import load_lock
 from core.atomic import write_whole
 from core.errors import RequestError
-
-if TYPE_CHECKING:
-    from promotion.compatibility.tables import Tables
+from core.model import to_json
+from promotion.compatibility.evidence import read_evidence
+from promotion.compatibility.render import sheets, to_markdown, to_rst
+from promotion.compatibility.tables import make_tables
+from promotion.index.operations import history
+from promotion.storage.keys import ReleasedIndex
 
 _FORMATS = ("markdown", "rst", "json")
 
@@ -30,10 +34,7 @@ _FORMATS = ("markdown", "rst", "json")
 )
 @click.option("--base-url", default="", metavar="URL", help="Public URL of the bucket, for links to evidence.")
 @click.option(
-    "--rocm-lock",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Lock of the ROCm whose libraries are listed.",
+    "--rocm-lock", type=click.Path(path_type=Path), metavar="FILE", help="Lock of the ROCm whose libraries are listed."
 )
 @click.option(
     "--images",
@@ -48,12 +49,6 @@ def compat(
     images: Path | None, bucket: str,
 ) -> None:  # fmt: skip
     """Write tables of the JAX and ROCm versions that the released sets of INDEX work with, from their evidence."""
-    # Slow to import.
-    from promotion.compatibility.evidence import read_evidence
-    from promotion.compatibility.tables import make_tables
-    from promotion.index.operations import history
-    from promotion.storage.keys import ReleasedIndex
-
     store, released = open_bucket(bucket, state.reporter()), ReleasedIndex(index=index)
     entries = [*history(store, released)][::-1]
     evidence = [
@@ -67,32 +62,22 @@ def compat(
     if form == "json" and out is None:
         print_json(tables)
         return
-    text = _text(tables, form, base_url)
+    if form == "json":
+        text = json.dumps(to_json(tables), indent=1, ensure_ascii=False) + "\n"
+    else:
+        base = base_url.rstrip("/") + "/" if base_url else ""
+        render = to_rst if form == "rst" else to_markdown
+        text = render(f"Compatibility of JAX on ROCm: {tables.index}", sheets(tables, base=base))
     if out is None:
         click.echo(text)
     else:
         write_whole(out, text.encode())
 
 
-def _text(tables: Tables, form: str, base_url: str) -> str:
-    from promotion.compatibility.render import sheets, to_markdown, to_rst
-
-    if form == "json":
-        from core.model import to_json
-
-        return json.dumps(to_json(tables), indent=1, ensure_ascii=False) + "\n"
-    base = base_url.rstrip("/") + "/" if base_url else ""
-    made = sheets(tables, base=base)
-    title = f"Compatibility of JAX on ROCm: {tables.index}"
-    return to_rst(title, made) if form == "rst" else to_markdown(title, made)
-
-
 def _libraries(lock: Path | None) -> tuple[str, str, dict[str, str]]:
     """Return version, source and libraries of a locked ROCm."""
     if lock is None:
         return "", "", {}
-    from ci_build.rocm.lock import load_lock
-
     found = load_lock(lock)
     if found is None:
         raise RequestError(f"There is no {lock}.", hint="`ci_build dist_wheels --therock-path …` writes one.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import cloup
 
+from ci_build.build import dist_wheels as build
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.table import build_options
@@ -18,18 +19,16 @@ def dist_wheels(state: State, /, **after: object) -> None:
 
     Options may also stand before the command, and each can be set as CI_BUILD_<NAME> in the environment.
     """
-    from ci_build.build import dist_wheels  # slow to import
-
     settings, reporter = state.settings(after), state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
     request = wheel_set_request(settings, reporter, runner, connect, "build")
-    prepared = dist_wheels.prepare(request, reporter, runner, connect)
+    prepared = build.prepare(request, reporter, runner, connect)
     as_json = settings.flag("json")
     if request.dry_run:
-        show_plan([*dist_wheels.plan_lines(prepared.plan, request.out)], as_json=as_json)
+        show_plan([*build.plan_lines(prepared.plan, request.out)], as_json=as_json)
         return
-    result = dist_wheels.dist_wheels(request, prepared, reporter, runner)
+    result = build.dist_wheels(request, prepared, reporter, runner)
     if as_json:
-        print_json(dist_wheels.receipt(result))
+        print_json(build.receipt(result))
     else:
-        dist_wheels.show_receipt(result, reporter)
+        build.show_receipt(result, reporter)

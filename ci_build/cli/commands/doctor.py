@@ -7,11 +7,11 @@ import sys
 import click
 import cloup
 
+from ci_build.doctor.__main__ import run
+
 
 @cloup.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def doctor(arguments: tuple[str, ...]) -> None:
     """Report problems of GPU, driver, ROCm, Python and jax packages, with remedies."""
-    from ci_build.doctor.__main__ import run
-
     sys.exit(run(arguments))

@@ -11,7 +11,11 @@ from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option, dry_run_option
 from ci_build.release.request import SERVE_PORT
 from core.errors import GateError, RequestError
+from promotion.index.publish import publish as write_pages
+from promotion.index.publish import read_head
 from promotion.index.serve import IndexServer
+from promotion.published_check import check_published, read_published
+from promotion.storage.keys import ReleasedIndex
 
 
 @cloup.group()
@@ -46,17 +50,12 @@ def serve(bucket: str, port: int, host: str) -> None:
 @click.pass_obj
 def publish(state: State, /, index: str, bucket: str, *, everything: bool, dry_run: bool) -> None:
     """Update the pages of INDEX to its ledger."""
-    # Slow to import.
-    from promotion.index.publish import publish as write
-    from promotion.index.publish import read_head
-    from promotion.storage.keys import ReleasedIndex
-
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
     if read_head(opened, released)[0].number == 0:
         raise RequestError(f"The bucket has no index {index}.", hint="Promote a set to it first.")
-    written = write(opened, released, everything=everything)
+    written = write_pages(opened, released, everything=everything)
     reporter.line(f"{len(written)} pages written" if written else "nothing to do")
 
 
@@ -75,8 +74,6 @@ def check(state: State, url: str, digest: str | None, python: str | None, *, as_
 
     Both pip and uv install it. URL is a simple index, such as https://example.org/v2/multi-arch/simple/.
     """
-    from promotion.published_check import check_published, read_published  # slow to import
-
     reporter = state.reporter()
     published = read_published(url, digest)
     pythons = None if python is None else [word.strip() for word in python.split(",") if word.strip()]

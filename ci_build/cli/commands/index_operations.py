@@ -1,10 +1,9 @@
-"""Commands that change, list and verify a released index."""
+"""Commands that change and verify a released index."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import cloup
@@ -12,12 +11,13 @@ import cloup
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.environment import actor
 from ci_build.cli.options.release import bucket_option, dry_run_option, trust_config_option
-from core.errors import BucketError, RequestError
-
-if TYPE_CHECKING:
-    from promotion.index.ledger_state import EntryKind
-    from promotion.index.operations import OperationResult
-
+from core.errors import BucketError
+from promotion.evidence.attestation_verification import lazy_verifier
+from promotion.index import audit, operations
+from promotion.index import retention as index_retention
+from promotion.index.ledger_state import EntryKind
+from promotion.index.operations import OperationResult
+from promotion.storage.keys import ReleasedIndex
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -36,20 +36,16 @@ def rollback(
     state: State, /, index: str, to: int | None, reason: str, bucket: str, *, dry_run: bool, as_json: bool
 ) -> None:
     """Return INDEX to an earlier state; no file is removed."""
-    # Slow to import, as below.
-    from promotion.index.operations import rollback as go
-    from promotion.storage.keys import ReleasedIndex
-
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
-    done = go(opened, ReleasedIndex(index=index), to=to, reason=reason, actor=actor())
+    done = operations.rollback(opened, ReleasedIndex(index=index), to=to, reason=reason, actor=actor())
     if as_json:
         print_json(_result(index, done))
-        return
-    _report(done, reporter.line)
+    else:
+        _report(done, reporter.line)
 
 
-def _marking(name: str, kind: str, text: str, *, reason: bool) -> click.Command:
+def _marking(name: str, kind: EntryKind, text: str, *, reason: bool) -> click.Command:
     """Return a command that marks sets, or removes a mark."""
 
     @cloup.command(name, help=text)
@@ -62,45 +58,38 @@ def _marking(name: str, kind: str, text: str, *, reason: bool) -> click.Command:
     def command(
         state: State, /, sets: tuple[str, ...], reason: str, bucket: str, *, dry_run: bool, as_json: bool
     ) -> None:
-        from promotion.index.ledger_state import EntryKind
-
-        _mark(state, EntryKind(kind), sets, reason, bucket, dry_run=dry_run, as_json=as_json)
+        reporter = state.reporter()
+        opened = open_bucket(bucket, reporter, dry_run=dry_run)
+        by_index: dict[str, list[str]] = {}
+        for name in sets:
+            index, slash, digest = name.rpartition("/")
+            if not slash:
+                raise click.UsageError(f"{name!r} is not a set: write INDEX/DIGEST or INDEX/NUMBER.")
+            by_index.setdefault(index, []).append(digest)
+        results = []
+        for index, digests in by_index.items():
+            released = ReleasedIndex(index=index)
+            done = operations.mark(opened, released, kind, digests, reason=reason, actor=actor())
+            results.append(_result(index, done))
+            if not as_json:
+                _report(done, reporter.line)
+        if as_json:
+            print_json(results)
 
     return command
 
 
-yank = _marking("yank", "yank", "Hide sets from users who do not pin them (PEP 592).", reason=True)
-unyank = _marking("unyank", "unyank", "Undo a yank.", reason=False)
+yank = _marking("yank", EntryKind.YANK, "Hide sets from users who do not pin them (PEP 592).", reason=True)
+unyank = _marking("unyank", EntryKind.UNYANK, "Undo a yank.", reason=False)
 quarantine = _marking(
-    "quarantine", "quarantine", "Withdraw sets until `unquarantine`; a rollback does not restore them.", reason=True
+    "quarantine",
+    EntryKind.QUARANTINE,
+    "Withdraw sets until `unquarantine`; a rollback does not restore them.",
+    reason=True,
 )
-unquarantine = _marking("unquarantine", "free", "Undo a quarantine.", reason=False)
-pin = _marking("pin", "pin", "Protect sets from retention.", reason=True)
-unpin = _marking("unpin", "unpin", "Undo a pin.", reason=False)
-
-
-def _mark(
-    state: State, kind: EntryKind, sets: tuple[str, ...], reason: str, bucket: str, *, dry_run: bool, as_json: bool
-) -> None:
-    from promotion.index.operations import mark
-    from promotion.storage.keys import ReleasedIndex
-
-    reporter = state.reporter()
-    opened = open_bucket(bucket, reporter, dry_run=dry_run)
-    by_index: dict[str, list[str]] = {}
-    for text in sets:
-        index, slash, name = text.rpartition("/")
-        if not slash:
-            raise click.UsageError(f"{text!r} is not a set: write INDEX/DIGEST or INDEX/NUMBER.")
-        by_index.setdefault(index, []).append(name)
-    results = []
-    for index, names in by_index.items():
-        done = mark(opened, ReleasedIndex(index=index), kind, names, reason=reason, actor=actor())
-        results.append(_result(index, done))
-        if not as_json:
-            _report(done, reporter.line)
-    if as_json:
-        print_json(results)
+unquarantine = _marking("unquarantine", EntryKind.FREE, "Undo a quarantine.", reason=False)
+pin = _marking("pin", EntryKind.PIN, "Protect sets from retention.", reason=True)
+unpin = _marking("unpin", EntryKind.UNPIN, "Undo a pin.", reason=False)
 
 
 def _result(index: str, done: OperationResult) -> Mapping[str, object]:
@@ -146,118 +135,52 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
     metavar="N",
     help="Always keep the N newest sets.",
 )
-@click.option("--keep-lock", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
-              help="Keep the sets that this pylock.toml or wheels.json names; may be repeated.")  # fmt: skip
-@click.option("--grace-days", type=click.FloatRange(0), default=7, show_default=True, metavar="DAYS",
-              help="Delete the files of removed sets after DAYS days.")  # fmt: skip
+@click.option(
+    "--keep-lock",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    metavar="FILE",
+    help="Keep the sets that this pylock.toml or wheels.json names; may be repeated.",
+)
+@click.option(
+    "--grace-days",
+    type=click.FloatRange(0),
+    default=7,
+    show_default=True,
+    metavar="DAYS",
+    help="Delete the files of removed sets after DAYS days.",
+)
 @click.option("--apply", "really", is_flag=True, help="Apply the plan. Without it, only print the plan.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @bucket_option
 @click.pass_obj
 def retention(
-    state: State,
-    /,
-    index: str,
-    days: float,
-    keep_newest: int,
-    keep_lock: tuple[Path, ...],
-    grace_days: float,
-    bucket: str,
-    *,
-    really: bool,
-    as_json: bool,
-) -> None:
+    state: State, /, index: str, days: float, keep_newest: int, keep_lock: tuple[Path, ...], grace_days: float,
+    bucket: str, *, really: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Remove old sets of INDEX from its pages, and later their files from the bucket."""
-    from promotion.index.retention import RetentionRule, apply, digests_in, plan
-    from promotion.storage.keys import ReleasedIndex
-
     reporter = state.reporter()
     opened, released = open_bucket(bucket, reporter), ReleasedIndex(index=index)
-    keep = frozenset(digest for path in keep_lock for digest in digests_in(path))
-    rule = RetentionRule(days=days, keep_newest=keep_newest, keep=keep, grace_days=grace_days)
-    made = apply(opened, released, rule, actor=actor()) if really else plan(opened, released, rule)
+    keep = frozenset(digest for path in keep_lock for digest in index_retention.digests_in(path))
+    rule = index_retention.RetentionRule(days=days, keep_newest=keep_newest, keep=keep, grace_days=grace_days)
+    if really:
+        plan = index_retention.apply(opened, released, rule, actor=actor())
+    else:
+        plan = index_retention.plan(opened, released, rule)
     if as_json:
-        print_json(made)
+        print_json(plan)
         return
-    for number, why in made.kept.items():
+    for number, why in plan.kept.items():
         reporter.line(f"  the set of entry {number} stays: {why}")
-    for word, numbers in (("leaves the pages", made.retire), ("is removed", made.sweep)):
+    for word, numbers in (("leaves the pages", plan.retire), ("is removed", plan.sweep)):
         for number in numbers:
             reporter.line(f"  the set of entry {number} {word}")
-    for key in made.remove:
+    for key in plan.remove:
         reporter.line(f"  remove {key}")
-    if not (made.retire or made.sweep):
+    if not (plan.retire or plan.sweep):
         reporter.line("nothing to do")
     elif not really:
         reporter.line("nothing was changed; --apply applies the plan")
-
-
-@cloup.command()
-@click.argument("index")
-@click.option(
-    "--tests",
-    is_flag=False,
-    flag_value="*",
-    metavar="[PATTERN]",
-    help="List results of tests whose names match PATTERN (* and ?).",
-)
-@click.option("--trend", is_flag=True, help="With --tests: summarize each run, with the reasons of skips.")
-@click.option("--rebuild", is_flag=True, help="With --tests: first index the results of all staged evidence.")
-@click.option("--family", metavar="NAME", help="With --tests: only runs on this GPU family.")
-@click.option(
-    "--limit", type=click.IntRange(1), metavar="N", help="With --tests: maximal number of lines.  [default: 1000]"
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
-@bucket_option
-@click.pass_obj
-def history(
-    state: State,
-    /,
-    index: str,
-    bucket: str,
-    *,
-    tests: str | None,
-    trend: bool,
-    rebuild: bool,
-    family: str | None,
-    limit: int | None,
-    as_json: bool,
-) -> None:
-    """List the changes of INDEX or the results of its tests, newest first."""
-    from promotion.index.operations import history as entries_of
-    from promotion.storage.keys import ReleasedIndex
-
-    if tests is not None:
-        from ci_build.cli.commands.test_runs import print_history
-
-        if trend and tests != "*":
-            raise RequestError("--trend summarizes whole runs.", hint="Give --tests without a pattern.")
-        print_history(state, index, bucket, tests, family, limit or 1000, trend=trend, rebuild=rebuild, as_json=as_json)
-        return
-    if trend or rebuild or family is not None or limit is not None:
-        text = "--trend, --rebuild, --family and --limit have no effect without --tests."
-        raise RequestError(text, hint="Give --tests, too.")
-    entries = [*entries_of(open_bucket(bucket, state.reporter()), ReleasedIndex(index=index))]
-    if as_json:
-        print_json(entries)
-        return
-    from core.report import print_table
-
-    visible = {*entries[0].state.visible}
-    rows = [
-        (
-            str(entry.number),
-            entry.time,
-            entry.kind.value,
-            entry.promoted.set_digest[:12] if entry.promoted else ", ".join(map(str, entry.sets or (entry.to,))),
-            f"jax {entry.promoted.jax_version}, ROCm {entry.promoted.rocm_version}" if entry.promoted else "",
-            "yes" if entry.number in visible else "",
-            entry.actor,
-            entry.reason,
-        )
-        for entry in entries
-    ]
-    print_table(("entry", "time", "what", "set", "of", "offered", "by", "reason"), rows)
 
 
 @cloup.command()
@@ -271,14 +194,11 @@ def history(
 @click.pass_obj
 def verify(state: State, /, index: str, trust_config: Path | None, bucket: str, *, read: bool, as_json: bool) -> None:
     """Recompute ledger, files, attestations and pages of INDEX, and report differences."""
-    from promotion.evidence.attestation_verification import lazy_verifier
-    from promotion.index.audit import verify as problems_of
-    from promotion.storage.keys import ReleasedIndex
-
     reporter = state.reporter()
     reporter.step(f"verify {index}")
-    opened, checked = open_bucket(bucket, reporter), lazy_verifier(trust_config)
-    problems = [*problems_of(opened, ReleasedIndex(index=index), reporter, read=read, verify_attestations=checked)]
+    opened, verifier = open_bucket(bucket, reporter), lazy_verifier(trust_config)
+    found = audit.verify(opened, ReleasedIndex(index=index), reporter, read=read, verify_attestations=verifier)
+    problems = [*found]
     if as_json:
         print_json({"index": index, "problems": problems})
     if problems:

@@ -26,7 +26,7 @@ def inspect(
     as_json: bool,
 ) -> None:
     """Report contents, targets, RUNPATH, NEEDED, symbols, metadata and findings of wheels."""
-    from ci_build.build import inspection  # slow to import
+    from ci_build.build import inspection  # Start-up time: it loads auditwheel.
 
     reporter = state.reporter()
     report = inspection.inspect(

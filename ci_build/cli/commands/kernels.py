@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
 import cloup
 
 from ci_build.build import kernels as kernel_build
+from ci_build.build.dist_wheels import kernel_lines
 from ci_build.cli.common import State, host_runner, print_json
 from ci_build.cli.options.request import kernels_request, out_dir
 from ci_build.cli.options.settings import split_list
@@ -17,7 +17,9 @@ from core.errors import InputError, RequestError
 from core.report import print_table
 from core.targets import expand
 from core.units import human
-from core.versions import set_version
+from kernels import sources
+from kernels.assemble import make_wheel, prepare
+from kernels.build import sizes
 from kernels.catalog import load_catalog
 from kernels.modules import processors
 from kernels.store import KernelStore
@@ -66,17 +68,11 @@ def build(
     **after: object,
 ) -> None:  # fmt: skip
     """Build the wheel jax_aiter into --out."""
-    # Slow to import.
-    from ci_build.build.dist_wheels import kernel_lines
-    from kernels.assemble import make_wheel, prepare
-    from kernels.build import sizes
-
     settings, reporter = state.settings(after), state.reporter(after)
-    request = kernels_request(settings)
+    request, version = kernels_request(settings)
     asked = request.kernels
     assert asked is not None
     kernel_build.check_request(request)
-    version = set_version(request)
     part = kernel_build.parse_part(asked, shard, units or "")
     room, out = kernel_build.capacity(jobs, memory), out_dir(settings, "build")
     if out.exists() and not out.is_dir():
@@ -92,14 +88,11 @@ def build(
         for line in kernel_lines(request, version):
             click.echo(line)
         return
-    request = replace(request, targets=kernel_build.every_target(request))
     runner = host_runner(reporter)
     place = kernel_build.find_compilers(asked, settings.cache_dir, runner)
     if shard or units or forecast:
-        job = prepare(
-            request, request.targets or (), cache=settings.cache_dir, runner=runner, progress=reporter,
-            place=place,
-        )  # fmt: skip
+        cache, targets = settings.cache_dir, request.targets or ()
+        job = prepare(request, targets, cache=cache, runner=runner, progress=reporter, place=place)
         with reporter.group(f"kernels: {version}, device code"):
             found = kernel_build.compile_part(job, part, units or "", runner, reporter, room, only_say=forecast)
         if settings.flag("json"):
@@ -134,8 +127,6 @@ def lock(state: State, aiter_source: str, cache_dir: str | None) -> None:
 
     The lock covers the files that the modules use.
     """
-    from kernels import sources  # slow to import
-
     reporter, catalog = state.reporter(), load_catalog()
     cache = state.settings({"cache_dir": cache_dir}).cache_dir / "kernels"
     for source in catalog.sources.values():

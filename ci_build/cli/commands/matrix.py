@@ -75,15 +75,9 @@ def matrix() -> None:
 @click.option("--join-pythons", is_flag=True, help="Build all Pythons of a set in one job, with one pjrt.")
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 def builds(
-    *,
-    python_versions: str,
-    jax_versions: str,
-    rocm_versions: str,
-    families: str,
-    payload: str,
-    join_pythons: bool,
+    *, python_versions: str, jax_versions: str, rocm_versions: str, families: str, payload: str, join_pythons: bool,
     more: tuple[str, ...],
-) -> None:
+) -> None:  # fmt: skip
     """Print the builds of a CI service with their commands.
 
     `include` is the matrix for the CI service; `excluded` lists the other combinations with their reasons. MORE

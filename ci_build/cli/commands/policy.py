@@ -9,6 +9,7 @@ import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option, channel_option, trust_config_option
+from promotion.check import raise_if_blocked
 
 
 @cloup.group()
@@ -30,10 +31,9 @@ def check(
 
     SET is INDEX/DIGEST as printed by `stage`.
     """
-    # Slow to import.
+    # Start-up time: the gates load auditwheel.
     from ci_build.release import gating
     from ci_build.release import release as way
-    from promotion.check import raise_if_blocked
 
     reporter = state.reporter()
     staged = gating.parse_staged(wheel_set)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import cloup
 
+from ci_build.build import dist_wheels
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json, show_plan
 from ci_build.cli.options.environment import actor, find_signing_key
 from ci_build.cli.options.release import (
@@ -18,7 +19,7 @@ from ci_build.cli.options.release import (
 )
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.table import build_options
-from ci_build.release.request import CORPORA
+from ci_build.release.request import CORPORA, LocalRelease
 from core.defaults import defaults
 from core.errors import RequestError
 
@@ -35,20 +36,10 @@ from core.errors import RequestError
 @build_options("release_local", "build")
 @click.pass_obj
 def release(
-    state: State,
-    /,
-    *,
-    local: bool,
-    bucket: str | None,
-    corpus: str | None,
-    signing_key: Path | None,
-    **after: object,
+    state: State, /, *, local: bool, bucket: str | None, corpus: str | None, signing_key: Path | None, **after: object
 ) -> None:
     """Build, stage, gate and promote a set to `v2`, and print the command that installs it."""
-    # Slow to import, as below.
-    from ci_build.build import dist_wheels
-    from ci_build.release import release as way
-    from ci_build.release.request import LocalRelease
+    from ci_build.release import release as way  # Start-up time: the gates load auditwheel.
 
     if not local:
         raise RequestError("`release` requires --local.", hint="Run `ci_build release --local`.")
@@ -81,7 +72,7 @@ def release(
 @click.pass_obj
 def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_json: bool) -> None:
     """Upload the set in directory SET to `v2-staging`, under its digest; nothing is overwritten."""
-    from ci_build.release import release as way
+    from ci_build.release import release as way  # Start-up time: the gates load auditwheel.
 
     reporter = state.reporter()
     staged = way.stage(wheel_set, open_bucket(bucket, reporter, dry_run=dry_run, existing=False), reporter)
@@ -100,20 +91,13 @@ def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_js
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
 @click.pass_obj
 def promote(
-    state: State,
-    /,
-    staged: str,
-    channel: str,
-    bucket: str,
-    trust_config: Path | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
+    state: State, /, staged: str, channel: str, bucket: str, trust_config: Path | None, *, dry_run: bool, as_json: bool
 ) -> None:
     """Promote a set to `v2` if the policy accepts its evidence.
 
     SET is INDEX/DIGEST as printed by `stage`, or the set's directory.
     """
+    # Start-up time: the gates load auditwheel.
     from ci_build.release import gating
     from ci_build.release import release as way
 

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json
-from ci_build.cli.options.reproduction import recorded_settings
 from ci_build.cli.options.request import wheel_set_request
+from ci_build.cli.options.settings import Settings
 from core.defaults import defaults
-from core.errors import ReproducibilityError
+from core.errors import ReproducibilityError, RequestError
+from core.model import WheelSet
+
+_FROM_CALLER = ("cache_dir", "rocm_lock", "container_engine", "image_registry", "source_mirror", "verbose")
+"""Options that `reproduce` takes from its command line instead of the recorded request."""
 
 
 @cloup.command()
 @click.argument("folder", metavar="SET", type=click.Path(path_type=Path))
-@click.option(
-    "--rocm-lock",
-    metavar="FILE",
-    default=defaults()["build"]["rocm_lock"],
-    show_default=True,
-    help="Lock of the set's ROCm.",
-)
+@click.option("--rocm-lock", metavar="FILE", default=defaults()["build"]["rocm_lock"], show_default=True,
+              help="Lock of the set's ROCm.")  # fmt: skip
 @click.option(
     "--cache-dir",
     metavar="DIR",
@@ -39,22 +40,15 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
 
     The exit code is 0 if all wheels are identical, else 20; the report names the sections that differ.
     """
-    from ci_build.build import reproduce
+    from ci_build.build import reproduce  # Start-up time: it loads requests.
 
     settings, reporter = state.settings(after), state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
     before = reproduce.read_source_set(folder)
     with reproduce.rebuild_folder(settings.cache_dir) as rebuild:
         recorded = recorded_settings(before, settings, rebuild / "set")
-        request = wheel_set_request(
-            recorded,
-            reporter,
-            runner,
-            connect,
-            "build",
-            rebuild=rebuild,
-            own_commit=before.request["source"]["own_commit"],
-        )
+        commit = before.request["source"]["own_commit"]
+        request = wheel_set_request(recorded, reporter, runner, connect, "build", rebuild=rebuild, own_commit=commit)
         found = reproduce.reproduce(folder, before, request, reporter, runner, connect)
     if as_json:
         print_json(found)
@@ -70,3 +64,62 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
             f"{len(found.differences)} of {len(found.differences) + len(found.same)} wheels differ.",
             hint="The differences are listed above.",
         )
+
+
+def recorded_settings(wheel_set: WheelSet, caller: Settings, out: Path) -> Settings:
+    """Return the settings that request the same set, with commits and digests instead of moving names.
+
+    Args:
+        caller: settings for this machine: its folders, container engine and servers.
+        out: folder of the new set.
+
+    Raises:
+        RequestError: another version of this program built the set.
+    """
+    request = wheel_set.request
+    try:
+        return Settings(_given(request, request["source"], caller, out), {}, {})
+    except KeyError as missing:
+        raise RequestError(
+            f"The recorded request has no {missing}: another version of this program built the set.",
+            hint="Reproduce it with that version; own_commit in its wheels.json names it.",
+        ) from missing
+
+
+def _given(request: Mapping[str, Any], source: Mapping[str, Any], caller: Settings, out: Path) -> dict[str, Any]:
+    container, remote = source["container"], source["remote"]
+    folders = {checkout["name"]: checkout["folder"] for checkout in source["sources"]}
+    given: dict[str, Any] = {
+        "payload": request["payload"],
+        "jax_version": request["jax_version"],
+        "rocm_version": request["rocm_version"],
+        "python_versions": ",".join(request["python_versions"]),
+        "targets": ",".join(request["targets"]),
+        "wheel_post_release": request["post_release"] and str(request["post_release"]),
+        "no_rocm_version_extra": not request["rocm_version_extra"] or None,
+        "no_strip": not request["strip"] or None,
+        "compiler": source["compiler"],
+        "clang_path": source["clang"] or None,
+        "jax_source_dir": folders.get("jax") or None,
+        "xla_source_dir": folders.get("xla") or None,
+        "xla": source["xla_commit"] if source["xla"] not in ("pin", "dir") else None,
+        "one_target": source["one_target"] or None,
+        "host": container["host"] or None,
+        "builder_image": container["image"] or None,
+        "base_docker": container["base"] or None,
+        "container_network": None if container["host"] else container["network"],
+        "container_memory": container["memory"] or None,
+        "container_shm_size": None if container["host"] else container["shm_size"],
+        # Caches and executors do not change the wheels, so the caches are not used again.
+        "rbe": remote is not None or None,
+        **({f"rbe_{name}": value or None for name, value in source["credentials"].items()} if remote else {}),
+        "locked": True,
+        "out": str(out),
+    }
+    if remote:
+        given["rbe_endpoint"], given["rbe_jobs"] = remote["endpoint"] or None, str(remote["jobs"])
+        given["rbe_platform"], given["no_rbe_fallback"] = remote["platform"] or "none", not remote["fallback"] or None
+    for name in _FROM_CALLER:
+        if (value := caller.get(name).value) is not None:
+            given[name] = value
+    return given

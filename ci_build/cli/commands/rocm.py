@@ -10,7 +10,9 @@ import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json
 from ci_build.cli.options.rocm import rocm_storage
+from ci_build.rocm import listing
 from ci_build.rocm.lock import load_lock
+from ci_build.rocm.request import check_families
 from ci_build.rocm.tree import read_tree
 from core.atomic import write_whole
 from core.defaults import defaults
@@ -72,10 +74,7 @@ def write_manifest(state: State, tree: Path, out: Path | None, rocm_version: str
 @click.pass_obj
 def list_builds(state: State, family: str | None, therock_listing: str | None, limit: int, *, as_json: bool) -> None:
     """List the builds that `--therock` selects from, newest first."""
-    # Slow to import.
-    from ci_build.rocm import listing
-    from ci_build.rocm.request import check_families
-    from core.http.client import without_user
+    from core.http.client import without_user  # Start-up time: the client loads requests.
 
     if family is not None:
         check_families([family])
@@ -125,7 +124,7 @@ def verify(state: State, lock: Path, cache_dir: str | None) -> None:
 
     Every file of an unpacked archive is read. Of a directory, the files that the lock records are read.
     """
-    from ci_build.rocm import source  # slow to import
+    from ci_build.rocm import source  # Start-up time: it loads requests.
 
     reporter = state.reporter()
     storage = rocm_storage(state.settings({"cache_dir": cache_dir}), "build")

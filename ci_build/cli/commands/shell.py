@@ -9,6 +9,7 @@ import cloup
 
 from ci_build.cli.common import State, echo_error, host_runner
 from ci_build.cli.options.environment import OutputMode, child_environment
+from core.process import exec_replace, render
 
 
 @cloup.command(context_settings={"ignore_unknown_options": True})
@@ -21,9 +22,7 @@ def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -
 
     The newest command of the shell's history repeats the build. With COMMAND, run that instead of a shell.
     """
-    # Slow to import.
-    from ci_build.build import build_shell
-    from core.process import exec_replace, render
+    from ci_build.build import build_shell  # Start-up time: it loads isal.
 
     reporter = state.reporter()
     environment = build_shell.load_environment(folder)

@@ -29,7 +29,8 @@ from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
 from core.process import HostRunner
 from core.report import Reporter
-from core.targets import expand, is_all
+from core.targets import ALL, expand, is_all
+from core.versions import set_version
 from wheelkit.recipe_base import requires_python
 
 if TYPE_CHECKING:  # At run time, it would load requests.
@@ -93,8 +94,8 @@ def out_dir(settings: Settings, *tables: str) -> Path:
     return Path(str(settings.get("out", *tables).value))
 
 
-def kernels_request(settings: Settings) -> BuildRequest:
-    """Return the request of `ci_build kernels build`, for the kernel wheel alone.
+def kernels_request(settings: Settings) -> tuple[BuildRequest, str]:
+    """Return the request of `ci_build kernels build`, for the kernel wheel alone, and the version of the wheel.
 
     Raises:
         RequestError: options contradict each other.
@@ -102,15 +103,19 @@ def kernels_request(settings: Settings) -> BuildRequest:
     implied = {"kernels": True, "payload": Payload.PUBLISHED.value}
     origin = "ci_build kernels"
     settings = settings.with_defaults({name: Setting(value=value, origin=origin) for name, value in implied.items()})
-    return build_request(settings, "build")[0]
+    request, _ = build_request(settings, "build", all_targets=expand(ALL))
+    return request, set_version(request, every_target=is_all(_text(settings.get("targets", "build"))))
 
 
-def build_request(settings: Settings, *tables: str, accept_cached: bool = True) -> tuple[BuildRequest, tuple[str, ...]]:
+def build_request(
+    settings: Settings, *tables: str, accept_cached: bool = True, all_targets: tuple[GfxTarget, ...] | None = None
+) -> tuple[BuildRequest, tuple[str, ...]]:
     """Return the content of a wheel set, and warnings about options without effect.
 
     Args:
         tables: tables of defaults.toml, the first one first.
         accept_cached: let remote executors use cached results.
+        all_targets: targets that `all` selects with published wheels; None for those in the wheels.
 
     Raises:
         RequestError: options contradict each other; the message names every contradiction.
@@ -134,7 +139,9 @@ def build_request(settings: Settings, *tables: str, accept_cached: bool = True) 
     source = None
     if payload is Payload.SOURCE:
         source = source_request(settings, jax_version, problems, *tables, accept_cached=accept_cached)
-    targets = problems.read(lambda: _targets(settings, payload, *tables))
+    spec = _text(settings.get("targets", *tables))
+    every = payload is Payload.PUBLISHED and is_all(spec)
+    targets = problems.read(lambda: all_targets if every else expand(spec))
     post_release = problems.read(lambda: _positive(settings.get("wheel_post_release")))
     problems.refuse()
     if source is not None and source.one_target:
@@ -172,12 +179,6 @@ def _source_options(settings: Settings) -> list[str]:
         if settings.get(name).origin.startswith("--")
     ]
     return problems
-
-
-def _targets(settings: Settings, payload: Payload, *tables: str) -> tuple[GfxTarget, ...] | None:
-    """Return the targets, expanded; None for `all` of published wheels, whose targets are known once they are read."""
-    spec = _text(settings.get("targets", *tables))
-    return None if payload is Payload.PUBLISHED and is_all(spec) else expand(spec)
 
 
 def _kernels(settings: Settings, *tables: str) -> tuple[KernelRequest | None, list[str]]:

@@ -54,11 +54,11 @@ def find_rocm(
     lock, locked = Path(str(settings.get("rocm_lock", *tables).value)), settings.flag("locked")
     index, version = (str(settings.get(name).value or "") for name in ("therock_index_url", "therock_version"))
     if index:
-        from core.http.client import canonical
+        from core.http.client import canonical  # Start-up time: it loads requests.
 
         path = SCHEME + canonical(index)
         if not version and not settings.given("rocm_version") and not locked:
-            from ci_build.rocm.package_index import newest_version
+            from ci_build.rocm.package_index import newest_version  # Start-up time: it loads requests.
 
             version = newest_version(index, runner)
             reporter.line(f"--therock-index-url: the newest ROCm there is {version}")

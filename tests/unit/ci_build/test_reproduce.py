@@ -11,7 +11,7 @@ import pytest
 from ci_build.build.plan import make_plan
 from ci_build.build.reproduce import read_source_set
 from ci_build.build.set_files import write_set
-from ci_build.cli.options.reproduction import recorded_settings
+from ci_build.cli.commands.reproduce import recorded_settings
 from ci_build.cli.options.request import build_request
 from ci_build.cli.options.settings import Settings
 from core.errors import RequestError

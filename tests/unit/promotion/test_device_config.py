@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.cli.commands.gate_device import device
+from ci_build.cli.commands.gate import device
 from promotion.gates.device.config import AUTO, DeviceGateConfig, reproduce
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo

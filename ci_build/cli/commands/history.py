@@ -1,0 +1,127 @@
+"""`ci_build history`: changes of an index, outcomes of its tests, and summaries of test runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+import cloup
+
+from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.release import bucket_option
+from core.errors import RequestError
+from core.report import print_table
+from promotion.evidence.test_results import TestVerdict
+from promotion.evidence.test_runs import RunTally, read_runs
+from promotion.gates.device.run_record import rebuild_history
+from promotion.index import operations
+from promotion.storage.keys import ReleasedIndex
+
+
+@cloup.command()
+@click.argument("index")
+@click.option(
+    "--tests",
+    is_flag=False,
+    flag_value="*",
+    metavar="[PATTERN]",
+    help="List results of tests whose names match PATTERN (* and ?).",
+)
+@click.option("--trend", is_flag=True, help="With --tests: summarize each run, with the reasons of skips.")
+@click.option("--rebuild", is_flag=True, help="With --tests: first index the results of all staged evidence.")
+@click.option("--family", metavar="NAME", help="With --tests: only runs on this GPU family.")
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="N", help="With --tests: maximal number of lines.  [default: 1000]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
+@bucket_option
+@click.pass_obj
+def history(
+    state: State, /, index: str, bucket: str,
+    *, tests: str | None, trend: bool, rebuild: bool, family: str | None, limit: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """List the changes of INDEX or the results of its tests, newest first."""
+    if tests is not None:
+        if trend and tests != "*":
+            raise RequestError("--trend summarizes whole runs.", hint="Give --tests without a pattern.")
+        _print_tests(state, index, bucket, tests, family, limit or 1000, trend=trend, rebuild=rebuild, as_json=as_json)
+        return
+    if trend or rebuild or family is not None or limit is not None:
+        text = "--trend, --rebuild, --family and --limit have no effect without --tests."
+        raise RequestError(text, hint="Give --tests, too.")
+    entries = [*operations.history(open_bucket(bucket, state.reporter()), ReleasedIndex(index=index))]
+    if as_json:
+        print_json(entries)
+        return
+    visible = {*entries[0].state.visible}
+    rows = [
+        (
+            str(entry.number),
+            entry.time,
+            entry.kind.value,
+            entry.promoted.set_digest[:12] if entry.promoted else ", ".join(map(str, entry.sets or (entry.to,))),
+            f"jax {entry.promoted.jax_version}, ROCm {entry.promoted.rocm_version}" if entry.promoted else "",
+            "yes" if entry.number in visible else "",
+            entry.actor,
+            entry.reason,
+        )
+        for entry in entries
+    ]
+    print_table(("entry", "time", "what", "set", "of", "offered", "by", "reason"), rows)
+
+
+def _print_tests(
+    state: State, index: str, bucket: str, pattern: str, family: str | None, limit: int,
+    *, trend: bool, rebuild: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Print outcomes of tests whose names match a pattern, or summaries of runs, newest first."""
+    store = open_bucket(bucket, state.reporter())
+    if rebuild:
+        state.reporter().line(f"{rebuild_history(store, index)} runs were recorded")
+    with read_runs(store, index) as history:
+        if family is not None and family not in (known := history.families()):
+            hint = f"There are runs on {', '.join(sorted(known))}." if known else "All runs were on CPUs or CUDA."
+            raise RequestError(f"{index} has no runs on {family!r}.", hint=hint)
+        if trend:
+            _print_trend([*history.tallies(family=family, limit=limit)], as_json=as_json)
+            return
+        outcomes = [*history.outcomes(pattern, family=family, limit=limit)]
+    if as_json:
+        print_json(outcomes)
+        return
+    rows = [
+        (
+            item.run.finished,
+            item.test,
+            item.verdict.value,
+            f"{item.seconds:.1f} s",
+            " ".join(filter(None, (item.run.platform, item.run.family))),
+            f"jax {item.run.jax}, ROCm {item.run.rocm}",
+            item.run.set_digest[:12],
+        )
+        for item in outcomes
+    ]
+    print_table(("finished", "test", "verdict", "time", "on", "of", "set"), rows)
+
+
+def _print_trend(tallies: Sequence[RunTally], *, as_json: bool) -> None:
+    """Print a line for each run, which shows trends of failures, flakes, skips and durations."""
+    if as_json:
+        print_json(tallies)
+        return
+    rows = [
+        (
+            tally.run.finished,
+            " ".join(filter(None, (tally.run.platform, tally.run.family))),
+            f"jax {tally.run.jax}, ROCm {tally.run.rocm}, {tally.run.suite}",
+            *(str(tally.verdicts.get(verdict, 0)) for verdict in TestVerdict),
+            f"{tally.seconds:.0f} s",
+            "; ".join(
+                f"{count} {why or 'without a reason'}"
+                for why, count in sorted(tally.skipped.items(), key=lambda item: (-item[1], item[0]))
+            ),
+        )
+        for tally in tallies
+    ]
+    verdicts = tuple(verdict.value for verdict in TestVerdict)
+    print_table(("finished", "on", "of", *verdicts, "time", "skipped for"), rows)
