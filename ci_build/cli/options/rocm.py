@@ -58,7 +58,7 @@ def find_rocm(
 
         path = SCHEME + canonical(index)
         if not version and not settings.given("rocm_version") and not locked:
-            from ci_build.rocm.package_index import newest_version  # Start-up time: it loads requests.
+            from ci_build.rocm.package_index import newest_version  # Start-up time: it loads isal.
 
             version = newest_version(index, runner)
             reporter.line(f"--therock-index-url: the newest ROCm there is {version}")
