@@ -18,7 +18,8 @@ from ci_build.release.request import CORPORA, RETRIES, STRUCTURE, TEST_TIMEOUT, 
 from core.atomic import write_whole
 from core.defaults import defaults
 from core.model import Evidence
-from promotion.evidence.known_tests import PLATFORMS, check_run, inapplicable_reason, load_entries
+from promotion.evidence import known_tests
+from promotion.evidence.known_tests import PLATFORMS, check_run, inapplicable_reason
 from promotion.evidence.test_runs import read_runs
 from promotion.gates.common.junit import junit as junit_xml
 from promotion.gates.common.runs import raise_for_failures
@@ -218,7 +219,7 @@ def explain(
     today = datetime.now(UTC).date()
     matches = [
         (entry, inapplicable_reason(entry, jax=jax_version, family=family, platform=platform, today=today))
-        for entry in load_entries()
+        for entry in known_tests.load_entries()
         if entry.matches(test)
     ]
     runs = []
