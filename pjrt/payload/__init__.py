@@ -17,20 +17,21 @@ logger = logging.getLogger(__name__)
 
 
 def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
-    """Say why ROCm cannot be used here, each with its remedy; empty when nothing is known to be in the way.
+    """Return the reasons why ROCm cannot be used, each with its remedy; empty if none is known.
 
     Args:
-        need_gpu: whether the lack of a GPU counts; ahead-of-time compilation does without.
+        need_gpu: whether a missing GPU is a reason; ahead-of-time compilation needs none.
     """
     return _diagnose.reasons(need_gpu=need_gpu)
 
 
 def initialize() -> None:
-    """Register the ROCm backend with jax, or say once why it cannot be used.
+    """Register the ROCm backend with jax, or report once why it cannot be used.
 
-    Where it cannot, one warning is logged and jax goes on with its other platforms; when the user asked for rocm or
-    gpu (JAX_PLATFORMS), asking for devices raises with the same words; when the user asked only for others, such as
-    cpu, nothing is said. It does not raise, because jax would log the traceback and hide the reason.
+    If it cannot be used, one warning is logged and jax continues with its other platforms. If the user asked for rocm
+    or gpu (JAX_PLATFORMS), a request for devices raises an error with the same text. If the user asked only for other
+    platforms, such as cpu, nothing is logged. It does not raise, because jax would log the traceback and hide the
+    reason.
     """
     from . import _register
 

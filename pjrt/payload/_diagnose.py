@@ -17,9 +17,9 @@ SMALL_SHM_MIB = 64
 
 
 def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
-    """Collect the obstacles, each with its remedy; empty without obstacles.
+    """Return the reasons why ROCm cannot be used, each with its remedy.
 
-    Without a GPU the others do not matter, so that one is then reported alone.
+    A missing GPU is reported alone, since the other reasons do not matter without one.
     """
     gpus: tuple[_gpus.Gpu, ...] = ()
     if need_gpu:
@@ -31,12 +31,12 @@ def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
 
 
 def sentence(found: Iterable[str]) -> str:
-    """Join reasons into the one text that warning and error share."""
+    """Return the text that the warning and the error share."""
     return f"{_distribution('pjrt')} {build_info.VERSION} cannot use ROCm: {' Also: '.join(found)}"
 
 
 def advice() -> tuple[str, ...]:
-    """Collect what does not stop ROCm but will hurt later."""
+    """Return problems that do not prevent ROCm from starting but cause failures later."""
     gpus, _ = _find_gpus()
     found = []
     if len(gpus) > 1 and (size := _gpus.shm_mib()) <= SMALL_SHM_MIB:
@@ -147,7 +147,7 @@ def _libraries() -> str:
 
 
 def not_loadable(error: Exception, where: Sequence[_rocm.Layout]) -> str:
-    """Put into words that ROCm is there but the plugin could not be loaded with it."""
+    """Return the message for a ROCm with which the plugin cannot be loaded."""
     return f"it could not be loaded: {error}; ROCm was looked for here: {_places(where)}. {_where_to_get_rocm()}"
 
 

@@ -1,4 +1,4 @@
-"""AMD GPUs that this process may use, read from the kernel driver; HIP stays unstarted for profilers.
+"""AMD GPUs that this process may use, read from the kernel driver without starting HIP, which profilers need.
 
 Sources: amdkfd's sysfs topology (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c); "GPU isolation techniques" of
 the ROCm documentation for the masks.
@@ -19,11 +19,11 @@ SHM = Path("/dev/shm")  # noqa: S108
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU.
+    """A GPU.
 
     Attributes:
-        name: gfx target such as gfx942; empty where the kernel does not tell, as on WSL.
-        uuid: as ROCR_VISIBLE_DEVICES takes it, such as GPU-18f1a2b3c4d5e6f7; or empty.
+        name: gfx target such as gfx942; empty if the kernel does not report it, as on WSL.
+        uuid: identifier in ROCR_VISIBLE_DEVICES, such as GPU-18f1a2b3c4d5e6f7; or empty.
         node: number of its node in the topology; or empty.
     """
 
@@ -33,13 +33,13 @@ class Gpu:
 
 
 def gfx_name(version: int) -> str:
-    """Turn the kernel's gfx_target_version into a target: 90402 is gfx942, 90010 gfx90a, 110001 gfx1101."""
+    """Return the target of a gfx_target_version of the kernel: 90402 is gfx942, 90010 gfx90a, 110001 gfx1101."""
     major, rest = divmod(version, 10000)
     return f"gfx{major}{rest // 100:x}{rest % 100:x}" if version else ""
 
 
 def installed() -> tuple[Gpu, ...]:
-    """List the GPUs that the kernel shows to this process, in the order of their nodes."""
+    """Return the GPUs that the kernel shows to this process, in the order of their nodes."""
     if DXG.exists():
         return (Gpu(),)
     try:
@@ -68,18 +68,18 @@ def _number(facts: Mapping[str, str], key: str) -> int:
 
 
 def may_open() -> bool:
-    """Tell whether this process may use the driver at all; the runtime opens /dev/kfd for reading and writing."""
+    """Return whether this process may use the driver; the runtime opens /dev/kfd for reading and writing."""
     return os.access(KFD, os.R_OK | os.W_OK)
 
 
 def visible(gpus: Sequence[Gpu], environ: Mapping[str, str] = os.environ) -> tuple[tuple[Gpu, ...], str]:
     """Apply the user's masks and version override.
 
-    An empty ROCR_VISIBLE_DEVICES hides all GPUs; an empty HIP_VISIBLE_DEVICES is as good as none, then
-    CUDA_VISIBLE_DEVICES counts. The second mask indexes what the first one left.
+    An empty ROCR_VISIBLE_DEVICES hides all GPUs. An empty HIP_VISIBLE_DEVICES is ignored, and CUDA_VISIBLE_DEVICES is
+    used instead. The second mask indexes the GPUs that the first one leaves visible.
 
     Returns:
-        The GPUs that are left, and the mask that hid the last one, such as "HIP_VISIBLE_DEVICES=-1", or "".
+        The visible GPUs, and the mask that hid the last GPU, such as "HIP_VISIBLE_DEVICES=-1", or "".
     """
     left, masks = tuple(gpus), []
     if "ROCR_VISIBLE_DEVICES" in environ:
@@ -112,11 +112,11 @@ def _masked(gpus: tuple[Gpu, ...], mask: str) -> tuple[Gpu, ...]:
 
 
 def has_code(name: str, targets: Iterable[str], covers: Mapping[str, Sequence[str]]) -> bool:
-    """Tell whether a wheel has code that a processor runs. Features such as :xnack- are the runtime's business.
+    """Return whether a wheel has code that a processor runs; the runtime checks features such as :xnack-.
 
     Args:
         name: the processor, such as gfx942.
-        targets: what the wheel has code for; a wheel that does not say gets the benefit of the doubt.
+        targets: targets of the wheel's code; empty if unknown, which is assumed to fit.
         covers: generic target -> the processors that run its code.
     """
     has = {target.partition(":")[0] for target in targets}

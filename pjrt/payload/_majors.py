@@ -1,4 +1,4 @@
-"""Choice of the ROCm major that acts in a process when several are installed side by side."""
+"""Choice of the ROCm major that is used in a process when several are installed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 
 
 def own_major(package: str) -> int:
-    """Read the ROCm major out of a package name such as `jax_plugins.xla_rocm7`.
+    """Return the ROCm major in a package name such as `jax_plugins.xla_rocm7`.
 
     Raises:
-        ImportError: the package is not named that way, so it was not installed from a wheel.
+        ImportError: the package has another name, so it was not installed from a wheel.
     """
     name = re.fullmatch(r"(?:.*\.)?xla_rocm([0-9]+)", package)
     if name is None:
@@ -21,10 +21,10 @@ def own_major(package: str) -> int:
 
 
 def acting_major(own: int, *, need_gpu: bool) -> int:
-    """Choose the major that registers, or speaks for all.
+    """Choose the major that registers its backend, or that reports for all.
 
-    First the one whose extension modules jaxlib has already loaded, because two majors of HIP do not mix in one
-    process; else the highest that has no reason against it; else the highest.
+    The first choice is the major whose extension modules jaxlib has already loaded, because two majors of HIP cannot be
+    used in one process; then the highest major without a reason against it; then the highest.
     """
     if _installed() <= {own}:
         return own

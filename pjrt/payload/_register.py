@@ -19,13 +19,13 @@ PRIORITY = 500
 
 
 def asked_platforms() -> frozenset[str]:
-    """Give the platforms that the user asked for (JAX_PLATFORMS or jax.config); empty when jax may choose."""
+    """Return the platforms that the user asked for (JAX_PLATFORMS or jax.config); empty if jax may choose."""
     asked = getattr(jax.config, "jax_platforms", None) or getattr(jax.config, "jax_platform_name", None) or ""
     return frozenset(name.strip().lower() for name in asked.split(",") if name.strip())
 
 
 def is_taken() -> bool:
-    """Return whether the rocm platform is registered already."""
+    """Return whether the rocm platform is already registered."""
     return "rocm" in xla_bridge._backend_factories
 
 
@@ -33,7 +33,7 @@ def start(major: int) -> tuple[str, ...]:
     """Load ROCm and the XLA plugin, and register them.
 
     Returns:
-        Why that failed, or nothing.
+        The reasons of a failure; empty on success.
     """
     plugin, where = f"jax_rocm{major}_plugin", _rocm.layouts()
     try:
@@ -52,7 +52,7 @@ def start(major: int) -> tuple[str, ...]:
 
 
 def refuse(text: str) -> None:
-    """Register a rocm platform that raises `text` for whoever asks for it, and that jax passes over otherwise."""
+    """Register a rocm platform that raises `text` when it is requested, and that jax skips otherwise."""
 
     def factory(*_args: object, **_options: object) -> NoReturn:
         raise RuntimeError(text)
@@ -74,9 +74,9 @@ def _hand_over(extension: ModuleType, api: object) -> None:
 
 
 def _introduce(plugin: str) -> None:
-    """Make jaxlib use the extension modules of a ROCm major that is too young for its list of names.
+    """Make jaxlib use the extension modules of a ROCm major that is too new for its list of names.
 
-    What jaxlib imports later is then found by name; what jax collected when it was imported is added here.
+    Modules that jaxlib imports later are then found by name; those that jax collected at its import are added here.
     """
     names = plugin_support._PLUGIN_MODULE_NAMES["rocm"]
     if plugin in names:

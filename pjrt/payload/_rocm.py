@@ -21,13 +21,13 @@ OPT_ROCM = Path("/opt/rocm")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One way of installing ROCm.
+    """A layout in which ROCm is installed.
 
     Attributes:
-        name: what a person calls it.
-        prefixes: folders that hold `lib`; empty when it is not there.
-        flat: the prefixes hold the libraries themselves.
-        absent: what to say when there is no folder to look into.
+        name: name in messages.
+        prefixes: folders that contain `lib`; empty if the layout is not present.
+        flat: the prefixes contain the libraries themselves.
+        absent: message if the layout has no folder.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Layout:
     absent: str = "not there"
 
     def folders(self) -> tuple[Path, ...]:
-        """List the folders that may hold libraries and exist."""
+        """Return the existing folders that may contain libraries."""
         if self.flat:
             return self.prefixes
         return tuple(p / sub for p in self.prefixes for sub in LIBRARY_FOLDERS if (p / sub).is_dir())
@@ -46,7 +46,7 @@ class Layout:
 
 
 def packages(families: Iterable[str] | None = None) -> tuple[str, ...]:
-    """Name the packages of the rocm-sdk wheels for some GPU families; those of this wheel by default."""
+    """Return the names of the rocm-sdk packages for GPU families; the default is those of this wheel."""
     if families is None:
         from . import build_info
 
@@ -57,7 +57,7 @@ def packages(families: Iterable[str] | None = None) -> tuple[str, ...]:
 def layouts(
     environ: Mapping[str, str] = os.environ, path: Sequence[str] | None = None, families: Iterable[str] | None = None
 ) -> tuple[Layout, ...]:
-    """Find the layouts on this machine, in order.
+    """Return the layouts on this machine, in search order.
 
     Args:
         environ: environment variables.
@@ -79,17 +79,17 @@ def layouts(
 
 
 def find(soname: str, where: Iterable[Layout]) -> Path | None:
-    """Give the first file of that name."""
+    """Return the first file of that name."""
     return next((f / soname for layout in where for f in layout.folders() if (f / soname).is_file()), None)
 
 
 def missing(sonames: Iterable[str], where: Sequence[Layout]) -> tuple[str, ...]:
-    """List the libraries that are in none of the layouts and that the system does not know either."""
+    """Return the libraries that neither the layouts nor the system have."""
     return tuple(name for name in sonames if find(name, where) is None and not _system_has(name))
 
 
 def relatives(soname: str, where: Iterable[Layout]) -> tuple[Path, ...]:
-    """List files of the same library with another soname, which tell of another ROCm release."""
+    """Return files of the same library with another soname, which belong to another ROCm release."""
     stem = soname.partition(".so")[0]
     return tuple(f for layout in where for folder in layout.folders() for f in sorted(folder.glob(f"{stem}.so.[0-9]*")))
 
@@ -104,9 +104,9 @@ def _system_has(soname: str) -> bool:
 
 
 def preload(sonames: Iterable[str], where: Sequence[Layout], *, runpath: str, origin: Path) -> None:
-    """Load the libraries that the dynamic loader, left alone, would not find, or would find in a later layout.
+    """Load the libraries that the dynamic loader would not find, or would find in a later layout.
 
-    Once loaded, a library satisfies every later need for its soname, so it need not be global.
+    A loaded library satisfies every later need for its soname, so it need not be global.
 
     Args:
         sonames: in order of dependency.
@@ -115,7 +115,7 @@ def preload(sonames: Iterable[str], where: Sequence[Layout], *, runpath: str, or
         origin: folder of that library.
 
     Raises:
-        OSError: one is there but cannot be loaded.
+        OSError: a library exists but cannot be loaded.
     """
     own = tuple(Path(entry.replace("$ORIGIN", str(origin))) for entry in runpath.split(":") if entry)
     alone = (Layout(name="RUNPATH", prefixes=own, flat=True),)
@@ -126,7 +126,7 @@ def preload(sonames: Iterable[str], where: Sequence[Layout], *, runpath: str, or
 
 
 def set_variables(where: Sequence[Layout], environ: MutableMapping[str, str] = os.environ) -> None:
-    """Tell XLA and HIP where bitcode and linker are, where the files exist and the user has not spoken."""
+    """Set the locations of bitcode and linker for XLA and HIP if the files exist and the user has not set them."""
     prefixes = [prefix for layout in where if not layout.flat for prefix in layout.prefixes]
     bitcode = _holding("ocml.bc", prefixes, BITCODE_FOLDERS)
     linker = _holding("ld.lld", prefixes, LINKER_FOLDERS)

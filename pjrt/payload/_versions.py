@@ -18,10 +18,10 @@ _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def accepts(specifier: str, version: str) -> bool:
-    """Tell whether a version meets a specifier such as ">=0.10.1,<0.11" (PEP 440).
+    """Return whether a version meets a specifier such as ">=0.10.1,<0.11" (PEP 440).
 
-    Only release numbers are compared, so that 0.11.0.dev1 counts as 0.11. A clause that is not made of one of the
-    six signs and a number is passed over.
+    Only release numbers are compared, so that 0.11.0.dev1 counts as 0.11. A clause that is not one of the six operators
+    and a number is ignored.
     """
     clauses = re.finditer(r"(?:^|,)\s*([<>]=?|[=!]=)\s*([0-9][0-9.]*)\s*(?=,|$)", specifier)
     return all(_SIGNS[clause[1]](_release(version), _release(clause[2])) for clause in clauses)

@@ -38,6 +38,6 @@ RUNPATH: str = DATA.get("runpath", "")
 
 
 def needed() -> tuple[str, ...]:
-    """Give the libraries of ROCm that this wheel needs: sonames, each once, in the order of loading."""
+    """Return the sonames of ROCm's libraries that this wheel needs, each once, in load order."""
     rocm = set(DATA.get("rocm_sonames", ()))
     return tuple(dict.fromkeys(name for member in MEMBERS for name in member["needed"] if name in rocm))

@@ -1,8 +1,8 @@
-"""Native parts of jax for AMD GPUs: linear algebra, random numbers, sparse, RNN, Triton and the FFI hand-over.
+"""Native parts of jax for AMD GPUs: linear algebra, random numbers, sparse, RNN, Triton and the FFI interface.
 
-jaxlib imports the extension modules of this package, long before jax starts the ROCm backend; where ROCm is in a place
-that the dynamic loader does not know, its libraries are therefore loaded here. What goes wrong is told later, once, by
-the `jax_plugins.xla_rocm…` package of the same ROCm major.
+jaxlib imports the extension modules of this package long before jax starts the ROCm backend. If the dynamic loader
+cannot find ROCm, its libraries are therefore loaded here. Failures are reported once, later, by the
+`jax_plugins.xla_rocm…` package of the same ROCm major.
 """
 
 from __future__ import annotations

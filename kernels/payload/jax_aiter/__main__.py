@@ -1,4 +1,4 @@
-"""python -m jax_aiter: what `jax_aiter.info()` says, as JSON."""
+"""python -m jax_aiter: print `jax_aiter.info()` as JSON."""
 
 import json
 import sys

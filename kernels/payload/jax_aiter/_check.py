@@ -12,14 +12,14 @@ def rank(operation: str, name: str, array: Any, shape: str) -> None:
     """Check the number of dimensions.
 
     Args:
-        operation: whose argument it is.
-        name: of the argument.
-        array: that was passed.
-        shape: as documented, such as "[M, K]".
+        operation: name of the operation, for messages.
+        name: name of the argument.
+        array: value of the argument.
+        shape: documented shape, such as "[M, K]".
 
     Raises:
-        TypeError: it is no array.
-        ValueError: it has another number of dimensions.
+        TypeError: the argument is not an array.
+        ValueError: the array has another number of dimensions.
     """
     if not hasattr(array, "shape") or not hasattr(array, "dtype"):
         raise TypeError(f"{operation}: {name} is a {type(array).__name__}; it has to be an array of shape {shape}.")
@@ -31,7 +31,7 @@ def equal(operation: str, name: str, found: Sequence[int], wanted: Sequence[int]
     """Check a shape.
 
     Raises:
-        ValueError: it is another one.
+        ValueError: the array has another shape.
     """
     if tuple(found) != tuple(wanted):
         text = f"{operation}: {name} has the shape {list(found)}; it has to be {shape} = {list(wanted)}."
@@ -42,7 +42,7 @@ def dtype(operation: str, name: str, array: Any, allowed: Sequence[Any]) -> None
     """Check a dtype.
 
     Raises:
-        TypeError: it is none of those allowed.
+        TypeError: the dtype is not allowed.
     """
     if not any(array.dtype == jnp.dtype(one) for one in allowed):
         names = ", ".join(jnp.dtype(one).name for one in allowed)
@@ -50,10 +50,10 @@ def dtype(operation: str, name: str, array: Any, allowed: Sequence[Any]) -> None
 
 
 def multiple(operation: str, name: str, value: int, factor: int) -> None:
-    """Check that a size is a multiple.
+    """Check that a size is a positive multiple.
 
     Raises:
-        ValueError: it is none, or zero.
+        ValueError: the size is zero or not a multiple.
     """
     if value % factor or value <= 0:
         raise ValueError(f"{operation}: {name} is {value}; it has to be a multiple of {factor}.")

@@ -14,7 +14,7 @@ class ModuleLoadError(JaxAiterError):
 
 
 class BackendError(JaxAiterError):
-    """A backend was forced that is not there, or the option that forces one is not understood."""
+    """A backend was forced that is unavailable, or the option that forces one is invalid."""
 
 
 class NotDifferentiableError(JaxAiterError):

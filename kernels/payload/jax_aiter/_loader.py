@@ -1,7 +1,7 @@
-"""Loads kernel modules when they are first needed, in the manifest's order, and offers their handlers to XLA.
+"""Loading of kernel modules at first use, in the manifest's order, and registration of their handlers with XLA.
 
-Every file is compared with its digest first, every symbol is looked up, every handler is asked for its API version,
-and only then is anything registered. Libraries see each other's symbols only through their own DT_NEEDED entries.
+Every file is compared with its digest, every symbol is looked up and every handler is asked for its API version before
+anything is registered. Libraries see each other's symbols only through their own DT_NEEDED entries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""_kernels/manifest.json: which modules the wheel holds, for which targets, with the digest of every file."""
+"""Content of _kernels/manifest.json: the wheel's modules, their targets, and the digest of every file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Handler:
 
     Attributes:
         target: name of the custom call.
-        symbol: of the handler.
+        symbol: symbol of the handler.
         api: XLA FFI API that it was compiled against, (major, minor).
         command_buffer: it may be captured into a command buffer.
     """
@@ -40,15 +40,15 @@ class Module:
     """A kernel module: one library and its code objects.
 
     Attributes:
-        name: of the module.
+        name: name of the module.
         kind: one of KINDS.
         library: path below _kernels.
-        sha256: of the library.
+        sha256: digest of the library.
         needs: modules that are loaded before.
-        targets: gfx targets that it has code for; generic ones may be among them.
-        handlers: what it offers to XLA.
+        targets: gfx targets of its code, which may include generic ones.
+        handlers: handlers that it registers with XLA.
         objects: digests of code objects by path below _kernels/hsa.
-        variants: of targets whose code objects are for GPUs with certain numbers of compute units: these numbers.
+        variants: numbers of compute units by target, for code objects of certain variants only.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Module:
         return False
 
     def fits(self, gfx: str, compute_units: int) -> bool:
-        """Return whether it has code for a device with this number of compute units."""
+        """Return whether the module has code for a device with this number of compute units."""
         known = self.variants.get(gfx.partition(":")[0])
         return known is None or compute_units in known
 
@@ -86,11 +86,11 @@ class Manifest:
     """Content of a wheel.
 
     Attributes:
-        path: of manifest.json.
-        version: of the wheel.
-        targets: gfx targets that the wheel was made for.
+        path: path of manifest.json.
+        version: version of the wheel.
+        targets: gfx targets of the wheel.
         load_order: names of all modules, each after those that it needs.
-        modules: by name.
+        modules: modules by name.
     """
 
     path: Path
@@ -101,7 +101,7 @@ class Manifest:
     _by_target: Mapping[str, str] = field(default_factory=dict)
 
     def module_of(self, target: str) -> Module | None:
-        """Return the module that offers a custom call, or None."""
+        """Return the module with a custom call, or None."""
         name = self._by_target.get(target)
         return None if name is None else self.modules[name]
 
@@ -120,8 +120,8 @@ def read_manifest(path: Path) -> Manifest:
     """Read and check a manifest.
 
     Raises:
-        FileNotFoundError: it is not there.
-        ManifestError: it is damaged, of another schema, or contradicts itself.
+        FileNotFoundError: the file does not exist.
+        ManifestError: the manifest is damaged, has another schema, or contradicts itself.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

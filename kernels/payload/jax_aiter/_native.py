@@ -122,7 +122,7 @@ def together(*arrays: Any) -> tuple[Any, ...]:
 
 
 def varying(array: Any) -> frozenset[str]:
-    """Axes of a shard_map over which an array varies."""
+    """Return the axes of a shard_map over which an array varies."""
     kind = jax.typeof(array)
     manual = getattr(kind, "manual_axis_type", None)
     axes: frozenset[str] = getattr(kind, "vma", frozenset()) if manual is None else manual.varying
@@ -141,7 +141,7 @@ def vary(array: Any, axes: frozenset[str]) -> Any:
 
 
 def empty(dtype: Any) -> Array:
-    """Return the placeholder of a missing operand, of shape [0]."""
+    """Return the placeholder of an omitted operand, of shape [0]."""
     return jax.numpy.zeros((0,), dtype)
 
 

@@ -1,8 +1,8 @@
-"""Asks an FFI handler which API it was compiled against, in the way XLA does when it registers it.
+"""Query of the API that an FFI handler was compiled against, in the way XLA does at registration.
 
 Structures as in xla/ffi/api/c_api.h. A handler that is called with the metadata extension fills in a structure and
-does nothing else. XLA refuses handlers that are newer than itself, and one that was accepted before the GPU was
-initialised takes the whole backend down with it: so the question is asked here, before.
+does nothing else. XLA refuses handlers that are newer than itself; if such a handler was accepted before the GPU was
+initialised, the whole backend fails. The query is therefore made first.
 """
 
 from __future__ import annotations

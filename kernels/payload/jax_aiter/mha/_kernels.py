@@ -51,7 +51,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A task, and what serves it on the way forward; equal ones lower to the same code."""
+    """A task, and its implementation in the forward direction; equal plans lower to the same code."""
 
     task: Task
     forward: Choice
