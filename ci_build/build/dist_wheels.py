@@ -14,6 +14,7 @@ from core.model import BuildRequest, Payload
 from core.process import HostRunner, render
 from core.report import Reporter
 from core.units import human
+from wheelkit.repair.plan import PLATFORM
 
 if TYPE_CHECKING:
     from ci_build.build.execute import BuildResult
@@ -144,7 +145,7 @@ def plan_lines(plan: BuildPlan, out: Path) -> Iterator[str]:
             yield from (f"    $ {render(argv, env)}" for argv in step.commands)
             if step.recipe is not None:
                 recipe = step.recipe
-                yield f"    version {recipe.version}, platform {recipe.platform_tag}, strip {recipe.strip}"
+                yield f"    version {recipe.version}, platform {PLATFORM}, strip {recipe.strip}"
                 yield from (f"    RUNPATH of {glob}: {path}" for glob, path in recipe.runpath.items())
                 yield from (f"    requires {requirement}" for requirement in recipe.requires_dist)
                 yield from (f"    writes {name}" for name in sorted(recipe.files))

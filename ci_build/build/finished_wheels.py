@@ -21,8 +21,7 @@ from wheelkit.findings import is_integrity
 from wheelkit.inspect.inspect import inspect_wheel
 from wheelkit.inspect.model import WheelReport, member_infos
 from wheelkit.repair.plan import RepairedWheel, RepairPlan
-from wheelkit.repair.repair import repair
-from wheelkit.repair.retag import retag
+from wheelkit.repair.repair import repair, retag
 
 DEBUG = "debug"
 """Folder of a finished step for separate debug symbols."""
@@ -136,16 +135,14 @@ def set_targets(request: BuildRequest, wheels: Sequence[Wheel]) -> tuple[str, ..
 
 def saved(done: RepairedWheel) -> str:
     """Return one line about the targets and symbols that a repair removed."""
-    parts = {part.part: part for part in done.sizes}
     lines = []
     if done.targets_dropped:
-        code = parts["device code"]
         lines.append(
             f"dropped {len(done.targets_dropped)} targets ({' '.join(done.targets_dropped)}): "
-            f"device code {human(code.before)} -> {human(code.after)}"
+            f"device code {human(done.code_before)} -> {human(done.code_after)}"
         )
-    if parts["symbols"].before:
-        lines.append(f"moved {human(parts['symbols'].before)} of symbols to {DEBUG}/")
+    if done.symbols_saved:
+        lines.append(f"moved {human(done.symbols_saved)} of symbols to {DEBUG}/")
     return "; ".join(lines)
 
 

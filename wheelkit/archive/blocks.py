@@ -10,13 +10,13 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import cast
 
 from isal import isal_zlib
 
 from core.errors import ArchiveError
-from wheelkit.archive.inflate import CHUNK, PACKED_CHUNK, WINDOW, inflate
+from wheelkit.archive.inflate import BROKEN, CHUNK, PACKED_CHUNK, WINDOW, inflate
 from wheelkit.archive.zip_format import Pread
 
 _CHUNK = 256 << 10
@@ -196,7 +196,6 @@ bits). Machine code uses many distances and many code-length codes, so only high
 """
 _SHARES = [sum(128 >> length for at in (0, 3, 6) if (length := three >> at & 7)) for three in range(512)]
 """Three code lengths (9 bits) -> how many of the 128 values of 7 bits their codes take."""
-_BROKEN = cast("type[Exception]", isal_zlib.IsalError)
 
 
 class CutPoints:
@@ -262,17 +261,11 @@ def find_block(data: bytes) -> int | None:
     """Return the first byte of compressed data at which a block with dynamic codes seems to begin."""
     for match in _LIKELY.finditer(data):
         at = match.start()
-        if _codes_are_complete(data[at : at + 10]) and _can_be_inflated(data[at : at + _TRIED]):
-            return at
+        if _codes_are_complete(data[at : at + 10]):
+            with suppress(BROKEN):
+                isal_zlib.decompressobj(-15, ANY_WINDOW).decompress(data[at : at + _TRIED], CHUNK)
+                return at
     return None
-
-
-def _can_be_inflated(data: bytes) -> bool:
-    try:
-        isal_zlib.decompressobj(-15, ANY_WINDOW).decompress(data, CHUNK)
-    except _BROKEN:
-        return False
-    return True
 
 
 def _codes_are_complete(head: bytes) -> bool:

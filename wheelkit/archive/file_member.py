@@ -15,11 +15,10 @@ from isal import isal_zlib
 from core.errors import ArchiveError
 from wheelkit.archive.blocks import BlockIndex, BlockRun, scan_blocks
 from wheelkit.archive.inflate import CHUNK, WINDOW, InflateError, inflate, packed_chunks
-from wheelkit.archive.output_file import OutFile
+from wheelkit.archive.output_file import ByteRange, OutFile
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.splice import CopiedBits, RecompressedBytes, Splicer, plan_splice, scan_goal
 from wheelkit.archive.zip_format import DEFLATED, ZipMember, full_pread
-from wheelkit.byte_ranges import ByteRange
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,16 +30,8 @@ class FileContent:
     blocks: BlockIndex | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileDigests:
-    """CRC-32 of a file, and its SHA-256 in hexadecimal."""
-
-    crc32: int
-    sha256: str
-
-
-def file_digests(fd: int, runs: Sequence[BlockRun] = ()) -> FileDigests:
-    """Read an open file once and compute its digests.
+def file_digests(fd: int, runs: Sequence[BlockRun]) -> tuple[int, str]:
+    """Read an open file once; return its CRC-32, and its SHA-256 in hexadecimal.
 
     Raises:
         InflateError: the bytes of one of the runs have changed.
@@ -58,12 +49,12 @@ def file_digests(fd: int, runs: Sequence[BlockRun] = ()) -> FileDigests:
         at += count
     if checksums != [run.crc32 for run in runs]:
         raise InflateError("it differs from the old content outside the given ranges")
-    return FileDigests(crc32=crc, sha256=digest.hexdigest())
+    return crc, digest.hexdigest()
 
 
 def write_file(
     name: str, content: FileContent, fd: int, out: OutFile, *, source: WheelArchive, old: ZipMember | None
-) -> FileDigests:
+) -> tuple[int, str]:
     """Append the deflated content of an open file.
 
     Args:
@@ -73,6 +64,9 @@ def write_file(
         out: the new archive.
         source: the old archive, open.
         old: the member in the old archive, if it was there.
+
+    Returns:
+        CRC-32 and SHA-256 of the content.
 
     Raises:
         ArchiveError: the written stream would not inflate to the content.
@@ -112,17 +106,6 @@ def _plan(
     return (RecompressedBytes(0, size, last=True),)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _StreamPart:
-    """Bytes [begin, end) of the output that hold whole blocks with bytes [start, stop) of the content."""
-
-    begin: int
-    end: int
-    start: int
-    stop: int
-    last: bool
-
-
 def write_and_verify(
     pool: ThreadPoolExecutor,
     splicer: Splicer,
@@ -155,18 +138,18 @@ def write_and_verify(
             begin, start = out.position, size if last else pieces[number].start
         elif last or isinstance(piece, RecompressedBytes):
             stop = size if last else piece.end
-            part = _StreamPart(begin=begin, end=out.position, start=start, stop=stop, last=last)
-            yield pool.submit(_verify_part, out.fd, content, part)
-            begin, start = part.end, part.stop
+            packed = packed_chunks(partial(full_pread, out.fd), begin, out.position - begin)
+            yield pool.submit(_verify_part, packed, content, start, stop, last)
+            begin, start = out.position, stop
 
 
-def _verify_part(out: int, content: int, part: _StreamPart) -> None:
-    at = part.start
-    window = full_pread(content, min(at, WINDOW), max(0, at - WINDOW))
-    packed = packed_chunks(partial(full_pread, out), part.begin, part.end - part.begin)
-    for chunk in inflate(packed, window=window, more=lambda: not part.last):
+def _verify_part(packed: Iterator[bytes], content: int, start: int, stop: int, last: bool) -> None:
+    """Check that whole blocks hold bytes [start, stop) of the content; `last` ends the stream."""
+    window = full_pread(content, min(start, WINDOW), max(0, start - WINDOW))
+    at = start
+    for chunk in inflate(packed, window=window, more=lambda: not last):
         if full_pread(content, len(chunk), at) != chunk:
             raise InflateError("it differs from the old content outside the given ranges")
         at += len(chunk)
-    if at != part.stop:
-        raise InflateError(f"it has {at} bytes instead of {part.stop}")
+    if at != stop:
+        raise InflateError(f"it has {at} bytes instead of {stop}")

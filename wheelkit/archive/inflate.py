@@ -13,7 +13,8 @@ PACKED_CHUNK = 256 << 10
 """Compressed bytes read at a time."""
 WINDOW = 32 << 10
 """Bytes that a block may refer back to."""
-_BROKEN = cast("type[Exception]", isal_zlib.IsalError)
+BROKEN = cast("type[Exception]", isal_zlib.IsalError)
+"""Error of ISA-L for damaged data."""
 
 
 class InflateError(Exception):
@@ -46,7 +47,7 @@ def inflate(
         fed = len(pending)
         try:
             chunk = inflater.decompress(pending, CHUNK)
-        except _BROKEN as error:
+        except BROKEN as error:
             raise InflateError(f"its deflate data is broken ({error})") from error
         pending = inflater.unconsumed_tail
         if chunk:

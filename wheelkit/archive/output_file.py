@@ -7,6 +7,9 @@ import os
 
 from core.errors import ArchiveError
 
+ByteRange = tuple[int, int]
+"""Bytes [start, end) of a file."""
+
 _CHUNK = 1 << 20
 
 

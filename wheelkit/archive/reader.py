@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from isal import isal_zlib
@@ -24,10 +24,12 @@ if TYPE_CHECKING:  # modules that re-tagging a wheel does not need are imported 
 
     from core.model import Progress
     from wheelkit.archive.blocks import CutPoints
-    from wheelkit.archive.pump import Sink
 
+Sink = Callable[[bytes], object]
 INLINE = 1 << 20
 """Members up to this many bytes are hashed without a thread."""
+_WAITING = 8
+"""Most chunks that wait for a sink; with chunks of 1 MiB this bounds the memory."""
 _AGAIN = "Download the wheel again."
 
 
@@ -99,9 +101,7 @@ class WheelArchive:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -168,9 +168,7 @@ class WheelArchive:
                 for sink in (digest.update, *sinks):
                     sink(chunk)
         else:
-            from wheelkit.archive.pump import pump
-
-            pump(self.chunks(name, cuts=cuts), digest.update, *sinks)
+            _pump(self.chunks(name, cuts=cuts), digest.update, *sinks)
         return digest.hexdigest()
 
     def extract(self, name: str, out: Path, *, progress: Progress | None = None, cuts: CutPoints | None = None) -> str:
@@ -218,16 +216,15 @@ class WheelArchive:
 
     def metadata(self) -> Message:
         """Return METADATA (core metadata, PEP 566)."""
-        return self._headers("METADATA")
+        import email
+
+        return email.message_from_string(self._info("METADATA"))
 
     def wheel_info(self) -> Message:
         """Return WHEEL (PEP 427): Wheel-Version, Generator, Root-Is-Purelib, Tag, Build."""
-        return self._headers("WHEEL")
-
-    def _headers(self, name: str) -> Message:
         import email
 
-        return email.message_from_string(self._info(name))
+        return email.message_from_string(self._info("WHEEL"))
 
     def _info(self, name: str) -> str:
         try:
@@ -253,3 +250,25 @@ class WheelArchive:
 
     def _damaged(self, member: ZipMember, what: str) -> ArchiveError:
         return ArchiveError(f"{member.name} in {self.name} is damaged: {what}.", hint=_AGAIN)
+
+
+def _pump(chunks: Iterable[bytes], *sinks: Sink) -> None:
+    """Pass every chunk to every sink, in order; hashing, writing and inflating overlap because they release the GIL.
+
+    Raises:
+        BaseException: the error of the producer or of the first failing sink.
+    """
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+    threads = [ThreadPoolExecutor(1) for _ in sinks]
+    waiting: deque[Future[object]] = deque()
+    try:
+        for chunk in chunks:
+            waiting.extend(thread.submit(sink, chunk) for thread, sink in zip(threads, sinks, strict=True))
+            while len(waiting) > _WAITING * len(sinks):
+                waiting.popleft().result()
+        for future in waiting:
+            future.result()
+    finally:
+        for thread in threads:
+            thread.shutdown(cancel_futures=True)

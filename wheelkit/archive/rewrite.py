@@ -12,7 +12,7 @@ from core.digests import file_sha256
 from core.errors import ArchiveError
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.member_writer import LateContent, MemberChange, MemberWriter
-from wheelkit.archive.output_file import OutFile
+from wheelkit.archive.output_file import ByteRange, OutFile
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import SIGNATURES, RecordEntry
 from wheelkit.archive.zip_format import DateTime
@@ -20,7 +20,6 @@ from wheelkit.archive.zip_format import DateTime
 if TYPE_CHECKING:  # re-tagging a wheel needs neither threads nor libz
     from wheelkit.archive.blocks import BlockIndex
     from wheelkit.archive.file_member import FileContent
-    from wheelkit.byte_ranges import ByteRange
 
 
 class WrittenWheel:
@@ -53,13 +52,21 @@ class WheelRewrite:
         for name in SIGNATURES:  # they sign the old RECORD
             self._entries.pop(f"{source.dist_info}/{name}", None)
 
-    def set(self, name: str, data: bytes, *, mode: int | None = None) -> None:
-        """Add or replace a small member; without `mode` an existing member keeps its mode and a new one gets 0644."""
-        self._set(name, data, mode)
+    def set(self, name: str, new: bytes | FileContent | LateContent) -> None:
+        """Add or replace a member; an existing one keeps its mode, and a new one gets 0644.
 
-    def set_late(self, name: str, make: LateContent) -> None:
-        """Add or replace a small member whose content depends on other members; it is written after them."""
-        self._set(name, make, None)
+        Args:
+            name: the member.
+            new: the content of a small member, or a function that returns it once the other members are written;
+                `set_file` passes the content of a large one.
+
+        Raises:
+            ArchiveError: the member is RECORD.
+        """
+        if name == f"{self._dist_info}/RECORD":
+            raise ArchiveError("RECORD cannot be set: it is computed from the other members.")
+        old = self._entries.get(name, MemberChange()).old
+        self._entries[name] = MemberChange(old=old, new=new)
 
     def set_file(
         self,
@@ -67,7 +74,6 @@ class WheelRewrite:
         content: Path,
         *,
         changed: Sequence[ByteRange] | None = None,
-        mode: int | None = None,
         blocks: BlockIndex | None = None,
     ) -> None:
         """Add or replace a large member by the content of a file, which must exist until `write` returns.
@@ -77,13 +83,12 @@ class WheelRewrite:
             content: the file.
             changed: byte ranges [start, end) that may differ from the old content; the deflate blocks of the rest are
                 copied. Bytes beyond the shorter of old and new count as changed. None compresses everything.
-            mode: as in `set`.
             blocks: the old member's block boundaries, if they are already known.
         """
         from wheelkit.archive.file_member import FileContent
 
         ranges = None if changed is None else tuple(changed)
-        self._set(name, FileContent(path=content, changed=ranges, blocks=blocks), mode)
+        self.set(name, FileContent(path=content, changed=ranges, blocks=blocks))
 
     def remove(self, name: str) -> None:
         """Leave a member out.
@@ -91,8 +96,8 @@ class WheelRewrite:
         Raises:
             ArchiveError: there is no such member.
         """
-        self._known(name)
-        del self._entries[name]
+        if self._entries.pop(name, None) is None:
+            raise ArchiveError(f"{self._source.path.name} has no member {name}.")
 
     def rename(self, old: str, new: str) -> None:
         """Rename a member, or a directory with everything below it, such as .dist-info for a new version.
@@ -104,7 +109,7 @@ class WheelRewrite:
             name: new + name.removeprefix(old) for name in self._entries if name == old or name.startswith(f"{old}/")
         }
         if not moved:
-            self._known(old)
+            raise ArchiveError(f"{self._source.path.name} has no member {old}.")
         taken = [name for name in moved.values() if name in self._entries]
         if taken:
             raise ArchiveError(f"Cannot rename {old} to {new}: {taken[0]} exists.")
@@ -134,16 +139,6 @@ class WheelRewrite:
         finally:
             draft.unlink(missing_ok=True)
         return WrittenWheel(path=out, size=size, record=writer.record)
-
-    def _set(self, name: str, new: bytes | FileContent | LateContent, mode: int | None) -> None:
-        if name == f"{self._dist_info}/RECORD":
-            raise ArchiveError("RECORD cannot be set: it is computed from the other members.")
-        old = self._entries.get(name, MemberChange())
-        self._entries[name] = MemberChange(old=old.old, new=new, mode=old.mode if mode is None else mode)
-
-    def _known(self, name: str) -> None:
-        if name not in self._entries:
-            raise ArchiveError(f"{self._source.path.name} has no member {name}.")
 
     def _ordered(self) -> list[tuple[str, MemberChange]]:
         record = f"{self._dist_info}/RECORD"

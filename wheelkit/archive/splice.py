@@ -21,9 +21,8 @@ from isal import isal_zlib
 from core.errors import ArchiveError
 from wheelkit.archive.blocks import BlockIndex
 from wheelkit.archive.inflate import WINDOW
-from wheelkit.archive.output_file import OutFile
+from wheelkit.archive.output_file import ByteRange, OutFile
 from wheelkit.archive.zip_format import full_pread
-from wheelkit.byte_ranges import ByteRange
 
 LEVEL = 6
 FAST_LEVEL = 2

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core.errors import ArchiveError
 from core.model import Finding, Progress, Severity
+from wheelkit.archive.blocks import CutPoints
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import SIGNATURES, RecordEntry, parse_record
-
-if TYPE_CHECKING:
-    from wheelkit.archive.blocks import CutPoints
 
 
 def verify_record(

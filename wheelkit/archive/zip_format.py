@@ -1,12 +1,13 @@
 """Records of the zip format and how to read them (PKWARE APPNOTE.TXT 6.3.10, sections 4.3 to 4.5).
 
-Reading collects problems instead of stopping at the first. `zip_check` checks the members that were read, `zip_writer`
-writes the same records.
+Reading collects problems instead of stopping at the first. `zip_check` checks the members that were read,
+`member_writer` writes the same records.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 from collections.abc import Callable
@@ -101,7 +102,7 @@ def read_end(pread: Pread, file_size: int) -> EndRecord:
     tail = pread(file_size - start, start)
     ends = [
         at
-        for at in _positions(tail, b"PK\5\6")
+        for at in (match.start() for match in re.finditer(b"PK\5\6", tail))
         if at + END.size <= len(tail) and at + END.size + END.unpack_from(tail, at)[7] == len(tail)
     ]
     if len(ends) != 1:
@@ -203,14 +204,6 @@ def descriptor_size(pread: Pread, member: ZipMember) -> int | None:
         if raw.startswith(right):
             return len(right)
     return None
-
-
-def _positions(data: bytes, pattern: bytes) -> list[int]:
-    positions, at = [], data.find(pattern)
-    while at >= 0:
-        positions.append(at)
-        at = data.find(pattern, at + 1)
-    return positions
 
 
 def _decode_name(raw: bytes, flags: int, problems: list[str]) -> str:

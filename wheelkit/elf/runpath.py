@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ElfError
-from wheelkit.byte_ranges import ByteRange
+from wheelkit.archive.output_file import ByteRange
 from wheelkit.elf import constants, reader
 from wheelkit.elf.constants import DYNAMIC
 from wheelkit.elf.reader import DynamicEntry, ElfImage

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ElfError
-from wheelkit.byte_ranges import ByteRange
+from wheelkit.archive.output_file import ByteRange
 from wheelkit.elf import constants, reader
 from wheelkit.elf.constants import HEADER, SECTION, SEGMENT
 from wheelkit.elf.debug_file import write_debug

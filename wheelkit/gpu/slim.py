@@ -13,7 +13,7 @@ from pathlib import Path
 
 from core.errors import FatbinError
 from core.model import GfxTarget
-from wheelkit.byte_ranges import ByteRange
+from wheelkit.archive.output_file import ByteRange
 from wheelkit.gpu.bundle import (
     LEVEL,
     LEVEL_TIGHT,
@@ -38,16 +38,13 @@ class SlimReport:
         changed: ranges of the file that were rewritten.
         targets_kept, targets_dropped: sorted.
         stored_before, stored_after: of the bundles in the file, headers included; the difference became zeros.
-        unpacked_before, unpacked_after: of the bundles once decompressed.
     """
 
-    changed: tuple[ByteRange, ...]
-    targets_kept: tuple[str, ...]
-    targets_dropped: tuple[str, ...]
-    stored_before: int
-    stored_after: int
-    unpacked_before: int
-    unpacked_after: int
+    changed: tuple[ByteRange, ...] = ()
+    targets_kept: tuple[str, ...] = ()
+    targets_dropped: tuple[str, ...] = ()
+    stored_before: int = 0
+    stored_after: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,6 +198,4 @@ def _report(cuts: Sequence[_BundlePlan], sizes: Mapping[int, int], changed: Sequ
         targets_dropped=tuple(sorted(dropped)),
         stored_before=sum(cut.bundle.size for cut in cuts),
         stored_after=sum(sizes.values()),
-        unpacked_before=sum(cut.bundle.content_size for cut in cuts),
-        unpacked_after=sum(cut.size if cut.dropped else cut.bundle.content_size for cut in cuts),
     )

@@ -6,18 +6,16 @@ import bisect
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 from isal import isal_zlib
 
+from wheelkit.archive.blocks import CutPoints
+from wheelkit.archive.inflate import BROKEN
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.zip_format import STORED
 from wheelkit.elf import constants
 from wheelkit.elf.reader import Section
 from wheelkit.inspect.model import ContentPart
-
-if TYPE_CHECKING:
-    from wheelkit.archive.blocks import CutPoints
 
 HOST, READ_ONLY, UNWIND, DEVICE = "host code", "read-only data", "exception tables", "device code"
 SYMBOLS, DEBUG, DATA, LINKING = "symbol tables", "debug info", "data", "dynamic linking"
@@ -30,7 +28,6 @@ _FATBIN = ".hip_fatbin"
 
 _STEP = 4096
 _SMALL = 8 << 20
-_BROKEN = cast("type[Exception]", isal_zlib.IsalError)
 
 Checkpoint = tuple[int, int]
 """(unpacked bytes, stored bytes) at one moment while a member is inflated; both only grow."""
@@ -122,7 +119,7 @@ def split_library(
 def checkpoints(packed: bytes) -> list[Checkpoint]:
     """Inflate raw deflate data in steps of a few kB and return the checkpoints; damage ends it early."""
     line, done, inflater = [], 0, isal_zlib.decompressobj(-15)
-    with contextlib.suppress(_BROKEN):
+    with contextlib.suppress(BROKEN):
         for at in range(_STEP, len(packed) + _STEP, _STEP):
             done += len(inflater.decompress(packed[at - _STEP : at]))
             line.append((done, min(at, len(packed))))

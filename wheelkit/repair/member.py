@@ -9,12 +9,12 @@ from pathlib import Path
 
 from core.errors import CiBuildError, RepairError
 from core.model import MemberInfo
-from wheelkit.byte_ranges import ByteRange, merge_ranges
+from wheelkit.archive.output_file import ByteRange
 from wheelkit.elf.runpath import add_needed, set_runpath
 from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.strip import strip_symbols
 from wheelkit.gpu.fatbin import read_targets
-from wheelkit.gpu.slim import slim
+from wheelkit.gpu.slim import SlimReport, slim
 from wheelkit.repair.plan import RepairPlan
 
 
@@ -28,9 +28,7 @@ class MemberEdit:
         elf: snapshot after the edits.
         size_before: bytes before the edits.
         changed: ranges that may differ from before, sorted and disjoint.
-        has_code: the library has device code.
-        targets_kept, targets_dropped: sorted.
-        code_before, code_after: bytes of its fat binaries.
+        code: its device code; all zero if it has none.
         symbols_saved: bytes of the removed symbol tables.
         debug: file with its symbols, if they were moved out.
     """
@@ -40,11 +38,7 @@ class MemberEdit:
     elf: Elf
     size_before: int
     changed: tuple[ByteRange, ...]
-    has_code: bool
-    targets_kept: tuple[str, ...]
-    targets_dropped: tuple[str, ...]
-    code_before: int
-    code_after: int
+    code: SlimReport
     symbols_saved: int
     debug: Path | None
 
@@ -52,20 +46,9 @@ class MemberEdit:
         """Return the wheel's record of the library, given its digest."""
         assert sha256 is not None
         return MemberInfo(
-            path=self.name, size=self.elf.size, sha256=sha256, targets=self.targets_kept, needed=self.elf.needed,
+            path=self.name, size=self.elf.size, sha256=sha256, targets=self.code.targets_kept, needed=self.elf.needed,
             symbol_versions=self.elf.highest_versions(),
         )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _DeviceCodeEdit:
-    """The device code part of a MemberEdit."""
-
-    changed: Sequence[ByteRange] = ()
-    kept: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    before: int = 0
-    after: int = 0
 
 
 def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | None) -> list[MemberEdit]:
@@ -104,7 +87,12 @@ def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> 
         RepairError: it has a RUNPATH, but the plan has none for it.
     """
     before = Elf.read(path)
-    _check_rocm(name, before, plan)
+    marks = before.rocm_versions
+    if plan.rocm_version and marks and plan.rocm_version not in marks:
+        raise RepairError(
+            f"{name} was compiled with ROCm {', '.join(marks)}, not {plan.rocm_version}.",
+            hint=f"Use --rocm-version={marks[-1]} or another wheel.",
+        )
     code = _device_code(name, path, before, plan)
     changed = [*code.changed, *_loading(name, path, before, plan)]
     saved = 0
@@ -117,38 +105,21 @@ def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> 
     after = Elf.read(path)
     return MemberEdit(
         name=name, path=path, elf=after, size_before=before.size, changed=merge_ranges(changed, after.size),
-        has_code=code.before > 0, targets_kept=code.kept, targets_dropped=code.dropped,
-        code_before=code.before, code_after=code.after, symbols_saved=saved, debug=debug if saved else None,
+        code=code, symbols_saved=saved, debug=debug if saved else None,
     )  # fmt: skip
 
 
-def _check_rocm(name: str, elf: Elf, plan: RepairPlan) -> None:
-    marks = elf.rocm_versions
-    if plan.rocm_version and marks and plan.rocm_version not in marks:
-        raise RepairError(
-            f"{name} was compiled with ROCm {', '.join(marks)}, not {plan.rocm_version}.",
-            hint=f"Use --rocm-version={marks[-1]} or another wheel.",
-        )
-
-
-def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> _DeviceCodeEdit:
+def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> SlimReport:
     if ".hip_fatbin" not in elf.sections:
-        return _DeviceCodeEdit()
+        return SlimReport()
     if plan.targets is None:
         report = read_targets(path, verify=plan.verify_bundles, name=name)
         if report.findings:
             raise RepairError(" ".join(f.message for f in report.findings), hint=report.findings[0].remedy)
         stored = sum(bundle.size for bundle in report.bundles)
         targets = tuple(sorted(code.target for code in report.device.targets))
-        return _DeviceCodeEdit(kept=targets, before=stored, after=stored)
-    slimmed = slim(path, plan.targets, covers=plan.covers, verify=plan.verify_bundles, name=name)
-    return _DeviceCodeEdit(
-        changed=slimmed.changed,
-        kept=slimmed.targets_kept,
-        dropped=slimmed.targets_dropped,
-        before=slimmed.stored_before,
-        after=slimmed.stored_after,
-    )
+        return SlimReport(targets_kept=targets, stored_before=stored, stored_after=stored)
+    return slim(path, plan.targets, covers=plan.covers, verify=plan.verify_bundles, name=name)
 
 
 def _loading(name: str, path: Path, elf: Elf, plan: RepairPlan) -> list[ByteRange]:
@@ -167,12 +138,23 @@ def _loading(name: str, path: Path, elf: Elf, plan: RepairPlan) -> list[ByteRang
     return changed
 
 
+def merge_ranges(ranges: Sequence[ByteRange], size: int) -> tuple[ByteRange, ...]:
+    """Sort ranges, clip them to `size` bytes and join those that touch."""
+    joined: list[ByteRange] = []
+    for start, end in sorted((start, min(end, size)) for start, end in ranges if start < min(end, size)):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return tuple(joined)
+
+
 def _misplaced_code(edits: Sequence[MemberEdit], globs: Sequence[str]) -> Iterator[str]:
     for glob in globs:
         matching = [edit for edit in edits if fnmatchcase(edit.name, glob)]
         if not matching:
             yield f"No member matches {glob}, which should have device code."
-        yield from (f"{edit.name} has no device code." for edit in matching if not edit.has_code)
+        yield from (f"{edit.name} has no device code." for edit in matching if not edit.code.stored_before)
     for edit in edits:
-        if edit.has_code and not any(fnmatchcase(edit.name, glob) for glob in globs):
+        if edit.code.stored_before and not any(fnmatchcase(edit.name, glob) for glob in globs):
             yield f"{edit.name} has device code, but should have none."

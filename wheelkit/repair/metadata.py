@@ -2,18 +2,16 @@
 
 The email package of the standard library would fold long lines and rewrite others. These files are therefore edited by
 line, and packaging.metadata validates the result. Sources: the core metadata specification 2.4, PEP 427 (wheel), PEP
-639 (licences), PEP 685 (extras).
+639 (licences).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from packaging.markers import Marker
 from packaging.metadata import Metadata
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -94,10 +92,9 @@ class Headers:
         self._fields = [*(f for f in before if f.name.lower() != name.lower()), *new]
         self._fields += [f for f in after if f.name.lower() != name.lower()]
 
-    def drop(self, name: str, values: Iterable[str]) -> None:
+    def drop(self, name: str, values: Collection[str]) -> None:
         """Remove single values of a field and keep the others."""
-        unwanted = set(values)
-        self._fields = [f for f in self._fields if f.name.lower() != name.lower() or f.value not in unwanted]
+        self._fields = [f for f in self._fields if f.name.lower() != name.lower() or f.value not in values]
 
     def _place(self, name: str) -> int:
         key, names = name.lower(), [field.name.lower() for field in self._fields]
@@ -126,15 +123,19 @@ def rewrite_metadata(raw: bytes, plan: RepairPlan) -> bytes:
     headers.set("Version", str(Version(plan.version)))
     headers.set("Summary", plan.summary)
     headers.set("Requires-Python", plan.requires_python)
-    headers.set("Requires-Dist", *plan.requires_dist, *_conditional(plan.extras))
-    headers.set("Provides-Extra", *(canonicalize_name(extra) for extra in plan.extras))
+    headers.set("Requires-Dist", *plan.requires_dist)
+    headers.set("Provides-Extra")
     headers.set("License")
-    headers.set("License-Expression", plan.license_expression)
+    headers.set("License-Expression", "Apache-2.0")
     headers.set("License-File", *dict.fromkeys([*headers.values("License-File"), LICENSE_FILE]))
     headers.drop("Classifier", [c for c in headers.values("Classifier") if c.startswith("License ::")])
     headers.drop("Dynamic", [field for field in headers.values("Dynamic") if not headers.values(field)])
     result = bytes(headers)
-    _validate(result)
+    try:
+        Metadata.from_email(result, validate=True)
+    except ExceptionGroup as group:
+        problems = "; ".join(str(error) for error in group.exceptions)
+        raise RepairError(f"METADATA would be invalid: {problems}.", hint="Change the plan's values.") from group
     return result
 
 
@@ -165,27 +166,3 @@ def _older(values: Sequence[str], minimum: str) -> bool:
         return len(values) != 1 or Version(values[0]) < Version(minimum)
     except InvalidVersion:
         return True
-
-
-def _conditional(extras: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the requirements of extras, each with its `extra == "…"` marker."""
-    lines = []
-    for extra, requirements in extras.items():
-        for text in requirements:
-            try:
-                requirement = Requirement(text)
-            except InvalidRequirement as error:
-                raise RepairError(f"{text!r} is not a requirement: {error}.") from error
-            condition = f'extra == "{canonicalize_name(extra)}"'
-            marker = f"({requirement.marker}) and " if requirement.marker else ""
-            requirement.marker = Marker(marker + condition)
-            lines.append(str(requirement))
-    return lines
-
-
-def _validate(metadata: bytes) -> None:
-    try:
-        Metadata.from_email(metadata, validate=True)
-    except ExceptionGroup as group:
-        problems = "; ".join(str(error) for error in group.exceptions)
-        raise RepairError(f"METADATA would be invalid: {problems}.", hint="Change the plan's values.") from group

@@ -9,6 +9,9 @@ from typing import Any
 
 from core.model import Finding, GfxTarget, MemberInfo
 
+PLATFORM = "manylinux_2_28_x86_64"
+"""Platform tag of every repaired wheel; auditwheel decides whether it is true."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepairPlan:
@@ -19,8 +22,6 @@ class RepairPlan:
     Attributes:
         project: name of the project as in METADATA; the source must be one of its wheels.
         version: the new version (PEP 440) with local part: 0.10.2+rocm7.2.0.
-        build: build tag of the file name (PEP 427), or empty.
-        platform_tag: platform tag of the new wheel; auditwheel decides whether it is true.
         targets: gfx targets to keep in every fat binary, exactly these; None keeps all.
         covers: generic target -> the processors that run its code.
         machs: processor -> EF_AMDGPU_MACH, to name the target of members that are plain code objects; these stay
@@ -38,13 +39,10 @@ class RepairPlan:
             have device code.
         summary: METADATA Summary.
         requires_python: METADATA Requires-Python, such as >=3.11.
-        requires_dist: every unconditional requirement; those of the source are dropped.
-        extras: extra -> its requirements; those of the source are dropped.
-        license_expression: SPDX expression (PEP 639).
+        requires_dist: every requirement; those of the source and its extras are dropped.
         license_text: content of `licenses/LICENSE.txt` in the dist-info folder.
         entry_points: group -> name -> object; None keeps the source's entry_points.txt.
         files: path -> content of new or replaced files; not for libraries, which would not be checked.
-        remove: globs of members to leave out.
         build_info: JSON values written to `build_info_path`; the repair adds `members`, a MemberInfo per library.
         build_info_path: path of that file, or empty for none.
         allowed_sonames: exact names of libraries outside the wheel and the platform that members may need.
@@ -52,8 +50,6 @@ class RepairPlan:
 
     project: str
     version: str
-    build: str = ""
-    platform_tag: str = "manylinux_2_28_x86_64"
     targets: tuple[GfxTarget, ...] | None = None
     covers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     machs: Mapping[str, int] = field(default_factory=dict)
@@ -67,28 +63,12 @@ class RepairPlan:
     summary: str
     requires_python: str
     requires_dist: tuple[str, ...] = ()
-    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    license_expression: str = "Apache-2.0"
     license_text: bytes
     entry_points: Mapping[str, Mapping[str, str]] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
-    remove: tuple[str, ...] = ()
     build_info: Mapping[str, Any] = field(default_factory=dict)
     build_info_path: str = ""
     allowed_sonames: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SizePart:
-    """Bytes of one part of a wheel, before and after the repair.
-
-    Attributes:
-        part: `wheel`, `members`, `symbols` or `device code`.
-    """
-
-    part: str
-    before: int
-    after: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +81,8 @@ class RepairedWheel:
         members: every ELF member after the repair, in the wheel's order.
         targets_kept: over all members, sorted.
         targets_dropped: over all members, sorted.
-        sizes: bytes before and after, by part.
+        code_before, code_after: bytes of the device code in the libraries.
+        symbols_saved: bytes of the removed symbol tables.
         findings: warnings and notes; errors raise RepairError instead.
         debug_files: member path -> file with its symbols.
     """
@@ -112,6 +93,8 @@ class RepairedWheel:
     members: tuple[MemberInfo, ...]
     targets_kept: tuple[str, ...]
     targets_dropped: tuple[str, ...]
-    sizes: tuple[SizePart, ...]
+    code_before: int
+    code_after: int
+    symbols_saved: int
     findings: tuple[Finding, ...]
     debug_files: Mapping[str, Path]

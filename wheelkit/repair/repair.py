@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from wheelkit.inspect.manylinux import platform_verdict
 from wheelkit.repair.cut_plan import plan_cuts
 from wheelkit.repair.member import MemberEdit, edit_members
 from wheelkit.repair.metadata import LICENSE_FILE, render_entry_points, rewrite_metadata, rewrite_wheel
-from wheelkit.repair.plan import RepairedWheel, RepairPlan, SizePart
+from wheelkit.repair.plan import PLATFORM, RepairedWheel, RepairPlan
 
 _BIG = 32 << 20
 """Libraries of at least this size are split while they are unpacked."""
@@ -61,30 +60,29 @@ def repair(
             neither wheel nor debug files are left behind.
     """
     with WheelArchive(source) as archive, _scratch(out_dir) as scratch, ThreadPoolExecutor(2) as pool:
-        name = _new_name(archive.name, plan)
+        name = _new_name(archive.name, plan.version)
         rewrite = WheelRewrite(archive, date_time=EPOCH)
         renamed = _rename_folders(rewrite, archive, name)
-        replaced = {*_leave_out(rewrite, renamed.values(), plan), *plan.files}
         _rewrite_texts(rewrite, archive, name, plan)
         _say(progress, f"Verifying and unpacking {source.name}")
         codes = kernel_wheel.code_objects(archive) if plan.machs else ()
         libraries = {
             old: new
             for old, new in renamed.items()
-            if new not in replaced and old not in codes and _is_elf(archive, old)
+            if new not in plan.files and old not in codes and _is_elf(archive, old)
         }
-        cuts = {old: plan_cuts(archive, archive[old]) for old in _to_cut(archive, libraries, plan)}
+        cuts = {old: plan_cuts(archive, archive[old]) for old in libraries if archive[old].size >= _BIG}
         files = _unpack(archive, libraries, cuts, scratch / "tree", progress)
         blocks = {libraries[old]: points.index() for old, points in cuts.items()}
         _expect_members(files, plan, source.name)
         _say(progress, f"Editing {len(files)} libraries of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
-        judging = pool.submit(_check_libraries, files, plan, source.name)
+        judging = pool.submit(_check_libraries, files, plan.allowed_sonames, source.name)
         for edit in edits:
             if edit.changed or edit.elf.size != edit.size_before:
                 rewrite.set_file(edit.name, edit.path, changed=edit.changed, blocks=blocks.get(edit.name))
         if plan.build_info_path:
-            rewrite.set_late(plan.build_info_path, partial(_build_info, edits, plan))
+            rewrite.set(plan.build_info_path, partial(_build_info, edits, plan))
         _say(progress, f"Writing {name}")
         final = out_dir / str(name)
         written = rewrite.write(scratch / final.name)
@@ -96,10 +94,37 @@ def repair(
         written.path.replace(final)
         return RepairedWheel(
             path=final, size=written.size, sha256=sha256, members=members,
-            targets_kept=_union(e.targets_kept for e in edits),
-            targets_dropped=_union(e.targets_dropped for e in edits),
-            sizes=_sizes(archive.size, written.size, edits), findings=findings, debug_files=debug_files,
+            targets_kept=tuple(sorted({target for edit in edits for target in edit.code.targets_kept})),
+            targets_dropped=tuple(sorted({target for edit in edits for target in edit.code.targets_dropped})),
+            code_before=sum(edit.code.stored_before for edit in edits),
+            code_after=sum(edit.code.stored_after for edit in edits),
+            symbols_saved=sum(edit.symbols_saved for edit in edits),
+            findings=findings, debug_files=debug_files,
         )  # fmt: skip
+
+
+def retag(source: Path, out_dir: Path, *, progress: Progress | None = None) -> tuple[Path, tuple[Finding, ...]]:
+    """Make a copy of a wheel in `out_dir` with another platform tag, if auditwheel confirms the tag.
+
+    Nothing else changes.
+
+    Returns:
+        The wheel, and warnings and notes on its libraries.
+
+    Raises:
+        ArchiveError: the source is damaged, or does not match its RECORD.
+        RepairError: its libraries need more than the platform has; nothing is written.
+    """
+    with WheelArchive(source) as archive, _scratch(out_dir) as scratch:
+        libraries = {member.name: member.name for member in archive.members if _is_elf(archive, member.name)}
+        files = _unpack(archive, libraries, {}, scratch / "tree", progress)
+        findings = _check_libraries(files, frozenset(), source.name)
+        name = archive.name._replace(platform=PLATFORM)
+        rewrite = WheelRewrite(archive, date_time=EPOCH)
+        wheel = f"{archive.dist_info}/WHEEL"
+        rewrite.set(wheel, rewrite_wheel(archive.read(wheel), tags=name.tags, build=name.build))
+        written = rewrite.write(scratch / str(name))
+        return written.path.replace(out_dir / str(name)), findings
 
 
 @contextmanager
@@ -119,18 +144,11 @@ def _say(progress: Progress | None, text: str) -> None:
         progress.step(text)
 
 
-def _new_name(old: WheelName, plan: RepairPlan) -> WheelName:
+def _new_name(old: WheelName, version: str) -> WheelName:
     try:
-        version = str(Version(plan.version))
+        return old._replace(version=str(Version(version)), build="", platform=PLATFORM)
     except InvalidVersion as error:
-        raise RepairError(f"{plan.version!r} is not a version (PEP 440).") from error
-    name = old._replace(version=version, build=plan.build, platform=plan.platform_tag)
-    try:
-        return WheelName.parse(str(name))
-    except ArchiveError as error:
-        raise RepairError(
-            f"The repaired wheel would have the invalid name {name}.", hint="Correct version, build or tag."
-        ) from error
+        raise RepairError(f"{version!r} is not a version (PEP 440).") from error
 
 
 def _rename_folders(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName) -> dict[str, str]:
@@ -147,18 +165,6 @@ def _rename_folders(rewrite: WheelRewrite, archive: WheelArchive, name: WheelNam
     return renamed
 
 
-def _leave_out(rewrite: WheelRewrite, names: Iterable[str], plan: RepairPlan) -> set[str]:
-    """Remove the members that match the plan's globs; return their names."""
-    unwanted = {glob: [name for name in names if fnmatchcase(name, glob)] for glob in plan.remove}
-    idle = [glob for glob, matching in unwanted.items() if not matching]
-    if idle:
-        raise RepairError(f"No member matches {', '.join(idle)}, which should be left out.")
-    removed = {name for matching in unwanted.values() for name in matching}
-    for name in removed:
-        rewrite.remove(name)
-    return removed
-
-
 def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName, plan: RepairPlan) -> None:
     """Set all files that do not depend on libraries, so that an invalid plan fails early."""
     info = f"{name.project}-{name.version}.dist-info"
@@ -172,12 +178,6 @@ def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName
         if content.startswith(MAGIC):
             raise RepairError(f"{path} is a library; the plan can add only other files.")
         rewrite.set(path, content)
-
-
-def _to_cut(archive: WheelArchive, libraries: Mapping[str, str], plan: RepairPlan) -> Iterator[str]:
-    """Yield the old names of large libraries that will be edited, so that most of their deflate data can be kept."""
-    if plan.targets is not None or plan.strip or plan.runpath or plan.hip_soname:
-        yield from (old for old in libraries if archive[old].size >= _BIG)
 
 
 def _unpack(
@@ -209,8 +209,10 @@ def _unpack(
     if problems:
         raise ArchiveError(
             f"{archive.path.name} does not match its RECORD:{_listed(problems)}",
-            hint="Download the wheel again. Nothing was written.",
+            hint="Build or download it again. Nothing was written.",
         )
+    if not libraries:
+        raise RepairError(f"{archive.path.name} holds no libraries, so {PLATFORM} cannot be true.")
     return {libraries[old]: path for old, path in files.items()}
 
 
@@ -222,8 +224,6 @@ def _is_elf(archive: WheelArchive, name: str) -> bool:
 
 
 def _expect_members(files: Collection[str], plan: RepairPlan, source: str) -> None:
-    if not files:
-        raise RepairError(f"{source} holds no libraries, so {plan.platform_tag} cannot be true.")
     missing, extra = sorted(set(plan.members) - set(files)), sorted(set(files) - set(plan.members))
     problems = [f"lacks {name}" for name in missing] + [f"holds {name}" for name in extra if plan.members]
     if problems:
@@ -233,13 +233,13 @@ def _expect_members(files: Collection[str], plan: RepairPlan, source: str) -> No
         )
 
 
-def _check_libraries(files: Mapping[str, Path], plan: RepairPlan, source: str) -> tuple[Finding, ...]:
-    """Check the edited libraries with auditwheel; return warnings and notes."""
-    judged = platform_verdict(files, allowed_sonames=plan.allowed_sonames, platform=plan.platform_tag)
+def _check_libraries(files: Mapping[str, Path], allowed_sonames: frozenset[str], source: str) -> tuple[Finding, ...]:
+    """Check the libraries of a new wheel with auditwheel; return warnings and notes."""
+    judged = platform_verdict(files, allowed_sonames=allowed_sonames, platform=PLATFORM)
     if not judged.ok:
         errors = [f for f in judged.findings if f.severity is Severity.ERROR]
         raise RepairError(
-            f"{source} cannot become a {plan.platform_tag} wheel:{_listed(errors)}",
+            f"{source} cannot become a {PLATFORM} wheel:{_listed(errors)}",
             hint="Nothing was written. Libraries are never grafted.",
         )
     return judged.findings
@@ -275,17 +275,3 @@ def _publish_debug(edits: Sequence[MemberEdit], debug_dir: Path | None, stem: st
         if debug_files:
             (scratch / stem).replace(final)
     return {name: final / f"{name}.debug" for name in debug_files}
-
-
-def _union(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    return tuple(sorted({item for group in groups for item in group}))
-
-
-def _sizes(before: int, after: int, edits: Sequence[MemberEdit]) -> tuple[SizePart, ...]:
-    code_before, code_after = sum(e.code_before for e in edits), sum(e.code_after for e in edits)
-    return (
-        SizePart(part="wheel", before=before, after=after),
-        SizePart(part="members", before=sum(e.size_before for e in edits), after=sum(e.elf.size for e in edits)),
-        SizePart(part="symbols", before=sum(e.symbols_saved for e in edits), after=0),
-        SizePart(part="device code", before=code_before, after=code_after),
-    )

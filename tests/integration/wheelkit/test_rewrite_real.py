@@ -19,12 +19,12 @@ from isal import isal_zlib
 
 from tests.support.tiny_wheel import INFO, METADATA, NAME, contents
 from wheelkit.archive.blocks import scan_blocks
+from wheelkit.archive.member_writer import central_directory, local_header
 from wheelkit.archive.output_file import OutFile
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.archive.verify import verify_record
 from wheelkit.archive.zip_format import ZipMember
-from wheelkit.archive.zip_writer import central_directory, local_header
 
 MEMBER = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 NEW_NAME = "jax_rocm7_pjrt-0.10.2-py3-none-manylinux_2_28_x86_64.whl"

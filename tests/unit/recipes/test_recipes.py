@@ -73,12 +73,9 @@ def test_both(recipe: ModuleType) -> None:
     assert made.strip
     assert not plan(recipe, strip=False).strip
     assert made.requires_python == ">=3.11"
-    assert made.extras == {}
-    assert made.license_expression == "Apache-2.0"
     assert b"Apache License" in made.license_text
     assert made.hip_soname == "libamdhip64.so.7"
     assert {"libMIOpen.so.1", "libamdhip64.so.7"} <= made.allowed_sonames
-    assert made.platform_tag == "manylinux_2_28_x86_64"
 
 
 @pytest.mark.parametrize("recipe", BOTH)

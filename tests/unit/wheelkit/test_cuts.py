@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -200,9 +200,9 @@ def test_write_and_verify_skips_copied_parts_of_split_stream(
     parts: list[tuple[int, int]] = []
     original = file_member._verify_part
 
-    def watched(out: int, content: int, part: file_member._StreamPart) -> None:
-        parts.append((part.start, part.stop))
-        original(out, content, part)
+    def watched(packed: Iterator[bytes], content: int, start: int, stop: int, last: bool) -> None:
+        parts.append((start, stop))
+        original(packed, content, start, stop, last)
 
     monkeypatch.setattr(file_member, "_verify_part", watched)
     with WheelArchive(wheel) as archive:

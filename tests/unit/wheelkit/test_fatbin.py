@@ -109,7 +109,7 @@ def test_slim_keeps_wanted_code_at_its_address(tmp_path: Path, layout: tuple[int
     assert held(path) == wanted
     assert (report.targets_kept, report.targets_dropped) == (("gfx906", "gfx950"), ("gfx1100", "gfx942"))
     assert (report.stored_before, report.stored_after) == tuple(sum(b.size for b in bs) for bs in (before, after))
-    assert report.unpacked_after == sum(b.content_size for b in after) < report.unpacked_before
+    assert sum(b.content_size for b in after) < sum(b.content_size for b in before)
     assert report.stored_after < 0.6 * report.stored_before
     assert read_targets(path, verify=True, machs=MACHS).findings == ()
     new = bytearray(path.read_bytes())

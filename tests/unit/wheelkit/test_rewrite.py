@@ -11,7 +11,7 @@ import pytest
 
 from core.errors import ArchiveError
 from tests.support.tiny_wheel import INFO, NAME, WHEEL, contents, make_wheel, record_line
-from wheelkit.archive import file_member, member_writer, zip_format, zip_writer
+from wheelkit.archive import file_member, member_writer, zip_format
 from wheelkit.archive.blocks import scan_blocks
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
@@ -46,7 +46,7 @@ def test_rewrite_keeps_unchanged_members(wheel: Path, out: Path) -> None:
     with WheelArchive(wheel) as source:
         rewrite = WheelRewrite(source)
         rewrite.set(f"{INFO}/WHEEL", WHEEL.replace(b"true", b"false"))
-        rewrite.set("tiny/new.py", b"", mode=0o755)
+        rewrite.set("tiny/new.py", b"")
         rewrite.set(f"{INFO}/licenses/LICENSE", b"free\n")
         written = rewrite.write(out)
         before = source.members
@@ -64,7 +64,7 @@ def test_rewrite_keeps_unchanged_members(wheel: Path, out: Path) -> None:
         ]
         for old in before:
             assert (result[old.name].external_attr, result[old.name].date_time) == (old.external_attr, old.date_time)
-        assert result["tiny/new.py"].mode == 0o755
+        assert result["tiny/new.py"].mode == 0o644
         assert result[f"{INFO}/licenses/LICENSE"].mode == 0o644
         assert result["tiny/new.py"].date_time == (1980, 1, 1, 0, 0, 0)
         assert result.pread(len(packed), result["tiny/big.so"].data_offset) == packed
@@ -107,12 +107,11 @@ def test_rewrite_removes_and_renames(wheel: Path, out: Path) -> None:
         rewrite.remove("tiny/big.so")
         rewrite.rename("tiny/__init__.py", "tiny/main.py")
         rewrite.rename(INFO, "tiny-1.0.post1.dist-info")
-        rewrite.set("tiny-1.0.post1.dist-info/WHEEL", WHEEL, mode=0o600)
+        rewrite.set("tiny-1.0.post1.dist-info/WHEEL", WHEEL)
         rewrite.write(new)
     found = members(new)
     assert list(found) == ["tiny/main.py", *(f"tiny-1.0.post1.dist-info/{n}" for n in ("METADATA", "WHEEL", "RECORD"))]
     with WheelArchive(new) as result:
-        assert result["tiny-1.0.post1.dist-info/WHEEL"].mode == 0o600
         assert result["tiny-1.0.post1.dist-info/RECORD"].mode == 0o664
 
 
@@ -249,9 +248,9 @@ def test_local_header_of_large_member_is_zip64() -> None:
         data_offset=0,
     )
     problems: list[str] = []
-    directory = zip_writer.central_directory([member], 11 << 30)
+    directory = member_writer.central_directory([member], 11 << 30)
     assert zip_format.read_central(directory[:-98], 1, problems) == [member]
-    raw = zip_writer.local_header(member)
+    raw = member_writer.local_header(member)
     local = zip_format.read_local(lambda size, at: raw[at : at + size], member._replace(header_offset=0), problems)
     assert local is not None
     assert (local.size, local.compressed_size, problems) == (5 << 30, 5 << 30, [])
