@@ -1,7 +1,6 @@
 """Kinds of defects of a wheel: code -> severity, title, remedy.
 
-A rule makes a `Finding` with `finding(code, …)`, which adds severity and remedy. Kinds that other modules find (RECORD,
-fat binaries, auditwheel) are listed as well, so that the table is complete.
+A rule makes a `Finding` with `finding(code, …)`, which adds severity and remedy.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ def _note(title: str, remedy: str) -> FindingKind:
 
 
 _AGAIN = "Download the wheel again, or report it to its builder."
-_RECORD = "Do not install it. Write RECORD last, from the bytes in the archive."
-_PLATFORM = "Build with the toolchain of the platform in the tag, or use a tag that is true."
+_RECORD = "Download the wheel again, or report it to its builder: pip may refuse it."
+_PLATFORM = "Build with the toolchain of the platform in the tag."
 
 FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
     {
@@ -138,15 +137,26 @@ FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
             "platform tag implied by another", "Keep the lowest manylinux tag; it implies the others."
         ),
         # Policies of auditwheel and the table of libstdc++ (`manylinux`).
-        "needed-not-allowed": _error("needs a library outside the platform", _PLATFORM),
-        "symbol-not-allowed": _error("uses private symbols", _PLATFORM),
+        "needed-not-allowed": _error(
+            "needs a library outside the platform", "Link without it, or allow that exact soname if all users have it."
+        ),
+        "symbol-not-allowed": _error("uses private symbols", "Do not use private symbols of that library."),
         "symbol-version-too-new": _error("needs a newer system than the tag says", _PLATFORM),
-        "unversioned-symbol-too-new": _error("symbols that the platform lacks", _PLATFORM),
-        "unversioned-symbol-unknown": _warning("symbols of unknown origin", _PLATFORM),
-        "unversioned-symbol-optional": _note("optional symbols without version", _PLATFORM),
-        "machine-foreign": _error("library of another machine", _PLATFORM),
-        "isa-too-new": _error("needs newer processors than the tag says", _PLATFORM),
-        "libc-foreign": _error("linked against another libc", _PLATFORM),
+        "unversioned-symbol-too-new": _error(
+            "symbols that the platform lacks",
+            "Build with that platform's toolchain; for std::filesystem, link libstdc++fs.a of GCC 8.",
+        ),
+        "unversioned-symbol-unknown": _error(
+            "symbols of unknown origin", "Check that a library that it needs exports it, or link that code statically."
+        ),
+        "unversioned-symbol-optional": _note(
+            "optional symbols without version", "Nothing to do, unless they should be present."
+        ),
+        "machine-foreign": _error(
+            "library of another machine", "Build it for the machine in the tag, or leave it out."
+        ),
+        "isa-too-new": _error("needs newer processors than the tag says", "Build it for the machine in the tag."),
+        "libc-foreign": _error("linked against another libc", "Build it against glibc."),
         "python-tag-wrong": _error("Python tag is not true", "Use the tag of the Python that it was built for."),
         "purelib-with-elf": _error("pure wheel with libraries in it", "Write `Root-Is-Purelib: false`."),
         # Metadata.

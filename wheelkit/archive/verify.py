@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from core.errors import ArchiveError
-from core.model import Finding, Progress, Severity
+from core.model import Finding, Progress
 from wheelkit.archive.blocks import CutPoints
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import SIGNATURES, RecordEntry, parse_record
+from wheelkit.findings import finding
 
 
 def verify_record(
@@ -36,16 +37,18 @@ def verify_record(
     try:
         rows, malformed = parse_record(archive.read(record_path).decode())
     except (ArchiveError, UnicodeDecodeError) as error:
-        return (_finding("record-unreadable", f"RECORD cannot be read: {error}", record_path),)
-    findings = [_finding("record-malformed", f"RECORD is malformed: {problem}.", record_path) for problem in malformed]
+        return (finding("record-unreadable", f"RECORD cannot be read: {error}", member=record_path),)
+    findings = [
+        finding("record-malformed", f"RECORD is malformed: {problem}.", member=record_path) for problem in malformed
+    ]
     counts = Counter(path for path, _ in rows)
     findings += [
-        _finding("record-duplicate-entry", f"RECORD lists {path} {count} times.", path)
+        finding("record-duplicate-entry", f"RECORD lists {path} {count} times.", member=path)
         for path, count in counts.items()
         if count > 1
     ]
     findings += [
-        _finding("record-no-such-file", f"RECORD lists {path}, which the archive does not hold.", path)
+        finding("record-no-such-file", f"RECORD lists {path}, which the archive does not hold.", member=path)
         for path in counts
         if path not in archive
     ]
@@ -59,7 +62,7 @@ def verify_record(
             else:
                 digest = archive.digest(member.name)
         except ArchiveError as error:
-            findings.append(_finding("member-damaged", error.message, member.name))
+            findings.append(finding("member-damaged", error.message, member=member.name))
             continue
         if member.name not in without_hash:
             findings += _compare(member.name, member.size, digest, entries.get(member.name))
@@ -68,17 +71,12 @@ def verify_record(
 
 def _compare(name: str, size: int, digest: str, entry: RecordEntry | None) -> Iterator[Finding]:
     if entry is None:
-        yield _finding("record-missing-entry", f"{name} is not in RECORD.", name)
+        yield finding("record-missing-entry", f"{name} is not in RECORD.", member=name)
         return
     if entry.sha256 is None:
         what = f"the {entry.algorithm} hash" if entry.algorithm else "no hash"
-        yield _finding("record-no-sha256", f"RECORD has {what} instead of a sha256 for {name}.", name)
+        yield finding("record-no-sha256", f"RECORD has {what} instead of a sha256 for {name}.", member=name)
     elif entry.sha256 != digest:
-        yield _finding("record-wrong-hash", f"{name} has sha256 {digest}; RECORD says {entry.sha256}.", name)
+        yield finding("record-wrong-hash", f"{name} has sha256 {digest}; RECORD says {entry.sha256}.", member=name)
     if entry.size is not None and entry.size != size:
-        yield _finding("record-wrong-size", f"{name} has {size} bytes; RECORD says {entry.size}.", name)
-
-
-def _finding(code: str, message: str, member: str) -> Finding:
-    remedy = "Download the wheel again, or report it to its builder: pip may refuse to install or remove it."
-    return Finding(code=code, severity=Severity.ERROR, message=message, remedy=remedy, member=member)
+        yield finding("record-wrong-size", f"{name} has {size} bytes; RECORD says {entry.size}.", member=name)

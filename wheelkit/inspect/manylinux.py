@@ -8,8 +8,8 @@ version. Source: PEP 600 and auditwheel's manylinux-policy.json.
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from auditwheel.architecture import Architecture
@@ -21,12 +21,11 @@ from core.errors import ElfError, RepairError
 from core.model import Finding, Severity
 from wheelkit.elf import libstdcxx
 from wheelkit.elf.snapshot import Elf
-from wheelkit.findings import some
+from wheelkit.findings import finding, some
 
 _SHOWN = 3
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 """The dynamic loaders (psABI of each machine); auditwheel does not list them as libraries."""
-_MakeFinding = Callable[[str, Severity, str, str], Finding]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +104,7 @@ def platform_verdict(
         _member(name, elf, root=root, policies=policies, allowed=allowed_sonames, exported=exported)
         for name, elf in elves.items()
     ]
-    findings = [finding for member in members for finding in _findings(member, policy)]
+    findings = [item for member in members for item in _findings(member, policy)]
     return PlatformVerdict(
         platform=platform,
         policy=_best(members, policies).name,
@@ -127,7 +126,6 @@ def platform_libraries(platform: str) -> frozenset[str]:
 
 
 def _policies(platform: str) -> tuple[WheelPolicies, Policy]:
-
     try:
         machine = next(a for a in Architecture if platform.endswith(f"_{a.value}"))
         policies = WheelPolicies(libc=Libc.GLIBC, arch=machine)
@@ -148,7 +146,6 @@ def _root(libraries: Mapping[str, Path]) -> Path:
 def _member(
     name: str, elf: Elf, *, root: Path, policies: WheelPolicies, allowed: frozenset[str], exported: set[str]
 ) -> _JudgedLibrary:
-
     # Empty search paths: libraries of the build machine must not change the verdict.
     nowhere: dict[str, list[str]] = {"conf": [], "env": [], "interp": []}
     try:
@@ -190,79 +187,52 @@ def _best(members: Sequence[_JudgedLibrary], policies: WheelPolicies) -> Policy:
 
 
 def _machine_problems(name: str, tree: DynamicExecutable, policies: WheelPolicies) -> Iterator[Finding]:
-
-    def problem(code: str, what: str, remedy: str) -> Finding:
-        return Finding(code=code, severity=Severity.ERROR, member=name, message=what, remedy=remedy)
-
     ours = policies.architecture
     try:
         baseline, extended = tree.platform.baseline_architecture, tree.platform.extended_architecture
     except ValueError as error:
-        yield problem("machine-foreign", f"The machine is unknown: {error}.", "Leave the file out of the wheel.")
+        yield finding("machine-foreign", f"The machine is unknown: {error}.", member=name)
         return
     if baseline != ours.baseline:
-        yield problem("machine-foreign", f"It is for {baseline}, not {ours}.", f"Build it for {ours}.")
+        yield finding("machine-foreign", f"It is for {baseline}, not {ours}.", member=name)
     elif extended is not None and not ours.is_superset(extended):
-        yield problem("isa-too-new", f"It needs {extended}, the platform promises {ours}.", f"Build it for {ours}.")
+        yield finding("isa-too-new", f"It needs {extended}, the platform promises {ours}.", member=name)
     if tree.libc not in (None, Libc.GLIBC):
-        yield problem("libc-foreign", f"It is linked against {tree.libc}.", "Build it against glibc.")
+        yield finding("libc-foreign", f"It is linked against {tree.libc}.", member=name)
 
 
 def _findings(member: _JudgedLibrary, policy: Policy) -> Iterator[Finding]:
-    def finding(code: str, severity: Severity, message: str, remedy: str) -> Finding:
-        return Finding(code=code, severity=severity, member=member.name, message=message, remedy=remedy)
-
     yield from member.problems
     reference = member.references[policy.name]
     for soname in (s for s in member.elf.needed if s in reference.libs):
-        yield finding(
-            "needed-not-allowed", Severity.ERROR,
-            f"It needs {soname}, which is neither part of {policy.name} nor on the allow-list.",
-            "Link it statically or without it, or allow that exact soname if all users have it.",
-        )  # fmt: skip
+        text = f"It needs {soname}, which is neither part of {policy.name} nor on the allow-list."
+        yield finding("needed-not-allowed", text, member=member.name)
     for soname, symbols in sorted(reference.blacklist.items()):
-        yield finding(
-            "symbol-not-allowed", Severity.ERROR,
-            f"It uses {some(symbols, _SHOWN)} of {soname}, which {policy.name} does not promise.",
-            f"Do not use private symbols of {soname}.",
-        )  # fmt: skip
+        text = f"It uses {some(symbols, _SHOWN)} of {soname}, which {policy.name} does not promise."
+        yield finding("symbol-not-allowed", text, member=member.name)
     for soname, versions in sorted(member.elf.version_needs.items()):
         for version in _too_new(policy, versions):
             users = [s.name for s in member.elf.undefined if s.version == version]
-            yield finding(
-                "symbol-version-too-new", Severity.ERROR,
-                f"It needs {version} of {soname} (for {some(users, _SHOWN)}), which {policy.name} lacks.",
-                "Build with the toolchain of that platform.",
-            )  # fmt: skip
-    yield from _unversioned(member, policy, finding)
-
-
-def _unversioned(member: _JudgedLibrary, policy: Policy, finding: _MakeFinding) -> Iterator[Finding]:
-    """Yield findings about references to the standard library without a version."""
+            text = f"It needs {version} of {soname} (for {some(users, _SHOWN)}), which {policy.name} lacks."
+            yield finding("symbol-version-too-new", text, member=member.name)
+    # References to the standard library without a version.
     for version in _too_new(policy, set(member.assumed.values())):
         names = [name for name, brought in member.assumed.items() if brought == version]
         files = [name for name in names if "10filesystem" in name]
         what = f"{len(names)} symbol{'s' * (len(names) > 1)} of {'std::filesystem' if files else 'libstdc++'}"
-        yield finding(
-            "unversioned-symbol-too-new", Severity.ERROR,
+        text = (
             f"It needs {what} without a version: {some(files or names, _SHOWN)}; libstdc++ has them from {version} "
-            f"on, which {policy.name} lacks.",
-            "Link libstdc++fs.a of GCC 8 into it." if files else "Build with the toolchain of that platform.",
-        )  # fmt: skip
+            f"on, which {policy.name} lacks."
+        )
+        yield finding("unversioned-symbol-too-new", text, member=member.name)
     if member.unknown:
+        text = f"It needs {some(member.unknown, _SHOWN)} without a version, which libstdc++ does not export."
+        found = finding("unversioned-symbol-unknown", text, member=member.name)
         # Template code for a library's own types is exported by that library.
-        severity = Severity.WARNING if member.allowed else Severity.ERROR
-        yield finding(
-            "unversioned-symbol-unknown", severity,
-            f"It needs {some(member.unknown, _SHOWN)} without a version, which libstdc++ does not export.",
-            "Check that a library that it needs exports it, or link that code statically.",
-        )  # fmt: skip
+        yield replace(found, severity=Severity.WARNING) if member.allowed else found
     if member.optional:
-        yield finding(
-            "unversioned-symbol-optional", Severity.NOTE,
-            f"It looks for {some(member.optional, _SHOWN)} without a version; it runs without them.",
-            "Nothing to do, unless they should be present.",
-        )  # fmt: skip
+        text = f"It looks for {some(member.optional, _SHOWN)} without a version; it runs without them."
+        yield finding("unversioned-symbol-optional", text, member=member.name)
 
 
 def _too_new(policy: Policy, versions: Iterable[str]) -> list[str]:
