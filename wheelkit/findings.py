@@ -225,11 +225,6 @@ def as_published(items: Iterable[Finding]) -> Iterator[Finding]:
         yield replace(item, severity=WARNING) if mild else item
 
 
-def title(item: Finding) -> str:
-    """Return a short title of a finding's kind."""
-    return FINDING_KINDS[item.code].title if item.code in FINDING_KINDS else item.code.replace("-", " ")
-
-
 _ORDER = {severity: position for position, severity in enumerate((ERROR, WARNING, NOTE))}
 
 

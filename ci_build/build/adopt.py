@@ -25,7 +25,7 @@ from core.errors import ArchiveError, BusyError, InputError, RequestError
 from core.model import GfxTarget, MemberInfo, Progress, RocmVersion, Wheel, WheelSet
 from wheelkit import kernel_wheel
 from wheelkit.archive.reader import WheelArchive
-from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport, member_infos
 from wheelkit.inspect.wheel_set import wheels_below
 
@@ -103,7 +103,7 @@ def _paths(arguments: Sequence[str]) -> list[Path]:
 
 def _read_wheel(path: Path, progress: Progress) -> _InputWheel:
     try:
-        report = inspect_wheel(path, verify=False, progress=progress)
+        report = inspect_wheel(path, Expectations(verify=False), progress=progress)
         wheel = describe(path, sha256=report.sha256, source=path, source_sha256=report.sha256)
     except ArchiveError as error:
         raise InputError(

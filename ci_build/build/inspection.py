@@ -20,7 +20,7 @@ from core.process import Runner
 from core.units import parse_url
 from core.wheelset import read_set
 from wheelkit.findings import as_published, finding, sort_findings
-from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport
 from wheelkit.inspect.text import render, render_findings
 from wheelkit.inspect.wheel_set import SetReport, inspect_set, wheels_below
@@ -48,23 +48,19 @@ def inspect(
     Raises:
         InputError: an argument names no wheel.
     """
-    allowed = None if rocm is None else layouts.allowed_sonames(rocm)
-    wanted = None if expected is None else targets.expand(expected)
-
+    expectations = Expectations(
+        targets=None if expected is None else targets.expand(expected),
+        covers=targets.covers(),
+        machs=targets.machs(),
+        allow_list=targets.lists()["compiler-supported"],
+        allowed_sonames=None if rocm is None else layouts.allowed_sonames(rocm),
+        verify=verify,
+    )
     sets = _sets(arguments)
     taken = {wheel.sha256 for wheel_set in sets.values() for wheel in wheel_set.wheels if wheel.as_published}
 
     def report(path: Path) -> WheelReport:
-        found = inspect_wheel(
-            path,
-            expected=wanted,
-            covers=targets.covers(),
-            machs=targets.machs(),
-            allow_list=targets.lists()["compiler-supported"],
-            allowed_sonames=allowed,
-            verify=verify,
-            progress=progress,
-        )
+        found = inspect_wheel(path, expectations, progress=progress)
         return replace(found, findings=sort_findings(as_published(found.findings))) if found.sha256 in taken else found
 
     with _collected(arguments, runner) as paths:

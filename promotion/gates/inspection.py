@@ -16,7 +16,7 @@ from promotion.index.pages import metadata_name
 from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import project_pages
 from wheelkit.findings import as_published
-from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport, member_infos
 from wheelkit.inspect.wheel_set import check_set
 
@@ -41,16 +41,13 @@ GATE = Gate(name="inspection", tier=Tier.STRUCTURE, per_target=False, run=run)
 
 
 def _inspect(context: GateContext, path: Path) -> WheelReport:
-    return inspect_wheel(
-        path,
-        expected=[GfxTarget.parse(target) for target in context.wheel_set.targets],
+    expectations = Expectations(
+        targets=tuple(map(GfxTarget.parse, context.wheel_set.targets)),
         covers=covers(),
         machs=machs(),
         allow_list=lists()["compiler-supported"],
-        verify=True,
-        scratch=context.work,
-        progress=context.progress,
     )
+    return inspect_wheel(path, expectations, scratch=context.work, progress=context.progress)
 
 
 def _wheel_findings(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from typing import Any
 from core.model import GfxTarget
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.gpu import bundle
-from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport
 
 GLIBC = TinySymbol("fcntl64", "libc.so.6", "GLIBC_2.28")
@@ -209,9 +209,9 @@ def coded(made: MadeWheel, *fatbins: bytes) -> None:
 
 def look(made: MadeWheel, folder: Path, **more: Any) -> WheelReport:
     """Inspect a generated wheel as the driver does, with its promised targets."""
-    known: dict[str, Any] = {"expected": PROMISED, "covers": COVERS, "machs": MACHS, "allow_list": ACCEPTED}
+    known: dict[str, Any] = {"targets": PROMISED, "covers": COVERS, "machs": MACHS, "allow_list": ACCEPTED}
     folder.mkdir(exist_ok=True)
-    return inspect_wheel(made.write(folder), **{**known, "scratch": folder, **more})
+    return inspect_wheel(made.write(folder), Expectations(**{**known, **more}), scratch=folder)
 
 
 def codes(report: WheelReport) -> list[str]:

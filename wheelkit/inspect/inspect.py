@@ -36,27 +36,29 @@ _NO_LIBRARY = re.compile(r".*\.(py|pyi|txt|md|rst|h|hpp|json|html|css|js|typed|o
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expectations:
-    """The caller's knowledge of a wheel; the arguments of `inspect_wheel`."""
+    """The caller's knowledge of a wheel.
 
-    expected: tuple[GfxTarget, ...] | None = None
+    Attributes:
+        targets: gfx targets that its device code must be for, and no others; None skips the check.
+        covers: generic target -> the processors that run its code.
+        machs: processor -> EF_AMDGPU_MACH number of its code objects; None skips the comparison.
+        allow_list: processors that XLA accepts at run time; empty skips the check.
+        allowed_sonames: exact names of libraries that may be missing from wheel and platform; None allows ROCm's.
+        verify: check RECORD and the MD5 of device code; without it only the necessary parts are read.
+    """
+
+    targets: tuple[GfxTarget, ...] | None = None
     covers: Mapping[str, Collection[str]] = field(default_factory=dict)
     machs: Mapping[str, int] | None = None
-    allow_list: frozenset[str] = frozenset()
-    allowed_sonames: frozenset[str] | None = None
-    size_budget: int = metadata.SIZE_BUDGET
+    allow_list: Collection[str] = ()
+    allowed_sonames: Collection[str] | None = None
     verify: bool = True
 
 
 def inspect_wheel(
     path: Path,
+    expectations: Expectations = Expectations(),
     *,
-    expected: Sequence[GfxTarget] | None = None,
-    covers: Mapping[str, Collection[str]] | None = None,
-    machs: Mapping[str, int] | None = None,
-    allow_list: Collection[str] = (),
-    allowed_sonames: Collection[str] | None = None,
-    size_budget: int = metadata.SIZE_BUDGET,
-    verify: bool = True,
     scratch: Path | None = None,
     progress: Progress | None = None,
 ) -> WheelReport:
@@ -64,31 +66,16 @@ def inspect_wheel(
 
     Args:
         path: the wheel file.
-        expected: gfx targets that its device code must be for, and no others; None skips the check.
-        covers: generic target -> the processors that run its code.
-        machs: processor -> EF_AMDGPU_MACH number of its code objects; None skips the comparison.
-        allow_list: processors that XLA accepts at run time; empty skips the check.
-        allowed_sonames: exact names of libraries that may be missing from wheel and platform; None allows ROCm's.
-        size_budget: bytes above which the wheel is too large.
-        verify: check RECORD and the MD5 of device code; without it only the necessary parts are read.
+        expectations: what the wheel must be.
         scratch: folder for the unpacked libraries; needs room for them and is left unchanged.
         progress: receives each step.
 
     Raises:
         OSError: the file cannot be read at all, or the scratch folder is full.
     """
-    expectations = Expectations(
-        expected=None if expected is None else tuple(expected),
-        covers=covers or {},
-        machs=machs,
-        allow_list=frozenset(allow_list),
-        allowed_sonames=None if allowed_sonames is None else frozenset(allowed_sonames),
-        size_budget=size_budget,
-        verify=verify,
-    )
     if progress:
         progress.step(f"Inspecting {path.name}")
-    report = _identity(path, verify=verify)
+    report = _identity(path, verify=expectations.verify)
     try:
         with TracedArchive(path) as archive, tempfile.TemporaryDirectory(prefix="inspect-", dir=scratch) as root:
             return _Inspection(archive, Path(root).resolve(), expectations, progress).complete(report)
@@ -124,7 +111,10 @@ class _Inspection:
 
     def complete(self, report: WheelReport) -> WheelReport:
         """Read everything and apply every rule."""
-        libraries = {name: library.lay_out(self.root, name) for name in self._libraries()}
+        # Laid out as in the wheel, so that $ORIGIN finds siblings.
+        libraries = {name: self.root / name for name in self._libraries()}
+        for path in libraries.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
         digests = self._extract(libraries)
         meta, problems = read_metadata(self.archive)
         self.findings += problems
@@ -143,7 +133,7 @@ class _Inspection:
             *metadata.check_requirements(meta),
             *metadata.check_entry_points(meta, names),
             *metadata.check_modes({member.name: member.mode for member in self.archive.members}),
-            *metadata.check_size(report.size, self.expectations.size_budget),
+            *metadata.check_size(report.size),
             *self._library_rules(host, report.project, whole=len(elfs) == len(libraries)),
         ]
         if kernel_wheel.is_kernel_wheel(self.archive):
@@ -213,7 +203,7 @@ class _Inspection:
             yield from library.check_linking(elf)
             yield from library.check_module_name(elf, pythons, abis)
             yield from library.check_evenness(elf)
-        expected, is_jax = self.expectations.expected, metadata.JAX_ROCM.fullmatch(project)
+        expected, is_jax = self.expectations.targets, metadata.JAX_ROCM.fullmatch(project)
         uses_rocm = is_jax or any(ROCM_SONAME.fullmatch(soname) for elf in elfs for soname in elf.needed)
         if expected is not None and uses_rocm:
             yield from library.check_device_code(elfs, expected, self.expectations.covers, whole=whole)

@@ -85,13 +85,6 @@ def _symbol_table_bytes(elf: Elf) -> int:
     return sum(table.size for table in tables) + (names.size if names else 0)
 
 
-def lay_out(root: Path, name: str) -> Path:
-    """Return the path of a member below `root`, so that $ORIGIN finds its siblings, and create its folder."""
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def rocm_versions(elfs: Sequence[ElfFacts]) -> tuple[str, ...]:
     """Return the ROCm versions that compiled device code, sorted by number."""
     versions = {elf.rocm for elf in elfs if elf.rocm}

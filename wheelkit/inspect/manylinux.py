@@ -33,18 +33,14 @@ class PlatformVerdict:
     """The platform that the libraries of a wheel support.
 
     Attributes:
-        platform: the requested platform tag.
         policy: the oldest platform that they run on, such as manylinux_2_27_x86_64; linux_x86_64 if there is none.
         findings: errors are reasons against `platform`; the others are informative.
-        symbol_versions: member -> highest version per prefix, such as {"GLIBC": "2.27"}.
-        external: member -> libraries on the allow-list that it needs.
+        external: libraries on the allow-list that its members need, sorted.
     """
 
-    platform: str
     policy: str
     findings: tuple[Finding, ...]
-    symbol_versions: Mapping[str, Mapping[str, str]]
-    external: Mapping[str, tuple[str, ...]]
+    external: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
@@ -104,13 +100,10 @@ def platform_verdict(
         _member(name, elf, root=root, policies=policies, allowed=allowed_sonames, exported=exported)
         for name, elf in elves.items()
     ]
-    findings = [item for member in members for item in _findings(member, policy)]
     return PlatformVerdict(
-        platform=platform,
         policy=_best(members, policies).name,
-        findings=tuple(findings),
-        symbol_versions={m.name: m.elf.highest_versions() for m in members},
-        external={m.name: m.allowed for m in members},
+        findings=tuple(item for member in members for item in _findings(member, policy)),
+        external=tuple(sorted({soname for member in members for soname in member.allowed})),
     )
 
 

@@ -240,10 +240,10 @@ def check_modes(files: Mapping[str, int]) -> Iterator[Finding]:
         yield finding("mode-private", text)
 
 
-def check_size(stored: int, budget: int) -> Iterator[Finding]:
-    """Check that the wheel is not too large to publish; both in bytes."""
-    if stored > budget:
-        yield finding("size-budget", f"{human(stored)}, the budget is {human(budget)}.")
+def check_size(stored: int) -> Iterator[Finding]:
+    """Check that the wheel, of so many bytes, is not too large to publish."""
+    if stored > SIZE_BUDGET:
+        yield finding("size-budget", f"{human(stored)}, the budget is {human(SIZE_BUDGET)}.")
 
 
 def _version(text: str) -> Version | None:

@@ -52,14 +52,11 @@ def check_platform(
         return None, [*findings, finding("tag-unjudged", error.message)]
     except Exception as error:  # auditwheel and pyelftools raise many kinds of errors for damaged libraries
         return None, [*findings, finding("tag-unjudged", f"auditwheel cannot read the libraries ({error!r}).")]
-    external = tuple(sorted({soname for names in result.external.values() for soname in names}))
-    findings += _against_tags(result, claimed, external, platforms)
-    return PlatformSupport(policy=result.policy, external=external), findings
+    findings += _against_tags(result, claimed, platforms)
+    return PlatformSupport(policy=result.policy, external=result.external), findings
 
 
-def _against_tags(
-    result: PlatformVerdict, claimed: Sequence[str], external: Collection[str], platforms: Sequence[str]
-) -> Iterator[Finding]:
+def _against_tags(result: PlatformVerdict, claimed: Sequence[str], platforms: Sequence[str]) -> Iterator[Finding]:
     """Yield the findings that follow from the verdict; without a manylinux tag its details are left out."""
     honest = result.policy
     if not claimed:
@@ -74,8 +71,8 @@ def _against_tags(
         yield finding("tag-too-new", f"{lowest} is promised, the libraries allow {honest}.")
     if len(claimed) > 1:
         yield finding("tag-redundant", f"{lowest} implies {', '.join(claimed[1:])}.")
-    if external:
-        yield finding("tag-by-exception", f"{lowest} holds only if users have {', '.join(external)}.")
+    if result.external:
+        yield finding("tag-by-exception", f"{lowest} holds only if users have {', '.join(result.external)}.")
 
 
 def _glibc(platform: str) -> tuple[int, int]:

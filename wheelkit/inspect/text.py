@@ -13,22 +13,16 @@ from rich.text import Text
 
 from core.model import Finding, Severity
 from core.units import human
-from wheelkit.findings import title
-from wheelkit.inspect.model import ElfFacts, WheelMetadata, WheelReport
+from wheelkit.findings import FINDING_KINDS
+from wheelkit.inspect.model import WheelMetadata, WheelReport
 
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _SHOWN_MEMBERS = 3
 _SHOWN_LIBRARIES = 12
 
 
-def render(report: WheelReport, console: Console, *, verbose: bool = False) -> None:
-    """Print one wheel's report.
-
-    Args:
-        report: of `inspect_wheel`.
-        console: the output.
-        verbose: also print every RUNPATH entry, NEEDED and compiler line.
-    """
+def render(report: WheelReport, console: Console) -> None:
+    """Print one wheel's report."""
     console.print()
     console.print(report.filename, style="bold", markup=False, highlight=False, overflow="fold")
     _print(console, _facts(report))
@@ -39,22 +33,18 @@ def render(report: WheelReport, console: Console, *, verbose: bool = False) -> N
     ):
         if block is not None:
             _print(console, block, heading=heading)
-    if verbose:
-        for elf in report.elfs:
-            _print(console, _details(elf), heading=elf.path)
     render_findings(report.findings, console)
 
 
-def render_findings(findings: Sequence[Finding], console: Console, *, heading: str = "Findings") -> None:
+def render_findings(findings: Sequence[Finding], console: Console) -> None:
     """Print findings grouped by kind, with the place and the remedy."""
-    _print(console, _findings(findings) if findings else _line("nothing found"), heading=heading)
+    _print(console, _findings(findings) if findings else _line("nothing found"), heading="Findings")
     counts = [f"{sum(f.severity is s for f in findings)} {s.value}s" for s in Severity]
     if findings:
         console.print("  " + ", ".join(c.removesuffix("s") if c.startswith("1 ") else c for c in counts))
 
 
 def _print(console: Console, block: RenderableType, *, heading: str = "") -> None:
-
     if heading:
         console.print()
         console.print(heading, style="bold", markup=False, highlight=False)
@@ -159,7 +149,6 @@ def _device(report: WheelReport, width: int) -> Table:
 
 
 def _libraries(report: WheelReport) -> Table:
-
     table = _grid("*file", ">size", ">symbols", ">targets", ">RUNPATH", "*highest versions")
     for elf in sorted(report.elfs, key=lambda item: -item.size)[:_SHOWN_LIBRARIES]:
         versions = " ".join(f"{prefix}_{number}" for prefix, number in elf.symbol_versions.items() if "GLIBC" in prefix)
@@ -176,30 +165,11 @@ def _libraries(report: WheelReport) -> Table:
     return table
 
 
-def _details(elf: ElfFacts) -> Table:
-    targets = (f"{c.target} {human(c.code_bytes)} in {c.bundles}" for c in elf.device.targets)
-    return _rows(
-        [
-            ("machine", elf.machine),
-            ("sha256", elf.sha256),
-            ("soname", elf.soname),
-            ("build id", elf.build_id),
-            ("modules", " ".join(elf.modules)),
-            ("needs", " ".join(elf.needed)),
-            ("versions", " ".join(f"{p}_{n}" for p, n in elf.symbol_versions.items())),
-            ("RPATH" if elf.rpath else "RUNPATH", "\n".join(elf.runpath)),
-            ("compilers", "\n".join(elf.compilers)),
-            ("targets", ", ".join(targets)),
-        ]
-    )
-
-
 def _findings(findings: Sequence[Finding]) -> Table:
-
     table = _grid("", "*")
     for (severity, code), group in itertools.groupby(findings, key=lambda item: (item.severity, item.code)):
         items = list(group)
-        head = Text.assemble((title(items[0]), "bold"), (f"  {code}", "dim"))
+        head = Text.assemble((FINDING_KINDS[code].title, "bold"), (f"  {code}", "dim"))
         table.add_row(Text(severity.value, style=_STYLE[severity]), head)
         for item in items[:_SHOWN_MEMBERS]:
             table.add_row("", _line(_sentence(item)))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +19,13 @@ from rich.console import Console
 
 from core.model import GfxTarget, Severity, to_json
 from wheelkit.findings import is_integrity
-from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport
 from wheelkit.inspect.text import render
 from wheelkit.inspect.wheel_set import check_set
 
 XLA = frozenset(f"gfx{n}" for n in (908, "90a", 942, 950, 1030, 1100, 1101, 1103, 1150, 1151, 1200, 1201, 1250))
+KNOWN = Expectations(allow_list=XLA)
 NUMBERS = (900, 906, 908, "90a", "90c", 942, 950, 1010, 1011, 1012, *range(1030, 1037), *range(1100, 1104))
 PROCESSORS_0_10_2 = [f"gfx{number}" for number in (*NUMBERS, *range(1150, 1154), 1200, 1201)]
 LIB = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
@@ -39,7 +41,7 @@ def inspect(real_wheel: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
     def run(*words: str) -> WheelReport:
         if words not in made:
-            made[words] = inspect_wheel(real_wheel(*words), allow_list=XLA, scratch=scratch)
+            made[words] = inspect_wheel(real_wheel(*words), KNOWN, scratch=scratch)
         return made[words]
 
     yield run
@@ -234,7 +236,7 @@ def plugin(real_wheel: Wheels) -> Path:
 
 
 def test_inspect_copy_differs_only_in_modes(plugin: Path, inspect: Inspect, tmp_path: Path) -> None:
-    copy = inspect_wheel(repack(plugin, tmp_path, lambda files: None), allow_list=XLA)
+    copy = inspect_wheel(repack(plugin, tmp_path, lambda files: None), KNOWN)
     # ZipFile.writestr gives every file mode 0600, as careless tools do.
     assert codes(copy) == {**codes(inspect("jax-rocm7-plugin", "0.10.2", "3.12")), "mode-private": 1}
 
@@ -286,10 +288,11 @@ def test_inspect_reports_damaged_bundle(plugin: Path, tmp_path: Path) -> None:
 
 
 def test_inspect_checks_promised_targets_in_every_member(plugin: Path) -> None:
-    everything = [GfxTarget(processor=name) for name in PROCESSORS_0_10_2]
-    assert {"target-missing", "target-extra"}.isdisjoint(codes(inspect_wheel(plugin, expected=everything)))
-    other = [*everything[:-1], GfxTarget(processor="gfx1250")]
-    found = codes(inspect_wheel(plugin, expected=other))
+    everything = tuple(GfxTarget(processor=name) for name in PROCESSORS_0_10_2)
+    found = codes(inspect_wheel(plugin, Expectations(targets=everything)))
+    assert {"target-missing", "target-extra"}.isdisjoint(found)
+    other = (*everything[:-1], GfxTarget(processor="gfx1250"))
+    found = codes(inspect_wheel(plugin, Expectations(targets=other)))
     assert (found["target-missing"], found["target-extra"]) == (3, 3)
 
 
@@ -303,7 +306,7 @@ def test_inspect_checks_promised_targets_in_every_member(plugin: Path) -> None:
 def test_render_fits_in_100_columns(width: int, words: tuple[str, str], inspect: Inspect) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
     report = inspect(*words)
-    render(report, console, verbose=True)
+    render(report, console)
     lines = [line.rstrip() for line in console.export_text().splitlines()]
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
@@ -350,7 +353,7 @@ def test_inspect_largest_wheel_needs_little_memory(real_wheel: Wheels, tmp_path:
 
 
 def test_inspect_without_verify_decompresses_nothing(real_wheel: Wheels, inspect: Inspect, tmp_path: Path) -> None:
-    quick = partial(inspect_wheel, allow_list=XLA, verify=False, scratch=tmp_path)
+    quick = partial(inspect_wheel, expectations=replace(KNOWN, verify=False), scratch=tmp_path)
     report, full = quick(real_wheel("jax-rocm7-plugin", "0.10.2")), inspect("jax-rocm7-plugin", "0.10.2")
     assert not report.verified
     assert (report.targets, report.findings, report.parts) == (full.targets, full.findings, full.parts)

@@ -35,7 +35,7 @@ from tests.support.silent import Silent
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.elf.snapshot import Elf
-from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import member_infos
 from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmManifest, dump_manifest, from_needs
 
@@ -204,7 +204,7 @@ class Bench:
         if not path.is_relative_to(self.folder):  # a wheel of another project
             return replace(
                 describe(path, sha256=sha256, source=path, source_sha256=sha256),
-                members=member_infos(inspect_wheel(path, verify=False)),
+                members=member_infos(inspect_wheel(path, Expectations(verify=False))),
             )
         made = describe(path, sha256=sha256, source=self.path(kind), source_sha256=good.source_sha256)
         return replace(made, members=self._members(kind, path))
@@ -216,7 +216,7 @@ class Bench:
         if all(sums[0][member.path] == sums[1].get(member.path) for member in self.wheel(kind).members):
             return self.wheel(kind).members
         with suppress(CiBuildError):
-            return member_infos(inspect_wheel(path, verify=False))
+            return member_infos(inspect_wheel(path, Expectations(verify=False)))
         return self.wheel(kind).members
 
     def _locked(self) -> dict[str, list[Resolved]]:

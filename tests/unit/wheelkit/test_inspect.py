@@ -32,6 +32,7 @@ from tests.support.silent import Silent
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 from tests.unit.kernels.test_kernel_estimate import NoProcesses
+from wheelkit.inspect import metadata
 from wheelkit.inspect.inspect import inspect_wheel
 from wheelkit.inspect.model import WheelReport, member_infos
 from wheelkit.inspect.text import render
@@ -91,13 +92,14 @@ def test_inspect_module_names(member: str, python: str, abi: str, expected: list
     assert codes(look(made, tmp_path)) == expected
 
 
-def test_inspect_reports_wheel_above_size_budget(tmp_path: Path) -> None:
-    assert codes(look(clean_pjrt(), tmp_path, size_budget=1000)) == ["size-budget"]
+def test_inspect_reports_wheel_above_size_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "SIZE_BUDGET", 1000)
+    assert codes(look(clean_pjrt(), tmp_path)) == ["size-budget"]
 
 
 def test_inspect_without_promise_reports_uncovered_targets(tmp_path: Path) -> None:
     more = (*ACCEPTED, "gfx1250", "gfx908")
-    report = look(clean_pjrt(), tmp_path, expected=None, allow_list=more)
+    report = look(clean_pjrt(), tmp_path, targets=None, allow_list=more)
     assert [(f.code, f.severity) for f in report.findings] == [("target-uncovered", Severity.NOTE)]
     assert "gfx908, gfx1250" in report.findings[0].message
     assert codes(look(clean_pjrt(), tmp_path, allow_list=more)) == []
@@ -257,7 +259,7 @@ def test_check_set_accepts_two_versions(tmp_path: Path) -> None:
 
 def shown(report: WheelReport, width: int = 100) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    render(report, console, verbose=True)
+    render(report, console)
     return console.export_text()
 
 
