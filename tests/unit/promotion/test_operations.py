@@ -36,7 +36,8 @@ from promotion.promote import promote
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex
-from tests.support.promoting import NOW, POLICY, RELEASED, objects, offered, staged_in, unsatisfied
+from tests.support.promoting import NOW, POLICY, RELEASED, objects, offered, staged_in
+from tests.support.reading import Reader
 from tests.support.wheel_sets import SetWheel, make_wheels
 
 ME = "tester"
@@ -67,7 +68,7 @@ class Index:
 
     def seen(self) -> set[str]:
         shown = offered(self.bucket)
-        assert list(unsatisfied(shown, [wheel for group in self.wheels for wheel in group])) == []
+        assert Reader(wheel for group in self.wheels for wheel in group).unsatisfied(shown) == ()
         return set(shown)
 
     def mark(self, kind: EntryKind, *sets: str, reason: str = WHY) -> OperationResult:

@@ -30,12 +30,10 @@ from tests.support.promoting import (
     POLICY,
     RELEASED,
     TIER,
-    DyingBucket,
     go,
     objects,
     offered,
     staged_in,
-    unsatisfied,
 )
 from tests.support.wheel_sets import SetWheel, but, make_set, make_wheels, passing_evidence, write_set
 
@@ -244,32 +242,6 @@ def test_load_entry_restores_dumped_entry(bucket: DirBucket, staged: StagedSet) 
 
 
 # Crashes and races
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("after", [False, True])
-def test_promote_resumes_after_failure_at_any_write(tmp_path: Path, after: bool) -> None:
-    one_python: dict[str, Any] = {"python_versions": ("3.12",)}
-    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
-    next_wheels = make_wheels(tmp_path / "w", version="0.10.2+rocm7.3.0", pythons=("3.12",))
-    before = DirBucket(tmp_path / "before")
-    go(before, staged_in(before, tmp_path / "sets", wheels, **one_python))
-    staged = staged_in(before, tmp_path / "sets", next_wheels, **one_python)
-    undisturbed = DirBucket(shutil.copytree(before.root, tmp_path / "undisturbed"))
-    go(undisturbed, staged)
-    expected = objects(undisturbed)
-    for number in count():
-        bucket = DirBucket(shutil.copytree(before.root, tmp_path / f"b{number}"))
-        try:
-            go(DyingBucket(bucket.root, at=number, after=after), staged)
-        except KeyboardInterrupt:
-            assert list(unsatisfied(offered(bucket), [*wheels, *next_wheels])) == []
-            go(bucket, staged)
-            assert objects(bucket) == expected
-            shutil.rmtree(bucket.root)
-        else:
-            assert number >= 20
-            return
 
 
 def test_concurrent_promotions_of_one_set_agree(bucket: DirBucket, staged: StagedSet) -> None:
