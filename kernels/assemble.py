@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,29 +15,28 @@ from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
 from core.steps import step_key, tool_versions
-from kernels import build, packing, recipe
+from kernels import recipe
+from kernels.build import KernelBuild, KernelBuildResult
+from kernels.graph import Capacity
 from kernels.modules import Catalog
 from kernels.rocmchain import with_rocm
 from kernels.store import Cost, KernelStore
 from kernels.toolchains import Toolchain, obtain_pypi
-from wheelkit.repair.plan import RepairPlan
+from wheelkit.archive.record import RecordEntry, format_record
+from wheelkit.repair.repair import repair
 
 FOLDER = "kernels"
 """Folder in the cache."""
+_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PackedKernels:
-    """The wheel before its repair.
-
-    Attributes:
-        path: path of the packed wheel.
-        sha256: digest of the packed wheel.
-    """
+class KernelWheel:
+    """The wheel of a build, packed or repaired."""
 
     path: Path
     sha256: str
-    built: build.KernelBuildResult
+    built: KernelBuildResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,7 @@ THIS_MACHINE = CompilerLocation()
 
 
 def toolchain_for(
-    request: KernelRequest, cache: Path, runner: Runner, progress: Progress, place: CompilerLocation = THIS_MACHINE
+    request: KernelRequest, cache: Path, runner: Runner, progress: Progress, place: CompilerLocation
 ) -> Toolchain:
     """Return the toolchain that a request names.
 
@@ -81,8 +82,8 @@ def prepare(
     cache: Path,
     runner: Runner,
     progress: Progress,
-    place: CompilerLocation = THIS_MACHINE,
-) -> build.KernelBuild:
+    place: CompilerLocation,
+) -> KernelBuild:
     """Return the kernel build of a request, with its toolchain obtained.
 
     Args:
@@ -93,36 +94,14 @@ def prepare(
     # Commands run in another folder, so the path is absolute.
     own = cache.absolute() / FOLDER
     toolchain = toolchain_for(request.kernels, own, runner, progress, place)
-    return build.KernelBuild(request.kernels, targets, toolchain, cache=own, strip=request.strip)
+    return KernelBuild(request.kernels, targets, toolchain, cache=own, strip=request.strip)
 
 
-def pack(
-    job: build.KernelBuild,
-    version: str,
-    folder: Path,
-    *,
-    runner: Runner,
-    progress: Progress,
-    capacity: build.Capacity | None = None,
-) -> PackedKernels:
+def pack(job: KernelBuild, version: str, folder: Path, *, runner: Runner, progress: Progress) -> KernelWheel:
     """Build the missing steps and pack the wheel into a folder."""
-    built = job.run(runner, progress, capacity or build.Capacity())
-    path = packing.pack(built, version, job.catalog, folder)
-    return PackedKernels(path=path, sha256=file_sha256(path), built=built)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finished:
-    """A repaired wheel.
-
-    Attributes:
-        size: bytes.
-    """
-
-    path: Path
-    sha256: str
-    size: int
-    built: build.KernelBuildResult
+    built = job.run(runner, progress, Capacity())
+    path = write_packed(built, version, job.catalog, folder)
+    return KernelWheel(path=path, sha256=file_sha256(path), built=built)
 
 
 def make_wheel(
@@ -133,21 +112,35 @@ def make_wheel(
     cache: Path,
     runner: Runner,
     progress: Progress,
-    capacity: build.Capacity | None = None,
-    place: CompilerLocation = THIS_MACHINE,
-) -> Finished:
+    capacity: Capacity,
+    place: CompilerLocation,
+) -> KernelWheel:
     """Make the repaired wheel alone, without a set, in folder `out`, or reuse an earlier result.
 
     Raises:
         RequestError: the request names no targets.
     """
     job = prepare(request, request.targets or (), cache=cache, runner=runner, progress=progress, place=place)
-    built = job.run(runner, progress, capacity or build.Capacity())
+    built = job.run(runner, progress, capacity)
     plan = recipe.with_members(recipe.repair_plan(request, version, job.catalog), job.catalog, built.natives)
-    key = _key(built, plan)
+    # Everything that decides the bytes of the repaired wheel.
+    key = step_key(
+        natives=[(native.path, native.sha256) for native in built.natives],
+        missing=built.missing,
+        wanted=built.wanted,
+        instances=built.instances,
+        plan=plan,
+        tools=tool_versions(),
+    )
     finished = KernelStore(cache / FOLDER / "wheels")
     if finished.find(key) is None:
-        _repair(built, version, job.catalog, plan, finished, key, progress)
+        with finished.scratch() as folder:
+            packed, fresh = folder / "packed", folder / "made"
+            packed.mkdir()
+            fresh.mkdir()
+            done = repair(write_packed(built, version, job.catalog, packed), plan, fresh, progress=progress)
+            cost = Cost(seconds=0.0, memory_mb=1)
+            finished.keep(key, fresh, done.path.name, label=done.path.name, cost=cost)
     made = finished.find(key)
     assert made is not None
     out.mkdir(parents=True, exist_ok=True)
@@ -159,34 +152,39 @@ def make_wheel(
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
-    return Finished(path=path, sha256=made.sha256, size=path.stat().st_size, built=built)
+    return KernelWheel(path=path, sha256=made.sha256, built=built)
 
 
-def _key(built: build.KernelBuildResult, plan: RepairPlan) -> str:
-    """Return the digest of everything that decides the bytes of the repaired wheel."""
-    natives = [(native.path, native.sha256) for native in built.natives]
-    return step_key(
-        natives=natives, missing=built.missing, wanted=built.wanted, instances=built.instances, plan=plan,
-        tools=tool_versions(),
-    )  # fmt: skip
+def write_packed(built: KernelBuildResult, version: str, catalog: Catalog, folder: Path) -> Path:
+    """Write the native files and the manifest as a wheel; the repair adds Python files and metadata.
 
+    Equal content gives equal bytes.
 
-def _repair(
-    built: build.KernelBuildResult,
-    version: str,
-    catalog: Catalog,
-    plan: RepairPlan,
-    finished: KernelStore,
-    key: str,
-    progress: Progress,
-) -> None:
-    """Pack, repair and store the wheel."""
-    from wheelkit.repair.repair import repair
+    Returns:
+        Path of the wheel in `folder`.
+    """
+    name = f"{recipe.PACKAGE}-{version}-{recipe.TAG}.whl"
+    info = f"{recipe.PACKAGE}-{version}.dist-info"
+    record: list[tuple[str, RecordEntry]] = []
+    with zipfile.ZipFile(folder / name, "w") as archive:
 
-    with finished.scratch() as name:
-        packed, made = Path(name) / "packed", Path(name) / "made"
-        packed.mkdir()
-        made.mkdir()
-        done = repair(packing.pack(built, version, catalog, packed), plan, made, progress=progress)
-        cost = Cost(seconds=0.0, memory_mb=1)
-        finished.keep(key, made, done.path.name, label=done.path.name, cost=cost)
+        def write(path: str, data: bytes, mode: int = 0o644) -> None:
+            entry = zipfile.ZipInfo(path, _EPOCH)
+            entry.external_attr, entry.compress_type = (0o100000 | mode) << 16, zipfile.ZIP_DEFLATED
+            entry.create_system = 3
+            archive.writestr(entry, data, compresslevel=9)
+            record.append((path, RecordEntry(hashlib.sha256(data).hexdigest(), len(data), "sha256")))
+
+        for native in built.natives:
+            write(native.path, native.file.read_bytes(), 0o755 if not native.target else 0o644)
+        text = recipe.manifest(catalog, built.natives, version, built.wanted, missing=built.missing,
+                               instances=built.instances)  # fmt: skip
+        write(recipe.MANIFEST, text)
+        write(f"{info}/METADATA", f"Metadata-Version: 2.4\nName: {recipe.PROJECT}\nVersion: {version}\n".encode())
+        tag = f"Wheel-Version: 1.0\nGenerator: jax-rocm-release (1)\nRoot-Is-Purelib: false\nTag: {recipe.TAG}\n"
+        write(f"{info}/WHEEL", tag.encode())
+        record.append((f"{info}/RECORD", RecordEntry(None, None)))
+        entry = zipfile.ZipInfo(f"{info}/RECORD", _EPOCH)
+        entry.external_attr, entry.create_system = 0o100644 << 16, 3
+        archive.writestr(entry, format_record(record))
+    return folder / name

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import KernelError
 from core.model import GfxTarget, InputFile, KernelRequest, Progress
 from core.process import Runner
 from core.units import human
-from kernels import estimate, machine, recipe, sources
+from kernels import estimate, recipe, sources
 from kernels.catalog import load_catalog
-from kernels.checks import find_objects
 from kernels.devicelib import LinkInputs, device_objects, places, shim_steps
 from kernels.generate import Generated, generate
-from kernels.graph import Forecast, Graph
-from kernels.modules import Catalog, KernelModule, ModuleKind, processors
+from kernels.graph import Capacity, Forecast, Graph
+from kernels.modules import Catalog, ModuleKind, processors
+from kernels.objects import find_objects
 from kernels.recipe import NativeFile
 from kernels.steps import SRC, CompileStep, library_steps, unit_steps
 from kernels.store import KernelStore, StoredFile
 from kernels.toolchains import Toolchain
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Capacity:
-    """Resources of a build.
-
-    Attributes:
-        jobs: number of jobs at a time.
-        memory_mb: memory of all jobs together.
-    """
-
-    jobs: int = field(default_factory=machine.cpus)
-    memory_mb: int = field(default_factory=machine.available_mb)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,10 +108,15 @@ class KernelBuild:
 
     def fetch(self, runner: Runner, progress: Progress) -> None:
         """Obtain the upstream source and run its generators."""
-        self._tree = self._source(runner, progress)
+        users = [module for module in self.modules if module.source]
+        if not users:
+            return
+        (source,) = {module.source for module in users}
+        self._tree = sources.obtain(
+            self.request.source, self.catalog.sources[source], users, cache=self.cache, runner=runner, progress=progress
+        )
         few = self.request.instances
         for module in (module for module in self.modules if module.generators):
-            assert self._tree is not None
             self._generated[module.name] = generate(module, self._tree, self.cache, runner, progress, few)
 
     def graph(self) -> Graph:
@@ -142,7 +134,7 @@ class KernelBuild:
     def forecast(self, capacity: Capacity, shard: tuple[int, int] | None = None, units: str = "") -> Forecast:
         """Return the remaining work, of everything or of one part; call `fetch` first."""
         graph = self.graph().shard(*(shard or (1, 1)), units) if shard or units else self.graph()
-        return graph.forecast(cpus=capacity.jobs, available_mb=capacity.memory_mb)
+        return graph.forecast(capacity)
 
     def run_shard(
         self, shard: tuple[int, int], runner: Runner, progress: Progress, capacity: Capacity, units: str = ""
@@ -157,11 +149,10 @@ class KernelBuild:
             KernelError: a step failed, or no step matches.
         """
         self.fetch(runner, progress)
-        graph = self.graph()
-        own = graph.shard(*shard, units)
-        forecast = own.forecast(cpus=capacity.jobs, available_mb=capacity.memory_mb)
+        own = self.graph().shard(*shard, units)
+        forecast = own.forecast(capacity)
         progress.step(said(forecast))
-        own.build(self.work(), runner, progress, cpus=capacity.jobs, available_mb=capacity.memory_mb)
+        own.build(self.work(), runner, progress, capacity)
         return forecast
 
     def run(self, runner: Runner, progress: Progress, capacity: Capacity) -> KernelBuildResult:
@@ -173,10 +164,13 @@ class KernelBuild:
         """
         recipe.refuse_code_alone(self.modules)
         self.fetch(runner, progress)
-        tree = self._tree
-        objects = self._objects(tree)
+        tree, objects = self._tree, list[NativeFile]()
+        for module in self.modules:
+            if module.kind is ModuleKind.CO_LAUNCHER:
+                assert tree is not None
+                objects += find_objects(module, self.wanted, tree)
         graph = self.graph()
-        forecast = graph.forecast(cpus=capacity.jobs, available_mb=capacity.memory_mb)
+        forecast = graph.forecast(capacity)
         estimate.refuse_unasked(forecast.seconds, self.modules, self.request.modules)
         if forecast.steps:
             progress.step(said(forecast))
@@ -192,54 +186,12 @@ class KernelBuild:
             instances=self.request.instances,
         )
 
-    def _source(self, runner: Runner, progress: Progress) -> sources.SourceTree | None:
-        names = {module.source for module in self.modules if module.source}
-        if not names:
-            return None
-        (name,) = names
-        users = [module for module in self.modules if module.source == name]
-        source = self.catalog.sources[name]
-        return sources.obtain(self.request.source, source, users, cache=self.cache, runner=runner, progress=progress)
-
-    def _objects(self, tree: sources.SourceTree | None) -> list[NativeFile]:
-        """Return AITER's code objects for the requested targets."""
-        natives: list[NativeFile] = []
-        for module in self.modules:
-            if module.kind is ModuleKind.CO_LAUNCHER:
-                assert tree is not None
-                for found in find_objects(module, self.wanted, tree.folder, tree.files):
-                    path = recipe.object_path(module.name, found.target, found.name, found.sku)
-                    natives.append(
-                        NativeFile(
-                            path=path,
-                            file=tree.folder / found.path,
-                            sha256=tree.files[found.path],
-                            module=module.name,
-                            target=found.target,
-                        )
-                    )
-                natives += self._tables(module, tree)
-        return natives
-
-    def _tables(self, module: KernelModule, tree: sources.SourceTree) -> Iterator[NativeFile]:
-        """Yield the tables from which a launcher chooses; they lie beside the code objects."""
-        for objects in module.objects:
-            for target in (name for name in self.wanted if objects.csv and name in objects.targets):
-                path = f"{objects.folder.replace('{target}', target)}/{objects.csv}"
-                yield NativeFile(
-                    path=recipe.object_path(module.name, target, objects.csv, objects.sku),
-                    file=tree.folder / path,
-                    sha256=tree.files[path],
-                    module=module.name,
-                    target=target,
-                )
-
     def _make(
         self, graph: Graph, runner: Runner, progress: Progress, capacity: Capacity
     ) -> dict[str, tuple[CompileStep, StoredFile]]:
         """Return the results of the steps; with `allow_partial`, without failed ones if a module is complete."""
         try:
-            graph.build(self.work(), runner, progress, cpus=capacity.jobs, available_mb=capacity.memory_mb)
+            graph.build(self.work(), runner, progress, capacity)
         except KernelError as error:
             broken = {step.module for step in graph.missing()}
             if not self.request.allow_partial or all(module.name in broken for module in self.modules):
@@ -259,8 +211,20 @@ class KernelBuild:
                 broken.add(module.name)
         natives = [native for native in objects if native.module not in broken]
         for step, result in made.values():
-            if step.module not in broken and self._packed(step):
-                natives.append(self._native(step, result))
+            module = self.catalog.modules[step.module]
+            # Other results go into a library.
+            if step.name == module.library:
+                path = recipe.library_path(module)
+            elif module.kind is ModuleKind.PORTABLE and step.target:
+                path = recipe.object_path(module.name, step.target, step.name)
+            else:
+                continue
+            if step.module not in broken:
+                natives.append(
+                    NativeFile(
+                        path=path, file=result.path, sha256=result.sha256, module=module.name, target=step.target
+                    )
+                )
         whole = {native.module for native in natives}
         missing = tuple(module.name for module in self.expected if module.name not in whole)
         if not whole or (missing and not self.request.allow_partial):
@@ -268,18 +232,6 @@ class KernelBuild:
                 f"The wheel would lack {', '.join(missing)}.", hint="Build all modules, or add --allow-partial."
             )
         return tuple(sorted(natives, key=lambda native: native.path)), missing
-
-    def _packed(self, step: CompileStep) -> bool:
-        """Return whether the result of a step goes into the wheel itself rather than into a library."""
-        module = self.catalog.modules[step.module]
-        return step.name == module.library or (module.kind is ModuleKind.PORTABLE and bool(step.target))
-
-    def _native(self, step: CompileStep, made: StoredFile) -> NativeFile:
-        module = self.catalog.modules[step.module]
-        if not step.target:
-            return NativeFile(path=recipe.library_path(module), file=made.path, sha256=made.sha256, module=module.name)
-        path = recipe.object_path(module.name, step.target, step.name)
-        return NativeFile(path=path, file=made.path, sha256=made.sha256, module=module.name, target=step.target)
 
 
 def said(forecast: Forecast) -> str:

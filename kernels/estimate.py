@@ -28,11 +28,6 @@ class Bound:
     steps: int
     seconds: float
 
-    @property
-    def hours(self) -> float:
-        """Of CPU."""
-        return self.seconds / 3600
-
 
 def bound(modules: Sequence[KernelModule], wanted: Sequence[str]) -> Bound:
     """Return the cost of modules of which nothing exists yet, as if each unit had code for each target."""

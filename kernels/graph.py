@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.errors import KernelError
@@ -20,6 +22,32 @@ from kernels.toolchains import Toolchain
 _FAILED = "failed: "
 _STATUS = "[%f/%t] "
 _BEGUN = re.compile(r"\[\d+/\d+\] ")
+_KEEP_FREE = 0.9
+"""Share of the available memory that jobs may use."""
+_CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def available_mb(meminfo: Path = Path("/proc/meminfo"), limits: tuple[Path, ...] = _CGROUPS) -> int:
+    """Return the megabytes that all jobs may use together."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="utf-8"), re.MULTILINE)
+    most = int(found[1]) >> 10 if found else 1024
+    for path in limits:
+        with suppress(OSError, ValueError):
+            most = min(most, int(path.read_text(encoding="utf-8")) >> 20)
+    return max(256, int(most * _KEEP_FREE))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capacity:
+    """Resources of a build; by default those of this machine, within the memory limit of a container.
+
+    Attributes:
+        jobs: number of jobs at a time.
+        memory_mb: memory of all jobs together.
+    """
+
+    jobs: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    memory_mb: int = field(default_factory=available_mb)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,22 +83,21 @@ class Forecast:
     limits: JobLimits
 
 
-def limits_for(memory_mb: Sequence[int], *, cpus: int, available_mb: int) -> JobLimits:
-    """Return the number of jobs whose worst combination fits the memory.
+def limits_for(memory_mb: Sequence[int], capacity: Capacity) -> JobLimits:
+    """Return the number of jobs whose worst combination fits the memory; a step that needs more runs alone.
 
     Args:
         memory_mb: memory of each step.
-        cpus: maximum jobs at a time.
-        available_mb: memory for all jobs; a step that needs more runs alone.
     """
-    share = available_mb // cpus
+    cpus = capacity.jobs
+    share = capacity.memory_mb // cpus
     heavy = [need for need in memory_mb if need > share]
     light = max((need for need in memory_mb if need <= share), default=0)
     if not heavy:
         return JobLimits(jobs=cpus, heavy_jobs=cpus, heavy_mb=share)
     most = max(heavy)
-    heavy_jobs = max(1, min(cpus, (available_mb - cpus * light) // (most - light)))
-    rest = available_mb - heavy_jobs * most
+    heavy_jobs = max(1, min(cpus, (capacity.memory_mb - cpus * light) // (most - light)))
+    rest = capacity.memory_mb - heavy_jobs * most
     jobs = min(cpus, heavy_jobs + (max(0, rest) // light if light else 0))
     return JobLimits(jobs=jobs, heavy_jobs=heavy_jobs, heavy_mb=share)
 
@@ -124,20 +151,18 @@ class Graph:
         steps = [step for step in self.steps if self.store.find(self.keys[step.label]) is None]
         return tuple(sorted(steps, key=lambda step: (-self.cost(step).seconds, step.label)))
 
-    def forecast(self, *, cpus: int, available_mb: int) -> Forecast:
+    def forecast(self, capacity: Capacity) -> Forecast:
         """Return the remaining work."""
         missing = self.missing()
         costs = [self.cost(step) for step in missing]
-        limits = limits_for([cost.memory_mb for cost in costs], cpus=cpus, available_mb=available_mb)
+        limits = limits_for([cost.memory_mb for cost in costs], capacity)
         total = sum(cost.seconds for cost in costs)
         wall = max(total / limits.jobs, max((cost.seconds for cost in costs), default=0.0))
         return Forecast(
             steps=len(missing), found=len(self.steps) - len(missing), seconds=total, wall_seconds=wall, limits=limits
         )
 
-    def build(
-        self, work: Path, runner: Runner, progress: Progress, *, cpus: int, available_mb: int
-    ) -> dict[str, StoredFile]:
+    def build(self, work: Path, runner: Runner, progress: Progress, capacity: Capacity) -> dict[str, StoredFile]:
         """Run the missing steps and return label -> result of every step.
 
         Raises:
@@ -145,7 +170,7 @@ class Graph:
         """
         missing = self.missing()
         if missing:
-            limits = self.forecast(cpus=cpus, available_mb=available_mb).limits
+            limits = self.forecast(capacity).limits
             work.mkdir(parents=True, exist_ok=True)
             file = work / "build.ninja"
             file.write_text(self.ninja(missing, work, limits), encoding="utf-8")
@@ -153,7 +178,7 @@ class Graph:
             done = runner.run(
                 argv,
                 env={"NINJA_STATUS": _STATUS},
-                on_line=_step_reporter(progress),
+                on_line=lambda line: progress.step(line) if _BEGUN.match(line) else None,
                 check=False,
                 cwd=str(Path(__file__).parents[1]),
             )
@@ -226,16 +251,6 @@ class Graph:
                 block.append(line)
             texts.append("\n  ".join(block))
         return "\n".join((f"{len(starts)} of {len(missing)} steps failed:", *texts))
-
-
-def _step_reporter(progress: Progress) -> Callable[[str], None]:
-    """Return a line reader that reports ninja's progress lines as steps."""
-
-    def read(line: str) -> None:
-        if _BEGUN.match(line):
-            progress.step(line)
-
-    return read
 
 
 def _escape(text: str) -> str:

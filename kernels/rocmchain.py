@@ -17,8 +17,6 @@ INSIDE = Path("/opt/rocm")
 """Path of the ROCm inside a container."""
 OLDEST_CLANG = 20
 """Oldest clang that the C++ library headers in `build/requirements-kernels.lock` support."""
-_HEADERS = ("include/hip",)
-"""Parts of a ROCm beside its compiler that affect the output: the headers."""
 
 
 def with_rocm(
@@ -53,14 +51,16 @@ def with_rocm(
             f"The ROCm in {rocm} has no {lacking}.",
             hint=f"Give the folder of a ROCm that has {', '.join(data['places' if not clang else 'bitcode'])}.",
         )
-    _refuse_old(rocm, clang)
+    found = [path.parent.name.partition(".")[0] for path in (rocm / clang).parents[1].glob("lib/clang/*/include")]
+    newest = max((int(major) for major in found if major.isdecimal()), default=OLDEST_CLANG)
+    if newest < OLDEST_CLANG:
+        raise InputError(
+            f"The compiler of the ROCm in {rocm} is clang {newest}; the kernels need {OLDEST_CLANG} or later.",
+            hint="Use ROCm 7.0 or later.",
+        )
     content = rocm_digest(rocm, clang, bitcode, cache)
     seen = INSIDE if wrap else rocm
-    places = {
-        "rocm": str(seen),
-        "rocm_clang": str(seen / clang),
-        "rocm_bitcode": str(seen / bitcode),
-    }
+    places = {"rocm": str(seen), "rocm_clang": str(seen / clang), "rocm_bitcode": str(seen / bitcode)}
     digest = hashlib.sha256(f"{pypi.digest} {content} {image} {Path(launcher).name}".encode()).hexdigest()
     environment = dict(pypi.environment)
     if launcher:
@@ -75,17 +75,6 @@ def with_rocm(
         launcher=(launcher,) if launcher else (),
         wrap=wrap,
     )
-
-
-def _refuse_old(rocm: Path, clang: str) -> None:
-    """Refuse a compiler that is older than the C++ library's headers support."""
-    found = [path.parent.name for path in (rocm / clang).parents[1].glob("lib/clang/*/include")]
-    majors = [int(name.partition(".")[0]) for name in found if name.partition(".")[0].isdecimal()]
-    if majors and max(majors) < OLDEST_CLANG:
-        raise InputError(
-            f"The compiler of the ROCm in {rocm} is clang {max(majors)}; the kernels need {OLDEST_CLANG} or later.",
-            hint="Use ROCm 7.0 or later.",
-        )
 
 
 def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
@@ -107,13 +96,14 @@ def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
 
 
 def _files(rocm: Path, clang: str, bitcode: str) -> Iterator[Path]:
+    """Yield what affects the output: the compiler, its libraries and headers, the bitcode, and HIP's headers."""
     compiler = (rocm / clang).parent
-    for program in ("clang++", "lld", "clang-offload-bundler"):
-        if (compiler / program).exists():
-            yield compiler / program
-    for pattern in ("libLLVM*.so*", "libclang-cpp.so*", "clang/*/include/**/*"):
-        yield from (path for path in (compiler.parent / "lib").glob(pattern) if path.is_file())
-    yield from (path for path in (rocm / bitcode).glob("*.bc"))
-    for name in _HEADERS:
-        path = rocm / name
-        yield from [path] if path.is_file() else (below for below in path.rglob("*") if below.is_file())
+    patterns = {
+        compiler: ("clang++", "lld", "clang-offload-bundler"),
+        compiler.parent / "lib": ("libLLVM*.so*", "libclang-cpp.so*", "clang/*/include/**/*"),
+        rocm / bitcode: ("*.bc",),
+        rocm: ("include/hip/**/*",),
+    }
+    for folder, names in patterns.items():
+        for name in names:
+            yield from (path for path in folder.glob(name) if path.is_file())

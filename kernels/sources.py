@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock
+from packaging.utils import canonicalize_name
 
 from core.atomic import write_whole
 from core.digests import file_sha256
@@ -114,7 +115,10 @@ def find(wish: str, source: UpstreamSource, *, cache: Path, runner: Runner, prog
     elif Path(wish).is_dir():
         folder = Path(wish).resolve()
     else:
-        folder, origin = _from_archive(Path(wish), source, cache, progress)
+        path = Path(wish)
+        if path.name == source.filename and file_sha256(path) != source.sha256:
+            progress.step(f"{path.name} differs from the pinned archive; each used file is compared")
+        folder, origin = _unpack(path, cache, progress, "")
     name = origin.filename if origin else str(folder)
     root = folder / source.folder if (folder / source.folder / "hsa").is_dir() else folder
     return SourceTree(folder=root, files={}, origin=origin, name=name)
@@ -127,7 +131,7 @@ def check_wish(wish: str, source: UpstreamSource) -> str:
         RequestError: `wish` is none of these.
     """
     found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)", wish or f"{source.project}=={source.version}")
-    if found is not None and _plain(found[1]) == _plain(source.project):
+    if found is not None and canonicalize_name(found[1]) == canonicalize_name(source.project):
         return found[2]
     if not Path(wish).exists():
         raise RequestError(
@@ -135,10 +139,6 @@ def check_wish(wish: str, source: UpstreamSource) -> str:
             hint="Omit it to use the pinned version of the package index.",
         )
     return ""
-
-
-def _plain(project: str) -> str:
-    return re.sub(r"[-_.]+", "-", project).lower()
 
 
 def check(root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -159,7 +159,7 @@ def check(root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] 
         else:
             good[path] = digest
     problems = [
-        f"{what} {_some(paths)}"
+        f"{what} {', '.join(paths[:_SHOWN])}" + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
         for what, paths in (("lacks", missing), ("has another", changed), ("is not locked for", unlocked))
         if paths
     ]
@@ -189,8 +189,9 @@ def _from_index(
 ) -> tuple[Path, InputFile]:
     """Return the tree of an archive of the package index; the pinned one is cached by its digest."""
     pinned = source.sha256 if (project, version) == (source.project, source.version) else ""
-    if pinned and (tree := _tree(cache, pinned)).is_dir():
-        return _top(tree), InputFile(filename=source.filename, size=source.size, sha256=pinned, url=_url(tree))
+    if pinned and (tree := cache / "sources" / pinned).is_dir():
+        url = (tree / "url").read_text(encoding="utf-8")
+        return _top(tree), InputFile(filename=source.filename, size=source.size, sha256=pinned, url=url)
     progress.step(f"fetch the source archive of {project} {version} from the package index")
     (cache / "sources").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache / "sources") as folder:
@@ -213,16 +214,10 @@ def _from_index(
         return _unpack(Path(folder, found["filename"]), cache, progress, found["url"])
 
 
-def _from_archive(path: Path, source: UpstreamSource, cache: Path, progress: Progress) -> tuple[Path, InputFile]:
-    if path.name == source.filename and file_sha256(path) != source.sha256:
-        progress.step(f"{path.name} differs from the pinned archive; each used file is compared")
-    return _unpack(path, cache, progress, "")
-
-
 def _unpack(path: Path, cache: Path, progress: Progress, url: str) -> tuple[Path, InputFile]:
     """Unpack an archive below its sha256, unless it exists."""
     sha256 = file_sha256(path)
-    tree = _tree(cache, sha256)
+    tree = cache / "sources" / sha256
     tree.parent.mkdir(parents=True, exist_ok=True)
     origin = InputFile(filename=path.name, size=path.stat().st_size, sha256=sha256, url=url)
     with FileLock(tree.with_suffix(".lock")):
@@ -240,14 +235,6 @@ def _unpack(path: Path, cache: Path, progress: Progress, url: str) -> tuple[Path
                 remove(fresh)
                 raise
     return _top(tree), origin
-
-
-def _tree(cache: Path, sha256: str) -> Path:
-    return cache / "sources" / sha256
-
-
-def _url(tree: Path) -> str:
-    return (tree / "url").read_text(encoding="utf-8")
 
 
 def _top(tree: Path) -> Path:
@@ -268,8 +255,3 @@ def digest_of(files: Mapping[str, str], below: Iterable[str]) -> str:
         if any(name == folder or name.startswith(f"{folder}/") for folder in wanted):
             total.update(f"{name}\0{sha256}\n".encode())
     return total.hexdigest()
-
-
-def _some(paths: list[str]) -> str:
-    more = len(paths) - _SHOWN
-    return ", ".join(paths[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -18,14 +18,22 @@ from core.errors import CiBuildError, KernelError
 from core.model import GfxTarget
 from core.process import HostRunner, render
 from core.targets import machs
-from kernels import timed
 from kernels.checks import code_problems, library_problems
-from kernels.link import prepare
 from kernels.store import Cost, KernelStore
+from wheelkit.elf.constants import SHT_SYMTAB
+from wheelkit.elf.reader import ElfImage, string_at
+from wheelkit.gpu import bundle
 from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem
 
+TIMED = ("/bin/sh", "-c", '"$@"; code=$?; times >&2; exit "$code"', "sh")
+"""Prefix of a command in a container; POSIX `times` prints the shell's own times, then its children's."""
+_TIMES = re.compile(r"(?:\A|\n)\d+m[\d.]+s \d+m[\d.]+s\n(\d+)m([\d.]+)s (\d+)m([\d.]+)s\s*\Z")
 _TAIL = 30
 _DROPPED = re.compile(r"warning: .*(unused|ignor|unknown|unsupported|not supported)")
+_HOST = "host-x86_64-unknown-linux-gnu-"
+_ENTRY = "hipv4-amdgcn-amd-amdhsa--"
+_SYMBOL = "__hip_fatbin_"
+_WRAPPER = "__hip_fatbin_wrapper"
 
 
 def main(path: str) -> int:
@@ -56,9 +64,9 @@ def run(spec: Mapping[str, Any]) -> None:
         if spec.get("link"):
             parts = Path(name) / "parts"
             parts.mkdir()
-            argv += prepare(spec["link"], parts)
+            argv += prepare_link(spec["link"], parts)
         done = HostRunner(dict(os.environ)).run(argv, env=spec["environment"], check=False)
-        errors, seconds = timed.split(done.stderr) if spec["wrapped_mb"] else (done.stderr, 0.0)
+        errors, seconds = split_times(done.stderr) if spec["wrapped_mb"] else (done.stderr, 0.0)
         cost = Cost(seconds=seconds, memory_mb=spec["wrapped_mb"]) if seconds else measured()
         said = f"{done.stdout}\n{errors}".replace(str(out), spec["name"])
         if done.returncode or not out.is_file():
@@ -77,6 +85,15 @@ def measured() -> Cost:
     return Cost(seconds=round(used.ru_utime + used.ru_stime, 2), memory_mb=max(1, used.ru_maxrss >> 10))
 
 
+def split_times(stderr: str) -> tuple[str, float]:
+    """Return the stderr of a timed command without the times, and its CPU seconds; 0 if the shell printed none."""
+    found = _TIMES.search(stderr)
+    if found is None:
+        return stderr, 0.0
+    user, system = (60 * int(found[at]) + float(found[at + 1]) for at in (1, 3))
+    return stderr[: found.start()], round(user + system, 2)
+
+
 def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
     """Return the problems of the output."""
     problems: list[str] = []
@@ -92,6 +109,55 @@ def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
     if most and size > most:
         problems.append(f"{label} has {size} bytes, more than the {most} of modules.toml")
     return problems
+
+
+def prepare_link(parts: Sequence[tuple[str, Mapping[str, str]]], folder: Path) -> list[str]:
+    """Write the inputs of a device-lib's link: one bundle for each host object, which refers to it by name.
+
+    Args:
+        parts: host object, and its device objects by target.
+        folder: empty; receives bundles, an assembler file that includes them, and a list of the objects.
+
+    Returns:
+        Words for the linker's command.
+
+    Raises:
+        KernelError: a host object refers to several bundles, or two objects refer to the same one.
+    """
+    lines = ['.section .hip_fatbin,"a",@progbits']
+    seen: dict[str, str] = {}
+    for number, (host, devices) in enumerate(parts):
+        symbols = fatbin_symbols(Path(host).read_bytes(), host)
+        if not symbols:
+            continue  # a unit without kernels
+        (symbol,) = symbols if len(symbols) == 1 else (None,)
+        if symbol is None or symbol in seen:
+            raise KernelError(
+                f"{host} refers to {', '.join(symbols)}, as {seen.get(symbol or '', 'no other')} does.",
+                hint="Give each unit a unique cuid.",
+            )
+        seen[symbol] = host
+        data = bundle.build([(_HOST, b""), *((_ENTRY + gfx, Path(co).read_bytes()) for gfx, co in devices.items())])
+        path = folder / f"{number}.hipfb"
+        path.write_bytes(bundle.pack(data))
+        lines += [".p2align 12", f".globl {symbol}", f".hidden {symbol}", f"{symbol}:", f'.incbin "{path.name}"']
+    lines += ['.section .note.GNU-stack,"",@progbits', ""]
+    (folder / "bundles.s").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "objects.rsp").write_text("".join(f'"{host}"\n' for host, _ in parts), encoding="utf-8")
+    return [f"-Wa,-I{folder}", str(folder / "bundles.s"), f"@{folder / 'objects.rsp'}"]
+
+
+def fatbin_symbols(data: bytes, label: str) -> list[str]:
+    """Return the undefined symbols of an object that stand for its fat binary."""
+    image = ElfImage.parse(data, label)
+    table = next((section for section in image.sections if section.type == SHT_SYMTAB), None)
+    if table is None:
+        return []
+    strings = image.contents(image.sections[table.link])
+    names = (
+        string_at(strings, symbol.name, label) for symbol in image.symbols(table) if symbol.name and not symbol.section
+    )
+    return sorted({name for name in names if name.startswith(_SYMBOL) and name != _WRAPPER})
 
 
 def _tail(text: str) -> str:

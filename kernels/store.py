@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from core.atomic import write_whole
 from core.digests import file_sha256
 from core.store import ContentStore
 
@@ -18,27 +18,25 @@ _RECORD = "record.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StoredFile:
-    """A stored file.
+class Cost:
+    """Cost of a unit.
 
     Attributes:
-        path: the file.
         seconds: CPU time of its compiler with all children.
         memory_mb: peak memory of one of these processes.
     """
 
-    path: Path
-    sha256: str
     seconds: float
     memory_mb: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
-    """Last measured cost of a unit, with any key."""
+class StoredFile:
+    """A stored file."""
 
-    seconds: float
-    memory_mb: int
+    path: Path
+    sha256: str
+    cost: Cost
 
 
 class KernelStore(ContentStore):
@@ -60,11 +58,9 @@ class KernelStore(ContentStore):
         folder = self.folder(key)
         try:
             body = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-            path = folder / str(body["name"])
-            made = StoredFile(
-                path=path, sha256=str(body["sha256"]), seconds=float(body["seconds"]), memory_mb=int(body["memory_mb"])
-            )
-            if file_sha256(path) == made.sha256:
+            cost = Cost(seconds=float(body["seconds"]), memory_mb=int(body["memory_mb"]))
+            made = StoredFile(path=folder / str(body["name"]), sha256=str(body["sha256"]), cost=cost)
+            if file_sha256(made.path) == made.sha256:
                 return made
         except (OSError, ValueError, KeyError, TypeError):
             pass
@@ -76,7 +72,10 @@ class KernelStore(ContentStore):
         body = {"name": name, "sha256": file_sha256(folder / name), "label": label, **asdict(cost)}
         (folder / _RECORD).write_text(json.dumps(body, indent=1), encoding="utf-8")
         self.publish(folder, key)
-        self._note(label, cost)
+        note = self._note(label)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
+            write_whole(note, json.dumps(asdict(cost)).encode())
 
     def merge(self, other: KernelStore) -> tuple[int, int]:
         """Copy the missing results of another store; return the numbers of copied and of damaged results."""
@@ -92,28 +91,19 @@ class KernelStore(ContentStore):
                 if made is None:
                     damaged += 1
                     continue
-                body = json.loads((fresh.record(key)).read_text(encoding="utf-8"))
-                cost = Cost(seconds=made.seconds, memory_mb=made.memory_mb)
-                self.keep(key, fresh.folder(key), made.path.name, label=str(body["label"]), cost=cost)
+                label = str(json.loads(fresh.record(key).read_text(encoding="utf-8"))["label"])
+                self.keep(key, fresh.folder(key), made.path.name, label=label, cost=made.cost)
                 came += 1
         return came, damaged
 
     def measured(self, label: str) -> Cost | None:
         """Return the last measured cost of a unit."""
         try:
-            return Cost(**json.loads(self._notes(label).read_text(encoding="utf-8")))
+            return Cost(**json.loads(self._note(label).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
 
-    def _note(self, label: str, cost: Cost) -> None:
-        path = self._notes(label)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(asdict(cost)), encoding="utf-8")
-        with suppress(OSError):
-            draft.replace(path)
-
-    def _notes(self, label: str) -> Path:
+    def _note(self, label: str) -> Path:
         return self.root / "measured" / f"{hashlib.sha256(label.encode()).hexdigest()[:32]}.json"
 
 

@@ -16,8 +16,8 @@ from core.process import HostRunner, which
 if TYPE_CHECKING:
     from core.report import Reporter
     from kernels.assemble import CompilerLocation
-    from kernels.build import Capacity, KernelBuild, KernelBuildResult
-    from kernels.graph import Forecast
+    from kernels.build import KernelBuild, KernelBuildResult
+    from kernels.graph import Capacity, Forecast
 
 
 def check_request(request: BuildRequest) -> None:
@@ -55,7 +55,7 @@ def capacity(jobs: str | None, memory: str | None) -> Capacity:
     Raises:
         RequestError: a value is not a number above 0.
     """
-    from kernels.build import Capacity
+    from kernels.graph import Capacity
 
     default = Capacity()
     for option, value in (("--jobs", jobs), ("--memory", memory)):
@@ -79,8 +79,8 @@ def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> C
         return CompilerLocation(launcher=which("sccache") or which("ccache") or "")
     from ci_build.containers.container import Mount, container_argv, find_engine, make_spec
     from kernels.rocmchain import INSIDE
+    from kernels.step_process import TIMED
     from kernels.steps import SRC
-    from kernels.timed import TIMED
 
     engine = find_engine(None, runner)
     found = runner.run((engine.program, "image", "inspect", "--format={{.Id}}", request.image), check=False)
@@ -165,7 +165,7 @@ def planned(request: BuildRequest, version: str) -> dict[str, Any]:
         "toolchain": request.kernels.toolchain,
         "modules": table(wanted, request.kernels.modules),
         "at_most": {"steps": most.steps, "cpu_seconds": round(most.seconds, 1)},
-        "has_to_be_named": not request.kernels.modules and most.hours > estimate.HOURS_UNASKED,
+        "has_to_be_named": not request.kernels.modules and most.seconds > estimate.HOURS_UNASKED * 3600,
     }
 
 

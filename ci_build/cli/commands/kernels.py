@@ -103,16 +103,16 @@ def build(
             request, version, out, cache=settings.cache_dir, runner=runner, progress=reporter, capacity=room,
             place=place,
         )  # fmt: skip
-    built = done.built
+    built, size = done.built, done.path.stat().st_size
     for line in built.skipped:
         reporter.line(line)
     if built.missing:
         reporter.warning(f"the wheel is marked as partial; it lacks {', '.join(built.missing)}")
     if settings.flag("json"):
-        print_json(kernel_build.receipt(done.path, done.sha256, done.size, built))
+        print_json(kernel_build.receipt(done.path, done.sha256, size, built))
         return
     steps = f"{built.forecast.steps} steps run, {built.forecast.found} cached"
-    reporter.line(f"{done.path}: {human(done.size)}; {sizes(built)}; {steps}")
+    reporter.line(f"{done.path}: {human(size)}; {sizes(built)}; {steps}")
     reporter.line(f"{done.sha256}  {done.path.name}")
 
 

@@ -20,7 +20,8 @@ from core.errors import KernelError
 from core.model import GfxTarget, KernelRequest
 from core.process import HostRunner
 from core.targets import machs
-from kernels.build import Capacity, KernelBuild, KernelBuildResult
+from kernels.build import KernelBuild, KernelBuildResult
+from kernels.graph import Capacity
 from kernels.recipe import LAUNCHERS_LIMIT
 from kernels.steps import SRC
 from kernels.toolchains import Toolchain, obtain_pypi

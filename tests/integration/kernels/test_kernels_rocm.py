@@ -17,10 +17,11 @@ from core.model import GfxTarget, KernelRequest
 from core.process import HostRunner
 from core.targets import machs
 from kernels.assemble import toolchain_for
-from kernels.build import Capacity, KernelBuild, KernelBuildResult
+from kernels.build import KernelBuild, KernelBuildResult
 from kernels.catalog import load_catalog
 from kernels.checks import SYSTEM
 from kernels.generate import generate
+from kernels.graph import Capacity
 from kernels.modules import Generator, KernelModule
 from kernels.rocmchain import with_rocm
 from kernels.sources import SourceTree

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from core.model import GfxTarget, KernelRequest
 from core.process import HostRunner
-from kernels.build import Capacity, KernelBuild
+from kernels.build import KernelBuild
+from kernels.graph import Capacity
 from kernels.recipe import KERNELS
 from kernels.steps import SRC, fill
 from kernels.toolchains import Toolchain, obtain_pypi

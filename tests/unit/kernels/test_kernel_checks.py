@@ -11,8 +11,9 @@ import pytest
 
 from core.errors import KernelError
 from kernels import sources
-from kernels.checks import code_problems, find_objects, library_problems
+from kernels.checks import code_problems, library_problems
 from kernels.modules import CodeObjectSet, KernelModule, ModuleKind
+from kernels.objects import find_objects
 from tests.support.made_kernels import code
 from tests.support.made_wheel import GLIBC, library
 from tests.support.tiny_elf import TinySymbol
@@ -46,11 +47,12 @@ def tree(tmp_path: Path) -> Path:
 
 def found(tree: Path, module: KernelModule = MODULE, *processors: str) -> list[str]:
     files = {str(p.relative_to(tree)): "" for p in tree.rglob("*") if p.is_file()}
-    return [item.path for item in find_objects(module, processors or ("gfx942", "gfx1100"), tree, files)]
+    source = sources.SourceTree(folder=tree, files=files, origin=None, name="s")
+    return [item.path for item in find_objects(module, processors or ("gfx942", "gfx1100"), source)]
 
 
 def test_find_objects_returns_every_row(tree: Path) -> None:
-    assert found(tree) == [f"{FOLDER}/a.co", f"{FOLDER}/b.co"]
+    assert found(tree) == [f"jax_aiter/_kernels/hsa/gfx942/gemm/{name}" for name in ("a.co", "b.co", "t.csv")]
     assert found(tree, MODULE, "gfx1100") == []
 
 
@@ -98,7 +100,7 @@ def test_reports_all_problems_at_once(tree: Path) -> None:
 
 def test_named_files_need_no_table(tree: Path) -> None:
     named = replace(OBJECTS, csv="", kernel_column="", file_column="", files={"a.co": "ka"}, count=1)
-    assert found(tree, replace(MODULE, objects=(named,))) == [f"{FOLDER}/a.co"]
+    assert found(tree, replace(MODULE, objects=(named,))) == ["jax_aiter/_kernels/hsa/gfx942/gemm/a.co"]
 
 
 def test_objects_of_old_abi_versions_are_read() -> None:

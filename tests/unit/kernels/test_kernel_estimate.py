@@ -17,12 +17,13 @@ from core.errors import RequestError
 from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
 from core.targets import expand
 from kernels import recipe, sources, toolchains
-from kernels.assemble import prepare
-from kernels.build import Capacity, KernelBuild
+from kernels.assemble import THIS_MACHINE, prepare
+from kernels.build import KernelBuild
 from kernels.catalog import load_catalog
 from kernels.devicelib import LinkInputs, device_objects, shim_steps
 from kernels.estimate import HOURS_UNASKED, bound
 from kernels.generate import Generated
+from kernels.graph import Capacity
 from kernels.modules import Catalog, KernelModule
 from kernels.sources import SourceTree
 from kernels.steps import library_steps, unit_steps
@@ -211,6 +212,6 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
         jax_version="0.10.2", rocm_version=RocmVersion(text="7.2.0"), python_versions=("3.12",), targets=wanted,
         payload=Payload.PUBLISHED, kernels=kernels,
     )  # fmt: skip
-    made = prepare(request, wanted, cache=Path("my cache"), runner=NoProcesses(), progress=Silent())
+    made = prepare(request, wanted, cache=Path("my cache"), runner=NoProcesses(), progress=Silent(), place=THIS_MACHINE)
     places = [*map(Path, made.toolchain.places.values()), made.toolchain.ninja, made.store.root, made.work()]
     assert [path for path in places if not path.is_relative_to(tmp_path)] == []

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import KernelError
-from kernels import timed
-from kernels.graph import Graph, limits_for
+from kernels.graph import Capacity, Graph, limits_for
 from kernels.modules import KernelModule, ModuleKind, Unit
+from kernels.step_process import split_times
 from kernels.steps import CompileStep, closure, fill, library_steps, unit_steps
 from kernels.store import Cost, KernelStore, key_of
 from kernels.toolchains import Toolchain, load
@@ -158,13 +158,13 @@ def test_ninja_file_is_longest_first_without_stored_steps(src: Path) -> None:
     labels = [step.label for step in graph.missing()]
     assert labels == ["libm.so (host)", "m.cc (host)", "m/u for gfx1100", "m/u for gfx942"]
     give(graph, "m/u for gfx942", b"x")
-    text = graph.ninja(graph.missing(), work, limits_for([1], cpus=1, available_mb=10))
+    text = graph.ninja(graph.missing(), work, limits_for([1], Capacity(jobs=1, memory_mb=10)))
     assert [line for line in text.splitlines() if "label =" in line] == [
         "  label = libm.so (host)",
         "  label = m.cc (host)",
         "  label = m/u for gfx1100",
     ]
-    forecast = graph.forecast(cpus=2, available_mb=1000)
+    forecast = graph.forecast(Capacity(jobs=2, memory_mb=1000))
     assert (forecast.steps, forecast.found, forecast.seconds, forecast.wall_seconds) == (3, 1, 7.0, 3.5)
 
 
@@ -204,7 +204,7 @@ def test_measured_cost_overrides_estimate(src: Path) -> None:
 
 @given(st.lists(st.integers(1, 5000), max_size=12), st.integers(1, 16), st.integers(100, 40000))
 def test_limits_never_exceed_memory(needs: list[int], cpus: int, available: int) -> None:
-    limits = limits_for(needs, cpus=cpus, available_mb=available)
+    limits = limits_for(needs, Capacity(jobs=cpus, memory_mb=available))
     assert limits.heavy_jobs >= 1
     assert 1 <= limits.jobs <= cpus
     heavy = sorted((need for need in needs if need > limits.heavy_mb), reverse=True)
@@ -238,9 +238,9 @@ def test_shards_are_disjoint_and_complete(count: int) -> None:
 
 
 def test_container_command_reports_cpu_time() -> None:
-    assert timed.split("warning: x\n0m0.01s 0m0.02s\n1m2.50s 0m0.75s\n") == ("warning: x", 63.25)
-    assert timed.split("0m0.01s 0m0.02s\n0m2.5s 0m0s\n") == ("", 2.5)
-    assert timed.split("docker: no such image\n") == ("docker: no such image\n", 0.0)
+    assert split_times("warning: x\n0m0.01s 0m0.02s\n1m2.50s 0m0.75s\n") == ("warning: x", 63.25)
+    assert split_times("0m0.01s 0m0.02s\n0m2.5s 0m0s\n") == ("", 2.5)
+    assert split_times("docker: no such image\n") == ("docker: no such image\n", 0.0)
 
 
 def test_shard_filters_units_by_pattern(src: Path) -> None:
