@@ -12,7 +12,7 @@ from core.process import Runner
 from core.units import human
 from kernels import estimate, recipe, sources
 from kernels.catalog import load_catalog
-from kernels.devicelib import LinkInputs, device_objects, places, shim_steps
+from kernels.devicelib import LinkInputs, device_objects, shim_steps
 from kernels.generate import Generated, generate
 from kernels.graph import Capacity, Forecast, Graph
 from kernels.modules import Catalog, ModuleKind, processors
@@ -122,9 +122,7 @@ class KernelBuild:
     def graph(self) -> Graph:
         """Return the steps with their keys."""
         found = {"src": self.src} | ({"source": self._tree.folder} if self._tree else {})
-        for module in self.modules:
-            if module.name in self._generated:
-                found |= places(module, self._generated[module.name])
+        found |= {f"generated {name}": made.folder for name, made in self._generated.items()}
         return Graph(self.steps(), self.toolchain, self.store, found)
 
     def work(self) -> Path:

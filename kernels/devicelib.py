@@ -7,8 +7,8 @@ C++ runtime, so exceptions cannot pass between libraries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernels.checks import COMMON_EXPORTS
@@ -40,11 +40,6 @@ class LinkInputs:
     max_size: int
 
 
-def places(module: KernelModule, generated: Generated) -> dict[str, Path]:
-    """Return the placeholder of a module's generated files."""
-    return {f"generated {module.name}": generated.folder}
-
-
 def device_objects(
     module: KernelModule,
     processors: Sequence[str],
@@ -57,19 +52,37 @@ def device_objects(
     """Return the objects of one device-lib."""
     headers = {"headers": digest_of(tree.files, module.headers), "generated": key_of(dict(generated.headers))}
     headers |= closure([src / _PRELUDE], src)
-    wanted = [name for name in processors if module.supports(name)]
-    units = [(f"{{generated {module.name}}}/{name}", name, digest) for name, digest in generated.units.items()]
+    own = f"{{generated {module.name}}}"
+    include = [word for folder in module.include for word in ("-I", f"{{source}}/{folder}")] + ["-I", own]
+    units = [(f"{own}/{name}", name, digest) for name, digest in generated.units.items()]
     units += [(f"{{source}}/{path}", path, tree.files[path]) for path in module.compiled]
     steps: list[CompileStep] = []
     parts = []
     for path, name, digest in units:
-        inputs = {name: digest, **headers}
-        host = _host(module, toolchain, path, name, inputs)
-        devices = {
-            target: _device(module, toolchain, path, name, inputs, target)
-            for target in wanted
-            if module.compiles(name, target)
-        }
+        common = (*_common(module, toolchain, name), *toolchain.device_lib_command("generated"), *include)
+        host = CompileStep(
+            label=f"{module.name}/{name} (host)",
+            argv=(*common, *toolchain.device_lib_command("host"), path, "-o", "{out}"),
+            name="unit.o",
+            inputs={name: digest, **headers},
+            seconds=module.seconds * HOST_SHARE,
+            memory_mb=module.memory_mb,
+            module=module.name,
+            rocm=True,
+        )
+        devices = {}
+        for target in (target for target in processors if module.compiles(name, target)):
+            words = {"target": target, "code_object_version": toolchain.code_object_version(target)}
+            more = [fill(word, words) for word in toolchain.device_lib_command("device")]
+            devices[target] = replace(
+                host,
+                label=f"{module.name}/{name} for {target}",
+                argv=(*common, *more, path, "-o", "{out}"),
+                name="unit.co",
+                seconds=module.seconds * (1 - HOST_SHARE),
+                target=target,
+                checks={"target": target},
+            )
         steps += [*devices.values(), host]
         parts.append((host.label, tuple(sorted((target, step.label) for target, step in devices.items()))))
     return LinkInputs(steps=tuple(steps), parts=tuple(parts), max_size=module.max_size)
@@ -80,45 +93,6 @@ def _common(module: KernelModule, toolchain: Toolchain, name: str) -> tuple[str,
         *toolchain.device_lib_command("compile", "libraries"),
         f"-cuid={cuid(module, name)}",
         *module.flags.get(toolchain.name, module.flags.get("rocm", ())),
-    )
-
-
-def _generated(module: KernelModule, toolchain: Toolchain, name: str) -> tuple[str, ...]:
-    folders = (*(f"{{source}}/{folder}" for folder in module.include), f"{{generated {module.name}}}")
-    include = (word for folder in folders for word in ("-I", folder))
-    return (*_common(module, toolchain, name), *toolchain.device_lib_command("generated"), *include)
-
-
-def _device(
-    module: KernelModule, toolchain: Toolchain, path: str, name: str, inputs: Mapping[str, str], target: str
-) -> CompileStep:
-    words = {"target": target, "code_object_version": toolchain.code_object_version(target)}
-    more = [fill(word, words) for word in toolchain.device_lib_command("device")]
-    return CompileStep(
-        label=f"{module.name}/{name} for {target}",
-        argv=(*_generated(module, toolchain, name), *more, path, "-o", "{out}"),
-        name="unit.co",
-        inputs=inputs,
-        seconds=module.seconds * (1 - HOST_SHARE),
-        memory_mb=module.memory_mb,
-        module=module.name,
-        target=target,
-        checks={"target": target},
-        rocm=True,
-    )
-
-
-def _host(module: KernelModule, toolchain: Toolchain, path: str, name: str, inputs: Mapping[str, str]) -> CompileStep:
-    more = toolchain.device_lib_command("host")
-    return CompileStep(
-        label=f"{module.name}/{name} (host)",
-        argv=(*_generated(module, toolchain, name), *more, path, "-o", "{out}"),
-        name="unit.o",
-        inputs=inputs,
-        seconds=module.seconds * HOST_SHARE,
-        memory_mb=module.memory_mb,
-        module=module.name,
-        rocm=True,
     )
 
 
@@ -138,7 +112,26 @@ def shim_steps(
     """
     everything = closure([src / name for name in module.host], src)
     words = named(module, key_of({"files": everything}))
-    own = tuple(_own(module, toolchain, tree, name, words, src) for name in module.host)
+    headers = {"headers": digest_of(tree.files, module.headers)}
+    own = tuple(
+        CompileStep(
+            label=f"{module.name}/{name} (host)",
+            argv=(
+                *_common(module, toolchain, name),
+                *toolchain.device_lib_command("own", "host"),
+                *(words if name == NAMED else ()),
+                *(word for folder in module.include for word in ("-isystem", f"{{source}}/{folder}")),
+                *(f"{{src}}/{name}", "-o", "{out}"),
+            ),
+            name="unit.o",
+            inputs=closure([src / name, src / _PRELUDE], src) | headers,
+            seconds=module.seconds / len(module.host),
+            memory_mb=module.memory_mb,
+            module=module.name,
+            rocm=True,
+        )
+        for name in module.host
+    )
     parts = [(step.label, ()) for step in own] + [part for library in libraries for part in library.parts]
     exports = (*COMMON_EXPORTS, *_REGISTERING, *(ffi.symbol for ffi in module.ffi))
     most = module.max_size + sum(library.max_size for library in libraries)
@@ -160,26 +153,3 @@ def shim_steps(
         checks={"exports": exports, "alone": True, "sonames": module.sonames, "max_size": most},
     )
     return (*own, link)
-
-
-def _own(
-    module: KernelModule, toolchain: Toolchain, tree: SourceTree, name: str, words: Sequence[str], src: Path
-) -> CompileStep:
-    """Return the step for the object of one of this project's sources."""
-    inputs = closure([src / name, src / _PRELUDE], src) | {"headers": digest_of(tree.files, module.headers)}
-    return CompileStep(
-        label=f"{module.name}/{name} (host)",
-        argv=(
-            *_common(module, toolchain, name),
-            *toolchain.device_lib_command("own", "host"),
-            *(words if name == NAMED else ()),
-            *(word for folder in module.include for word in ("-isystem", f"{{source}}/{folder}")),
-            *(f"{{src}}/{name}", "-o", "{out}"),
-        ),
-        name="unit.o",
-        inputs=inputs,
-        seconds=module.seconds / len(module.host),
-        memory_mb=module.memory_mb,
-        module=module.name,
-        rocm=True,
-    )

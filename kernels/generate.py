@@ -63,7 +63,10 @@ def generate(
                 _run(module, generator, tree, fresh, runner, instances)
             if not folder.is_dir():
                 fresh.rename(folder)
-    return _sorted(module, folder)
+    suffixes = tuple(generator.suffix for generator in module.generators)
+    found = {path.name: file_sha256(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    units = {name: digest for name, digest in found.items() if name.endswith(suffixes)}
+    return Generated(folder=folder, units=units, headers={n: d for n, d in found.items() if n not in units})
 
 
 def _run(
@@ -81,7 +84,7 @@ def _run(
     except ProcessError as error:
         raise KernelError(f"The generator {generator.script} of {module.name} failed: {error.message}") from error
     wrote = [path for path in out.iterdir() if path not in before and path.name.endswith(generator.suffix)]
-    kept = [path for path in wrote if keeps(generator, path.name)]
+    kept = [path for path in wrote if any(re.fullmatch(pattern, path.name) for pattern in generator.keep or (".*",))]
     if instances:
         _check_few(module, generator, [path.name for path in kept], instances)
     else:
@@ -116,18 +119,6 @@ def _check_few(module: KernelModule, generator: Generator, kept: Sequence[str], 
             f"{module.name} keeps {len(kept)} files of {generator.script}, more than {generator.kept}.",
             hint="Its source changed: check its output, then correct count and kept in modules.toml.",
         )
-
-
-def keeps(generator: Generator, name: str) -> bool:
-    """Return whether a generated file is compiled."""
-    return not generator.keep or any(re.fullmatch(pattern, name) for pattern in generator.keep)
-
-
-def _sorted(module: KernelModule, folder: Path) -> Generated:
-    suffixes = tuple(generator.suffix for generator in module.generators)
-    found = {path.name: file_sha256(path) for path in sorted(folder.iterdir()) if path.is_file()}
-    units = {name: digest for name, digest in found.items() if name.endswith(suffixes)}
-    return Generated(folder=folder, units=units, headers={n: d for n, d in found.items() if n not in units})
 
 
 def cuid(module: KernelModule, name: str) -> str:

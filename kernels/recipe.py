@@ -177,6 +177,11 @@ def _entry(module: KernelModule, natives: Sequence[NativeFile], wanted: Sequence
         if native.target:
             below = native.path.removeprefix(f"{KERNELS}/hsa/")
             objects.setdefault(native.target, {})[below] = native.sha256
+    # Processor -> number of compute units -> subfolder.
+    variants: dict[str, dict[str, str]] = {}
+    for group in module.objects:
+        for target in (name for name in wanted if name in group.targets and group.sku):
+            variants.setdefault(target, {}).update({str(units): group.sku for units in group.compute_units})
     return {
         "kind": module.kind.value,
         "library": library.path.removeprefix(f"{KERNELS}/"),
@@ -188,17 +193,8 @@ def _entry(module: KernelModule, natives: Sequence[NativeFile], wanted: Sequence
             for f in module.ffi
         ],
         "objects": objects,
-        "variants": _variants(module, wanted),
+        "variants": variants,
     }
-
-
-def _variants(module: KernelModule, wanted: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return processor -> number of compute units -> subfolder, for processors with variants."""
-    told: dict[str, dict[str, str]] = {}
-    for objects in module.objects:
-        for target in (name for name in wanted if name in objects.targets and objects.sku):
-            told.setdefault(target, {}).update({str(units): objects.sku for units in objects.compute_units})
-    return told
 
 
 def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = None) -> RepairPlan:
@@ -216,7 +212,8 @@ def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = N
         strip=False,
         summary=f"AITER's kernels for JAX on AMD GPUs ({recipe_base.content(request)})",
         requires_python=_REQUIRES_PYTHON,
-        requires_dist=requirements(version),
+        # The jaxlib of the set, and the imports of the Python files.
+        requires_dist=(versions.jaxlib_requirement(version), f"jax>={Version(version).base_version}", "numpy"),
         license_text=recipe_base.license_text(),
         entry_points={},
         files=payload_files(version),
@@ -229,11 +226,6 @@ def with_members(plan: RepairPlan, catalog: Catalog, natives: Sequence[NativeFil
     libraries = [native for native in natives if not native.target]
     coded = [native.path for native in libraries if catalog.modules[native.module].kind is ModuleKind.FFI_SHIM]
     return replace(plan, members=tuple(native.path for native in libraries), device_members=tuple(coded))
-
-
-def requirements(version: str) -> tuple[str, ...]:
-    """Return Requires-Dist: the jaxlib of the set, and the imports of the Python files."""
-    return (versions.jaxlib_requirement(version), f"jax>={Version(version).base_version}", "numpy")
 
 
 def payload_files(version: str) -> dict[str, bytes]:

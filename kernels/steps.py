@@ -75,13 +75,22 @@ class CompileStep:
 def library_steps(
     module: KernelModule, toolchain: Toolchain, *, strip: bool = True, src: Path = SRC
 ) -> tuple[CompileStep, ...]:
-    """Return the steps of a module's host library, which is the same for all targets.
-
-    Objects that several libraries share are compiled once.
-    """
+    """Return the steps of a module's host library, which is the same for all targets."""
     everything = closure([src / name for name in module.host], src)
     words = named(module, key_of({"files": everything}))
-    own = tuple(_object(module, toolchain, name, words, src) for name in module.host)
+    # Modules share an object unless it holds the module's name.
+    own = tuple(
+        CompileStep(
+            label=f"{module.name}/{name} (host)" if name == NAMED else f"{name} (host)",
+            argv=(*toolchain.host_command(), *(words if name == NAMED else ()), "-c", f"{{src}}/{name}", "-o", "{out}"),
+            name="unit.o",
+            inputs=closure([src / name], src),
+            seconds=module.seconds / (len(module.host) + 1),
+            memory_mb=module.memory_mb,
+            module=module.name,
+        )
+        for name in module.host
+    )
     labels = tuple(step.label for step in own)
     exports = (*COMMON_EXPORTS, *(ffi.symbol for ffi in module.ffi))
     argv = (
@@ -102,20 +111,6 @@ def library_steps(
         checks={"exports": exports, "alone": True, "sonames": module.sonames, "max_size": module.max_size},
     )
     return (*own, library)
-
-
-def _object(module: KernelModule, toolchain: Toolchain, name: str, words: Sequence[str], src: Path) -> CompileStep:
-    """Return the step for the object of a source; modules share it unless it holds the module's name."""
-    shared = name != NAMED
-    return CompileStep(
-        label=f"{name} (host)" if shared else f"{module.name}/{name} (host)",
-        argv=(*toolchain.host_command(), *(() if shared else words), "-c", f"{{src}}/{name}", "-o", "{out}"),
-        name="unit.o",
-        inputs=closure([src / name], src),
-        seconds=module.seconds / (len(module.host) + 1),
-        memory_mb=module.memory_mb,
-        module=module.name,
-    )
 
 
 def named(module: KernelModule, digest: str) -> tuple[str, ...]:
@@ -180,14 +175,9 @@ def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
             for folder in (path.parent, src):
                 candidate = folder / found.decode()
                 if candidate.is_file() and candidate.resolve().is_relative_to(src.resolve()):
-                    waiting.append(_below(candidate, src))
+                    waiting.append(src / candidate.resolve().relative_to(src.resolve()))  # without `..`
                     break
     return dict(sorted(digests.items()))
-
-
-def _below(path: Path, src: Path) -> Path:
-    """Return a path without `..`, relative to `src`."""
-    return src / path.resolve().relative_to(src.resolve())
 
 
 def fill(word: str, values: Mapping[str, str]) -> str:
