@@ -7,29 +7,63 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-_SIGNS: dict[str, Callable[[Any, Any], bool]] = {
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
     ">": operator.gt,
     "<": operator.lt,
 }
+_VERSION = re.compile(
+    r"(?:(?P<epoch>\d+)!)?(?P<release>\d+(?:\.\d+)*)(?:(?P<pre>a|b|rc)(?P<number>\d+))?"
+    r"(?:\.post(?P<post>\d+))?(?:\.dev(?P<dev>\d+))?(?:\+(?P<local>[a-z0-9.]+))?(?P<prefix>\.\*)?"
+)
+"""Normal form of PEP 440, which metadata of wheels has."""
 
 
 def accepts(specifier: str, version: str) -> bool:
-    """Return whether a version meets a specifier such as ">=0.10.1,<0.11" (PEP 440).
+    """Return whether a version meets a specifier such as ">=0.10.1,<0.11" (PEP 440), pre-releases included.
 
-    Only release numbers are compared, so that 0.11.0.dev1 counts as 0.11. A clause that is not one of the six operators
-    and a number is ignored.
+    A clause or version in another form than the normal one is ignored.
     """
-    clauses = re.finditer(r"(?:^|,)\s*([<>]=?|[=!]=)\s*([0-9][0-9.]*)\s*(?=,|$)", specifier)
-    return all(_SIGNS[clause[1]](_release(version), _release(clause[2])) for clause in clauses)
+    clauses = re.finditer(r"(?:^|,)\s*(~=|[<>]=?|[=!]=)\s*([^\s,]+)\s*(?=,|$)", specifier)
+    have = _VERSION.fullmatch(version)
+    wanted = [(clause[1], _VERSION.fullmatch(clause[2])) for clause in clauses]
+    return have is None or all(_meets(have, sign, want) for sign, want in wanted if want)
 
 
-def _release(version: str) -> tuple[int, ...]:
-    numbers = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
-    parts = [int(part) for part in numbers[0].split(".")] if numbers else []
-    while parts and not parts[-1]:  # 0.11 and 0.11.0 are equal
-        parts.pop()
-    return tuple(parts)
+def _meets(have: re.Match[str], sign: str, want: re.Match[str]) -> bool:
+    if sign in ("==", "!="):
+        return _equal(have, want) is (sign == "==")
+    if sign == "~=":
+        prefix = _VERSION.fullmatch(want["release"].rpartition(".")[0] + ".*")
+        return _key(have) >= _key(want) and (prefix is None or _equal(have, prefix))
+    *release, post, dev = _key(want)
+    if sign == "<" and not want["pre"] and not want["dev"]:  # "<1" excludes 1.dev0 and 1rc1.
+        dev = 0
+        release[1] = release[1] if want["post"] else ""
+    if sign == ">" and not want["post"] and not want["dev"]:  # ">1" excludes 1.post1.
+        post = float("inf")
+    return _ORDERS[sign](_key(have), (*release, post, dev))
+
+
+def _equal(have: re.Match[str], want: re.Match[str]) -> bool:
+    if want["prefix"]:
+        release = [int(part) for part in want["release"].split(".")]
+        padded = [int(part) for part in have["release"].split(".")] + [0] * len(release)
+        return (have["epoch"] or "0") == (want["epoch"] or "0") and padded[: len(release)] == release
+    return _key(have) == _key(want) and (not want["local"] or have["local"] == want["local"])
+
+
+def _numbers(version: re.Match[str]) -> tuple[int, ...]:
+    release = [int(part) for part in version["release"].split(".")]
+    while release and not release[-1]:  # 0.11 and 0.11.0 are equal.
+        release.pop()
+    return (int(version["epoch"] or 0), *release)
+
+
+def _key(version: re.Match[str]) -> tuple[Any, ...]:
+    """Return the sort key of a public version: 1.dev0 < 1a0.dev0 < 1a0 < 1rc0 < 1 < 1.post0.dev0 < 1.post0."""
+    pre = version["pre"] or ("" if version["dev"] and not version["post"] else "z")
+    post = int(version["post"]) if version["post"] else -1
+    dev = int(version["dev"]) if version["dev"] else float("inf")
+    return _numbers(version), pre, int(version["number"] or 0), post, dev

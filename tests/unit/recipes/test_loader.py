@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from tests.support.fake_site import PLUGIN_NEEDED, ROOT, build_info, install, kfd_tree
 
@@ -622,10 +624,35 @@ def test_plugin_loads_nothing_without_gpu(machine: Machine, monkeypatch: pytest.
         ("!=0.10.2", "0.10.2", False),
         ("==0.10.2", "0.10.2+local", True),
         ("==0.10.2", "0.10.20", False),
-        ("==0.11.0rc1", "0.11.0", True),
+        ("==0.11.0rc1", "0.11.0", False),
+        ("==0.12.0.dev20251120", "0.8.0", False),
+        ("==0.12.0.dev20251120", "0.12.0.dev20251120", True),
+        (">=0.12.0.dev20251120", "0.12.0.dev20251119", False),
+        (">=0.12.0", "0.12.0rc1", False),
+        (">=0.10, ===whatever", "0.12.0", True),
+        (">=0.10", "unknown", True),
         ("", "1", True),
     ],
 )
 def test_specifiers(machine: Machine, specifier: str, version: str, good: bool) -> None:
     machine.install()
     assert machine.load("._versions").accepts(specifier, version) is good
+
+
+def test_specifiers_agree_with_packaging(machine: Machine) -> None:
+    machine.install()
+    accepts = machine.load("._versions").accepts
+    releases = ("1", "1.2", "1.2.0", "1.10", "2!1")
+    suffixes = ("", ".dev1", "a1", "a1.dev2", "b2", "rc1", "rc1.post1", ".post1", ".post1.dev3")
+    versions = [*map("".join, itertools.product(releases, suffixes)), "1.2+local.1"]
+    clauses = [
+        *map("".join, itertools.product((">=", "<=", ">", "<", "==", "!="), releases, suffixes)),
+        *("~=1.2", "~=1.2.3", "==1.2.*", "!=1.2.*", "==1.*", "==1.2+local.1", "!=1.2+local.2"),
+    ]
+    wrong = [
+        (clause, version)
+        for clause in clauses
+        for version in versions
+        if accepts(clause, version) is not SpecifierSet(clause).contains(version, prereleases=True)
+    ]
+    assert wrong == []
