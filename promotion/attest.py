@@ -43,12 +43,6 @@ SignWheel = Callable[[str, str], bytes]
 def attest(bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progress) -> tuple[str, ...]:
     """Store attestations beside the wheels of a staged set that have none, except releases of other projects.
 
-    Args:
-        bucket: the bucket of the set.
-        staged: the set.
-        sign: attests one wheel.
-        progress: receives each step.
-
     Returns:
         Names of the attested wheels.
 
@@ -63,7 +57,7 @@ def attest(bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progres
         raise_if_any(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}), BucketError)
         progress.step(f"attest {wheel.filename}")
         data = sign(wheel.filename, wheel.sha256)
-        raise_if_any([*provenance_problems(data, wheel.filename, wheel.sha256)], BucketError)
+        raise_if_any(provenance_problems(data, wheel.filename, wheel.sha256), BucketError)
         bucket.put_if_absent(name, data, sha256=sha256_of(data))
         attested.append(wheel.filename)
     return tuple(attested)
@@ -111,7 +105,7 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
                 bundle = AttestationBundle(publisher=_publisher(attestation), attestations=[attestation])
                 text: str = Provenance(version=1, attestation_bundles=[bundle]).model_dump_json()
             data = text.encode()
-            raise_if_any([*verify(data, filename, sha256).problems], MachineError)
+            raise_if_any(verify(data, filename, sha256).problems, MachineError)
             return data
 
         yield sign

@@ -65,11 +65,8 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
     """Write the archive of a staged or released set; equal sets and evidence give equal bytes.
 
     Args:
-        bucket: the bucket.
-        staged: index and digest of the set.
         out: the archive, a plain tar because wheels are compressed. It appears when it is complete.
         runner: starts pip, which downloads the pinned wheels from the user's package index.
-        progress: receives each step.
 
     Raises:
         BucketError: there is no such set, or its bytes differ from its record.

@@ -38,10 +38,6 @@ def check(
     """Return the verdict of the policy on the evidence and the stored bytes, without changing anything.
 
     Args:
-        bucket: the bucket of the set.
-        staged: the set.
-        policy: the policy of the channel.
-        now: the clock.
         verify: verifies attestations. The default uses Sigstore's public instance.
     """
     released = ReleasedIndex(index=staged.index)
@@ -53,8 +49,7 @@ def check(
     found = verdict(wheel_set, files, policy, now=now(), baseline=baseline, offered=offered, attested=attested)
     reasons = (
         *found.blocked_by,
-        *_log_problems(bucket, staged, files),
-        *_staged_problems(bucket, staged, wheel_set),
+        *_staged_problems(bucket, staged, wheel_set, files),
         *_conflicts(bucket, released, wheel_set),
     )
     return dataclasses.replace(found, blocked_by=reasons, provenances=provenances)
@@ -99,26 +94,21 @@ def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:
         )
 
 
-def attested_wheels(bucket: Bucket, staged: StagedSet) -> frozenset[str]:
-    """Return file names of the wheels of a staged set that have attestations."""
-    names = (key.removeprefix(staged.root) for key in bucket.list(staged.root))
-    return frozenset(name.removesuffix(PROVENANCE_SUFFIX) for name in names if name.endswith(PROVENANCE_SUFFIX))
-
-
 def verify_attestations(
     bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, verify: Verify
 ) -> tuple[AttestationReport, ...]:
     """Verify each provenance file beside a set, and the released one of the same wheel, which a shared wheel keeps."""
     wheels = {wheel.filename: wheel for wheel in wheel_set.wheels}
     released, found = ReleasedIndex(index=staged.index), []
-    for name in sorted(attested_wheels(bucket, staged)):
+    files = (key.removeprefix(staged.root) for key in bucket.list(staged.root))
+    for name in sorted(file.removesuffix(PROVENANCE_SUFFIX) for file in files if file.endswith(PROVENANCE_SUFFIX)):
         if (wheel := wheels.get(name)) is None:
             found.append(AttestationReport(wheel=name))
             continue
-        files = [bucket.get(staged.file(provenance_name(name)))]
+        versions = [bucket.get(staged.file(provenance_name(name)))]
         if there := bucket.read(provenance_name(released.wheel(wheel.name, name))):
-            files.append(there[0])
-        reports = ((data, verify(data, name, wheel.sha256)) for data in dict.fromkeys(files))
+            versions.append(there[0])
+        reports = ((data, verify(data, name, wheel.sha256)) for data in dict.fromkeys(versions))
         found += [dataclasses.replace(report, sha256=sha256_of(data)) for data, report in reports]
     return tuple(found)
 
@@ -138,14 +128,12 @@ def set_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Mapping
     return {name: sha256 for name, sha256 in sums.items() if name not in wheels}
 
 
-def _log_problems(bucket: Bucket, staged: StagedSet, files: Iterable[EvidenceFile]) -> Iterator[str]:
-    """Yield a sentence for each log that differs from its evidence."""
+def _staged_problems(
+    bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, files: Iterable[EvidenceFile]
+) -> Iterator[str]:
+    """Yield a sentence for each log that differs from its evidence, and each staged file that differs from the set."""
     for logs in {tuple(sorted(file.evidence.logs.items())) for file in files}:
         yield from stored_problems(bucket, lambda name: staged.evidence + name, dict(logs))
-
-
-def _staged_problems(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Iterator[str]:
-    """Yield a sentence for each staged file that differs from the set."""
     yield from stored_problems(bucket, staged.file, set_files(bucket, staged, wheel_set))
     for found in map_concurrently(lambda wheel: tuple(_wheel_problems(bucket, staged, wheel)), wheel_set.wheels):
         yield from found

@@ -80,12 +80,7 @@ def promote(
     """Promote a staged set to its released index.
 
     Args:
-        bucket: the bucket of the set.
-        staged: the set.
-        policy: the policy of the channel.
         actor: who promotes it, for the ledger.
-        progress: receives each step.
-        now: the clock.
         verify: verifies attestations. The default uses Sigstore's public instance.
 
     Raises:
@@ -133,7 +128,6 @@ def install_line(wheel_set: WheelSet, index_url: str) -> str:
     """Return the command that installs a set.
 
     Args:
-        wheel_set: the set.
         index_url: URL of its index.
     """
     return shlex.join(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,11 +52,20 @@ def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) ->
     if progress is not None:
         progress.step(f"stage set {wheel_set.digest[:12]} for {wheel_set.index}")
     files, metadata = _files_of(set_dir, wheel_set)
-    last = [file for file in files if file.name in _LAST]
-    sent = _UploadProgress(sum(file.size for file in files), progress)
-    _put_all(bucket, staged, [file for file in files if file not in last], sent)
-    for file in last:
-        _put(bucket, staged, file, sent)
+    total, done, lock = sum(file.size for file in files), 0, threading.Lock()
+
+    def put(file: SetFile) -> None:
+        nonlocal done
+        bucket.put_if_absent(staged.file(file.name), file.data, sha256=file.sha256)
+        with lock:
+            done += file.size
+            if progress is not None:
+                progress.advance(done, total)
+
+    map_concurrently(put, [file for file in files if file.name not in _LAST], most=_MAX_UPLOADS)
+    for file in files:
+        if file.name in _LAST:
+            put(file)
     raise_if_any(stored_problems(bucket, staged.file, {file.name: file.sha256 for file in files}), BucketError)
     for page in pages(staged.simple, staged_wheels(staged, wheel_set, metadata)):
         write_if_changed(bucket, page.key, page.data)
@@ -69,37 +77,6 @@ def find_staged(bucket: Bucket, set_dir: Path) -> StagedSet | None:
     wheel_set = _read_folder(set_dir)
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
     return staged if all(bucket.head(page) for page in root_pages(staged.simple)) else None
-
-
-class _UploadProgress:
-    """The total size of the files that several threads stored."""
-
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self._total, self._progress = total, progress
-        self._done = 0
-        self._lock = threading.Lock()
-
-    def add(self, size: int) -> None:
-        with self._lock:
-            self._done += size
-            if self._progress is not None:
-                self._progress.advance(self._done, self._total)
-
-
-def _put(bucket: Bucket, staged: StagedSet, file: SetFile, sent: _UploadProgress) -> None:
-    bucket.put_if_absent(staged.file(file.name), file.data, sha256=file.sha256)
-    sent.add(file.size)
-
-
-def _put_all(bucket: Bucket, staged: StagedSet, files: Sequence[SetFile], sent: _UploadProgress) -> None:
-    """Store files concurrently; after a failure no further upload starts."""
-    with ThreadPoolExecutor(_MAX_UPLOADS) as pool:
-        waiting = [pool.submit(_put, bucket, staged, file, sent) for file in files]
-        try:
-            for done in as_completed(waiting):
-                done.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
@@ -117,7 +94,6 @@ def stored_problems(bucket: Bucket, key_of: Callable[[str], str], files: Mapping
     """Yield a sentence for each stored file that is missing or has other bytes.
 
     Args:
-        bucket: the bucket.
         key_of: name of a file -> its key.
         files: name -> sha256.
     """
@@ -148,7 +124,7 @@ def write_if_changed(bucket: Bucket, key: str, data: bytes) -> bool:
     return True
 
 
-def raise_if_any(problems: Iterator[str] | list[str], kind: type[CiBuildError], hint: str = "") -> None:
+def raise_if_any(problems: Iterable[str], kind: type[CiBuildError], hint: str = "") -> None:
     """Raise one error with all problems, if there are any."""
     found = list(problems)
     if found:

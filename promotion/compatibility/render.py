@@ -37,7 +37,6 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
     """Return the tables in order; empty tables have a note.
 
     Args:
-        tables: the content.
         base: prefix of the keys of evidence, such as the URL of the bucket with a slash at the end.
     """
     inside = ("digest", "jax", "rocm", "python", "system")

@@ -190,7 +190,6 @@ def make_tables(
     """Return the tables of an index.
 
     Args:
-        index: its name.
         history: every promotion, oldest first, with the evidence of its set.
         offered: numbers of the entries with visible sets.
         libraries: soname -> version in the given ROCm.

@@ -122,8 +122,6 @@ def attestation_problems(
     Args:
         wheels: file names of the set's wheels.
         needed: those that need an attestation.
-        rule: the requirements.
-        attested: the reports.
     """
     for found in attested:
         name = provenance_name(found.wheel)

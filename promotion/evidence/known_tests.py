@@ -195,7 +195,6 @@ def known_tests_for(entries: Iterable[KnownTest], *, jax: str, family: str, plat
     """Return the entries for a run.
 
     Args:
-        entries: all entries.
         jax: version, such as 0.10.2.
         family: exact name, or empty on a CPU.
         platform: rocm, cpu or cuda.

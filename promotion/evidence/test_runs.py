@@ -202,7 +202,6 @@ class TestRuns:
         Args:
             pattern: of node ids, with the wildcards * and ?.
             family: family of the runs. None means all.
-            limit: maximum number of results.
         """
         yield from self._outcomes(pattern_of(pattern), family, limit)
 

@@ -33,8 +33,6 @@ def verify(
     The ledger is checked first. Everything else is compared with it, so a damaged ledger ends the check.
 
     Args:
-        bucket: the bucket of the index.
-        released: the index.
         progress: receives the number of checked objects.
         verify_attestations: verifies attestations. The default uses Sigstore's public instance.
         read: download and hash every file, even where the store reports a trusted checksum.

@@ -148,12 +148,7 @@ class Ledger:
 
 
 class Entries:
-    """Reads ledger entries by number, each once.
-
-    Args:
-        bucket: the bucket of the index.
-        released: the index.
-    """
+    """Reads ledger entries by number, each once."""
 
     def __init__(self, bucket: Bucket, released: ReleasedIndex) -> None:
         self._bucket, self._released = bucket, released

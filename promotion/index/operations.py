@@ -106,13 +106,7 @@ def mark(
     """Yank, quarantine or pin sets, or undo that.
 
     Args:
-        bucket: the bucket of the index.
-        released: the index.
-        kind: the operation.
         sets: digests, their first digits, or entry numbers.
-        reason: for people.
-        actor: who requested it.
-        now: the clock.
 
     Raises:
         RequestError: there is no such set, or a required reason is missing.
@@ -161,12 +155,7 @@ def change_ledger(
     """Append the entry of a change to the ledger; after a lost race, read the new entries and draft it again.
 
     Args:
-        bucket: the bucket of the index.
-        released: the index.
         draft: creates the change, or returns None when nothing changes.
-        actor: who requested it.
-        now: the clock.
-        reason: for people.
         promoted: for a promotion, the set.
         removed: for a sweep, the keys of the removed objects.
 

@@ -176,11 +176,7 @@ def page_updates(
     """Return the updates that make pages show a state, also after an interrupted update.
 
     Args:
-        released: the index.
         sets: the sets for which the pages may be wrong.
-        state: the state to show.
-        page_state_of: reads a project's pages.
-        entry_of: reads an entry.
     """
     sets, visible = frozenset(sets), frozenset(state.visible)
     order = dependencies_first(requirements_of_sets(sorted(sets), entry_of))

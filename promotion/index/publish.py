@@ -25,8 +25,6 @@ def publish(bucket: Bucket, released: ReleasedIndex, *, everything: bool = False
     """Update the pages to the ledger; safe at any time and with concurrent publishers.
 
     Args:
-        bucket: the bucket of the index.
-        released: the index.
         everything: render every page from the ledger alone, and write those that differ.
 
     Returns:

@@ -159,9 +159,7 @@ def answer_to(root: Path, path: str, headers: Message) -> IndexAnswer:
     """Return the answer to a GET request.
 
     Args:
-        root: the served folder, resolved.
         path: of the URL, unquoted, without the leading slash.
-        headers: of the request.
     """
     names = path.removesuffix("/").split("/") if path else []
     hidden = not path.isprintable() or any(not name or name.startswith(".") for name in names)

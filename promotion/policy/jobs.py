@@ -65,8 +65,6 @@ def job_matrix(
     """Return every job of a trigger; equal arguments give an equal matrix.
 
     Args:
-        families: the families and their machines.
-        when: the trigger.
         wheel_set: the set to test, as `INDEX/DIGEST`, or a placeholder of the CI service.
         pythons: versions to test, such as 3.12.
         names: families to test, also those that the trigger does not include. The default is all of the trigger.

@@ -30,17 +30,13 @@ CLOCK_SKEW = timedelta(minutes=5)
 _NOT_PASSED = {Outcome.FAILED: "failed", Outcome.ERROR: "could not run", Outcome.SKIPPED: "was skipped"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Reason:
-    """A reason that blocks a promotion.
-
-    Attributes:
-        gate, target: what a bypass must cover. Reasons without them cannot be bypassed.
-    """
+    """A reason that blocks a promotion unless a bypass covers its gate and target."""
 
     text: str
-    gate: str = ""
-    target: str = ""
+    gate: str
+    target: str
 
 
 def verdict(
@@ -56,9 +52,7 @@ def verdict(
     """Return the verdict of a policy on a set; every reason that blocks is one sentence.
 
     Args:
-        wheel_set: the set.
         files: all evidence of the set.
-        policy: the policy.
         now: the time, with its zone.
         baseline: the newest visible set of the index.
         offered: project -> visible versions.
@@ -67,62 +61,54 @@ def verdict(
     files = tuple(files)
     own = _counted(wheel_set, files, policy)
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
-    reasons = [
-        *(_Reason(text=text) for text in _foreign_evidence(wheel_set, files)),
-        *(_Reason(text=text) for text in set_problems(wheel_set, policy)),
-        *(_Reason(text=text) for text in device_member_problems(wheel_set, policy)),
-        *(_Reason(text=text) for text in variant_problems(wheel_set, offered or {})),
-        *(_Reason(text=text) for text in size_problems(wheel_set, policy)),
-        *(_Reason(text=text) for text in grown if policy.growth_blocks),
-        *(_Reason(text=text) for text in _attestation_problems(wheel_set, policy, attested)),
-        *_gate_problems(wheel_set, files, own, policy, now),
-        *_unrequired_failures(wheel_set, files, policy),
+    projects = expand(policy.attestations.required, wheel_set)
+    attestable = {wheel.filename: wheel.name in projects for wheel in wheel_set.wheels}
+    needed = [name for name, required in attestable.items() if required]
+    blocked = [
+        *_foreign_evidence(wheel_set, files),
+        *set_problems(wheel_set, policy),
+        *device_member_problems(wheel_set, policy),
+        *variant_problems(wheel_set, offered or {}),
+        *size_problems(wheel_set, policy),
+        *(grown if policy.growth_blocks else ()),
+        *attestation_problems(attestable, needed, policy.attestations, attested),
     ]
     tiers = {target: _tier_of(target, wheel_set, own, policy, now) for target in wheel_set.targets}
-    blocked, passed_over = _pass_over(reasons, [entry for entry in _entries(wheel_set, policy) if not entry.state(now)])
-    for reason in _tier_problems(tiers, policy):
-        entry = _excuse(reason.target, passed_over, policy)
+    bypasses = [entry for entry in policy.bypasses if entry.is_for(wheel_set)]
+    valid = [entry for entry in bypasses if not entry.state(now)]
+    passed_over: list[tuple[_Reason, Bypass]] = []
+    for reason in (
+        *_gate_problems(wheel_set, files, own, policy, now),
+        *_unrequired_failures(wheel_set, files, policy),
+    ):
+        entry = next((entry for entry in valid if entry.covers(reason.gate, reason.target)), None)
         if entry is None:
-            blocked.append(reason)
+            blocked.append(reason.text)
         else:
             passed_over.append((reason, entry))
+    for target, tier in tiers.items():
+        required = policy.required_tier(target)
+        if at_least(tier, required):
+            continue
+        text = f"{target} was tested at tier {tier.value if tier else 'none'}; {required.value} is required."
+        entry = _excuse(target, passed_over, policy)
+        if entry is None:
+            blocked.append(text)
+        else:
+            passed_over.append((_Reason(text, "", target), entry))
     return Verdict(
         set_digest=wheel_set.digest,
-        blocked_by=tuple(reason.text for reason in blocked),
+        blocked_by=tuple(blocked),
         tiers={target: tier.value if tier else "none" for target, tier in tiers.items()},
         bypassed=tuple(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
         attested=wheels_by_signer(attested),
         warnings=(
             *policy.void,
             *dict.fromkeys(note for found in attested for note in found.notes),
-            *_inactive_bypasses(wheel_set, policy, now),
+            *(f"The bypass {entry} is not valid: it {state}." for entry in bypasses if (state := entry.state(now))),
             *(() if policy.growth_blocks else grown),
         ),
     )
-
-
-def _entries(wheel_set: WheelSet, policy: Policy) -> Iterator[Bypass]:
-    return (entry for entry in policy.bypasses if entry.is_for(wheel_set))
-
-
-def _inactive_bypasses(wheel_set: WheelSet, policy: Policy, now: datetime) -> Iterator[str]:
-    for entry in _entries(wheel_set, policy):
-        if state := entry.state(now):
-            yield f"The bypass {entry} is not valid: it {state}."
-
-
-def _pass_over(
-    reasons: Iterable[_Reason], entries: Collection[Bypass]
-) -> tuple[list[_Reason], list[tuple[_Reason, Bypass]]]:
-    """Separate the reasons that block from those that a bypass covers."""
-    blocked, passed_over = [], []
-    for reason in reasons:
-        entry = next((entry for entry in entries if reason.gate and entry.covers(reason.gate, reason.target)), None)
-        if entry is None:
-            blocked.append(reason)
-        else:
-            passed_over.append((reason, entry))
-    return blocked, passed_over
 
 
 def _excuse(target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: Policy) -> Bypass | None:
@@ -168,19 +154,6 @@ def _foreign_evidence(wheel_set: WheelSet, files: Iterable[EvidenceFile]) -> Ite
             )
 
 
-def _attestation_problems(
-    wheel_set: WheelSet, policy: Policy, attested: Collection[AttestationReport]
-) -> Iterator[str]:
-    rule, names = policy.attestations, [wheel.filename for wheel in wheel_set.wheels]
-    projects = expand(rule.required, wheel_set)
-    needed = [wheel.filename for wheel in wheel_set.wheels if wheel.name in projects]
-    return attestation_problems(names, needed, rule, attested)
-
-
-def _where(gate: str, target: str) -> str:
-    return f"The gate {gate}" if target == ANY else f"The gate {gate} for {target}"
-
-
 def _gate_problems(
     wheel_set: WheelSet,
     files: Collection[EvidenceFile],
@@ -190,14 +163,13 @@ def _gate_problems(
 ) -> Iterator[_Reason]:
     for gate, rule in policy.gates.items():
         for target in rule.about(wheel_set, policy):
-            where, latest = _where(gate, target), own.get((gate, target))
+            where = f"The gate {gate}" if target == ANY else f"The gate {gate} for {target}"
+            latest = own.get((gate, target))
             if latest is None:
-                problems: Iterable[str] = [
-                    f"has not run on this set{_rejected_evidence(wheel_set, files, gate, target)}."
-                ]
+                problems = [f"has not run on this set{_rejected_evidence(wheel_set, files, gate, target)}."]
             else:
                 problems = _problems_of_all(latest, rule, rule.least(wheel_set), policy, now)
-            yield from (_Reason(text=f"{where} {problem}", gate=gate, target=target) for problem in problems)
+            yield from (_Reason(f"{where} {problem}", gate, target) for problem in problems)
 
 
 def _rejected_evidence(wheel_set: WheelSet, files: Iterable[EvidenceFile], gate: str, target: str) -> str:
@@ -213,7 +185,7 @@ def _rejected_evidence(wheel_set: WheelSet, files: Iterable[EvidenceFile], gate:
 
 def _problems_of_all(
     latest: Sequence[Evidence], rule: GateRule, least: int, policy: Policy, now: datetime
-) -> Sequence[str]:
+) -> list[str]:
     """Return why no evidence of a gate's parts satisfies the policy; none of them may be bad."""
     problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in latest]
     if latest[0].outcome is not Outcome.PASSED:
@@ -260,17 +232,13 @@ def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[
         if counts["known"] > rule.known_failures:
             yield f"has {counts['known']} known failures; the policy allows {rule.known_failures}."
     elif counts["known"]:
-        known = _known_checks(evidence)
+        checks = evidence.details.get("checks")
+        tables = [check for check in checks if isinstance(check, dict)] if isinstance(checks, list | tuple) else []
+        known = [str(check.get("name")) for check in tables if check.get("outcome") == "known"]
         if len(known) != counts["known"]:
             yield f"counts {counts['known']} known failures but names {len(known)}."
         if strange := sorted(set(known) - set(rule.known_failures)):
             yield f"has failures that the policy does not list as known: {', '.join(strange)}."
-
-
-def _known_checks(evidence: Evidence) -> list[str]:
-    checks = evidence.details.get("checks")
-    tables = [check for check in checks if isinstance(check, dict)] if isinstance(checks, list | tuple) else []
-    return [str(check.get("name")) for check in tables if check.get("outcome") == "known"]
 
 
 def _unrequired_failures(wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy) -> Iterator[_Reason]:
@@ -282,7 +250,7 @@ def _unrequired_failures(wheel_set: WheelSet, files: Iterable[EvidenceFile], pol
     for (gate, target), (evidence, *_) in _counted(wheel_set, ran, policy).items():
         if (gate, target) not in required and evidence.outcome is not Outcome.PASSED:
             text = f"The gate {gate} for {target} did not pass: {_first_finding(evidence)}"
-            yield _Reason(text=text, gate=gate, target=target)
+            yield _Reason(text, gate, target)
 
 
 def _tier_of(
@@ -300,13 +268,6 @@ def _tier_of(
         if not _problems_of_all(latest, rule, rule.least(wheel_set), policy, now)
     ]
     return max(tiers, key=TIER_ORDER.index, default=None)
-
-
-def _tier_problems(tiers: Mapping[str, Tier | None], policy: Policy) -> Iterator[_Reason]:
-    for target, tier in tiers.items():
-        if not at_least(tier, policy.required_tier(target)):
-            required, actual = policy.required_tier(target).value, tier.value if tier else "none"
-            yield _Reason(text=f"{target} was tested at tier {actual}; {required} is required.", target=target)
 
 
 def _first_finding(evidence: Evidence) -> str:

@@ -70,8 +70,6 @@ class Bucket(Protocol):
         """Create an object; storing the same bytes again does nothing.
 
         Args:
-            key: key of the object.
-            data: the bytes or their file.
             sha256: expected digest of the stored bytes, checked before the object appears.
 
         Returns:

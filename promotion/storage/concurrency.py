@@ -13,8 +13,10 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-def map_concurrently(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> tuple[_Result, ...]:
-    """Call a function for each item, up to MAX_REQUESTS at the same time, and return the results in the items' order.
+def map_concurrently(
+    function: Callable[[_Item], _Result], items: Iterable[_Item], *, most: int = MAX_REQUESTS
+) -> tuple[_Result, ...]:
+    """Call a function for each item, up to `most` at the same time, and return the results in the items' order.
 
     After a failure no further call starts. When the running calls have ended, the first failure in the items' order is
     raised.
@@ -33,7 +35,7 @@ def map_concurrently(function: Callable[[_Item], _Result], items: Iterable[_Item
             failed.append(True)
             raise
 
-    with ThreadPoolExecutor(min(MAX_REQUESTS, len(items))) as pool:
+    with ThreadPoolExecutor(min(most, len(items))) as pool:
         calls = [pool.submit(call, item) for item in items]
         try:
             wait(calls)
