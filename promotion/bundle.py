@@ -28,7 +28,7 @@ from promotion.gates.common.installers import download
 from promotion.gates.common.requirements import locked, wheels_for
 from promotion.index.core_metadata import core_metadata
 from promotion.index.ledger import LedgerWheel
-from promotion.index.pages import Page, pages
+from promotion.index.pages import pages
 from promotion.index.reader import IndexedWheel
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import METADATA_SUFFIX, ReleasedIndex, StagedSet
@@ -90,7 +90,8 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
             progress.step(f"fetch what the lock pins for Python {version}")
             _fetch_pins(place.wheel_set, bucket.get(place.files[PYLOCK]).decode(), version, root, runner)
         for page in pages("simple/", _offers(root / "wheels")):
-            _write(root, page)
+            (root / page.key).parent.mkdir(parents=True, exist_ok=True)
+            (root / page.key).write_bytes(page.data)
         (root / "README.txt").write_text(_readme(name, place.wheel_set))
         progress.step(f"write {out}")
         part = Path(work) / "bundle.tar"
@@ -169,11 +170,6 @@ def _offers(wheels: Path) -> Iterator[IndexedWheel]:
             ),
             href=f"../../wheels/{path.name.replace('+', '%2B')}",
         )
-
-
-def _write(root: Path, page: Page) -> None:
-    (root / page.key).parent.mkdir(parents=True, exist_ok=True)
-    (root / page.key).write_bytes(page.data)
 
 
 def _readme(name: str, wheel_set: WheelSet) -> str:

@@ -203,37 +203,33 @@ def make_tables(
     promotions = [(entry, entry.promoted, evidence) for entry, evidence in history if entry.promoted]
     promotions.sort(key=lambda item: (Version(item[1].jax_version), Version(item[1].rocm_version), item[0].number))
     released = ReleasedIndex(index=index)
+
+    def tested_in(image: str) -> tuple[str, ...]:
+        """Return keys of the evidence of runs in an image."""
+        found = (item for _, checked in history for item in checked.items())
+        return tuple(dict.fromkeys(key for key, checked in found if image in images_of(checked.evidence)))
+
     return Tables(
         index=index,
-        sets=tuple(_set_row(released, promoted, offered=entry.number in visible) for entry, promoted, _ in promotions),
+        sets=tuple(
+            SetRow(
+                digest=promoted.set_digest,
+                jax=promoted.jax_version,
+                rocm=promoted.rocm_version,
+                pythons=tuple(promoted.python_versions),
+                tiers={target: Tier(tier) for target, tier in promoted.tiers.items()},
+                offered=entry.number in visible,
+                evidence=released.set_file(promoted.set_digest, f"{EVIDENCE_FOLDER}/"),
+            )
+            for entry, promoted, _ in promotions
+        ),
         modules=tuple(
             _module_row(module, [(promoted, evidence) for _, promoted, evidence in promotions]) for module in modules
         ),
         rocm=rocm,
         rocm_source=rocm_source,
         libraries=tuple(LibraryRow(library=item, version=_version(item, libraries or {})) for item in known),
-        images=tuple({**image, "evidence": _tested_in(str(image["digest"]), history)} for image in images),
-    )
-
-
-def _tested_in(digest: str, history: Iterable[tuple[LedgerEntry, Mapping[str, EvidenceChecks]]]) -> tuple[str, ...]:
-    """Return keys of the evidence of runs in an image."""
-    return tuple(
-        dict.fromkeys(
-            key for _, found in history for key, checked in found.items() if digest in images_of(checked.evidence)
-        )
-    )
-
-
-def _set_row(released: ReleasedIndex, promoted: PromotedSet, *, offered: bool) -> SetRow:
-    return SetRow(
-        digest=promoted.set_digest,
-        jax=promoted.jax_version,
-        rocm=promoted.rocm_version,
-        pythons=tuple(promoted.python_versions),
-        tiers={target: Tier(tier) for target, tier in promoted.tiers.items()},
-        offered=offered,
-        evidence=released.set_file(promoted.set_digest, f"{EVIDENCE_FOLDER}/"),
+        images=tuple({**image, "evidence": tested_in(str(image["digest"]))} for image in images),
     )
 
 

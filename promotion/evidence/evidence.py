@@ -95,7 +95,7 @@ def record(bucket: Bucket, staged: StagedSet, evidence: Evidence, *, signer: Sig
         )
     data = dump_evidence(evidence)
     signature = signer.sign(data, EVIDENCE_TYPE).dump() if signer else b""
-    key = staged.evidence_file(evidence.gate, evidence.target, sha256_of(data + signature)[:16])
+    key = staged.evidence_file(evidence.gate, evidence.target, f"{sha256_of(data + signature)[:16]}.json")
     if signature:
         bucket.put_if_absent(key + SUFFIX, signature, sha256=sha256_of(signature))
     bucket.put_if_absent(key, data, sha256=sha256_of(data))

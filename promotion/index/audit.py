@@ -48,13 +48,18 @@ def verify(
     entries, head = ledger.entries, ledger.head
     yield from _states(released, entries)
     if not entries:
-        yield from _without_ledger(bucket, released)
+        count = sum(1 for _ in bucket.list(released.root))
+        if not count:
+            raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
+        yield f"{released.ledger} is empty, but the index has {count} objects: the ledger was lost or never written."
         return
     state = entries[-1].state
     promoted = {entry.number: entry.promoted for entry in entries if entry.promoted is not None}
     expected: dict[str, str] = {}
-    for number in state.held:
-        expected |= stored_files(released, promoted[number])
+    for one in (promoted[number] for number in state.held):
+        expected |= {released.set_file(one.set_digest, name): sha256 for name, sha256 in one.files.items()}
+        for wheel in one.wheels:
+            expected |= wheel.objects(released)
     for done, (key, sha256) in enumerate(sorted(expected.items()), start=1):
         if progress is not None:
             progress.advance(done, len(expected))
@@ -67,14 +72,9 @@ def verify(
     pages = _pages(released, snapshot, entries, state)
     for key, accepted in pages.items():
         yield from _object(bucket, key, accepted, read=read)
-    tombstones = {
-        key + TOMBSTONE_SUFFIX
-        for entry in entries
-        if entry.kind is EntryKind.SWEEP
-        for key in entry.removed
-        if key.endswith(".whl")
-    }
-    unremoved = {key for entry in entries if entry.kind is EntryKind.SWEEP for key in entry.removed} - expected.keys()
+    swept = {key for entry in entries if entry.kind is EntryKind.SWEEP for key in entry.removed}
+    tombstones = {key + TOMBSTONE_SUFFIX for key in swept if key.endswith(".whl")}
+    unremoved = swept - expected.keys()
     known = {*expected, *pages, *tombstones, released.status}
     for key in bucket.list(released.root):
         if key.startswith(released.ledger) or key in known:
@@ -83,27 +83,9 @@ def verify(
             yield f"{key} was not removed by an interrupted sweep: run `ci_build retention --apply`."
         else:
             yield f"{key} does not belong to a set of this index: it is foreign, or a promotion was interrupted."
-    yield from (
-        f"{key} is missing, so a used name could be used again."
-        for key in sorted(tombstones)
-        if bucket.head(key) is None
-    )
-
-
-def _without_ledger(bucket: Bucket, released: ReleasedIndex) -> Iterator[str]:
-    """Yield the problem of an index with an empty ledger; RequestError when there is no such index."""
-    count = sum(1 for _ in bucket.list(released.root))
-    if not count:
-        raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
-    yield f"{released.ledger} is empty, but the index has {count} objects: the ledger was lost or never written."
-
-
-def stored_files(released: ReleasedIndex, promoted: PromotedSet) -> Mapping[str, str]:
-    """Return key -> sha256 of every object of a set."""
-    files = {released.set_file(promoted.set_digest, name): sha256 for name, sha256 in promoted.files.items()}
-    for wheel in promoted.wheels:
-        files |= wheel.objects(released)
-    return files
+    for key in sorted(tombstones):
+        if bucket.head(key) is None:
+            yield f"{key} is missing, so a used name could be used again."
 
 
 def _object(bucket: Bucket, key: str, accepted: Sequence[str], *, read: bool) -> Iterator[str]:

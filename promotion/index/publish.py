@@ -6,7 +6,7 @@ completes an interrupted update.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from core.errors import BusyError
@@ -132,7 +132,15 @@ class _Writer:
 
     def _finish(self, pages: Mapping[str, PageRecord]) -> None:
         last = self._entries.at(self._head.number)
-        rows = [*self._rows()]
+        # Rows of the snapshot are reused.
+        known = {item["entry"]: item for item in self._snapshot.rows}
+        state = self._head.state
+        rows = [
+            {**known[number], **set_marks(number, state)}
+            if number in known
+            else set_row(self._entries.at(number), state)
+            for number in sorted(state.visible, reverse=True)[:MAX_ROWS]
+        ]
         overview = Page(key=self._released.overview, data=overview_page(self._released, rows, last))
         snapshot = replace(
             self._snapshot,
@@ -146,7 +154,7 @@ class _Writer:
             self._read(self._released.status)
         if self._etags.setdefault(self._released.status, self._snapshot.etag) != self._snapshot.etag:
             raise ConflictError("Another publisher wrote all pages meanwhile.")
-        status = dump_status(self._released, snapshot, last, self._head.state)
+        status = dump_status(self._released, snapshot, last, state)
         self._put(Page(key=self._released.status, data=status))
 
     def _page_state(self, project: str) -> PageState:
@@ -188,11 +196,3 @@ class _Writer:
         self._etags[page.key], self._content[page.key] = info.etag, page.data
         self._written.append(page.key)
         return info.etag
-
-    def _rows(self) -> Iterator[Mapping[str, object]]:
-        """Return the status rows of the newest visible sets, reusing those of the snapshot."""
-        known_rows = {item["entry"]: item for item in self._snapshot.rows}
-        state = self._head.state
-        for number in sorted(state.visible, reverse=True)[:MAX_ROWS]:
-            known = known_rows.get(number)
-            yield {**known, **set_marks(number, state)} if known else set_row(self._entries.at(number), state)

@@ -8,7 +8,7 @@ loses the race for its number to any earlier entry.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -71,7 +71,12 @@ def apply(
     bucket: Bucket, released: ReleasedIndex, rule: RetentionRule, *, actor: str, now: Clock = utc_now
 ) -> RetentionPlan:
     """Apply a rule: update the pages, then remove bytes. Interrupted sweeps are completed too."""
-    _finish_sweeps(bucket, released)
+    head, entries = read_head(bucket, released)
+    for entry in (entries.at(number) for number in range(1, head.number + 1) if head.state.swept):
+        digests: dict[str, str] = {}
+        for number in entry.sets if entry.kind is EntryKind.SWEEP else ():
+            digests |= _bytes_of(released, [number], {}, {number: entries.set(number)})
+        _remove(bucket, {key: digests[key] for key in entry.removed if key in digests})
     wanted = plan(bucket, released, rule, now=now)
     reason = f"older than {rule.days:g} days"
 
@@ -85,10 +90,15 @@ def apply(
 
     def sweep(head: Head, entries: Entries) -> Change | None:
         fresh = _plan(released, head.state, entries, head.number, rule, now())
-        _forget(bucket, removing.keys() - fresh.remove.keys())
+        for key in removing.keys() - fresh.remove.keys():
+            if info := bucket.head(key + TOMBSTONE_SUFFIX):
+                bucket.delete(info.key, sha256=info.sha256)
         removing.clear()
         removing.update(fresh.remove)
-        _bury(bucket, removing)
+        for key in removing:
+            if key.endswith(".whl"):
+                data = f"{removing[key]}\n".encode()
+                bucket.put_if_absent(key + TOMBSTONE_SUFFIX, data, sha256=sha256_of(data))
         return Change(kind=EntryKind.SWEEP, number=head.number + 1, sets=fresh.sweep) if fresh.sweep else None
 
     change_ledger(bucket, released, sweep, reason=reason, actor=actor, now=now, removed=lambda: sorted(removing))
@@ -180,37 +190,7 @@ def _time(entries: Entries, number: int) -> datetime:
     return datetime.fromisoformat(entries.at(number).time.replace("Z", "+00:00"))
 
 
-def _wheels(keys: Iterable[str]) -> Iterator[str]:
-    return (key for key in keys if key.endswith(".whl"))
-
-
-def _bury(bucket: Bucket, removing: Mapping[str, str]) -> None:
-    for key in _wheels(removing):
-        data = f"{removing[key]}\n".encode()
-        bucket.put_if_absent(key + TOMBSTONE_SUFFIX, data, sha256=sha256_of(data))
-
-
-def _forget(bucket: Bucket, keys: Iterable[str]) -> None:
-    """Remove the tombstones of wheels that stay."""
-    for key in _wheels(keys):
-        info = bucket.head(key + TOMBSTONE_SUFFIX)
-        if info is not None:
-            bucket.delete(info.key, sha256=info.sha256)
-
-
 def _remove(bucket: Bucket, removing: Mapping[str, str]) -> None:
     # wheels.json last: it describes the set as long as some of its files exist.
     for key in sorted(removing, key=lambda key: (key.endswith("/wheels.json"), key)):
         bucket.delete(key, sha256=removing[key])
-
-
-def _finish_sweeps(bucket: Bucket, released: ReleasedIndex) -> None:
-    """Remove the remaining bytes of recorded sweeps."""
-    head, entries = read_head(bucket, released)
-    for entry in (entries.at(number) for number in range(1, head.number + 1) if head.state.swept):
-        if entry.kind is not EntryKind.SWEEP:
-            continue
-        digests: dict[str, str] = {}
-        for number in entry.sets:
-            digests |= _bytes_of(released, [number], {}, {number: entries.set(number)})
-        _remove(bucket, {key: digests[key] for key in entry.removed if key in digests})

@@ -226,7 +226,10 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
         "tiers": {target: _target_tier(tier) for target, tier in values.pop("tiers").items()},
         "pythons": _number(values.pop("pythons"), least=1),
         "device_members": {name: _strings(paths) for name, paths in values.pop("device_members").items()},
-        **{name: _days(values.pop(name)) for name in ("max_age_days", "stale_days")},
+        **{
+            name: None if (days := values.pop(name)) == "any" else _number(days, least=1, most=_MOST_DAYS)
+            for name in ("max_age_days", "stale_days")
+        },
         "keys": None if keys == "any" else {name: public_key(text) for name, text in keys.items()},
         "unsigned": unsigned,
         "sizes": {project: _number(size, least=1) for project, size in values.pop("sizes").items()},
@@ -250,10 +253,6 @@ def _target_tier(text: str) -> Tier:
     if (tier := Tier(text)) not in TIER_ORDER:
         raise ValueError(f"{text} is not a tier of a gfx target")
     return tier
-
-
-def _days(value: Any) -> int | None:  # noqa: ANN401 - whatever TOML holds
-    return None if value == "any" else _number(value, least=1, most=_MOST_DAYS)
 
 
 def _number(value: Any, *, least: int, most: int = 1_000_000) -> int:  # noqa: ANN401 - whatever TOML holds

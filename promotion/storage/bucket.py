@@ -124,14 +124,35 @@ def changed_meanwhile(key: str) -> ConflictError:
     return ConflictError(f"{key} was changed by another process meanwhile.", hint="Run it again.")
 
 
-def check_same_bytes(key: str, stored: ObjectInfo | None, sha256: str) -> None:
-    """Raise ConflictError when a key has other bytes than these."""
+def check_etag(key: str, stored: ObjectInfo | None, etag: str | None) -> None:
+    """Raise ConflictError when an object has another etag than this; None means that there is no object."""
+    if (stored.etag if stored else None) != etag:
+        raise changed_meanwhile(key)
+
+
+def check_digest(key: str, found: str, sha256: str) -> None:
+    """Raise BucketError when the bytes to store have another digest than promised."""
+    if found != sha256:
+        hint = "Check the disk and build the set again."
+        raise BucketError(f"The bytes for {key} have sha256 {found}, not {sha256}.", hint=hint)
+
+
+def can_delete(key: str, stored: ObjectInfo | None, sha256: str) -> bool:
+    """Return whether an object exists; ConflictError when it has other bytes than these."""
+    if stored is not None and stored.sha256 != sha256:
+        raise ConflictError(f"{key} has sha256 {stored.sha256}; {sha256} was to be removed.", hint="Run it again.")
+    return stored is not None
+
+
+def check_same_bytes(key: str, stored: ObjectInfo | None, sha256: str) -> bool:
+    """Raise ConflictError when a key has other bytes than these; returns False because nothing was created."""
     if stored is None or stored.sha256 != sha256:
         found = f"is stored with sha256 {stored.sha256}" if stored else "was removed meanwhile"
         raise ConflictError(
             f"{key} {found} and cannot become {sha256}.",
             hint="One name never stands for two contents. Give the new content another version.",
         )
+    return False
 
 
 def check_source(key: str, stored: ObjectInfo | None, sha256: str) -> ObjectInfo:

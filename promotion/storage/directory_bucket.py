@@ -16,10 +16,11 @@ from filelock import FileLock, Timeout
 from core.errors import BucketError, BusyError
 from promotion.storage.bucket import (
     AbsentError,
-    ConflictError,
     Data,
     ObjectInfo,
-    changed_meanwhile,
+    can_delete,
+    check_digest,
+    check_etag,
     check_key,
     check_same_bytes,
     check_source,
@@ -90,31 +91,21 @@ class DirBucket:
         if self.head(key) is not None:
             return self._same_bytes(key, sha256)
         with _disk(key), self._temporary(key, data, mode=_IMMUTABLE) as temporary:
-            written = sha256_of(temporary)
-            if written != sha256:
-                raise BucketError(
-                    f"The bytes for {key} have sha256 {written}, not {sha256}.",
-                    hint="Check the disk and build the set again.",
-                )
+            check_digest(key, sha256_of(temporary), sha256)
             return self._claim(temporary, key, sha256)
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
         """Replace an object; see `Bucket.put_if_match`. Readers see the old or the new bytes."""
         path = self.path(key)
         with _disk(key), self._temporary(key, data, mode=_REPLACEABLE) as temporary, self._locked():
-            stored = self.head(key)
-            if (stored.etag if stored else None) != etag:
-                raise changed_meanwhile(key)
+            check_etag(key, self.head(key), etag)
             temporary.replace(path)
             _sync_folder(path.parent)
-        info = self.head(key)
-        assert info is not None
-        return info
+        return object_info(key, data, sha256_of(data))
 
     def copy(self, source: str, target: str, *, sha256: str) -> bool:
         """Create `target` as a hard link to the same immutable bytes; see `Bucket.copy`."""
-        stored = self.head(source)
-        check_source(source, stored, sha256)
+        check_source(source, self.head(source), sha256)
         with _disk(target):
             _make_folders(self.path(target).parent)
             return self._claim(self.path(source), target, sha256)
@@ -133,17 +124,14 @@ class DirBucket:
         if self.head(key) is None:
             return False
         with _disk(key), self._locked():
-            stored = self.head(key)
-            if stored is None:
+            if not can_delete(key, self.head(key), sha256):
                 return False
-            if stored.sha256 != sha256:
-                raise ConflictError(f"{key} has sha256 {stored.sha256}; cannot remove {sha256}.", hint="Run it again.")
             self.path(key).unlink()
             _sync_folder(self.path(key).parent)
         return True
 
     def _same_bytes(self, key: str, sha256: str) -> bool:
-        """Raise ConflictError when a key has other bytes; returns False because nothing was created."""
+        """Return False because nothing was created; ConflictError when a key has other bytes."""
         check_same_bytes(key, self.head(key), sha256)
         _sync_folder(self.path(key).parent)
         return False

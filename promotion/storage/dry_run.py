@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from core.errors import BucketError
 from core.units import human
 from promotion.storage.bucket import (
     AbsentError,
     Bucket,
-    ConflictError,
     Data,
     ObjectInfo,
-    changed_meanwhile,
+    can_delete,
+    check_digest,
+    check_etag,
     check_key,
     check_same_bytes,
     check_source,
+    object_info,
     sha256_of,
     size_of,
 )
@@ -81,16 +82,14 @@ class DryRunBucket:
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
         """Report the creation of an object."""
         size = size_of(data)
-        if (found := sha256_of(data)) != sha256:
-            raise BucketError(f"The bytes for {key} have sha256 {found}, not {sha256}.", hint="Build the set again.")
+        check_digest(key, sha256_of(data), sha256)
         return self._create("create", key, data, size, sha256)
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
         """Report the replacement of an object."""
         stored = self.head(key)
-        if (stored.etag if stored else None) != etag:
-            raise changed_meanwhile(key)
-        info = ObjectInfo(key=key, size=len(data), sha256=sha256_of(data), etag=f"dry-run-{sha256_of(data)}")
+        check_etag(key, stored, etag)
+        info = object_info(key, data, f"dry-run-{sha256_of(data)}")
         self._written[key] = info, data
         self._report(f"{'replace' if stored else 'create'} {key} ({human(len(data))})")
         return info
@@ -111,10 +110,8 @@ class DryRunBucket:
     def delete(self, key: str, *, sha256: str) -> bool:
         """Report the removal of an object."""
         stored = self.head(key)
-        if stored is None:
+        if stored is None or not can_delete(key, stored, sha256):
             return False
-        if stored.sha256 != sha256:
-            raise ConflictError(f"{key} has sha256 {stored.sha256}; cannot remove {sha256}.", hint="Run it again.")
         self._written.pop(key, None)
         self._removed.add(key)
         self._report(f"remove {key} ({human(stored.size)})")
@@ -123,8 +120,7 @@ class DryRunBucket:
     def _create(self, action: str, key: str, held: Data | str, size: int, sha256: str) -> bool:
         stored = self.head(key)
         if stored is not None:
-            check_same_bytes(key, stored, sha256)
-            return False
+            return check_same_bytes(key, stored, sha256)
         info = ObjectInfo(key=check_key(key), size=size, sha256=sha256, etag=f"dry-run-{sha256}")
         with self._lock:
             self._written[key] = info, held

@@ -75,12 +75,8 @@ class StagedSet:
         """The folder of the evidence, with a slash at the end."""
         return f"{self.root}{EVIDENCE_FOLDER}/"
 
-    def evidence_file(self, gate: str, target: str, identity: str) -> str:
-        """Return the key of the evidence of a gate for a target; the target gfx90a:xnack- is written gfx90a~xnack-."""
-        return f"{self.evidence}{gate}/{target.replace(':', '~')}/{identity}.json"
-
-    def evidence_more(self, gate: str, target: str, name: str) -> str:
-        """Return the key of a file that belongs to the evidence of a gate for a target, such as test results."""
+    def evidence_file(self, gate: str, target: str, name: str) -> str:
+        """Return the key of a file of the evidence for a target; the target gfx90a:xnack- is written gfx90a~xnack-."""
         return f"{self.evidence}{gate}/{target.replace(':', '~')}/{name}"
 
     def evidence_log(self, gate: str, identity: str) -> str:

@@ -20,7 +20,10 @@ from promotion.storage.bucket import (
     ConflictError,
     Data,
     ObjectInfo,
+    can_delete,
     changed_meanwhile,
+    check_digest,
+    check_etag,
     check_key,
     check_same_bytes,
     check_source,
@@ -127,12 +130,8 @@ class S3Bucket:
         size = size_of(data)
         careful = self._conditions(key)
         if (size >= _LOOK_FIRST or not careful) and self.head(key) is not None:
-            return self._same_bytes(key, sha256)
-        if (written := sha256_of(data)) != sha256:
-            raise BucketError(
-                f"The bytes for {key} have sha256 {written}, not {sha256}.",
-                hint="Check the disk and build the set again.",
-            )
+            return check_same_bytes(key, self.head(key), sha256)
+        check_digest(key, sha256_of(data), sha256)
         condition = {"IfNoneMatch": "*"} if careful else {}
         try:
             if isinstance(data, Path) and size > self._single_put:
@@ -140,16 +139,14 @@ class S3Bucket:
             else:
                 self._put(key, data, sha256, condition)
         except ConflictError:
-            return self._same_bytes(key, sha256)
+            return check_same_bytes(key, self.head(key), sha256)
         return True
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
         """Replace an object; see `Bucket.put_if_match`."""
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         if not self._conditions(key):
-            stored = self.head(key)
-            if (stored.etag if stored else None) != etag:
-                raise changed_meanwhile(key)
+            check_etag(key, self.head(key), etag)
             condition = {}
         sha256 = sha256_of(data)
         try:
@@ -170,10 +167,10 @@ class S3Bucket:
             try:
                 self._call("copy_object", target, **same, **_headers(target), IfNoneMatch="*")
             except ConflictError:
-                return self._same_bytes(target, sha256)
+                return check_same_bytes(target, self.head(target), sha256)
             return True
         if self.head(target) is not None:
-            return self._same_bytes(target, sha256)
+            return check_same_bytes(target, self.head(target), sha256)
         self.put_if_absent(_beside(_CLAIMS, target), sha256.encode(), sha256=sha256_of(sha256.encode()))
         self._call("copy_object", target, **same, **_headers(target))
         return True
@@ -193,11 +190,8 @@ class S3Bucket:
 
     def delete(self, key: str, *, sha256: str) -> bool:
         """Remove an object that has this digest; see `Bucket.delete`."""
-        stored = self.head(key)
-        if stored is None:
+        if not can_delete(key, self.head(key), sha256):
             return False
-        if stored.sha256 != sha256:
-            raise ConflictError(f"{key} has sha256 {stored.sha256}; {sha256} was to be removed.", hint="Run it again.")
         self._call("delete_object", key)
         return True
 
@@ -234,11 +228,6 @@ class S3Bucket:
         if info is None or info.sha256 != sha256:
             found = "is absent" if info is None else f"has sha256 {info.sha256}"
             raise BucketError(f"{key} {found} after it was stored; {sha256} was sent.", hint="Check the store.")
-
-    def _same_bytes(self, key: str, sha256: str) -> bool:
-        """Raise ConflictError when a key has other bytes; returns False because nothing was created."""
-        check_same_bytes(key, self.head(key), sha256)
-        return False
 
     def _digest(self, key: str, answer: Mapping[str, Any]) -> str:
         """Return the SHA-256 of an object: the store's, or computed from the bytes when the store has none."""

@@ -13,11 +13,15 @@ from core.errors import BucketError
 from promotion.storage.bucket import (
     AbsentError,
     Bucket,
-    ConflictError,
     Data,
     ObjectInfo,
-    changed_meanwhile,
+    can_delete,
+    check_digest,
+    check_etag,
     check_key,
+    check_same_bytes,
+    check_source,
+    object_info,
     sha256_of,
     size_of,
 )
@@ -83,15 +87,12 @@ class MemoryBucket:
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
         size_of(data)
         held = data if isinstance(data, bytes) else data.read_bytes()
-        if (found := sha256_of(held)) != sha256:
-            raise BucketError(f"The bytes for {key} have sha256 {found}, not {sha256}.")
+        check_digest(key, sha256_of(held), sha256)
         return self._create(key, held, sha256)
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
         with self._lock:
-            stored = self.head(key)
-            if (stored.etag if stored else None) != etag:
-                raise changed_meanwhile(key)
+            check_etag(key, self.head(key), etag)
             info = self._store(key, data)
             self.after_write(key)
             return info
@@ -99,10 +100,8 @@ class MemoryBucket:
     def copy(self, source: str, target: str, *, sha256: str) -> bool:
         with self._lock:
             found = self.read(source)
-            if found is None or found[1].sha256 != sha256:
-                what = "is absent" if found is None else f"has sha256 {found[1].sha256}"
-                raise BucketError(f"{source} {what}, {sha256} was expected.")
-            return self._create(target, found[0], sha256)
+            check_source(source, found[1] if found else None, sha256)
+            return self._create(target, self.get(source), sha256)
 
     def list(self, prefix: str) -> Iterator[str]:
         with self._lock:
@@ -110,11 +109,8 @@ class MemoryBucket:
 
     def delete(self, key: str, *, sha256: str) -> bool:
         with self._lock:
-            stored = self.head(key)
-            if stored is None:
+            if not can_delete(key, self.head(key), sha256):
                 return False
-            if stored.sha256 != sha256:
-                raise ConflictError(f"{key} has sha256 {stored.sha256}; {sha256} was to be removed.")
             del self._objects[key]
             self.after_write(key)
             return True
@@ -126,13 +122,10 @@ class MemoryBucket:
                 self._store(key, data)
                 self.after_write(key)
                 return True
-            if stored.sha256 != sha256:
-                raise ConflictError(f"{key} is stored with sha256 {stored.sha256} and shall not become {sha256}.")
-            return False
+            return check_same_bytes(key, stored, sha256)
 
     def _store(self, key: str, data: bytes) -> ObjectInfo:
-        digest = sha256_of(data)
-        info = ObjectInfo(key=check_key(key), size=len(data), sha256=digest, etag=digest)
+        info = object_info(check_key(key), data, sha256_of(data))
         self._objects[key] = data, info
         return info
 

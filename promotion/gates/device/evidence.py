@@ -201,7 +201,7 @@ def upload(
     uploaded = {}
     for kind, data in files.items():
         sha256 = sha256_of(data)
-        key = staged.evidence_more(gate, target, f"{sha256[:16]}.{kind}")
+        key = staged.evidence_file(gate, target, f"{sha256[:16]}.{kind}")
         bucket.put_if_absent(key, data, sha256=sha256)
         uploaded[kind] = {"name": key.removeprefix(staged.evidence), "sha256": sha256}
     return uploaded

@@ -126,7 +126,7 @@ def upload_shard(bucket: Bucket, staged: StagedSet, gate: str, result: ShardResu
     }
     data = evidence.pack(json.dumps(body, sort_keys=True).encode())
     sha256 = sha256_of(data)
-    key = staged.evidence_more(gate, result.target, f"{sha256[:16]}.{_NAME}")
+    key = staged.evidence_file(gate, result.target, f"{sha256[:16]}.{_NAME}")
     if signer is not None:
         signature = signer.sign(data, SHARD_TYPE).dump()
         bucket.put_if_absent(key + SUFFIX, signature, sha256=sha256_of(signature))
@@ -156,7 +156,7 @@ def collect_shards(
     """
     stored = []
     for target in targets or (ANY,):
-        folder = staged.evidence_more(gate, target, "")
+        folder = staged.evidence_file(gate, target, "")
         keys = [key for key in bucket.list(folder) if key.endswith(f".{_NAME}")]
         stored += [_read(bucket, staged, key, gate, signer) for key in keys]
     required = {k: v for k, v in settings.items() if k not in _MACHINE_SETTINGS or (k == "python" and v)}

@@ -181,7 +181,7 @@ def test_bucket_policy_separates_roles(bucket: S3Bucket, s3_client: Any, s3_serv
         role: S3Bucket(login(s3_server, user), bucket.name, prefix=bucket.prefix) for role, user in users.items()
     }
     staged = StagedSet(index="multi-arch", digest="a" * 64)
-    wheel, evidence = staged.file("w.whl"), staged.evidence_file("load", "any", "0" * 16)
+    wheel, evidence = staged.file("w.whl"), staged.evidence_file("load", "any", f"{0:016}.json")
     package, status = "v2/multi-arch/packages/w/w.whl", "v2/multi-arch/status.json"
 
     assert put(as_role[Role.BUILDER], wheel, b"wheel")

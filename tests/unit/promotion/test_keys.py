@@ -19,7 +19,7 @@ def test_keys_are_valid_and_unique() -> None:
         staged.file(WHEEL),
         metadata_name(staged.file(WHEEL)),
         staged.file("wheels.json"),
-        staged.evidence_file("coverage", "gfx90a:sramecc+:xnack-", "0" * 16),
+        staged.evidence_file("coverage", "gfx90a:sramecc+:xnack-", f"{0:016}.json"),
         *project_pages(staged.simple, "jax-rocm7-plugin"),
         *root_pages(staged.simple),
         released.status,

@@ -17,7 +17,7 @@ WHO = {role: f"arn:aws:iam::1:role/{role}" for role in Role}
 STAGED = StagedSet(index="multi-arch", digest="a" * 64)
 RELEASED = ReleasedIndex(index="multi-arch")
 WHEEL = STAGED.file("jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl")
-EVIDENCE = STAGED.evidence_file("load", "any", "0" * 16)
+EVIDENCE = STAGED.evidence_file("load", "any", f"{0:016}.json")
 PACKAGE = RELEASED.wheel("jaxlib", "jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl")
 LEDGER = RELEASED.ledger_entry(1)
 
