@@ -1,314 +1,261 @@
-"""The image that wheels are compiled in: a named one, one of a registry, or one built from docker/images.toml."""
+"""The builder of images; images with the same content are built once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import hashlib
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ci_build.containers.engine import Engine, find_engine
 from ci_build.images import local
-from ci_build.images.fetch import fetch
-from ci_build.images.pins import DOCKER, ImagePins, Pin, load_pins, machine
-from ci_build.images.recipe import (
-    ContainerImage,
-    ContextFile,
-    Recipe,
-    container_image,
-    ensure_image,
-    find_built,
-    generated_file,
-    sha256sums,
-    text_file,
-)
-from core.errors import InputError, RequestError
+from ci_build.images.dockerfile import check_arguments
+from ci_build.images.local import ContainerImage
+from ci_build.images.pins import ImagePins, Pin
+from ci_build.images.recipe import CONTENT_LABEL, BaseImage, ContextFile, Recipe, build_argv, generated_file
+from core.errors import InputError, NoContainerEngineError, ProcessError, RequestError
 from core.model import Progress
-from core.process import HostRunner
+from core.process import HostRunner, without_credentials
 
 if TYPE_CHECKING:
     from core.http.client import Connect
-
-SEARCH = "search"
-"""Value of `--builder-image` that finds an image without building one."""
-MANYLINUX = "manylinux_2_28"
-BUILDER = f"jax-{MANYLINUX}"
-LLVM = "18"
-"""Major version of the clang that compiles wheels; images.toml gives the reason."""
+    from core.http.download import Hash
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImageRequest:
-    """A request for images.
+@dataclass(kw_only=True)
+class ImageBuilder:
+    """A builder of images, one on top of another.
+
+    The container engine is looked for when it is needed, which a dry run never does.
 
     Attributes:
-        engine: returns the container engine; called when it is needed, which a dry run never does.
-        builder_image: name of an image, `search`, or empty.
-        base: name of a base image that replaces the pinned one, or empty.
-        registry: registry to pull from and push to, or empty.
-        cache: directory of downloads and build contexts.
-        arch: architecture of the images.
+        cache: cache folder of the whole program.
         connect: opens connections for downloads.
-        no_cache: rebuild every layer.
+        engine_name: docker, podman or a file; empty detects the engine.
+        builder_image: name of the image to compile in, `search`, or empty.
+        base: name of a base image that replaces the pinned one, or empty.
+        registry: registry to pull from and push to; by default that of the pins; or empty.
+        no_cache: rebuild every layer, once.
     """
 
-    engine: Callable[[], Engine]
     pins: ImagePins
     cache: Path
+    host: HostRunner
+    progress: Progress
     connect: Connect
+    engine_name: str = ""
     builder_image: str = ""
     base: str = ""
     registry: str = ""
-    arch: str = ""
     no_cache: bool = False
+    arch: str = field(default_factory=platform.machine)
+    _built: dict[str, ContainerImage] = field(default_factory=dict)
 
-
-class _LazyEngine:
-    """A container engine that is looked for once, when it is needed."""
-
-    def __init__(self, name: str | None, host: HostRunner) -> None:
-        self._name, self._host = name, host
+    def __post_init__(self) -> None:
+        self.registry = (self.registry or self.pins.registry).rstrip("/")
 
     @cached_property
     def engine(self) -> Engine:
-        return find_engine(self._name, self._host)
+        """The container engine; NoContainerEngineError if none answers."""
+        return find_engine(self.engine_name or None, self.host)
 
-    def __call__(self) -> Engine:
-        return self.engine
+    @property
+    def folder(self) -> Path:
+        """Directory of downloads and build contexts."""
+        return self.cache / "images"
 
+    def find(self, name: str) -> ContainerImage | None:
+        """Return the local image of a name or id, or None."""
+        return local.find(self.engine, self.host, name)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImageSettings:
-    """Options about images.
+    def pull(self, name: str) -> ContainerImage:
+        """Pull an image from the registry; InputError if it refuses or lacks the image."""
+        return local.pull(self.engine, self.host, f"{self.registry}/{name}")
 
-    Attributes:
-        engine: docker, podman or a file; empty detects the engine.
-        builder_image, base, registry, no_cache: as in `ImageRequest`.
-        cache: cache folder of the whole program.
-        pins: another images.toml; None uses docker/images.toml.
-    """
+    def push(self, image: ContainerImage, names: Sequence[str]) -> str:
+        """Push an image under its content's tag and further names; return the first as name@sha256:…."""
+        self.check_push()
+        given = [image.name.removeprefix(f"{self.registry}/")]
+        given += [name if ":" in name.rpartition("/")[2] else f"{name}:latest" for name in names]
+        pushed, *_ = [local.push(self.engine, self.host, image.id, f"{self.registry}/{name}") for name in given]
+        return pushed
 
-    engine: str = ""
-    builder_image: str = ""
-    base: str = ""
-    registry: str = ""
-    cache: Path
-    pins: Path | None = None
-    no_cache: bool = False
+    def check_push(self) -> None:
+        """Raise RequestError if no registry is configured."""
+        if not self.registry:
+            raise RequestError(
+                "--push needs a registry.", hint="Give --image-registry, or set CI_BUILD_IMAGE_REGISTRY."
+            )
 
+    def find_built(self, recipe: Recipe, name: str = "") -> ContainerImage | None:
+        """Return the image of a recipe if the engine has one with exactly that content."""
+        found = self.find(name or recipe.tag)
+        return found if found is not None and found.labels.get(CONTENT_LABEL) == recipe.content else None
 
-def image_request(settings: ImageSettings, host: HostRunner, connect: Connect) -> ImageRequest:
-    """Return the request for images; no container engine is started.
+    def build(self, recipe: Recipe) -> ContainerImage:
+        """Return the image of a recipe, built if it is missing.
 
-    Raises:
-        RequestError: images.toml cannot be read.
-    """
-    pins = load_pins(settings.pins) if settings.pins else load_pins()
-    return ImageRequest(
-        engine=_LazyEngine(settings.engine or None, host),
-        pins=pins,
-        cache=settings.cache / "images",
-        connect=connect,
-        builder_image=settings.builder_image,
-        base=settings.base,
-        registry=(settings.registry or pins.registry).rstrip("/"),
-        arch=machine(),
-        no_cache=settings.no_cache,
-    )
+        Raises:
+            RequestError: the Dockerfile does not use a build argument.
+            NoContainerEngineError: the engine's client cannot build.
+        """
+        # A dry run needs no lock.
+        from filelock import FileLock
 
+        if recipe.content in self._built:
+            return self._built[recipe.content]
+        check_arguments(recipe.dockerfile, ("BASE", *recipe.arguments), f"The Dockerfile of {recipe.name}")
+        contexts = self.folder / "contexts"
+        contexts.mkdir(parents=True, exist_ok=True)
+        # Parallel runs of one user would build the same image twice.
+        with FileLock(contexts / f".{recipe.content}.lock"):
+            image = None if self.no_cache else self.find_built(recipe)
+            if image is None:
+                with TemporaryDirectory(prefix="context-", dir=contexts) as folder:
+                    self._build(recipe, Path(folder))
+                if (image := self.find_built(recipe)) is None:
+                    raise ProcessError(f"{recipe.tag} was built but is missing.", hint="Check the engine's storage.")
+                image = replace(image, built=True)
+        self._built[recipe.content] = image
+        return image
 
-def builder_image(request: ImageRequest, runner: HostRunner, reporter: Progress) -> ContainerImage:
-    """Return the image to compile in.
+    def _build(self, recipe: Recipe, folder: Path) -> None:
+        """Fill a build context, with links instead of copies where possible, and build."""
+        if not self.engine.builds:
+            raise NoContainerEngineError(
+                f"{self.engine.program} cannot build images: its buildx plugin is missing.",
+                hint="Install docker-buildx, or name another client with --container-engine.",
+            )
+        (folder / "Dockerfile").write_text(recipe.dockerfile, encoding="utf-8")
+        (folder / "context").mkdir()
+        for path, file in recipe.files.items():
+            source, target = file.source(), folder / "context" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, symlinks=True, copy_function=_link)
+            else:
+                _link(source, target)
+        argv = build_argv(recipe, self.engine.program, folder, recipe.base.image(), no_cache=self.no_cache)
+        self.progress.step(f"building {recipe.tag}")
+        # Attestations would change the digest of an unchanged image.
+        self.host.run(argv, env={"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"})
 
-    A named image is pulled if it is missing. With `search`, the image of the current recipe is found locally or in the
-    registry. Otherwise it is built if it is missing.
-
-    Raises:
-        InputError: there is no such image.
-        RequestError: images.toml lacks a pin.
-    """
-    if request.builder_image and request.builder_image != SEARCH:
-        return _named(request, runner)
-    recipe = builder_recipe(request, runner, reporter)
-    if request.builder_image == SEARCH:
-        return _searched(recipe, request, runner)
-    engine = request.engine()
-    return ensure_image(recipe, engine, runner, reporter, cache=request.cache, no_cache=request.no_cache)
-
-
-def check_obtainable(request: ImageRequest, runner: HostRunner, reporter: Progress) -> None:
-    """Check that a builder image can be obtained, without building one.
-
-    Raises:
-        NoContainerEngineError: no engine answers.
-        InputError: the named image does not exist, or the base image is neither local nor in a configured registry.
-    """
-    engine = request.engine()
-    if request.builder_image:
-        builder_image(request, runner, reporter)
-        return
-    if request.registry:
-        return
-    recipe = builder_recipe(request, runner, reporter)
-    if not request.base and find_built(recipe, engine, runner) is None:
-        recipe.base_image()
-
-
-def planned_image(request: ImageRequest, runner: HostRunner, reporter: Progress) -> str:
-    """Return the name of the image that a build will run in; the engine is used only for a named base image."""
-    if request.builder_image and request.builder_image != SEARCH:
-        return request.builder_image
-    return builder_recipe(request, runner, reporter).tag
-
-
-def _named(request: ImageRequest, host: HostRunner) -> ContainerImage:
-    engine, name = request.engine(), request.builder_image
-    found = local.find(engine, host, name) or local.pull(engine, host, name)
-    return container_image(name, found, built=False)
-
-
-def _searched(recipe: Recipe, request: ImageRequest, host: HostRunner) -> ContainerImage:
-    engine = request.engine()
-    if found := find_built(recipe, engine, host):
-        return container_image(recipe.tag, found, built=False)
-    if not request.registry:
-        raise InputError(
-            f"There is no {recipe.tag} on this machine, and no registry is configured.",
-            hint="Give --image-registry, or omit --builder-image to build it.",
+    def as_base(self, recipe: Recipe) -> BaseImage:
+        """Return the image of a recipe as a base; it is built when it is needed."""
+        return BaseImage(
+            name=recipe.name,
+            identity=recipe.identity,
+            image=lambda: self.build(recipe).name,
+            labels=recipe.labels,
         )
-    reference = f"{request.registry}/{recipe.tag}"
-    pulled = local.pull(engine, host, reference)
-    if find_built(recipe, engine, host, reference) is None:
-        raise InputError(
-            f"{reference} was not built from the current {request.pins.path} and Dockerfile.",
-            hint="Push the right one with `ci_build images build manylinux --push`.",
-        )
-    return container_image(reference, pulled, built=False)
+
+    def base_image(self, name: str) -> BaseImage:
+        """Return a pinned base image, or the one that replaces it.
+
+        Raises:
+            RequestError: the base image is not pinned.
+            InputError: the named base image is missing.
+        """
+        if self.base:
+            found = self.find(self.base)
+            if found is None:
+                raise InputError(f"--base-docker {self.base} is not on this machine.", hint="Pull or import it first.")
+            return BaseImage(identity=found.id, image=lambda: self.tag_base(found))
+        pin = self.pins.get("base", name, self.arch)
+        return BaseImage(identity=pin.reference, image=lambda: self._pinned_base(pin))
+
+    def _pinned_base(self, pin: Pin) -> str:
+        """Return a local name of a pinned base image, pulled by its digest if it is missing."""
+        found = local.find_digest(self.engine, self.host, pin.digest)
+        if found is None and not self.registry:
+            raise InputError(
+                f"The base image {pin.reference} is not on this machine, and no registry is configured.",
+                hint="Give --image-registry HOST, set CI_BUILD_IMAGE_REGISTRY, or name an image with --base-docker.",
+            )
+        return self.tag_base(found or self.pull(pin.reference))
+
+    def tag_base(self, image: ContainerImage) -> str:
+        """Tag an image and return the tag: builders accept neither every id nor a digest without its registry."""
+        name = f"jax-rocm-release-base:{image.id.removeprefix('sha256:')}"
+        local.tag(self.engine, self.host, image.id, name)
+        return name
+
+    def downloads(self, pins: Mapping[str, Pin]) -> dict[str, ContextFile]:
+        """Return downloads as files of a build context, below downloads/, with their SHA256SUMS."""
+
+        def source(pin: Pin) -> Callable[[], Path]:
+            return lambda: self._fetch(pin)
+
+        sums = "".join(f"{pin.digest}  {name}\n" for name, pin in sorted(pins.items()))
+        files = {f"downloads/{name}": ContextFile(digest=pin.digest, source=source(pin)) for name, pin in pins.items()}
+        return {**files, "downloads/SHA256SUMS": self.generated(sums)}
+
+    def generated(self, text: str) -> ContextFile:
+        """Return a generated file as part of a build context."""
+        return generated_file(text, self.folder / "made")
+
+    def _fetch(self, pin: Pin) -> Path:
+        """Return the file of a pin; an interrupted download resumes.
+
+        Raises:
+            InputError: the download fails, or its digest is wrong.
+        """
+        # A dry run needs no lock.
+        from filelock import FileLock
+
+        folder = self.folder / "files" / pin.digest
+        path, part = folder / "file", folder / "part"
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock"):
+            if path.exists():
+                # Marks the entry as used for `cache gc`.
+                os.utime(folder)
+                return path
+            self.progress.step(f"fetching {pin.name} {pin.version} for {pin.arch}")
+            with part.open("ab+") as file:
+                file.seek(0)
+                sha256 = hashlib.file_digest(file, "sha256")
+                for chunk in self._chunks(pin.origin, sha256, file.tell()):
+                    file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+            if sha256.hexdigest() != pin.digest:
+                part.unlink()
+                origin = without_credentials(pin.origin)
+                raise InputError(
+                    f"{origin} has sha256 {sha256.hexdigest()}, but {pin.label} is pinned to {pin.digest}.",
+                    hint="Do not use the file: find out why it changed.",
+                )
+            part.rename(path)
+        return path
+
+    def digest_of(self, url: str) -> str:
+        """Download a URL and return its sha256; nothing is stored."""
+        sha256 = hashlib.sha256()
+        for _ in self._chunks(url, sha256, 0):
+            pass
+        return sha256.hexdigest()
+
+    def _chunks(self, url: str, sha256: Hash, done: int) -> Iterator[memoryview]:
+        """Download the bytes of a URL after those that the digest has."""
+        # A dry run opens no connection.
+        from core.http.download import RemoteFile
+
+        remote = RemoteFile(self.connect(), url)
+        for chunk in remote.chunks(done, sha256):
+            yield chunk
+            done += len(chunk)
+            self.progress.advance(done, remote.version.size or 0)
 
 
-def builder_recipe(request: ImageRequest, host: HostRunner, progress: Progress) -> Recipe:
-    """Return the recipe of the builder image."""
-    files = tool_files(request, progress, LLVM, bazel=True)
-    labels = {f"jax-rocm-release.{name}": pin.version for name, pin in tool_pins(request, LLVM, bazel=True).items()}
-    return base_recipe(
-        request,
-        host,
-        name=BUILDER,
-        dockerfile=DOCKER / "manylinux_2_28.Dockerfile",
-        base=MANYLINUX,
-        files={**files, **{name: text_file(DOCKER / name) for name in ("clang.cfg", "llvm-members.txt")}},
-        arguments={"LLVM_MAJOR": LLVM},
-        labels=labels,
-    )
-
-
-def tool_pins(request: ImageRequest, llvm: str, *, bazel: bool) -> dict[str, Pin]:
-    """Return the pins of compiler and build tool, by name in the build context."""
-    pins = {"llvm": request.pins.get("download", f"llvm-{llvm}", request.arch)} if llvm else {}
-    if llvm == LLVM and (library := request.pins.find("download", "libtinfo5", request.arch)):
-        pins["libtinfo5"] = library
-    if bazel:
-        pins["bazel"] = request.pins.get("download", "bazel", request.arch)
-    return pins
-
-
-def tool_files(request: ImageRequest, progress: Progress, llvm: str, *, bazel: bool) -> dict[str, ContextFile]:
-    """Return compiler and build tool as files of a build context, with their SHA256SUMS."""
-    return download_files(request, tool_pins(request, llvm, bazel=bazel), progress)
-
-
-def download_files(request: ImageRequest, pins: Mapping[str, Pin], progress: Progress) -> dict[str, ContextFile]:
-    """Return downloads as files of a build context, below downloads/, with their SHA256SUMS."""
-
-    def getter(pin: Pin) -> Callable[[], Path]:
-        return lambda: fetch(pin, request.connect, request.cache, progress)
-
-    listed = sha256sums({name: pin.digest for name, pin in pins.items()})
-    files = {f"downloads/{name}": ContextFile(digest=pin.digest, source=getter(pin)) for name, pin in pins.items()}
-    return {**files, "downloads/SHA256SUMS": generated_file(listed, request.cache / "made")}
-
-
-def base_recipe(
-    request: ImageRequest,
-    host: HostRunner,
-    *,
-    name: str,
-    dockerfile: Path,
-    base: str,
-    files: Mapping[str, ContextFile],
-    arguments: Mapping[str, str],
-    labels: Mapping[str, str],
-    network: str = "none",
-) -> Recipe:
-    """Return a recipe on a pinned base image, or on the one that the request names.
-
-    Raises:
-        RequestError: the base image is not pinned.
-        InputError: the named base image is missing.
-    """
-    made = Recipe(
-        name=name,
-        dockerfile=dockerfile.read_text(encoding="utf-8"),
-        base="",
-        base_image=str,
-        files=files,
-        arguments=arguments,
-        labels=labels,
-        network=network,
-    )
-    if request.base:
-        found = local.find(request.engine(), host, request.base)
-        if found is None:
-            raise InputError(f"--base-docker {request.base} is not on this machine.", hint="Pull or import it first.")
-        return replace(made, base=found.id, base_image=lambda: tag_base(found, request, host))
-    pin = request.pins.get("base", base, request.arch)
-    return replace(made, base=pin.reference, base_image=lambda: _pinned_base(pin, request, host))
-
-
-def _pinned_base(pin: Pin, request: ImageRequest, host: HostRunner) -> str:
-    """Return a local name of a pinned base image, pulled by its digest if it is missing."""
-    engine = request.engine()
-    found = local.find_digest(engine, host, pin.digest)
-    if found is None and not request.registry:
-        raise InputError(
-            f"The base image {pin.reference} is not on this machine, and no registry is configured.",
-            hint="Give --image-registry HOST, set CI_BUILD_IMAGE_REGISTRY, or name an image with --base-docker.",
-        )
-    if found is None:
-        found = local.pull(engine, host, f"{request.registry}/{pin.reference}")
-    return tag_base(found, request, host)
-
-
-def tag_base(image: local.LocalImage, request: ImageRequest, host: HostRunner) -> str:
-    """Tag an image and return the tag: builders accept neither every id nor a digest without its registry."""
-    name = f"jax-rocm-release-base:{image.id.removeprefix('sha256:')}"
-    local.tag(request.engine(), host, image.id, name)
-    return name
-
-
-def check_push(request: ImageRequest) -> None:
-    """Check that a registry to push to is configured.
-
-    Raises:
-        RequestError: none is.
-    """
-    if not request.registry:
-        raise RequestError("--push needs a registry.", hint="Give --image-registry, or set CI_BUILD_IMAGE_REGISTRY.")
-
-
-def push(request: ImageRequest, image: ContainerImage, names: Sequence[str], host: HostRunner) -> str:
-    """Push an image under its content's tag, and return it as name@sha256:….
-
-    Args:
-        names: further names to push it under.
-
-    Raises:
-        RequestError: no registry is configured.
-    """
-    check_push(request)
-    given = [image.name.removeprefix(f"{request.registry}/")]
-    given += [name if ":" in name.rpartition("/")[2] else f"{name}:latest" for name in names]
-    engine, content = request.engine(), image.id or image.name
-    pushed, *_ = [local.push(engine, host, content, f"{request.registry}/{name}") for name in given]
-    return pushed
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)

@@ -6,59 +6,29 @@ import ast
 import hashlib
 import json
 import os
-import shutil
 import tomllib
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 from urllib.parse import urlsplit
 
 from packaging.markers import Marker
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 
 from ci_build.containers.container import ContainerRunner, Mount, make_spec
-from ci_build.images.recipe import ContextFile, generated_file
-from ci_build.images.runtime import ImageBuilder
+from ci_build.images.builder import ImageBuilder
+from ci_build.images.recipe import ContextFile, existing_file
 from core import wheelset
 from core.digests import file_sha256
 from core.errors import InputError, ProcessError, RequestError, WheelSetError
 from core.model import PYLOCK, WheelSet
 from core.pip import InputStore, Resolved
+from core.store import ContentStore, remove
 
 _REQUIREMENT = "rocm[libraries,devel]"
 _DONE = "wheels.json"
 _CERTIFICATES = "/etc/ssl/jax-rocm-release.pem"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RocmPackages:
-    """ROCm's pip packages from an index.
-
-    Attributes:
-        version: version of ROCm.
-        files: wheels and requirements.txt, by name.
-    """
-
-    version: str
-    files: Mapping[str, ContextFile]
-
-
-def check_index(index: str) -> None:
-    """Check the URL of an index.
-
-    Raises:
-        RequestError: it is not a URL, or has credentials, which process lists and labels would show.
-    """
-    parts = urlsplit(index)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-        raise RequestError(
-            f"--therock-index-url {parts._replace(netloc=parts.hostname or '').geturl()!r} cannot be used.",
-            hint="Give an http or https URL without user and password.",
-        )
-
 
 Connection = tuple[Mapping[str, str], str]
 """Variables that name proxies, and a CA bundle or an empty path."""
@@ -76,38 +46,38 @@ def _requirement(version: str) -> str:
 
 def rocm_packages(
     builder: ImageBuilder, image: str, python: str, index: str, version: str, connection: Connection
-) -> RocmPackages:
-    """Return ROCm's packages from an index, resolved in a container of the image that they are for.
+) -> tuple[str, Mapping[str, ContextFile]]:
+    """Resolve ROCm's packages of an index in a container of the image that they are for.
 
     Args:
         python: interpreter with pip in that image.
         version: exact version, which is downloaded once; empty looks up the newest each time.
         connection: proxies and CA bundle of this machine.
 
+    Returns:
+        The version of ROCm; and the wheels and requirements.txt, by name.
+
     Raises:
         InputError: the index does not have it.
     """
+    store = ContentStore(builder.folder / "rocm-packages")
     key = hashlib.sha256("\0".join((index, version, python, image)).encode()).hexdigest()
-    folder = builder.request.cache / "rocm-packages" / key
+    folder = store.folder(key)
     if not version or not _complete(folder):
-        _collect(builder, image, python, index, version, folder, connection)
+        _download(builder, image, python, index, version, store, key, connection)
     os.utime(folder)
     known: dict[str, str] = json.loads((folder / _DONE).read_text())
-    files = {
-        name: ContextFile(digest=sha256, source=_constant(folder / name)) for name, sha256 in sorted(known.items())
-    }
-    rows = sorted((*parse_wheel_filename(name)[:2], sha256) for name, sha256 in known.items())
-    lines = "".join(f"{name}=={release} --hash=sha256:{sha256}\n" for name, release, sha256 in rows)
-    found = {name: str(release) for name, release, _ in rows}.get(canonicalize_name("rocm"))
-    if not found:
+    rows = [(*parse_wheel_filename(name)[:2], sha256) for name, sha256 in known.items()]
+    release = next((str(release) for name, release, _ in rows if name == "rocm"), "")
+    if not release:
         raise InputError(f"{index} has no package rocm.", hint="Check --therock-index-url.")
-    return RocmPackages(
-        version=found, files={**files, "requirements.txt": generated_file(lines, builder.request.cache / "made")}
-    )
+    files = {name: existing_file(folder / name, sha256) for name, sha256 in sorted(known.items())}
+    return release, {**files, "requirements.txt": builder.generated(_requirements(rows))}
 
 
-def _constant(path: Path) -> Any:  # noqa: ANN401 - a function that gives it
-    return lambda: path
+def _requirements(rows: Iterable[tuple[str, object, str]]) -> str:
+    """Return requirements for pip with hashes, from (name, version, sha256)."""
+    return "".join(f"{name}=={version} --hash=sha256:{sha256}\n" for name, version, sha256 in sorted(rows))
 
 
 def _complete(folder: Path) -> bool:
@@ -118,53 +88,44 @@ def _complete(folder: Path) -> bool:
         return False
 
 
-def _collect(
-    builder: ImageBuilder, image: str, python: str, index: str, version: str, folder: Path, connection: Connection
+def _download(
+    builder: ImageBuilder,
+    image: str,
+    python: str,
+    index: str,
+    version: str,
+    store: ContentStore,
+    key: str,
+    connection: Connection,
 ) -> None:
     builder.progress.step(
         f"downloading from {urlsplit(index).hostname}: {_REQUIREMENT}{f' {version}' if version else ''}"
     )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".new-", dir=folder.parent) as name:
-        out, scratch = Path(name, "out"), Path(name, "scratch")
+    proxies, certificates = connection
+    with store.scratch() as work:
+        out, scratch, private = work / "out", work / "scratch", work / "proxies"
         out.mkdir()
         scratch.mkdir()
         mounts = [Mount(out, "/out", writable=True), Mount(scratch, "/scratch", writable=True)]
         # Gigabytes of packages must not be unpacked in memory.
         env = {"TMPDIR": "/scratch", "PIP_CACHE_DIR": "/scratch/cache", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        proxies, certificates = connection
         # Proxy URLs may have passwords, which process lists must not show.
-        private = Path(name, "proxies")
-        private.write_text("".join(f"{key}={url}\n" for key, url in proxies.items()), encoding="utf-8")
+        private.write_text("".join(f"{name}={url}\n" for name, url in proxies.items()), encoding="utf-8")
         if certificates:
             mounts.append(Mount(Path(certificates), _CERTIFICATES))
             env |= {"PIP_CERT": _CERTIFICATES, "SSL_CERT_FILE": _CERTIFICATES}
-        spec = make_spec(builder.request.engine(), image, mounts=mounts, env=env, workdir="/out")
+        spec = make_spec(builder.engine, image, mounts=mounts, env=env, workdir="/out")
         spec = replace(spec, env_files=(private,), network="host", shm_size="64m")
-        runner = ContainerRunner(builder.host, spec)
         try:
-            runner.run(download_command(python, index, version))
+            ContainerRunner(builder.host, spec).run(download_command(python, index, version))
         except ProcessError as error:
             last = error.message.splitlines()[-1].strip()
             problem = f"{index} does not provide {_requirement(version)}: {last}."
             raise InputError(problem, hint="Check URL and version.") from error
         digests = {path.name: file_sha256(path) for path in sorted(out.glob("*.whl"))}
         (out / _DONE).write_text(json.dumps(digests))
-        shutil.rmtree(folder, ignore_errors=True)
-        out.rename(folder)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SetContents:
-    """Contents of an image with the wheels of a set.
-
-    Attributes:
-        files: wheels and `requirements-<Python>.txt`, by name.
-        labels: labels of the image: versions, the set's digest, source commits.
-    """
-
-    files: Mapping[str, ContextFile]
-    labels: Mapping[str, str]
+        remove(store.folder(key))
+        store.publish(out, key)
 
 
 def read_checked_set(folder: Path) -> WheelSet:
@@ -195,27 +156,23 @@ def check_pythons(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> 
 
 
 def set_contents(
-    builder: ImageBuilder,
-    folder: Path,
-    wheel_set: WheelSet,
-    cache: Path,
-    pythons: Sequence[str],
-    *,
-    look_only: bool = False,
-) -> SetContents:
-    """Return the wheels of a set and their locked dependencies for some Pythons.
+    builder: ImageBuilder, folder: Path, wheel_set: WheelSet, pythons: Sequence[str], *, look_only: bool = False
+) -> tuple[Mapping[str, ContextFile], Mapping[str, str]]:
+    """Return the wheels of a set and their locked dependencies for some Pythons, and labels.
 
     Args:
-        cache: directory of downloads; pip downloads missing wheels by their hashes.
         pythons: Pythons of the image, checked by `check_pythons`.
         look_only: download nothing.
+
+    Returns:
+        Wheels and `requirements-<Python>.txt`, by name; and labels: versions, the set's digest, source commits.
 
     Raises:
         RequestError: the set has no pylock.toml.
         InputError: a download differs from the lock.
     """
     files: dict[str, ContextFile] = {}
-    store = InputStore(cache / "inputs")
+    store = InputStore(builder.cache / "inputs")
     for python in pythons:
         own = [wheel for wheel in wheel_set.wheels if wheelset.serves(wheel.filename, python)]
         dependencies = tuple(_dependencies(folder, python))
@@ -223,17 +180,12 @@ def set_contents(
         if absent:
             builder.progress.step(f"downloading {len(absent)} wheels for Python {python}")
             store.fetch(absent, python, builder.host, builder.progress.advance)
+        files |= {wheel.filename: existing_file(folder / wheel.filename, wheel.sha256) for wheel in own}
+        files |= {item.filename: existing_file(store.path(item), item.sha256) for item in dependencies}
         rows = [(wheel.name, wheel.version, wheel.sha256) for wheel in own]
         rows += [(item.name, item.version, item.sha256) for item in dependencies]
-        lines = "".join(f"{name}=={version} --hash=sha256:{sha256}\n" for name, version, sha256 in sorted(rows))
-        files |= {wheel.filename: _context_file(wheel.sha256, folder / wheel.filename) for wheel in own}
-        files |= {item.filename: _context_file(item.sha256, store.path(item)) for item in dependencies}
-        files[f"requirements-{python}.txt"] = generated_file(lines, builder.request.cache / "made")
-    return SetContents(files=files, labels=_labels(folder, wheel_set, pythons))
-
-
-def _context_file(sha256: str, path: Path) -> ContextFile:
-    return ContextFile(digest=sha256, source=lambda: path)
+        files[f"requirements-{python}.txt"] = builder.generated(_requirements(rows))
+    return files, _labels(folder, wheel_set, pythons)
 
 
 def _dependencies(folder: Path, python: str) -> Iterator[Resolved]:

@@ -8,8 +8,7 @@ differ from the request. Source of the syntax: the Dockerfile reference, "Unders
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 from core.errors import RequestError
 
@@ -18,61 +17,39 @@ _PREDEFINED = frozenset((*_PROXIES, *map(str.upper, _PROXIES)))
 """Predefined arguments of every Dockerfile."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Instruction:
-    """An instruction of a Dockerfile, with its lines joined.
-
-    Attributes:
-        word: keyword in capitals, such as FROM.
-        text: arguments of the instruction.
-    """
-
-    word: str
-    text: str
-
-
-def parse(text: str) -> tuple[Instruction, ...]:
-    """Return the instructions of a Dockerfile.
+def parse(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the keyword in capitals and the arguments of each instruction of a Dockerfile.
 
     Raises:
         RequestError: it has a here-document or another escape character, which older engines do not support.
     """
     if re.search(r"(?im)^#\s*escape\s*=", text):
         raise RequestError("The Dockerfile sets an escape character.", hint="Remove the directive.")
-    found, pending = [], ""
-    for raw in text.splitlines():
-        line = raw.strip()
-        if line.startswith("#") or (not line and not pending):
-            continue
-        if line.endswith("\\"):
-            pending += line[:-1].rstrip() + " "
-            continue
-        word, _, rest = (pending + line).strip().partition(" ")
-        pending = ""
+    lines = "\n".join(line for line in map(str.strip, text.splitlines()) if not line.startswith("#"))
+    for line in filter(None, re.sub(r"\s*\\\n", " ", lines).splitlines()):
+        word, _, rest = line.strip().partition(" ")
         if re.search(r"(?:^|\s)<<-?['\"]?\w", rest) and word.upper() in ("RUN", "COPY", "ADD"):
             raise RequestError("The Dockerfile has a here-document.", hint="Write a separate file, and COPY it.")
-        found.append(Instruction(word=word.upper(), text=rest.strip()))
-    return tuple(found)
+        yield word.upper(), rest.strip()
 
 
-def consumed(text: str) -> frozenset[str]:
-    """Return the build arguments that are used in the scope of their declaration."""
-    declared: set[str] = set()
-    before_from: set[str] = set()
-    used: set[str] = set()
-    first = True
-    for instruction in parse(text):
-        if instruction.word == "ARG":
-            name, _, default = instruction.text.partition("=")
-            used |= {other for other in declared if _uses(default, other)}
-            (before_from if first else declared).add(name.strip())
-        elif instruction.word == "FROM":
-            first = False
-            declared = set()
-            used |= {name for name in before_from if _uses(instruction.text, name)}
+def read_arguments(text: str) -> tuple[set[str], set[str]]:
+    """Return the build arguments that a Dockerfile declares, and those used in the scope of their declaration."""
+    before_from: set[str] | None = None
+    scope, declared, used = set[str](), set[str](), set[str]()
+    for word, rest in parse(text):
+        name, _, default = rest.partition("=")
+        if word == "FROM":
+            before_from = scope if before_from is None else before_from
+            used |= {known for known in before_from if _uses(rest, known)}
+            scope = set()
+        elif word == "ARG":
+            used |= {known for known in scope if _uses(default, known)}
+            scope.add(name.strip())
+            declared.add(name.strip())
         else:
-            used |= {name for name in declared if _uses(instruction.text, name)}
-    return frozenset(used)
+            used |= {known for known in scope if _uses(rest, known)}
+    return declared, used
 
 
 def _uses(text: str, name: str) -> bool:
@@ -88,7 +65,7 @@ def check_arguments(text: str, arguments: Iterable[str], name: str) -> None:
     Raises:
         RequestError: it does not; all unused arguments are listed.
     """
-    unused = sorted(set(arguments) - consumed(text) - _PREDEFINED)
+    unused = sorted(set(arguments) - read_arguments(text)[1] - _PREDEFINED)
     if unused:
         raise RequestError(
             f"{name} does not use the build argument{'s' if len(unused) > 1 else ''} {', '.join(unused)}.",

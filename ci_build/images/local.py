@@ -23,22 +23,26 @@ _REFERENCE = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LocalImage:
+class ContainerImage:
     """An image of a container engine.
 
     Attributes:
+        name: name that the engine knows.
         id: `sha256:…`, the digest of its configuration, which includes its layers.
         digests: names in registries, as name@sha256:….
         labels: its labels.
+        built: whether this run built it.
     """
 
+    name: str
     id: str
     digests: tuple[str, ...]
     labels: Mapping[str, str]
+    built: bool = False
 
     @property
     def digest(self) -> str:
-        """The digest in a registry if there is one, else the id."""
+        """The digest in a registry if there is one, else the id; recorded in build records."""
         return self.digests[0].partition("@")[2] if self.digests else self.id
 
 
@@ -63,7 +67,7 @@ def check_name(name: str, origin: str) -> str:
     return name
 
 
-def find(engine: Engine, host: HostRunner, name: str) -> LocalImage | None:
+def find(engine: Engine, host: HostRunner, name: str) -> ContainerImage | None:
     """Return the local image of a name, id or digest, or None."""
     argv = [engine.program, "image", "inspect", "--format", "{{json .}}", name]
     done = host.run(argv, check=False, on_line=lambda _: None)
@@ -72,7 +76,8 @@ def find(engine: Engine, host: HostRunner, name: str) -> LocalImage | None:
     facts = json.loads(done.stdout)
     facts = facts[0] if isinstance(facts, list) else facts
     labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
-    return LocalImage(
+    return ContainerImage(
+        name=name,
         id="sha256:" + str(facts["Id"]).removeprefix("sha256:"),
         # podman invents a digest for images that were never in a registry.
         digests=tuple(sorted(name for name in facts.get("RepoDigests") or () if not name.startswith("localhost/"))),
@@ -80,7 +85,7 @@ def find(engine: Engine, host: HostRunner, name: str) -> LocalImage | None:
     )
 
 
-def find_digest(engine: Engine, host: HostRunner, digest: str) -> LocalImage | None:
+def find_digest(engine: Engine, host: HostRunner, digest: str) -> ContainerImage | None:
     """Return the local image with this digest in any registry."""
     argv = [engine.program, "image", "ls", "--no-trunc", "--digests", "--format", "{{.ID}} {{.Digest}}"]
     done = host.run(argv, check=False, on_line=lambda _: None)
@@ -94,7 +99,7 @@ def tag(engine: Engine, host: HostRunner, image: str, name: str) -> None:
     host.run([engine.program, "tag", image, name])
 
 
-def pull(engine: Engine, host: HostRunner, reference: str) -> LocalImage:
+def pull(engine: Engine, host: HostRunner, reference: str) -> ContainerImage:
     """Pull an image from its registry.
 
     Raises:
@@ -121,7 +126,12 @@ def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
     """
     name = reference.rpartition(":")[0]
     if engine.podman:
-        return f"{name}@{_push_by_podman(engine, host, image, reference)}"
+        # podman's own digest is that of uncompressed layers.
+        with TemporaryDirectory(prefix="ci_build-") as folder:
+            file = Path(folder, "digest")
+            options = (*_insecure(engine, reference), "--digestfile", str(file))
+            host.run([engine.program, "push", *options, image, reference])
+            return f"{name}@{file.read_text(encoding='ascii').strip()}"
     tag(engine, host, image, reference)
     host.run([engine.program, "push", reference])
     pushed = find(engine, host, reference)
@@ -129,14 +139,6 @@ def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
         if known.startswith(f"{name}@"):
             return known
     raise ProcessError(f"{reference} was pushed, but the engine does not report its digest.", hint="Pull it to check.")
-
-
-def _push_by_podman(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
-    """Push an image and return its digest in the registry; podman's own digest is that of uncompressed layers."""
-    with TemporaryDirectory(prefix="ci_build-") as folder:
-        file = Path(folder, "digest")
-        host.run([engine.program, "push", *_insecure(engine, reference), "--digestfile", str(file), image, reference])
-        return file.read_text(encoding="ascii").strip()
 
 
 def is_loopback(registry: str) -> bool:

@@ -1,37 +1,55 @@
-"""Updates and checks of pins against registries, servers and Dockerfiles."""
+"""Updates and checks of pins against registries, servers and Dockerfiles.
+
+Source: the OCI distribution specification (pulling manifests) and the token authentication of the distribution
+project. As in container engines, registries on loopback addresses are used without TLS.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import urlencode
 
-from ci_build.images.builder import ImageRequest
-from ci_build.images.dockerfile import consumed, parse
-from ci_build.images.fetch import digest_of
-from ci_build.images.pins import ARCHES, DOCKER, Pin, empty, save
-from ci_build.images.registry import fetch_digest
-from core.errors import CiBuildError, InputError, RequestError
+from ci_build.images.builder import ImageBuilder
+from ci_build.images.dockerfile import read_arguments
+from ci_build.images.local import is_loopback
+from ci_build.images.pins import ARCHES, DOCKER, Pin, save
+from core.errors import InputError, RequestError
+from core.http.client import Client
 from core.http.download import RemoteFile
-from core.model import Progress
+
+_MANIFESTS = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_LARGEST = 4 << 20
+"""Maximal size of a manifest (distribution specification)."""
+_UNAUTHORISED = 401
+_NO_MANIFEST = {_UNAUTHORISED: "rejected the request", 404: "has no such image"}
 
 
-def select_pins(request: ImageRequest, names: Sequence[str], arch: str) -> tuple[Pin, ...]:
+def select_pins(builder: ImageBuilder, names: Sequence[str], arch: str) -> tuple[Pin, ...]:
     """Return the pins of these names, or all, for one architecture or for `all`.
 
     Raises:
         RequestError: no pin has such a name or architecture.
     """
-    of_arch = [pin for pin in request.pins.pins if arch in ("all", pin.arch)]
+    of_arch = [pin for pin in builder.pins.pins if arch in ("all", pin.arch)]
     known, where = {pin.name for pin in of_arch}, "" if arch == "all" else f" for {arch}"
     if unknown := sorted(set(names) - known) or ([] if known else ["pins"]):
         raise RequestError(
-            f"{request.pins.path} has no {', '.join(unknown)}{where}.",
+            f"{builder.pins.path} has no {', '.join(unknown)}{where}.",
             hint=f"It has {', '.join(sorted(known))}." if known else f"Known are {', '.join(ARCHES)} and all.",
         )
     return tuple(pin for pin in of_arch if pin.name in (names or known))
 
 
 def update(
-    request: ImageRequest, names: Sequence[str], arch: str, progress: Progress, *, dry_run: bool = False
+    builder: ImageBuilder, names: Sequence[str], arch: str, *, dry_run: bool = False
 ) -> Mapping[str, tuple[str, str]]:
     """Look up present digests, and write those that changed.
 
@@ -45,67 +63,95 @@ def update(
         InputError: a registry or server does not answer.
     """
     changes = {}
-    for pin in select_pins(request, names, arch):
+    for pin in select_pins(builder, names, arch):
         if pin.kind == "download" and pin.digest and not names:
             continue
-        progress.step(f"looking up {pin.label} {pin.version}")
-        now = _now(pin, request, progress)
+        builder.progress.step(f"looking up {pin.label} {pin.version}")
+        now = builder.digest_of(pin.origin) if pin.kind == "download" else _in_registry(pin, pin.version, builder)
         if now != pin.digest:
             changes[pin.label] = (pin.digest, now)
     if changes and not dry_run:
-        save(request.pins.path, {label: now for label, (_, now) in changes.items()})
+        save(builder.pins.path, {label: now for label, (_, now) in changes.items()})
     return changes
 
 
-def _now(pin: Pin, request: ImageRequest, progress: Progress) -> str:
-    if pin.kind == "download":
-        folder = request.cache / "files"
-        folder.mkdir(parents=True, exist_ok=True)
-        return digest_of(pin.origin, request.connect, folder, progress)
-    return _in_registry(pin, pin.version, request)
-
-
-def _in_registry(pin: Pin, reference: str, request: ImageRequest) -> str:
-    if not request.registry:
-        raise RequestError(
-            f"{pin.label} is an image, but no registry is configured.",
-            hint="Give --image-registry HOST, set CI_BUILD_IMAGE_REGISTRY, or name only files.",
-        )
-    return fetch_digest(request.registry, pin.origin, reference, request.connect())
-
-
-def problems(request: ImageRequest, arch: str, *, online: bool) -> Iterator[str]:
+def problems(builder: ImageBuilder, arch: str, *, online: bool) -> Iterator[str]:
     """Yield the problems that would break the build of an image or change its content.
 
     Args:
         online: also check that the registry has each base image and that each server has its file.
     """
-    pins = select_pins(request, (), arch)
-    for pin in empty(pins):
-        yield f"{pin.label} has no digest: run `ci_build images update {pin.name}`"
+    pins = select_pins(builder, (), arch)
+    for pin in pins:
+        if not pin.digest:
+            yield f"{pin.label} has no digest: run `ci_build images update {pin.name}`"
     for path in sorted(DOCKER.glob("*.Dockerfile")):
-        text = path.read_text(encoding="utf-8")
-        declared = {found.text.partition("=")[0].strip() for found in parse(text) if found.word == "ARG"}
-        for name in sorted(declared - consumed(text)):
+        declared, used = read_arguments(path.read_text(encoding="utf-8"))
+        for name in sorted(declared - used):
             yield f"{path.name} declares {name} without using it"
     for pin in pins if online else ():
-        if pin.digest and (problem := _online(pin, request)):
-            yield f"{pin.label}: {problem}"
+        try:
+            if pin.digest and pin.kind == "base":
+                _in_registry(pin, pin.digest, builder)
+            elif pin.digest:
+                RemoteFile(builder.connect(), pin.origin).probe()
+        except InputError as error:
+            yield f"{pin.label}: {error.message}"
 
 
-def _online(pin: Pin, request: ImageRequest) -> str:
+def _in_registry(pin: Pin, reference: str, builder: ImageBuilder) -> str:
+    if not builder.registry:
+        raise RequestError(
+            f"{pin.label} is an image, but no registry is configured.",
+            hint="Give --image-registry HOST, set CI_BUILD_IMAGE_REGISTRY, or name only files.",
+        )
+    return fetch_digest(builder.registry, pin.origin, reference, builder.connect())
+
+
+def fetch_digest(registry: str, repository: str, reference: str, client: Client) -> str:
+    """Return the digest, `sha256:…`, of a tag or digest in a registry.
+
+    Args:
+        registry: host with optional port and path prefix.
+
+    Raises:
+        InputError: the registry has no such image, or its manifest does not match its digest.
+    """
+    host, _, path = registry.partition("/")
+    scheme = "http" if is_loopback(registry) else "https"
+    name = "/".join(part for part in (path, repository) if part)
+    url = f"{scheme}://{host}/v2/{name}/manifests/{reference}"
+    headers = {"Accept": ", ".join(_MANIFESTS)}
+    answer = client.fetch(url, headers=headers, accept=_NO_MANIFEST, limit=_LARGEST)
+    if answer.status == _UNAUTHORISED:
+        headers["Authorization"] = f"Bearer {_token(client, answer.headers.get('www-authenticate', ''), host)}"
+        answer = client.fetch(url, headers=headers, accept=_NO_MANIFEST, limit=_LARGEST)
+    if answer.status != 200:
+        problem = _NO_MANIFEST.get(answer.status, f"returned {answer.status}")
+        raise InputError(f"{registry}/{repository}, {reference}: the registry {problem}.", hint="Check name and tag.")
+    digest = "sha256:" + hashlib.sha256(answer.body).hexdigest()
+    asked = reference if reference.startswith("sha256:") else digest
+    if {answer.headers.get("docker-content-digest", digest), asked} != {digest}:
+        raise InputError(
+            f"{registry}/{repository}, {reference}: the manifest has digest {digest}.",
+            hint="Check proxies: the manifest was changed on its way.",
+        )
+    return digest
+
+
+def _token(client: Client, challenge: str, host: str) -> str:
+    """Return an anonymous token from the realm that the registry names."""
+    fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    realm = fields.pop("realm", "")
+    allowed = ("http://", "https://") if is_loopback(host) else ("https://",)
+    if not challenge.lower().startswith("bearer ") or not realm.startswith(allowed):
+        raise InputError(f"{host} rejected anonymous access.", hint="Use a registry that allows anonymous reads.")
+    query = urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
+    answer = client.fetch(f"{realm}?{query}", accept=_NO_MANIFEST, limit=_LARGEST)
     try:
-        if pin.kind == "base":
-            _in_registry(pin, pin.digest, request)
-            return ""
-        RemoteFile(request.connect(), pin.origin).probe()
-    except InputError as error:
-        return error.message
-    return ""
-
-
-def raise_for_problems(found: Sequence[str], request: ImageRequest) -> None:
-    """Raise CiBuildError with all problems, if there are any."""
-    if found:
-        lines = "".join(f"\n  {problem}" for problem in found)
-        raise CiBuildError(f"{request.pins.path} has problems:{lines}")
+        granted = json.loads(answer.body)
+        return str(granted.get("token") or granted["access_token"])
+    except (ValueError, KeyError, AttributeError) as error:
+        raise InputError(
+            f"{realm} returned {answer.status} without a token.", hint="Check the name of the registry."
+        ) from error

@@ -1,25 +1,27 @@
-"""ImagePins of base images and downloaded files: docker/images.toml."""
+"""Pins of base images and downloaded files: docker/images.toml."""
 
 from __future__ import annotations
 
-import os
-import platform
 import re
-import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core.atomic import write_whole
 from core.errors import RequestError
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 """Directory of the Dockerfiles and pins."""
 PINS = DOCKER / "images.toml"
 ARCHES = ("x86_64", "aarch64")
-_KEYS = {"base": ("repository", "tag", "digest"), "download": ("version", "url", "sha256")}
-_DIGEST = {"base": r"sha256:[0-9a-f]{64}", "download": r"[0-9a-f]{64}"}
+_KEYS = {
+    "base": {"repository": "origin", "tag": "version", "digest": "digest"},
+    "download": {"version": "version", "url": "origin", "sha256": "digest"},
+}
+"""Kind -> key of its tables -> attribute of `Pin`."""
+_DIGESTS = {"digest": r"sha256:[0-9a-f]{64}", "sha256": r"[0-9a-f]{64}"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,27 +94,22 @@ class ImagePins:
 
 
 def load_pins(path: Path = PINS) -> ImagePins:
-    """Read and check a file of pins.
-
-    Raises:
-        RequestError: the file is invalid; all problems are listed.
-    """
+    """Read and check a file of pins; RequestError lists all its problems."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _parse_pins(path.read_text(encoding="utf-8"), path)
     except (OSError, ValueError) as error:
         raise RequestError(f"Cannot read {path}: {error}.", hint="Restore it from the repository.") from error
-    problems = list(_problems(table))
-    if problems:
+
+
+def _parse_pins(text: str, path: Path) -> ImagePins:
+    table = tomllib.loads(text)
+    if problems := list(_problems(table)):
         raise RequestError(f"{path}: {'; '.join(problems)}.", hint="Fix the file.")
-    rows = [(kind, name, arch, row) for kind, name, arch, row in _rows(table)]
     pins = tuple(
-        Pin(kind=kind, name=name, arch=arch, origin=row[keys[0]], version=row[keys[1]], digest=row[keys[2]])
-        if kind == "base"
-        else Pin(kind=kind, name=name, arch=arch, origin=row[keys[1]], version=row[keys[0]], digest=row[keys[2]])
-        for kind, name, arch, row in rows
-        for keys in [_KEYS[kind]]
+        Pin(kind=kind, name=name, arch=arch, **{_KEYS[kind][key]: value for key, value in row.items()})
+        for kind, name, arch, row in _rows(table)
     )
-    return ImagePins(path=path, registry=str(table.get("registry", "")), pins=pins)
+    return ImagePins(path=path, registry=table.get("registry", ""), pins=pins)
 
 
 def _rows(table: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
@@ -137,18 +134,10 @@ def _problems(table: Mapping[str, Any]) -> Iterator[str]:
             continue
         if not all(isinstance(value, str) for value in row.values()):
             yield f"{where}: a value is not a string"
-        elif row[_KEYS[kind][2]] and not re.fullmatch(_DIGEST[kind], row[_KEYS[kind][2]]):
-            yield f"{where}: not a digest: {row[_KEYS[kind][2]]!r}"
-
-
-def machine() -> str:
-    """Return the architecture of this machine."""
-    return platform.machine()
-
-
-def empty(pins: Iterable[Pin]) -> tuple[Pin, ...]:
-    """Return the pins without a digest."""
-    return tuple(pin for pin in pins if not pin.digest)
+            continue
+        for key, pattern in _DIGESTS.items():
+            if row.get(key) and not re.fullmatch(pattern, row[key]):
+                yield f"{where}: not a digest: {row[key]!r}"
 
 
 def with_digests(text: str, changes: Mapping[str, str]) -> str:
@@ -169,14 +158,7 @@ def with_digests(text: str, changes: Mapping[str, str]) -> str:
 def save(path: Path, changes: Mapping[str, str]) -> None:
     """Write new digests to a file of pins, atomically."""
     text = with_digests(path.read_text(encoding="utf-8"), changes)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        temporary = Path(file.name)
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            temporary.chmod(path.stat().st_mode & 0o777)
-            load_pins(temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    _parse_pins(text, path)
+    mode = path.stat().st_mode & 0o777
+    write_whole(path, text.encode())
+    path.chmod(mode)

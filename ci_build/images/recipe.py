@@ -1,4 +1,4 @@
-"""Recipes of images; images with the same content are built once."""
+"""Recipes of images: everything that determines an image, and the command that builds it. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,12 @@ import hashlib
 import json
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from ci_build.containers.engine import Engine
-from ci_build.images.dockerfile import check_arguments
-from ci_build.images.local import LocalImage, find, tag
+from ci_build.images.pins import DOCKER
 from core.digests import file_sha256
-from core.errors import NoContainerEngineError, ProcessError
-from core.model import Progress
-from core.process import HostRunner
 
 CONTENT_LABEL = "jax-rocm-release.content"
 """Label of an image: digest of its recipe's content."""
@@ -45,14 +38,29 @@ class ContextFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BaseImage:
+    """A base of other images.
+
+    Attributes:
+        identity: digest of its content, its repository and digest, or its id.
+        image: returns a name that the engine knows; builds or pulls the image if necessary.
+        name: prefix of the names of images on it.
+        labels: labels that they inherit.
+    """
+
+    identity: str
+    image: Callable[[], str]
+    name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """A recipe that determines an image.
 
     Attributes:
         name: name of the image, without tag.
         dockerfile: text of its Dockerfile.
-        base: identity of the base image: repository and digest, or id.
-        base_image: returns a local name of the base image; pulls it if necessary.
         files: path in the build context -> file.
         arguments: build arguments besides BASE.
         labels: labels of the image.
@@ -61,8 +69,7 @@ class Recipe:
 
     name: str
     dockerfile: str
-    base: str
-    base_image: Callable[[], str]
+    base: BaseImage
     files: Mapping[str, ContextFile] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -71,12 +78,12 @@ class Recipe:
     @property
     def content(self) -> str:
         """The digest of everything but the name, as 64 hexadecimal digits, or UNKNOWN if a part is unknown."""
-        if self.base.endswith(UNKNOWN) or any(file.digest == UNKNOWN for file in self.files.values()):
+        if self.base.identity.endswith(UNKNOWN) or any(file.digest == UNKNOWN for file in self.files.values()):
             return UNKNOWN
         parts = {
             "format": _FORMAT,
             "dockerfile": self.dockerfile,
-            "base": self.base,
+            "base": self.base.identity,
             "files": {path: [file.digest, file.executable] for path, file in self.files.items()},
             "arguments": dict(self.arguments),
             "labels": dict(self.labels),
@@ -94,26 +101,31 @@ class Recipe:
         return self.tag if self.content == UNKNOWN else f"content:{self.content}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContainerImage:
-    """An image of the container engine.
+def layer(
+    base: BaseImage,
+    name: str,
+    dockerfile: str,
+    *,
+    files: Mapping[str, ContextFile],
+    labels: Mapping[str, str],
+    arguments: Mapping[str, str] | None = None,
+    network: str = "none",
+) -> Recipe:
+    """Return the recipe of an image on a base image, with the Dockerfile of that name."""
+    return Recipe(
+        name=name,
+        dockerfile=(DOCKER / dockerfile).read_text(encoding="utf-8"),
+        base=base,
+        files=files,
+        arguments=arguments or {},
+        labels={**base.labels, **labels},
+        network=network,
+    )
 
-    Attributes:
-        name: name that the engine knows.
-        digest: `sha256:…` of the registry, else the id; recorded in build records.
-        built: whether this run built it.
-        id: id in the engine.
-    """
 
-    name: str
-    digest: str
-    built: bool
-    id: str = ""
-
-
-def container_image(name: str, image: LocalImage, *, built: bool) -> ContainerImage:
-    """Return an existing image under a name."""
-    return ContainerImage(name=name, digest=image.digest, built=built, id=image.id)
+def existing_file(path: Path, digest: str) -> ContextFile:
+    """Return an existing file or directory as part of a build context."""
+    return ContextFile(digest=digest, source=lambda: path)
 
 
 def text_file(path: Path) -> ContextFile:
@@ -123,91 +135,14 @@ def text_file(path: Path) -> ContextFile:
 
 def generated_file(text: str, folder: Path) -> ContextFile:
     """Return a generated file as part of a build context; it is stored in `folder` under its digest."""
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    path = folder / hashlib.sha256(text.encode()).hexdigest()
 
     def write() -> Path:
-        path = folder / digest
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return path
 
-    return ContextFile(digest=digest, source=write)
-
-
-def sha256sums(files: Mapping[str, str]) -> str:
-    """Return the text of a SHA256SUMS file, from name -> sha256."""
-    return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(files.items()))
-
-
-def find_built(recipe: Recipe, engine: Engine, host: HostRunner, name: str = "") -> LocalImage | None:
-    """Return the image of a recipe if the engine has one with exactly that content."""
-    found = find(engine, host, name or recipe.tag)
-    return found if found is not None and found.labels.get(CONTENT_LABEL) == recipe.content else None
-
-
-def ensure_image(
-    recipe: Recipe, engine: Engine, host: HostRunner, progress: Progress, *, cache: Path, no_cache: bool = False
-) -> ContainerImage:
-    """Return the image of a recipe, built if it is missing.
-
-    Args:
-        cache: directory of build contexts; files on its file system are linked instead of copied.
-        no_cache: rebuild every layer.
-
-    Raises:
-        RequestError: the Dockerfile does not use a build argument.
-        NoContainerEngineError: the engine's client cannot build.
-    """
-    from filelock import FileLock  # a dry run needs no lock
-
-    check_arguments(recipe.dockerfile, ("BASE", *recipe.arguments), f"The Dockerfile of {recipe.name}")
-    contexts = cache / "contexts"
-    contexts.mkdir(parents=True, exist_ok=True)
-    # Parallel runs of one user would build the same image twice.
-    with FileLock(contexts / f".{recipe.content}.lock"):
-        if not no_cache and (found := find_built(recipe, engine, host)):
-            return container_image(recipe.tag, found, built=False)
-        if not engine.builds:
-            raise NoContainerEngineError(
-                f"{engine.program} cannot build images: its buildx plugin is missing.",
-                hint="Install docker-buildx, or name another client with --container-engine.",
-            )
-        with TemporaryDirectory(prefix="context-", dir=contexts) as folder:
-            _fill(Path(folder), recipe)
-            _build(Path(folder), recipe, engine, host, progress, no_cache=no_cache)
-    made = find_built(recipe, engine, host)
-    if made is None:
-        raise ProcessError(f"{recipe.tag} was built but is missing.", hint="Check the engine's storage.")
-    return container_image(recipe.tag, made, built=True)
-
-
-def _fill(folder: Path, recipe: Recipe) -> None:
-    """Fill the build context with links where possible, else with copies."""
-    (folder / "Dockerfile").write_text(recipe.dockerfile, encoding="utf-8")
-    (folder / "context").mkdir()
-    for path, file in recipe.files.items():
-        source, target = file.source(), folder / "context" / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target, symlinks=True, copy_function=_link)
-        else:
-            _link(source, target)
-
-
-def _link(source: str | Path, target: str | Path) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
-
-
-def _build(
-    folder: Path, recipe: Recipe, engine: Engine, host: HostRunner, progress: Progress, *, no_cache: bool
-) -> None:
-    argv = build_argv(recipe, engine.program, folder, recipe.base_image(), no_cache=no_cache)
-    progress.step(f"building {recipe.tag}")
-    # Attestations would change the digest of an unchanged image.
-    host.run(argv, env={"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"})
+    return ContextFile(digest=path.name, source=write)
 
 
 def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache: bool = False) -> tuple[str, ...]:
@@ -218,7 +153,7 @@ def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache
         folder: directory with the Dockerfile and the build context `context`.
         base: name of the base image that the engine knows.
     """
-    labels = {**recipe.labels, CONTENT_LABEL: recipe.content, BASE_LABEL: recipe.base}
+    labels = {**recipe.labels, CONTENT_LABEL: recipe.content, BASE_LABEL: recipe.base.identity}
     argv = [engine, "build", "--file", str(folder / "Dockerfile"), "--tag", recipe.tag]
     argv += ["--network", recipe.network, *(["--no-cache"] if no_cache else [])]
     # A failed step would leave its container behind.
@@ -230,21 +165,11 @@ def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache
 
 
 def describe(recipes: Sequence[Recipe], *, no_cache: bool = False) -> Iterator[str]:
-    """Yield lines that describe images and the commands that build them; nothing is downloaded or started.
-
-    Args:
-        recipes: recipes, bases first.
-    """
+    """Yield lines that describe images, bases first, and the commands that build them."""
     tags = {recipe.identity: recipe.tag for recipe in recipes}
     for recipe in recipes:
-        base = tags.get(recipe.base, recipe.base)
+        base = tags.get(recipe.base.identity, recipe.base.identity)
         yield f"{recipe.tag} on {base}, with"
         for path, file in sorted(recipe.files.items()):
             yield f"  {path} ({file.digest[:16]})"
         yield f"  $ {shlex.join(build_argv(recipe, 'docker', Path(), base, no_cache=no_cache))}"
-
-
-def add_tags(image: ContainerImage, names: tuple[str, ...], engine: Engine, host: HostRunner) -> None:
-    """Tag an image with further names, such as the customary one."""
-    for name in names:
-        tag(engine, host, image.id or image.name, name)

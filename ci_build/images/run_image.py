@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ci_build.containers.container import ContainerSpec, Engine, Mount, make_spec
-from ci_build.images import local
+from ci_build.images.builder import ImageBuilder
+from ci_build.images.local import ContainerImage
 from core.errors import InputError, MachineError, RequestError
-from core.process import HostRunner
 
 HERE = "/rocm-jax"
 """The current directory in the container; rocm-jax's scripts rely on it."""
 SELFTEST = "/usr/share/jax-rocm-release/selftest.py"
 _KFD, _DRI = "dev/kfd", "dev/dri"
-_COMMITS = {"com.amdgpu.rocm_jax_commit": "rocm-jax", "com.amdgpu.jax_commit": "jax", "com.amdgpu.xla_commit": "xla"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gpus:
-    """Access of a container to the GPUs of this machine.
-
-    Attributes:
-        devices: device files.
-        groups: numeric ids of the groups that may use them.
-    """
-
-    devices: tuple[str, ...]
-    groups: tuple[str, ...]
+Gpus = tuple[tuple[str, ...], tuple[str, ...]]
+"""Device files of GPUs, and numeric ids of the groups that may use them."""
 
 
 def find_gpus(root: Path = Path("/")) -> Gpus:
@@ -46,12 +34,7 @@ def find_gpus(root: Path = Path("/")) -> Gpus:
     files = [root / _KFD, *sorted((root / _DRI).glob("renderD*"))]
     groups = {path.stat().st_gid for path in files if stat.S_IMODE(path.stat().st_mode) & 0o006 != 0o006}
     devices = [f"/{_KFD}"] + ([f"/{_DRI}"] if (root / _DRI).is_dir() else [])
-    return Gpus(devices=tuple(devices), groups=tuple(str(group) for group in sorted(groups - {0})))
-
-
-def commit_lines(labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the source commits that an image records, as lines."""
-    return tuple(f"{name}: {labels[label]}" for label, name in _COMMITS.items() if labels.get(label))
+    return tuple(devices), tuple(str(group) for group in sorted(groups - {0}))
 
 
 def commands(labels: Mapping[str, str], command: str, *, gpu: bool) -> tuple[tuple[str, ...], ...]:
@@ -69,15 +52,15 @@ def commands(labels: Mapping[str, str], command: str, *, gpu: bool) -> tuple[tup
     return tuple((f"/opt/python/{python}/bin/python3", SELFTEST, *more) for python in pythons)
 
 
-def find_image(engine: Engine, host: HostRunner, name: str, registry: str) -> local.LocalImage:
-    """Return an image, pulled if it is missing.
+def find_image(builder: ImageBuilder, name: str, *, pull: bool) -> ContainerImage:
+    """Return an image, pulled from a configured registry if it is missing and may be.
 
     Raises:
         InputError: neither the engine nor the registry has it.
     """
-    found = local.find(engine, host, name)
-    if found is None and registry:
-        found = local.pull(engine, host, f"{registry}/{name}")
+    found = builder.find(name)
+    if found is None and pull and builder.registry:
+        return builder.pull(name)
     if found is None:
         raise InputError(
             f"There is no image {name} on this machine.", hint="Build it with `ci_build images build runtime`."
@@ -85,30 +68,33 @@ def find_image(engine: Engine, host: HostRunner, name: str, registry: str) -> lo
     return found
 
 
-def check_env_file(path: Path | None) -> Path | None:
-    """Return the file of variables.
-
-    Raises:
-        InputError: it does not exist.
-    """
-    if path is not None and not path.is_file():
-        raise InputError(f"--env-file {path} does not exist.", hint="Omit it, or name another file.")
-    return path
-
-
-def run_spec(engine: Engine, image: str, gpus: Gpus | None, *, debugger: bool, env_file: Path | None) -> ContainerSpec:
+def run_spec(
+    engine: Engine,
+    image: str,
+    *,
+    gpus: Gpus | None,
+    debugger: bool,
+    env_file: Path | None,
+    network: str = "host",
+    memory: str = "",
+    shm_size: str = "64g",
+) -> ContainerSpec:
     """Return the specification of a container with the current directory, GPUs, and the rights that these need.
 
     Args:
         debugger: allow ptrace, for debuggers and some profilers.
     """
     spec = make_spec(engine, image, mounts=[Mount(Path.cwd(), HERE, writable=True)], workdir=HERE)
+    devices, groups = gpus or ((), ())
     return replace(
         spec,
         env={**spec.env, **({} if gpus else {"JAX_PLATFORMS": "cpu"})},
         env_files=(env_file,) if env_file else (),
-        devices=gpus.devices if gpus else (),
-        groups=gpus.groups if gpus else (),
+        devices=devices,
+        groups=groups,
         capabilities=("SYS_PTRACE",) if debugger else (),
         security=(*spec.security, *(("seccomp=unconfined",) if debugger else ())),
+        network=network,
+        memory=memory,
+        shm_size=shm_size,
     )

@@ -8,20 +8,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci_build.images import local
-from ci_build.images.builder import BUILDER, ImageRequest, base_recipe, download_files, tag_base, tool_pins
+from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import sanitize
+from ci_build.images.manylinux import BUILDER, tool_pins
 from ci_build.images.pins import DOCKER
-from ci_build.images.recipe import UNKNOWN, ContainerImage, ContextFile, Recipe, ensure_image, text_file
+from ci_build.images.recipe import UNKNOWN, BaseImage, ContextFile, Recipe, existing_file, layer, text_file
 from core.digests import file_sha256
 from core.errors import InputError, RequestError
-from core.model import Progress
-from core.process import HostRunner
 
 OURS = ("com.amdgpu.", "jax-rocm-release.commit.")
 """Prefixes of the labels that an image inherits from its base."""
@@ -32,90 +29,7 @@ DEFAULT_PYTHON = "3.12"
 """The Python that `python3` means in an image, if it is one of the requested ones."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BaseImage:
-    """A base of other images.
-
-    Attributes:
-        name: prefix of their names.
-        identity: digest of its content, or its id.
-        image: returns a name that the engine knows; builds the image if necessary.
-        labels: its labels that are inherited.
-    """
-
-    name: str
-    identity: str
-    image: Callable[[], str]
-    labels: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImageBuilder:
-    """A builder of images, one on top of another.
-
-    Attributes:
-        built: content -> image, of the recipes that were built so far.
-    """
-
-    request: ImageRequest
-    host: HostRunner
-    progress: Progress
-    built: dict[str, ContainerImage] = field(default_factory=dict)
-
-    def build(self, recipe: Recipe) -> ContainerImage:
-        """Return the image of a recipe, built if necessary; with `no_cache` it is built once."""
-        if recipe.content not in self.built:
-            request = self.request
-            self.built[recipe.content] = ensure_image(
-                recipe, request.engine(), self.host, self.progress, cache=request.cache, no_cache=request.no_cache
-            )
-        return self.built[recipe.content]
-
-    def as_base(self, recipe: Recipe) -> BaseImage:
-        """Return the image of a recipe as a base; it is built when it is needed."""
-        return BaseImage(
-            name=recipe.name,
-            identity=recipe.identity,
-            image=lambda: self.build(recipe).name,
-            labels=recipe.labels,
-        )
-
-    def find(self, name: str) -> BaseImage | None:
-        """Return an image by its customary name, from the engine or the registry."""
-        engine, registry = self.request.engine(), self.request.registry
-        image = local.find(engine, self.host, name)
-        if image is None and registry:
-            with suppress(InputError):
-                image = local.pull(engine, self.host, f"{registry}/{name}")
-        if image is None:
-            return None
-        labels = {key: text for key, text in image.labels.items() if key.startswith(OURS)}
-        return BaseImage(
-            name=name, identity=image.id, image=lambda: tag_base(image, self.request, self.host), labels=labels
-        )
-
-
-def _layer(
-    base: BaseImage,
-    name: str,
-    dockerfile: str,
-    *,
-    files: Mapping[str, ContextFile],
-    labels: Mapping[str, str],
-    arguments: Mapping[str, str] | None = None,
-) -> Recipe:
-    return Recipe(
-        name=name,
-        dockerfile=(DOCKER / dockerfile).read_text(encoding="utf-8"),
-        base=base.identity,
-        base_image=base.image,
-        files=files,
-        arguments=arguments or {},
-        labels={**base.labels, **labels},
-    )
-
-
-def ubuntu_releases(request: ImageRequest, kind: str, filters: str) -> tuple[str, ...]:
+def ubuntu_releases(builder: ImageBuilder, kind: str, filters: str) -> tuple[str, ...]:
     """Return the Ubuntu releases that --filter selects by the customary names of their Dockerfiles.
 
     Args:
@@ -127,8 +41,8 @@ def ubuntu_releases(request: ImageRequest, kind: str, filters: str) -> tuple[str
     """
     known = sorted(
         pin.name
-        for pin in request.pins.pins
-        if (pin.kind, pin.arch) == ("base", request.arch) and re.fullmatch(rf"{UBUNTU}[0-9]+", pin.name)
+        for pin in builder.pins.pins
+        if (pin.kind, pin.arch) == ("base", builder.arch) and re.fullmatch(rf"{UBUNTU}[0-9]+", pin.name)
     )
     words = [word.strip() for word in filters.split(",") if word.strip()]
     names = {release: f"Dockerfile.{kind}-{release}" for release in known}
@@ -147,19 +61,17 @@ def ubuntu_recipe(builder: ImageBuilder, release: str, pythons: Sequence[str], l
     Raises:
         RequestError: images.toml lacks the Ubuntu, a Python, or that LLVM for this architecture.
     """
-    request = builder.request
-    pins = {f"python-{python}": request.pins.get("download", f"python-{python}", request.arch) for python in pythons}
-    pins |= tool_pins(request, llvm, bazel=False)
-    default = DEFAULT_PYTHON if DEFAULT_PYTHON in pythons else pythons[-1]
-    files = download_files(request, pins, builder.progress)
-    return base_recipe(
-        request,
-        builder.host,
-        name=f"jax-{'dev' if llvm else 'base'}-{release}",
-        dockerfile=DOCKER / "base.Dockerfile",
-        base=release,
-        files={**files, "llvm-members.txt": text_file(DOCKER / "llvm-members.txt")},
-        arguments={"LLVM_MAJOR": llvm, "DEFAULT_PYTHON": default},
+    pins = {f"python-{python}": builder.pins.get("download", f"python-{python}", builder.arch) for python in pythons}
+    pins |= tool_pins(builder, llvm)
+    return layer(
+        builder.base_image(release),
+        f"jax-{'dev' if llvm else 'base'}-{release}",
+        "base.Dockerfile",
+        files={**builder.downloads(pins), "llvm-members.txt": text_file(DOCKER / "llvm-members.txt")},
+        arguments={
+            "LLVM_MAJOR": llvm,
+            "DEFAULT_PYTHON": DEFAULT_PYTHON if DEFAULT_PYTHON in pythons else pythons[-1],
+        },
         labels={
             "com.amdgpu.python_versions": ",".join(pythons),
             "com.amdgpu.install_llvm": str(int(bool(llvm))),
@@ -177,7 +89,7 @@ def rocm_recipe(
     Args:
         name: name of the image; by default the base's name and the ROCm's version.
     """
-    return _layer(
+    return layer(
         base,
         name or f"{base.name}.{rocm_tag(version)}",
         "rocm.Dockerfile",
@@ -196,7 +108,7 @@ def packages_recipe(
         wheels: packages and `requirements.txt` with their hashes, by file name.
         version: version of ROCm.
     """
-    return _layer(
+    return layer(
         base,
         f"{base.name}{separator(base.name)}therock-{sanitize(version)}".lower(),
         "therock.Dockerfile",
@@ -218,7 +130,7 @@ def wheels_recipe(
     Args:
         files: wheels and `requirements-<Python>.txt` with their hashes, by file name.
     """
-    return _layer(
+    return layer(
         base,
         name,
         "jax.Dockerfile",
@@ -227,7 +139,7 @@ def wheels_recipe(
             "selftest.py": text_file(DOCKER / "selftest.py"),
         },
         arguments={"PYTHONS": " ".join(pythons)},
-        labels={**labels},
+        labels=labels,
     )
 
 
@@ -259,18 +171,22 @@ def find_base(builder: ImageBuilder, name: str) -> BaseImage:
     Raises:
         InputError: neither the engine nor the registry has it.
     """
-    found = builder.find(name)
-    if found is None:
+    image = builder.find(name)
+    if image is None and builder.registry:
+        with suppress(InputError):
+            image = builder.pull(name)
+    if image is None:
         raise InputError(
-            f"There is no {name}{'' if builder.request.registry else ' on this machine'}.",
+            f"There is no {name}{'' if builder.registry else ' on this machine'}.",
             hint="Build it with `ci_build images build base`, or name its ROCm with --therock-path.",
         )
-    return found
+    labels = {key: text for key, text in image.labels.items() if key.startswith(OURS)}
+    return BaseImage(name=name, identity=image.id, image=lambda: builder.tag_base(image), labels=labels)
 
 
-def planned_base(name: str, labels: Mapping[str, str] | None = None) -> BaseImage:
+def planned_base(name: str) -> BaseImage:
     """Return a stand-in for a base image, for a dry run."""
-    return BaseImage(name=name, identity=f"{name}@{UNKNOWN}", image=str, labels=labels or {})
+    return BaseImage(name=name, identity=f"{name}@{UNKNOWN}", image=str)
 
 
 def check_base(base: BaseImage, rocm_version: str, pythons: Sequence[str]) -> None:
@@ -305,10 +221,8 @@ def tree_file(root: Path, digest: str) -> ContextFile:
     Args:
         digest: digest of its content; if empty, the directory is read to compute one.
     """
-    return ContextFile(digest=digest or _folder_digest(root), source=lambda: root)
-
-
-def _folder_digest(root: Path) -> str:
+    if digest:
+        return existing_file(root, digest)
     sha256 = hashlib.sha256()
     for folder, names, files in os.walk(root):
         names.sort()
@@ -319,4 +233,4 @@ def _folder_digest(root: Path) -> str:
                 sha256.update(os.fsencode(path.readlink()))
             elif path.is_file():
                 sha256.update(bytes.fromhex(file_sha256(path)))
-    return sha256.hexdigest()
+    return existing_file(root, sha256.hexdigest())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ci_build.build.request import WheelSetRequest
     from ci_build.build.source.build_py import BuildPaths
     from ci_build.build.source.native import SourceBuilder
-    from ci_build.images.builder import ImageRequest
+    from ci_build.images.builder import ImageBuilder
     from ci_build.rocm.source import Rocm
     from core.http.client import Connect
     from core.source_request import ActionCache, SourceInputs, SourceRequest
@@ -70,24 +70,28 @@ class SourceBuildContext:
         """Folder of the wheel set."""
         return self.request.out.absolute()
 
-    def images(self) -> ImageRequest:
-        """Return the request for the builder image."""
-        return _images(self.request, self.runner, self.connect)
+    def images(self) -> ImageBuilder:
+        """Return the builder of the builder image."""
+        return _images(self.request, self.reporter, self.runner, self.connect)
 
 
-def _images(request: WheelSetRequest, runner: HostRunner, connect: Connect) -> ImageRequest:
-    from ci_build.images.builder import ImageSettings, image_request
+def _images(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, connect: Connect) -> ImageBuilder:
+    from ci_build.images.builder import ImageBuilder
+    from ci_build.images.pins import load_pins
 
     assert request.build.source is not None
     container = request.build.source.container
-    settings = ImageSettings(
-        engine=container.engine,
+    return ImageBuilder(
+        pins=load_pins(),
+        cache=request.cache,
+        host=runner,
+        progress=reporter,
+        connect=connect,
+        engine_name=container.engine,
         builder_image=container.image,
         base=container.base,
         registry=request.registry,
-        cache=request.cache,
     )
-    return image_request(settings, runner, connect)
 
 
 def check_environment(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, connect: Connect) -> None:
@@ -107,9 +111,9 @@ def check_environment(request: WheelSetRequest, reporter: Reporter, runner: Host
     if source.container.host:
         check_tools(request.build, host_paths(source, source.sources, request.cache, request.built, rocm=""))
         return
-    from ci_build.images.builder import check_obtainable
+    from ci_build.images.manylinux import check_obtainable
 
-    check_obtainable(_images(request, runner, connect), runner, reporter)
+    check_obtainable(_images(request, reporter, runner, connect))
 
 
 def prepare(context: SourceBuildContext) -> PreparedBuild:
@@ -144,18 +148,18 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
 
 def _report_environment(context: SourceBuildContext) -> None:
     """Report, in a dry run, where the build would run."""
-    reporter, runner = context.reporter, context.runner
+    reporter = context.reporter
     if context.source.container.host:
         reporter.line("would build on this machine, without a container")
         return
-    from ci_build.images.builder import builder_recipe, planned_image
+    from ci_build.images.manylinux import builder_recipe, planned_image
     from ci_build.images.recipe import describe
 
     images = context.images()
-    reporter.line(f"would build in a container of {planned_image(images, runner, reporter)}")
+    reporter.line(f"would build in a container of {planned_image(images)}")
     if not images.builder_image:
         reporter.line("would make that image, if it is not there")
-        for line in describe([builder_recipe(images, runner, reporter)]):
+        for line in describe([builder_recipe(images)]):
             reporter.line(f"  {line}")
 
 
@@ -256,18 +260,18 @@ def _in_container(context: SourceBuildContext, inputs: SourceInputs, layout: Sou
     from ci_build.build.source.builder import find_tools, make_mounts, spec_values
     from ci_build.build.source.native import SourceBuilder
     from ci_build.containers.container import ContainerRunner, make_spec
-    from ci_build.images.builder import builder_image
+    from ci_build.images.manylinux import builder_image
 
     source, built = context.source, context.request.built
     runner, reporter, work = context.runner, context.reporter, built / "builds" / "out"
     images = context.images()
-    engine = images.engine()
+    engine = images.engine
     with reporter.group("builder image"):
-        image = builder_image(images, runner, reporter)
+        image = builder_image(images)
     disk = disk_cache(source.cache, built)
     mounts = make_mounts(source, inputs.sources, layout, rocm.root, built, work, disk_cache=disk)
     spec = replace(
-        make_spec(engine, image.id or image.name, mounts=mounts),
+        make_spec(engine, image.id, mounts=mounts),
         network=source.container.network,
         memory=source.container.memory,
         shm_size=source.container.shm_size,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 import cloup
@@ -19,10 +20,9 @@ from ci_build.cli.options.rocm import build_job_defaults, find_rocm, rocm_proble
 from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import chosen_options
 from ci_build.images import runtime
-from ci_build.images.builder import BUILDER, LLVM, builder_image, builder_recipe, planned_image
 from ci_build.images.local import sanitize
-from ci_build.images.recipe import UNKNOWN, ContextFile, Recipe
-from ci_build.images.runtime import BaseImage
+from ci_build.images.manylinux import BUILDER, LLVM, builder_image, builder_recipe, planned_image
+from ci_build.images.recipe import UNKNOWN, BaseImage, ContextFile, Recipe
 from core.errors import RequestError
 from core.process import render
 
@@ -136,12 +136,8 @@ def build_base_therock_dockers(state: State, /, **values: Any) -> None:  # noqa:
     _base(state, {**values, "pip_packages": True})
 
 
-class _Rocm(NamedTuple):
-    """The ROCm tree of an image; in a dry run its content is unknown."""
-
-    version: str
-    tree: ContextFile
-    labels: Mapping[str, str]
+_Rocm = tuple[str, ContextFile, Mapping[str, str]]
+"""Version, tree and labels of the ROCm in an image; in a dry run its content is unknown."""
 
 
 def names_rocm(settings: Settings) -> bool:
@@ -168,7 +164,7 @@ def rocm_of_image(job: ImageJob) -> RocmSource:
     if problems := rocm_problems(job.settings):
         raise RequestError(" ".join(problems), hint="Name one ROCm.")
     settings = job.settings.with_defaults(build_job_defaults(job.settings))
-    found = find_rocm(settings, job.reporter, job.host, connector(job.reporter), "build")
+    found = find_rocm(settings, job.reporter, job.builder.host, connector(job.reporter), "build")
     if found is None:
         raise RequestError(
             "No ROCm was given for the image.",
@@ -187,38 +183,34 @@ def _obtain_rocm(job: ImageJob, found: RocmSource) -> _Rocm:
 
         version = found.full_version
         report_plan(found, job.reporter)
-        return _Rocm(version or "VERSION", ContextFile(digest=UNKNOWN, source=Path), {})
+        return version or "VERSION", ContextFile(digest=UNKNOWN, source=Path), {}
     from ci_build.rocm import source
 
     storage = rocm_storage(job.settings, "build")
-    rocm = source.obtain_rocm(found, storage, job.reporter, job.host, connector(job.reporter))
+    rocm = source.obtain_rocm(found, storage, job.reporter, job.builder.host, connector(job.reporter))
     labels = {"com.amdgpu.therock_path": rocm.lock.source, "jax-rocm-release.rocm.sha256": rocm.lock.sha256}
     digest = f"full:{rocm.lock.sha256}" if rocm.lock.sha256 else ""
-    tree = runtime.tree_file(rocm.root, digest)
-    return _Rocm(rocm.facts.version, tree, {key: text for key, text in labels.items() if text})
+    return rocm.facts.version, runtime.tree_file(rocm.root, digest), {key: text for key, text in labels.items() if text}
 
 
 def _manylinux(state: State, values: Mapping[str, Any]) -> None:
-    if values["pip_packages"]:
-        index = _checked_index(state, values)
-        job = ImageJob.start(state, values, count=1)
-        recipe = builder_recipe(job.request, job.host, job.reporter)
-        _build_with_packages(job, index, [recipe], "/opt/python/cp313-cp313/bin/python3")
-        return
+    packages = _checked_index(state, values) if values["pip_packages"] else None
     job = ImageJob.start(state, values, count=1)
-    rocm = rocm_of_image(job) if names_rocm(job.settings) else None
+    builder = job.builder
+    rocm = rocm_of_image(job) if not packages and names_rocm(job.settings) else None
     # A named builder image has no recipe.
-    recipes = [] if job.request.builder_image else [builder_recipe(job.request, job.host, job.reporter)]
-    if rocm is not None:
+    recipes = [] if builder.builder_image and not packages else [builder_recipe(builder)]
+    if packages:
+        _build_with_packages(job, packages, recipes, "/opt/python/cp313-cp313/bin/python3")
+    elif rocm is not None:
         _manylinux_with_rocm(job, rocm, recipes)
-        return
-    if job.dry_run:
-        job.show_plan([planned_image(job.request, job.host, job.reporter)], recipes)
-        return
-    with job.reporter.group("images build manylinux"):
-        image = builder_image(job.request, job.host, job.reporter)
-    version = job.settings.get("rocm_version").value
-    job.finish([(image, (f"{BUILDER}-rocm-{sanitize(str(version)).lower()}",) if version else (), {})])
+    elif job.dry_run:
+        job.show_plan([planned_image(builder)], recipes)
+    else:
+        with job.reporter.group("images build manylinux"):
+            image = builder_image(builder)
+        version = job.settings.get("rocm_version").value
+        job.finish([(image, (f"{BUILDER}-rocm-{sanitize(str(version)).lower()}",) if version else (), {})])
 
 
 def _manylinux_with_rocm(job: ImageJob, rocm: RocmSource, recipes: Sequence[Recipe]) -> None:
@@ -231,29 +223,28 @@ def _manylinux_with_rocm(job: ImageJob, rocm: RocmSource, recipes: Sequence[Reci
     if recipes:
         below = job.builder.as_base(*recipes)
     elif job.dry_run:
-        below = runtime.planned_base(planned_image(job.request, job.host, job.reporter))
+        below = runtime.planned_base(planned_image(job.builder))
     else:
-        below = runtime.find_base(job.builder, builder_image(job.request, job.host, job.reporter).name)
+        below = runtime.find_base(job.builder, builder_image(job.builder).name)
     recipe = runtime.rocm_recipe(below, tree, version, labels, name=name)
     job.build([recipe], recipes, title="images build manylinux")
 
 
 def _base(state: State, values: Mapping[str, Any]) -> None:
-    packages = values["pip_packages"]
-    index = _checked_index(state, values) if packages else ("", "")
+    packages = _checked_index(state, values) if values["pip_packages"] else None
     job = ImageJob.start(state, values)
     pythons = chosen_pythons(job.settings, ("build",))
     llvm = _llvm_major(values)
-    releases = runtime.ubuntu_releases(job.request, "base-therock" if packages else "base", values["filters"])
+    releases = runtime.ubuntu_releases(job.builder, "base-therock" if packages else "base", values["filters"])
     job.check(len(releases))
     rocm = None if packages else rocm_of_image(job)
     recipes = [runtime.ubuntu_recipe(job.builder, release, pythons, llvm) for release in releases]
-    if rocm is None:
-        _build_with_packages(job, index, recipes, "/usr/local/bin/python3")
-        return
-    version, tree, labels = _obtain_rocm(job, rocm)
-    with_rocm = [runtime.rocm_recipe(job.builder.as_base(recipe), tree, version, labels) for recipe in recipes]
-    job.build(with_rocm, recipes, title="images build base")
+    if packages:
+        _build_with_packages(job, packages, recipes, "/usr/local/bin/python3")
+    elif rocm is not None:
+        version, tree, labels = _obtain_rocm(job, rocm)
+        with_rocm = [runtime.rocm_recipe(job.builder.as_base(recipe), tree, version, labels) for recipe in recipes]
+        job.build(with_rocm, recipes, title="images build base")
 
 
 def _llvm_major(values: Mapping[str, Any]) -> str:
@@ -271,15 +262,19 @@ def _checked_index(state: State, values: Mapping[str, Any]) -> tuple[str, str]:
     Raises:
         RequestError: its URL is invalid, or an option has no effect on pip packages.
     """
-    from ci_build.images.contents import check_index  # it resolves requirements, which --help needs not
-
     settings = state.settings(values)
     unused = [name for name in (*_ROCM, "builder_image") if name not in _PACKAGES and settings.given(name)]
     for setting in map(settings.get, unused):
         if setting.origin.startswith("--"):
             raise RequestError(f"{setting.origin} has no effect on pip packages.", hint="Omit it, or --pip-packages.")
     index = str(settings.get("therock_index_url", "rocm_packages").value)
-    check_index(index)
+    parts = urlsplit(index)
+    # Process lists and labels would show credentials.
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise RequestError(
+            f"--therock-index-url {parts._replace(netloc=parts.hostname or '').geturl()!r} cannot be used.",
+            hint="Give an http or https URL without user and password.",
+        )
     return index, str(settings.get("therock_version").value or "")
 
 
@@ -289,24 +284,22 @@ def _build_with_packages(job: ImageJob, packages: tuple[str, str], recipes: Sequ
 
     index, version = packages
     labels = {"com.amdgpu.therock_index_url": index}
-    label = version or "latest"
-    names = [f"{recipe.name}{runtime.separator(recipe.name)}therock-{sanitize(label).lower()}" for recipe in recipes]
+    files = dict.fromkeys(("*.whl", "requirements.txt"), ContextFile(digest=UNKNOWN, source=Path))
+    bases = [job.builder.as_base(recipe) for recipe in recipes]
+    planned = [runtime.packages_recipe(base, python, files, version or "latest", labels) for base in bases]
     if job.dry_run:
-        files = dict.fromkeys(("*.whl", "requirements.txt"), ContextFile(digest=UNKNOWN, source=Path))
-        bases = map(job.builder.as_base, recipes)
-        planned = [runtime.packages_recipe(image, python, files, label, labels) for image in bases]
-        job.show_plan(names, [*recipes, *planned])
+        job.show_plan([recipe.name for recipe in planned], [*recipes, *planned])
         for recipe in recipes:
             command = render(download_command(python, index, version))
             job.reporter.line(f"would download these wheels in a container of {recipe.tag}: {command}")
         return
     built = []
     with job.reporter.group("ROCm's pip packages"):
-        for recipe, name in zip(recipes, names, strict=True):
+        for recipe, base, plan in zip(recipes, bases, planned, strict=True):
             image = job.builder.build(recipe)
-            found = rocm_packages(job.builder, image.id, python, index, version, connection())
-            top = runtime.packages_recipe(job.builder.as_base(recipe), python, found.files, found.version, labels)
-            built.append((job.builder.build(top), tuple(dict.fromkeys((name, top.name))), top.labels))
+            found, wheels = rocm_packages(job.builder, image.id, python, index, version, connection())
+            top = runtime.packages_recipe(base, python, wheels, found, labels)
+            built.append((job.builder.build(top), tuple(dict.fromkeys((plan.name, top.name))), top.labels))
     job.finish(built)
 
 
@@ -323,19 +316,17 @@ def build_set_images(state: State, values: Mapping[str, Any]) -> Mapping[str, Ma
     _refuse_unused(job.settings, wheel_set.rocm_version)
     check_pythons(directory, wheel_set, pythons)
     suffix = runtime.rocm_tag(wheel_set.rocm_version)
-    releases = runtime.ubuntu_releases(job.request, "jax", values["filters"])
+    releases = runtime.ubuntu_releases(job.builder, "jax", values["filters"])
     job.check(len(releases))
     bases, planned = _bases_of_set(job, {name: f"jax-base-{name}.{suffix}" for name in releases})
     with job.reporter.group(f"contents of {directory}"):
         for image in bases.values() if not job.dry_run else ():
             runtime.check_base(image, wheel_set.rocm_version, pythons)
-        cache = job.settings.cache_dir
-        contents = set_contents(job.builder, directory, wheel_set, cache, pythons, look_only=job.dry_run)
-        if "com.amdgpu.jax_commit" not in contents.labels:
+        files, labels = set_contents(job.builder, directory, wheel_set, pythons, look_only=job.dry_run)
+        if "com.amdgpu.jax_commit" not in labels:
             job.reporter.warning("The wheels do not record their source commits, so the image does not either.")
         recipes = [
-            runtime.wheels_recipe(bases[name], f"jax-{name}.{suffix}", contents.files, pythons, contents.labels)
-            for name in releases
+            runtime.wheels_recipe(bases[name], f"jax-{name}.{suffix}", files, pythons, labels) for name in releases
         ]
     job.build(recipes, planned, title="images build runtime")
     return {recipe.name: recipe.labels for recipe in recipes}

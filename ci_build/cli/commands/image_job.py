@@ -9,13 +9,13 @@ from typing import Any
 
 from ci_build.cli.common import State, connector, host_runner, print_json
 from ci_build.cli.options.settings import Settings
-from ci_build.images import builder as images
 from ci_build.images import local
-from ci_build.images.builder import ImageRequest, ImageSettings
-from ci_build.images.recipe import ContainerImage, Recipe, add_tags, describe
-from ci_build.images.runtime import ImageBuilder, image_contents
+from ci_build.images.builder import ImageBuilder
+from ci_build.images.local import ContainerImage
+from ci_build.images.pins import PINS, load_pins
+from ci_build.images.recipe import Recipe, describe
+from ci_build.images.runtime import image_contents
 from core.errors import RequestError
-from core.process import HostRunner
 from core.report import Reporter
 
 
@@ -31,7 +31,6 @@ class ImageJob:
     values: Mapping[str, Any]
     settings: Settings
     reporter: Reporter
-    host: HostRunner
     builder: ImageBuilder
 
     @classmethod
@@ -47,27 +46,22 @@ class ImageJob:
             RequestError: images.toml cannot be read, or as in `check`.
         """
         settings, reporter = state.settings(values), state.reporter(values)
-        host = host_runner(reporter)
-        chosen = ImageSettings(
-            engine=str(settings.get("container_engine").value or ""),
+        builder = ImageBuilder(
+            pins=load_pins(pins or values.get("pins") or PINS),
+            cache=settings.cache_dir,
+            host=host_runner(reporter),
+            progress=reporter,
+            connect=connector(reporter),
+            engine_name=str(settings.get("container_engine").value or ""),
             builder_image=str(settings.get("builder_image").value or ""),
             base=str(settings.get("base_docker").value or ""),
             registry=str(settings.get("image_registry").value or ""),
-            cache=settings.cache_dir,
-            pins=pins or values.get("pins"),
             no_cache=bool(values.get("no_cache")),
         )
-        request = images.image_request(chosen, host, connector(reporter))
-        builder = ImageBuilder(request=request, host=host, progress=reporter)
-        job = cls(values=values, settings=settings, reporter=reporter, host=host, builder=builder)
+        job = cls(values=values, settings=settings, reporter=reporter, builder=builder)
         if count is not None:
             job.check(count)
         return job
-
-    @property
-    def request(self) -> ImageRequest:
-        """The request for images."""
-        return self.builder.request
 
     @property
     def dry_run(self) -> bool:
@@ -88,8 +82,8 @@ class ImageJob:
                     f"--tag is one name, but {count} images will be built.", hint="Select one with --filter."
                 )
         if self.values["push"]:
-            images.check_push(self.request)
-        if self.request.builder_image and self.request.no_cache:
+            self.builder.check_push()
+        if self.builder.builder_image and self.builder.no_cache:
             raise RequestError("--no-cache has no effect with --builder-image.", hint="Omit one of them.")
 
     def build(self, recipes: Sequence[Recipe], bases: Sequence[Recipe], *, title: str) -> None:
@@ -116,7 +110,7 @@ class ImageJob:
         if self.values["tag"]:
             self.reporter.line(f"would tag it {self.values['tag']}")
         if self.values["push"]:
-            self.reporter.line(f"would push what is built to {self.request.registry}")
+            self.reporter.line(f"would push what is built to {self.builder.registry}")
 
     def finish(self, built: Sequence[tuple[ContainerImage, tuple[str, ...], Mapping[str, str]]]) -> None:
         """Tag, push and report images.
@@ -128,9 +122,10 @@ class ImageJob:
         for image, names, labels in built:
             contents = image_contents(names[0] if names else image.name, labels)
             names = (*names, *([self.values["tag"]] if self.values["tag"] else []))
-            add_tags(image, names, self.request.engine(), self.host)
-            pushed = images.push(self.request, image, names, self.host) if self.values["push"] else ""
-            facts = {key: getattr(image, key) for key in image.__slots__}
+            for name in names:
+                local.tag(self.builder.engine, self.builder.host, image.id, name)
+            pushed = self.builder.push(image, names) if self.values["push"] else ""
+            facts = {"name": image.name, "digest": image.digest, "built": image.built, "id": image.id}
             receipts.append({**facts, "tags": names, "pushed": pushed, **contents})
             state = "built" if image.built else "exists"
             self.reporter.line(f"{image.name} {state}: {image.digest}" + "".join(f", {name}" for name in names))

@@ -10,7 +10,7 @@ import cloup
 from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State, print_json
 from ci_build.images import pin_updates
-from core.errors import RequestError
+from core.errors import CiBuildError, RequestError
 from core.report import print_table
 
 _PINS = click.option(
@@ -27,8 +27,8 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result a
 @click.pass_obj
 def list_pins(state: State, pins: Path | None, arch: str | None, *, as_json: bool) -> None:
     """List the base images and files that images are made of, with their digests."""
-    request = ImageJob.start(state, {}, pins=pins).request
-    found = pin_updates.select_pins(request, (), arch or request.arch)
+    builder = ImageJob.start(state, {}, pins=pins).builder
+    found = pin_updates.select_pins(builder, (), arch or builder.arch)
     if as_json:
         print_json(found)
         return
@@ -67,13 +67,13 @@ def update(
     """
     job = ImageJob.start(state, {"image_registry": image_registry, "cache_dir": cache_dir}, pins=pins)
     with job.reporter.group("images update"):
-        changes = pin_updates.update(job.request, names, arch, job.reporter, dry_run=dry_run)
+        changes = pin_updates.update(job.builder, names, arch, dry_run=dry_run)
     if as_json:
         print_json({label: {"before": before, "now": now} for label, (before, now) in changes.items()})
     for label, (before, now) in changes.items():
         job.reporter.line(f"{label}: {before or 'none'} -> {now}")
     state_of_file = "would change" if dry_run else "changed"
-    job.reporter.line(f"{len(changes)} of {job.request.pins.path} {state_of_file}" if changes else "nothing changed")
+    job.reporter.line(f"{len(changes)} of {job.builder.pins.path} {state_of_file}" if changes else "nothing changed")
 
 
 @cloup.command("check")
@@ -96,8 +96,9 @@ def check(
     if image_registry and not online:
         raise RequestError("--image-registry has no effect without --online.", hint="Give both, or neither.")
     job = ImageJob.start(state, {"image_registry": image_registry}, pins=pins)
-    problems = list(pin_updates.problems(job.request, arch, online=online))
+    problems = list(pin_updates.problems(job.builder, arch, online=online))
     if as_json:
         print_json(problems)
-    pin_updates.raise_for_problems(problems, job.request)
-    job.reporter.line(f"{job.request.pins.path} has no problems")
+    if problems:
+        raise CiBuildError(f"{job.builder.pins.path} has problems:" + "".join(f"\n  {problem}" for problem in problems))
+    job.reporter.line(f"{job.builder.pins.path} has no problems")

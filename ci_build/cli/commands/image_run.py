@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import ContainerRunner, ContainerSpec, container_argv
 from ci_build.containers.engine import Engine
 from ci_build.images import run_image
-from core.errors import RequestError
+from core.errors import InputError, RequestError
 from core.process import render
 
 _CONTAINER = ("container_network", "container_memory", "container_shm_size")
@@ -91,41 +91,44 @@ def test(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of op
     for name, labels in build_set_images(state, values).items():
         if values["dry_run"]:
             # A dry run starts no engine.
-            _show(replace(spec_for(Engine(program="docker")), image=name), labels, values["test_cmd"])
+            _show(spec_for(Engine(program="docker"), name), labels, values["test_cmd"])
         else:
             _run(state, name, values)
 
 
 def _run(state: State, image_name: str, values: Mapping[str, Any]) -> None:
-    job = ImageJob.start(state, values, pins=None)
+    job = ImageJob.start(state, values)
     spec_for = _checked_spec(job.settings, values)
-    engine = job.request.engine()
     # A dry run pulls nothing.
-    image = run_image.find_image(engine, job.host, image_name, "" if job.dry_run else job.request.registry)
-    for line in run_image.commit_lines(image.labels):
-        job.reporter.line(line)
-    spec = replace(spec_for(engine), image=image.id)
+    image = run_image.find_image(job.builder, image_name, pull=not job.dry_run)
+    for name in ("rocm_jax", "jax", "xla"):
+        if commit := image.labels.get(f"com.amdgpu.{name}_commit"):
+            job.reporter.line(f"{name.replace('_', '-')}: {commit}")
+    spec = spec_for(job.builder.engine, image.id)
     if job.dry_run:
         _show(spec, image.labels, values["test_cmd"])
         return
-    runner = ContainerRunner(job.host, spec, say=job.reporter.line)
+    runner = ContainerRunner(job.builder.host, spec, say=job.reporter.line)
     for argv in run_image.commands(image.labels, values["test_cmd"], gpu=bool(spec.devices)):
         runner.run(argv, on_line=click.echo, on_error_line=echo_error)
 
 
-def _checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[Engine], ContainerSpec]:
-    """Check the options of a run without an engine; return a function that specifies its container, less the image.
+def _checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[Engine, str], ContainerSpec]:
+    """Check the options of a run without an engine; return a function of engine and image that specifies its container.
 
     Raises:
         RequestError: an option is wrong; InputError: --env-file is missing; MachineError: there is no GPU.
     """
     memory, shm_size = (container_size(settings, name, *_TABLES) for name in _CONTAINER[1:])
-    network = str(settings.get("container_network", *_TABLES).value)
-    env_file = run_image.check_env_file(values["env_file"])
-    gpus = None if values["no_gpu"] else run_image.find_gpus()
-    return lambda engine: replace(
-        run_image.run_spec(engine, "", gpus, debugger=values["debugger"], env_file=env_file),
-        network=network,
+    env_file = values["env_file"]
+    if env_file is not None and not env_file.is_file():
+        raise InputError(f"--env-file {env_file} does not exist.", hint="Omit it, or name another file.")
+    return partial(
+        run_image.run_spec,
+        gpus=None if values["no_gpu"] else run_image.find_gpus(),
+        debugger=values["debugger"],
+        env_file=env_file,
+        network=str(settings.get("container_network", *_TABLES).value),
         memory=memory,
         shm_size=shm_size,
     )

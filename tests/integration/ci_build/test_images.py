@@ -13,8 +13,9 @@ import pytest
 
 from ci_build.containers.engine import find_engine
 from ci_build.images import local
+from ci_build.images.builder import ImageBuilder
 from ci_build.images.pins import load_pins
-from ci_build.images.recipe import Recipe, ensure_image
+from ci_build.images.recipe import BaseImage, Recipe
 from core.errors import ProcessError, RequestError
 from core.process import HostRunner
 from core.report import Reporter
@@ -169,26 +170,31 @@ def test_changed_manifest_is_detected(place: Place) -> None:
 
 @pytest.mark.parametrize("own", ["engine", "podman"], indirect=True)
 def test_unused_build_argument_is_refused(own: Engine, tmp_path: Path) -> None:
-    host = HostRunner(own.environment)
-    found = find_engine(own.program, host)
+    builder = ImageBuilder(
+        pins=load_pins(),
+        cache=tmp_path,
+        host=HostRunner(own.environment),
+        progress=Reporter(terminal=False),
+        connect=lambda: pytest.fail("nothing is downloaded"),
+        engine_name=own.program,
+    )
     name = f"jax-rocm-test-unused-{uuid.uuid4().hex}"
     recipe = Recipe(
         name=name,
         dockerfile="ARG BASE\nFROM ${BASE}\nARG USED\nRUN test ${USED} = x\n",
-        base="of the test",
-        base_image=own.builder,
+        base=BaseImage(identity="of the test", image=own.builder),
         arguments={"USED": "x", "THEROCK_PATH": "y"},
     )
     with pytest.raises(RequestError, match=r"does not use the build argument THEROCK_PATH\."):
-        ensure_image(recipe, found, host, Reporter(terminal=False), cache=tmp_path)
+        builder.build(recipe)
     assert name not in own.ask("image", "ls")
     good = replace(recipe, arguments={"USED": "x"})
-    assert ensure_image(good, found, host, Reporter(terminal=False), cache=tmp_path).built
+    assert builder.build(good).built
     own.run("image", "rm", good.tag)
     # A step that fails leaves nothing: no image, no container.
     bad = replace(recipe, arguments={"USED": f"not-{name}"})
     with pytest.raises(ProcessError, match=r"(exit|non-zero) (code|status):? 1"):
-        ensure_image(bad, found, host, Reporter(terminal=False), cache=tmp_path)
+        builder.build(bad)
     assert name not in own.ask("image", "ls")
     assert f"not-{name}" not in own.ask("ps", "--all", "--no-trunc")
-    assert [path.name for path in (tmp_path / "contexts").iterdir() if not path.name.startswith(".")] == []
+    assert [path.name for path in (tmp_path / "images/contexts").iterdir() if not path.name.startswith(".")] == []

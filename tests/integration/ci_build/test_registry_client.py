@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.images.registry import fetch_digest
+from ci_build.images.pin_updates import fetch_digest
 from core.errors import InputError
 from core.http.client import Client, RetryPolicy
 

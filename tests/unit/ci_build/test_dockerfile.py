@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_build.images.dockerfile import check_arguments, consumed, parse
+from ci_build.images.dockerfile import check_arguments, parse, read_arguments
 from ci_build.images.pins import DOCKER
 from core.errors import RequestError
 
@@ -28,8 +28,19 @@ ARG UNUSED
 """
 
 
-def test_consumed_needs_declaration_before_use() -> None:
-    assert consumed(FILE) == {"BASE", "TAG", "ONE", "TWO", "LATE"}
+@pytest.mark.parametrize(
+    ("text", "used"),
+    [
+        (FILE, {"BASE", "TAG", "ONE", "TWO", "LATE"}),
+        ("ARG A\nFROM x\nRUN echo $A", set()),
+        ("FROM x\nARG A\nFROM y\nRUN echo $A", set()),
+        ("FROM x\nRUN echo $A\nARG A", set()),
+        ("FROM x\nARG A\nRUN echo $AB ${A_}", set()),
+        ('FROM x\nARG A\nENV "B=${A}"', {"A"}),
+    ],
+)
+def test_read_arguments_needs_use_in_scope_of_declaration(text: str, used: set[str]) -> None:
+    assert read_arguments(text)[1] == used
 
 
 @pytest.mark.parametrize("name", ["THREE", "UNUSED", "ABSENT", "one"])
@@ -44,24 +55,15 @@ def test_check_arguments_lists_all_but_proxies() -> None:
         check_arguments(FILE, ["B", "A"], "it")
 
 
-def test_consumed_ignores_arguments_of_other_stages() -> None:
-    assert consumed("ARG A\nFROM x\nRUN echo $A") == set()
-    assert consumed("FROM x\nARG A\nFROM y\nRUN echo $A") == set()
-    assert consumed("FROM x\nRUN echo $A\nARG A") == set()
-    assert consumed("FROM x\nARG A\nRUN echo $AB ${A_}") == set()
-    assert consumed('FROM x\nARG A\nENV "B=${A}"') == {"A"}
-
-
 @pytest.mark.parametrize("text", ["# escape=`\nFROM x", "FROM x\nRUN <<EOF\necho\nEOF", "FROM x\nCOPY <<-'E' /a\nE"])
 def test_parse_refuses_syntax_of_newer_engines(text: str) -> None:
     with pytest.raises(RequestError, match="The Dockerfile"):
-        parse(text)
+        list(parse(text))
 
 
 def test_own_dockerfiles_use_their_arguments() -> None:
     files = sorted(DOCKER.glob("*.Dockerfile"))
     assert files
     for path in files:
-        text = path.read_text()
-        declared = {i.text.partition("=")[0] for i in parse(text) if i.word == "ARG"}
-        assert declared == consumed(text), path
+        declared, used = read_arguments(path.read_text())
+        assert declared == used, path

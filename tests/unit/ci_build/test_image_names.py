@@ -15,16 +15,17 @@ from ci_build.cli.commands.image_build import names_rocm, rocm_of_image
 from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State
 from ci_build.cli.options.settings import Settings
+from ci_build.images.builder import ImageBuilder
 from ci_build.images.contents import read_commits
-from ci_build.images.local import LocalImage, check_name, is_loopback, sanitize
+from ci_build.images.local import ContainerImage, check_name, is_loopback, sanitize
 from ci_build.images.recipe import (
     UNKNOWN,
+    BaseImage,
     ContextFile,
     Recipe,
     build_argv,
     describe,
     generated_file,
-    sha256sums,
     text_file,
 )
 from core.errors import RequestError
@@ -38,15 +39,14 @@ def source() -> Path:
 RECIPE = Recipe(
     name="jax-x",
     dockerfile="ARG BASE\nFROM ${BASE}\n",
-    base="a/b@sha256:" + "1" * 64,
-    base_image=lambda: "unused",
+    base=BaseImage(identity="a/b@sha256:" + "1" * 64, image=str),
     files={"a": ContextFile(digest="1", source=source)},
     arguments={"A": "b"},
     labels={"c": "d"},
 )
 CHANGES: dict[str, Any] = {
     "dockerfile": "ARG BASE\nFROM ${BASE}",
-    "base": "a/b@sha256:" + "2" * 64,
+    "base": BaseImage(identity="a/b@sha256:" + "2" * 64, image=str),
     "files": {"a": ContextFile(digest="2", source=source)},
     "arguments": {"A": "c"},
     "labels": {"c": "e"},
@@ -63,18 +63,18 @@ def test_recipe_with_other_content_has_another_digest(name: str) -> None:
 
 def test_describe_shows_content_and_command_without_engine() -> None:
     base, digest, command = describe([RECIPE], no_cache=True)
-    assert base == f"{RECIPE.tag} on {RECIPE.base}, with"
+    assert base == f"{RECIPE.tag} on {RECIPE.base.identity}, with"
     assert digest == "  a (1)"
-    argv = build_argv(RECIPE, "docker", Path(), RECIPE.base, no_cache=True)
+    argv = build_argv(RECIPE, "docker", Path(), RECIPE.base.identity, no_cache=True)
     assert shlex.split(command.removeprefix("  $ ")) == list(argv)
-    assert {"--no-cache", "A=b", f"BASE={RECIPE.base}", "c=d", RECIPE.tag} <= set(argv)
-    assert "--no-cache" not in build_argv(RECIPE, "docker", Path(), RECIPE.base)
+    assert {"--no-cache", "A=b", f"BASE={RECIPE.base.identity}", "c=d", RECIPE.tag} <= set(argv)
+    assert "--no-cache" not in build_argv(RECIPE, "docker", Path(), RECIPE.base.identity)
 
 
 def test_recipe_on_unknown_base_has_no_digest() -> None:
     unknown = ContextFile(digest=UNKNOWN, source=source)
-    above = replace(RECIPE, name="jax-y", base=RECIPE.identity, files={"rocm": unknown})
-    top = replace(RECIPE, name="jax-z", base=above.identity)
+    above = replace(RECIPE, name="jax-y", base=BaseImage(identity=RECIPE.identity, image=str), files={"rocm": unknown})
+    top = replace(RECIPE, name="jax-z", base=BaseImage(identity=above.identity, image=str))
     assert (above.tag, top.tag) == ("jax-y:CONTENT", "jax-z:CONTENT")
     told = [line for line in describe([RECIPE, above, top]) if not line.startswith(" ")]
     assert told[1:] == [f"jax-y:CONTENT on {RECIPE.tag}, with", "jax-z:CONTENT on jax-y:CONTENT, with"]
@@ -91,7 +91,13 @@ def test_recipe_digest_covers_mode_and_path(tmp_path: Path) -> None:
     made = generated_file("text", tmp_path / "made")
     assert made.source().read_text() == "text"
     assert text_file(made.source()).digest == made.digest
-    assert sha256sums({"b": "2", "a": "1"}) == "1  a\n2  b\n"
+
+
+def test_downloads_come_with_their_digests(image_builder: ImageBuilder) -> None:
+    pin = image_builder.pins.get("download", "bazel", "x86_64")
+    files = image_builder.downloads({"b": pin, "a": replace(pin, digest="1")})
+    assert files["downloads/SHA256SUMS"].source().read_text() == f"1  a\n{pin.digest}  b\n"
+    assert files["downloads/b"].digest == pin.digest
 
 
 @given(st.text(max_size=60))
@@ -133,7 +139,7 @@ def test_is_loopback_refuses_other_hosts(host: str) -> None:
 
 
 def test_local_image_prefers_digest_of_registry() -> None:
-    own = LocalImage(id="sha256:1", digests=(), labels={})
+    own = ContainerImage(name="a", id="sha256:1", digests=(), labels={})
     assert own.digest == "sha256:1"
     assert replace(own, digests=("a/b@sha256:2",)).digest == "sha256:2"
 

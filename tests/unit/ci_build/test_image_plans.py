@@ -11,16 +11,12 @@ import pytest
 from ci_build import cli
 from ci_build.build.set_files import write_set
 from ci_build.cli.options.environment import connection
-from ci_build.containers.engine import Engine
 from ci_build.images import run_image
-from ci_build.images.builder import ImageRequest
+from ci_build.images.builder import ImageBuilder
 from ci_build.images.contents import rocm_packages
-from ci_build.images.pins import load_pins
-from ci_build.images.runtime import ImageBuilder
 from core.errors import InputError, RequestError
 from core.pip import Resolved
 from core.process import HostRunner, ProcessResult
-from core.report import Reporter
 from tests.support.wheel_sets import make_set, make_wheels
 
 ROCM = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
@@ -136,15 +132,11 @@ class FakeHost(HostRunner):
         return ProcessResult(returncode=1, stdout="", stderr="no\n", seconds=0.0)
 
 
-def test_proxy_password_is_not_in_process_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_password_is_not_in_process_lists(image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://user:secret@host.invalid:3128")
-    host = FakeHost()
-    request = ImageRequest(
-        engine=lambda: Engine(program="docker"), pins=load_pins(), cache=tmp_path, connect=lambda: pytest.fail("no")
-    )
-    builder = ImageBuilder(request=request, host=host, progress=Reporter(terminal=False, groups=False))
+    image_builder.host = host = FakeHost()
     with pytest.raises(InputError, match="does not provide rocm"):
-        rocm_packages(builder, "image", "python3", "https://host.invalid/simple", "7.2.0", connection())
+        rocm_packages(image_builder, "image", "python3", "https://host.invalid/simple", "7.2.0", connection())
     assert any(" pip wheel " in command for command in host.commands)
     assert not any("secret" in command for command in host.commands)
     assert host.variables == "https_proxy=http://user:secret@host.invalid:3128\n"

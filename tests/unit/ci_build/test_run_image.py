@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from ci_build import cli
 from ci_build.containers.container import Engine, container_argv
 from ci_build.images import runtime
-from ci_build.images.builder import ImageRequest
-from ci_build.images.pins import load_pins
-from ci_build.images.run_image import SELFTEST, check_env_file, commands, commit_lines, find_gpus, run_spec
-from core.errors import InputError, MachineError, RequestError
+from ci_build.images.builder import ImageBuilder
+from ci_build.images.local import ContainerImage
+from ci_build.images.run_image import SELFTEST, commands, find_gpus, run_spec
+from core.errors import MachineError, RequestError
 
 LABELS = {
     "jax-rocm-release.set": "1" * 64,
@@ -29,7 +30,22 @@ def test_commands_run_selftest_per_python_or_given_command() -> None:
     assert commands({}, "a && b", gpu=True) == (("bash", "-c", "a && b"),)
     with pytest.raises(RequestError, match="--test-cmd"):
         commands({}, "", gpu=True)
-    assert commit_lines(LABELS) == ("jax: abc",)
+
+
+def test_run_reports_commits_and_command_in_dry_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = ContainerImage(
+        name="image", id="sha256:1", digests=(), labels={**LABELS, "com.amdgpu.rocm_jax_commit": "d"}
+    )
+    monkeypatch.setattr(ImageBuilder, "find", lambda *_: image)
+    monkeypatch.setattr("ci_build.images.builder.find_engine", lambda *_: ENGINE)
+    assert cli.run(["images", "run", "image", "--no-gpu", "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines() == ["rocm-jax: d", "jax: abc"]
+    assert [line.rpartition("--entrypoint ")[2] for line in out.splitlines()] == [
+        f"/opt/python/{python}/bin/python3 sha256:1 {SELFTEST} --no-gpu" for python in ("3.11", "3.12")
+    ]
 
 
 def test_find_gpus_returns_devices_and_group_ids(tmp_path: Path) -> None:
@@ -41,19 +57,16 @@ def test_find_gpus_returns_devices_and_group_ids(tmp_path: Path) -> None:
         path.touch()
         path.chmod(mode)
     gpus = find_gpus(tmp_path)
-    assert gpus.devices == ("/dev/kfd", "/dev/dri")
-    assert gpus.groups == ((str(os.getgid()),) if os.getgid() else ())
-    argv = container_argv(run_spec(ENGINE, "image", gpus, debugger=False, env_file=None), ["true"])
+    assert gpus == (("/dev/kfd", "/dev/dri"), (str(os.getgid()),) if os.getgid() else ())
+    argv = container_argv(run_spec(ENGINE, "image", gpus=gpus, debugger=False, env_file=None), ["true"])
     assert "SYS_PTRACE" not in argv
     assert not any("podinfo" in word for word in argv)
     assert [argv[at + 1] for at, word in enumerate(argv) if word == "--device"] == ["/dev/kfd", "/dev/dri"]
     assert "JAX_PLATFORMS=cpu" not in argv
     env = tmp_path / "env"
     env.touch()
-    more = container_argv(run_spec(ENGINE, "image", None, debugger=True, env_file=env), ["true"])
+    more = container_argv(run_spec(ENGINE, "image", gpus=None, debugger=True, env_file=env), ["true"])
     assert {"SYS_PTRACE", "seccomp=unconfined", "JAX_PLATFORMS=cpu", str(env)} <= set(more)
-    with pytest.raises(InputError, match="--env-file"):
-        check_env_file(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(
@@ -82,13 +95,10 @@ def test_rocm_tag_has_no_plus(version: str, name: str) -> None:
     ],
 )
 def test_filter_matches_part_of_dockerfile_name(
-    tmp_path: Path, kind: str, words: str, found: tuple[str, ...] | None
+    image_builder: ImageBuilder, kind: str, words: str, found: tuple[str, ...] | None
 ) -> None:
-    request = ImageRequest(
-        engine=lambda: ENGINE, pins=load_pins(), cache=tmp_path, connect=lambda: pytest.fail("no"), arch="x86_64"
-    )
     if found is None:
         with pytest.raises(RequestError, match=f"--filter {words} matches none of"):
-            runtime.ubuntu_releases(request, kind, words)
+            runtime.ubuntu_releases(image_builder, kind, words)
     else:
-        assert runtime.ubuntu_releases(request, kind, words) == found
+        assert runtime.ubuntu_releases(image_builder, kind, words) == found

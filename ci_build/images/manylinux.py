@@ -1,0 +1,95 @@
+"""The image that wheels are compiled in: a named one, one of a registry, or one built from docker/images.toml."""
+
+from __future__ import annotations
+
+from ci_build.images import local
+from ci_build.images.builder import ImageBuilder
+from ci_build.images.local import ContainerImage
+from ci_build.images.pins import DOCKER, Pin
+from ci_build.images.recipe import CONTENT_LABEL, Recipe, layer, text_file
+from core.errors import InputError
+
+SEARCH = "search"
+"""Value of `--builder-image` that finds an image without building one."""
+MANYLINUX = "manylinux_2_28"
+BUILDER = f"jax-{MANYLINUX}"
+LLVM = "18"
+"""Major version of the clang that compiles wheels; images.toml gives the reason."""
+
+
+def builder_image(builder: ImageBuilder) -> ContainerImage:
+    """Return the image to compile in.
+
+    A named image is pulled if it is missing. With `search`, the image of the current recipe is found locally or in the
+    registry. Otherwise it is built if it is missing.
+
+    Raises:
+        InputError: there is no such image.
+        RequestError: images.toml lacks a pin.
+    """
+    if (name := builder.builder_image) and name != SEARCH:
+        return builder.find(name) or local.pull(builder.engine, builder.host, name)
+    recipe = builder_recipe(builder)
+    if name != SEARCH:
+        return builder.build(recipe)
+    if found := builder.find_built(recipe):
+        return found
+    if not builder.registry:
+        raise InputError(
+            f"There is no {recipe.tag} on this machine, and no registry is configured.",
+            hint="Give --image-registry, or omit --builder-image to build it.",
+        )
+    pulled = builder.pull(recipe.tag)
+    if pulled.labels.get(CONTENT_LABEL) != recipe.content:
+        raise InputError(
+            f"{pulled.name} was not built from the current {builder.pins.path} and Dockerfile.",
+            hint="Push the right one with `ci_build images build manylinux --push`.",
+        )
+    return pulled
+
+
+def check_obtainable(builder: ImageBuilder) -> None:
+    """Check that a builder image can be obtained, without building one.
+
+    Raises:
+        NoContainerEngineError: no engine answers.
+        InputError: the named image does not exist, or the base image is neither local nor in a configured registry.
+    """
+    _ = builder.engine
+    if builder.builder_image:
+        builder_image(builder)
+    elif not builder.registry:
+        recipe = builder_recipe(builder)
+        if not builder.base and builder.find_built(recipe) is None:
+            recipe.base.image()
+
+
+def planned_image(builder: ImageBuilder) -> str:
+    """Return the name of the image that a build will run in; the engine is used only for a named base image."""
+    name = builder.builder_image
+    return name if name and name != SEARCH else builder_recipe(builder).tag
+
+
+def builder_recipe(builder: ImageBuilder) -> Recipe:
+    """Return the recipe of the builder image."""
+    pins = tool_pins(builder, LLVM)
+    pins["bazel"] = builder.pins.get("download", "bazel", builder.arch)
+    return layer(
+        builder.base_image(MANYLINUX),
+        BUILDER,
+        "manylinux_2_28.Dockerfile",
+        files={
+            **builder.downloads(pins),
+            **{name: text_file(DOCKER / name) for name in ("clang.cfg", "llvm-members.txt")},
+        },
+        arguments={"LLVM_MAJOR": LLVM},
+        labels={f"jax-rocm-release.{name}": pin.version for name, pin in pins.items()},
+    )
+
+
+def tool_pins(builder: ImageBuilder, llvm: str) -> dict[str, Pin]:
+    """Return the pins of a clang, by name in the build context; none without a major version."""
+    pins = {"llvm": builder.pins.get("download", f"llvm-{llvm}", builder.arch)} if llvm else {}
+    if llvm == LLVM and (library := builder.pins.find("download", "libtinfo5", builder.arch)):
+        pins["libtinfo5"] = library
+    return pins

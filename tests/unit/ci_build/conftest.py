@@ -1,0 +1,28 @@
+"""Fixtures of unit tests of ci_build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_build.containers.engine import Engine
+from ci_build.images.builder import ImageBuilder
+from ci_build.images.pins import load_pins
+from core.process import HostRunner
+from core.report import Reporter
+
+
+@pytest.fixture
+def image_builder(tmp_path: Path) -> ImageBuilder:
+    """Return a builder for x86_64 whose Docker is never asked and which downloads nothing."""
+    builder = ImageBuilder(
+        pins=load_pins(),
+        cache=tmp_path,
+        host=HostRunner({}),
+        progress=Reporter(terminal=False, groups=False),
+        connect=lambda: pytest.fail("nothing is downloaded"),
+        arch="x86_64",
+    )
+    builder.engine = Engine(program="docker")
+    return builder
