@@ -7,8 +7,7 @@ without `.venv`. Files of the machine and of the examined Python are read, never
     machine        system, driver, devices, GPUs
     rocm           installed ROCms
     packages       jax packages, their pins and libraries
-    sets           wheel sets of an index
-    choice         the set, or the published wheels, for this machine
+    choice         wheel sets of an index; the set, or the published wheels, for this machine
     diagnosis      problems of the machine, each with its remedy; pure, as are the next two
     diagnosis_packages   problems of ROCm, Python and packages
     remedies       commands that fix problems

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ci_build.doctor import choice, examined, machine, packages, rocm, screen, sets
+from ci_build.doctor import choice, examined, machine, packages, rocm, screen
 from ci_build.doctor.diagnosis import Facts, Problem, of_machine
 from ci_build.doctor.diagnosis_packages import of_packages, of_python, of_rocm
 from ci_build.doctor.examined import ExaminedSystem
@@ -22,16 +22,20 @@ def examine(here: ExaminedSystem, index: str = "") -> Facts:
     """Collect all facts.
 
     Args:
-        here: what is examined.
         index: URL or folder of an index whose sets are considered; empty for published wheels.
     """
     looked = machine.look(here)
     installed, shadowed, leftovers = packages.look(here)
     core = installed.get("rocm-sdk-core")
     trees = rocm.look(here, core.version if core else "")
-    offers, index_error = _offers(index)
+    offers: tuple[choice.OfferedSet, ...] = ()
+    index_error = ""
+    try:
+        offers = choice.read_sets(index) if index else ()
+    except InputError as error:
+        index_error = str(error)
     major = choice.wanted_major(installed.values(), (tree.major for tree in trees.found))
-    fitting = choice.fitting(offers, here.python.minor, looked.names, major, here.finders)
+    fitting = choice.fitting(offers, here.python.minor, looked.names, major)
     return Facts(
         environ=here.environ,
         python=here.python,
@@ -41,7 +45,7 @@ def examine(here: ExaminedSystem, index: str = "") -> Facts:
             installed=installed,
             shadowed=shadowed,
             leftovers=leftovers,
-            lacking=packages.lacking(installed, here, trees.layouts),
+            lacking=packages.lacking(installed, trees.layouts),
         ),
         offers=offers,
         fitting=fitting,
@@ -51,16 +55,9 @@ def examine(here: ExaminedSystem, index: str = "") -> Facts:
     )
 
 
-def _offers(index: str) -> tuple[tuple[sets.OfferedSet, ...], str]:
-    try:
-        return (sets.read(index) if index else ()), ""
-    except InputError as error:
-        return (), str(error)
-
-
-def diagnose(facts: Facts, here: ExaminedSystem) -> tuple[Problem, ...]:
+def diagnose(facts: Facts) -> tuple[Problem, ...]:
     """Return all problems, in the order in which to fix them."""
-    found = [*of_machine(facts), *of_python(facts), *of_rocm(facts), *of_packages(facts, here.finders)]
+    found = [*of_machine(facts), *of_python(facts), *of_rocm(facts), *of_packages(facts)]
     return tuple(sorted(found, key=lambda problem: problem.severity is not Severity.ERROR))
 
 
@@ -106,10 +103,9 @@ def run(arguments: Sequence[str]) -> int:
         system=(system.sysname, system.machine, system.release),
         libc=_libc(),
         python=python,
-        finders=examined.load_finders(),
     )
     facts = examine(here, options.index)
-    problems = diagnose(facts, here)
+    problems = diagnose(facts)
     text = json.dumps(as_json(facts, problems), indent=2) if options.json else screen.show(facts, problems)
     print(text)  # noqa: T201
     wrong = any(problem.severity is Severity.ERROR for problem in problems)

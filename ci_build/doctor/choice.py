@@ -1,4 +1,4 @@
-"""Choice of the packages for this machine: a set of the given index, or compatible published wheels."""
+"""Choice of the packages for this machine: a wheel set of the given index, or compatible published wheels."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ci_build.doctor.examined import Finders
+from ci_build.doctor.examined import gpus
 from ci_build.doctor.packages import Package
-from ci_build.doctor.sets import OfferedSet
 from core import targets
 from core.defaults import defaults
+from core.errors import CiBuildError, InputError
+from promotion.index.reader import find_indexes
 
 _DEFAULTS = defaults()
 SUPPORTED: tuple[str, ...] = tuple(_DEFAULTS["pythons"]["supported"])
@@ -42,14 +43,68 @@ class PackageChoice:
     major: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfferedSet:
+    """A wheel set of an index.
+
+    Attributes:
+        simple: URL for pip's `--extra-index-url`.
+        tiers: gfx target -> how strongly it was tested.
+        packages: name -> version, of the wheels of the set and of its pins.
+    """
+
+    digest: str
+    simple: str
+    jax: str
+    rocm: str
+    pythons: tuple[str, ...]
+    tiers: Mapping[str, str]
+    packages: Mapping[str, str]
+
+    @property
+    def major(self) -> int:
+        """The major version of its ROCm."""
+        return int(self.rocm.partition(".")[0])
+
+
+def read_sets(place: str) -> tuple[OfferedSet, ...]:
+    """Return the visible sets at a place, newest first.
+
+    Args:
+        place: see `promotion.index.reader.find_indexes`.
+
+    Raises:
+        InputError: there is no index of this project, or it cannot be read.
+    """
+    found: list[OfferedSet] = []
+    try:
+        for index in find_indexes(place):
+            for row in index.status()["sets"]:
+                wheel_set = index.wheel_set(row["digest"])
+                found.append(
+                    OfferedSet(
+                        digest=row["digest"],
+                        simple=index.simple,
+                        jax=row["jax"],
+                        rocm=row["rocm"],
+                        pythons=tuple(row["pythons"]),
+                        tiers=dict(row["tiers"]),
+                        packages={wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(wheel_set.pins),
+                    )
+                )
+    except InputError as error:
+        raise InputError(f"The index {place} cannot be read: {error.message}", hint="Check --index.") from error
+    except (OSError, ValueError, KeyError, TypeError, CiBuildError) as error:
+        raise InputError(f"{place} is not an index of this project: {error}.", hint="Check --index.") from error
+    return tuple(found)
+
+
 def accepted() -> tuple[str, ...]:
     """Return the processors that XLA accepts."""
     return tuple(row.name for row in targets.table() if row.xla and row.covers == (row.name,))
 
 
-def fitting(
-    offers: Iterable[OfferedSet], python: str, names: Sequence[str], major: int, finders: Finders
-) -> tuple[OfferedSet, ...]:
+def fitting(offers: Iterable[OfferedSet], python: str, names: Sequence[str], major: int) -> tuple[OfferedSet, ...]:
     """Return the sets that serve this Python and all of these GPUs, those for the installed ROCm first.
 
     Args:
@@ -62,7 +117,7 @@ def fitting(
     fits = [
         offer
         for offer in offers
-        if python in offer.pythons and all(finders.gpus.has_code(name, offer.tiers, covers) for name in names)
+        if python in offer.pythons and all(gpus.has_code(name, offer.tiers, covers) for name in names)
     ]
     return tuple(sorted(fits, key=lambda offer: bool(major) and offer.major != major))
 
@@ -81,7 +136,10 @@ def choose(
 ) -> PackageChoice:
     """Choose among fitting sets, else published wheels: those for the jax that is there, else the usual ones."""
     if offers:
-        return _of_set(offers[0], names)
+        offer = offers[0]
+        tiers = ", ".join(f"{name} {offer.tiers[name]}" for name in names if name in offer.tiers)
+        about = f"set {offer.digest[:12]}: jax {offer.jax}, ROCm {offer.rocm}" + (f"; {tiers}" if tiers else "")
+        return PackageChoice(packages=offer.packages, index=offer.simple, about=about, major=offer.major)
     jax = installed.get("jax")
     found = re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", jax.version) if jax else None
     version, major = found[0] if found else JAX, major or ROCM_MAJOR
@@ -90,9 +148,3 @@ def choose(
     return PackageChoice(
         packages=packages, index="", about=f"published wheels: jax {version} for ROCm {major}", major=major
     )
-
-
-def _of_set(offer: OfferedSet, names: Sequence[str]) -> PackageChoice:
-    tiers = ", ".join(f"{name} {offer.tiers[name]}" for name in names if name in offer.tiers)
-    about = f"set {offer.digest[:12]}: jax {offer.jax}, ROCm {offer.rocm}" + (f"; {tiers}" if tiers else "")
-    return PackageChoice(packages=offer.packages, index=offer.simple, about=about, major=offer.major)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ci_build.doctor.choice import PackageChoice
+from ci_build.doctor.choice import OfferedSet, PackageChoice
 from ci_build.doctor.examined import Python
 from ci_build.doctor.machine import Machine
 from ci_build.doctor.packages import InstalledPackages
 from ci_build.doctor.remedies import CONTAINER_FLAGS
 from ci_build.doctor.rocm import Trees
-from ci_build.doctor.sets import OfferedSet
 from core.model import Severity
 
 _GLIBC = (2, 28)

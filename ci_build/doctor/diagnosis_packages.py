@@ -10,7 +10,7 @@ from pathlib import Path
 from ci_build.doctor import remedies
 from ci_build.doctor.choice import BEST_PYTHON, ROCM_INDEX, SUPPORTED, accepted
 from ci_build.doctor.diagnosis import Facts, Problem, error, warning
-from ci_build.doctor.examined import Finders, Python
+from ci_build.doctor.examined import Python, gpus, versions
 from ci_build.doctor.packages import Package
 
 
@@ -82,7 +82,7 @@ def _supported(python: Python) -> bool:
     return python.minor in SUPPORTED and python.implementation == "CPython" and not python.free_threaded
 
 
-def of_packages(facts: Facts, finders: Finders) -> Iterator[Problem]:
+def of_packages(facts: Facts) -> Iterator[Problem]:
     """Return the problems of the jax packages: missing, damaged, or incompatible with each other or the GPU."""
     if facts.index_error:
         yield warning("index", facts.index_error)
@@ -96,7 +96,7 @@ def of_packages(facts: Facts, finders: Finders) -> Iterator[Problem]:
     if missing:
         names = ", ".join(missing[:-1]) + " and " * (len(missing) > 1) + missing[-1]
         yield error("not-installed", f"{names} {'is' if len(missing) == 1 else 'are'} not installed.", install)
-    misfits = [*_misfits(packages.installed, finders)]
+    misfits = [*_misfits(packages.installed)]
     if misfits and _supported(python):
         yield error("misfit", " ".join(misfits), install)
     damaged = [package for package in packages.installed.values() if package.damaged]
@@ -108,7 +108,7 @@ def of_packages(facts: Facts, finders: Finders) -> Iterator[Problem]:
         yield error(
             "damaged", f"{package.name} {package.version} is damaged: {some} is missing or has another size.", again
         )
-    yield from _gpus(facts, finders, install)
+    yield from _gpus(facts, install)
 
 
 def _index(facts: Facts) -> tuple[str, ...]:
@@ -165,13 +165,13 @@ def _missing(facts: Facts) -> list[str]:
     return [name for name in wanted if name not in installed]
 
 
-def _misfits(installed: Mapping[str, Package], finders: Finders) -> Iterator[str]:
+def _misfits(installed: Mapping[str, Package]) -> Iterator[str]:
     for package in installed.values():
         for requirement in package.requires:
             found = re.fullmatch(r"([A-Za-z0-9._-]+?)\s*(?:\[[^]]*\])?\s*\(?([<>=!~].*?)?\)?", requirement.strip())
             name = re.sub(r"[-_.]+", "-", found[1]).lower() if found else ""
             have = installed[name].version if name in installed else ""
-            if found and found[2] and have and not _accepts(found[2], have, finders):
+            if found and found[2] and have and not _accepts(found[2], have):
                 yield f"{package.name} {package.version} needs {name}{found[2]}, but {have} is installed."
     have = installed["jaxlib"].version if "jaxlib" in installed else ""
     for pjrt in (package for package in installed.values() if package.part == "pjrt" and have):
@@ -182,21 +182,17 @@ def _misfits(installed: Mapping[str, Package], finders: Finders) -> Iterator[str
             yield f"{pjrt.name} {pjrt.version} goes with jaxlib {_series(pjrt.version)}, but {have} is installed."
 
 
-def _accepts(specifier: str, version: str, finders: Finders) -> bool:
+def _accepts(specifier: str, version: str) -> bool:
     exact = re.fullmatch(r"==\s*([^*,\s]+)", specifier)
     # 0.10.2.post1 does not satisfy ==0.10.2, while 0.10.2+rocm7.2.0 does (PEP 440).
-    return (
-        exact[1] in (version, version.partition("+")[0])
-        if exact
-        else bool(finders.versions.accepts(specifier, version))
-    )
+    return exact[1] in (version, version.partition("+")[0]) if exact else bool(versions.accepts(specifier, version))
 
 
 def _series(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _gpus(facts: Facts, finders: Finders, install: str) -> Iterator[Problem]:
+def _gpus(facts: Facts, install: str) -> Iterator[Problem]:
     names = facts.machine.names
     if not names:
         return
@@ -214,7 +210,7 @@ def _gpus(facts: Facts, finders: Finders, install: str) -> Iterator[Problem]:
         )
     for pjrt in facts.packages.native("pjrt"):
         usable = [name for name in names if name not in refused]
-        lacking = [name for name in usable if not finders.gpus.has_code(name, pjrt.targets, pjrt.covers)]
+        lacking = [name for name in usable if not gpus.has_code(name, pjrt.targets, pjrt.covers)]
         if lacking:
             words = (
                 f"{pjrt.name} {pjrt.version} has no code for {', '.join(lacking)}, only for {', '.join(pjrt.targets)}."

@@ -1,4 +1,4 @@
-"""Subject of the examination: environment, root folder and Python, read by the loader's own finders."""
+"""Subject of the examination: environment, root folder and Python; and the modules of the loader that examine it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ from core.errors import MachineError
 from core.process import HostRunner
 
 _HOUSE = Path(__file__).resolve().parents[2]
-_PAYLOAD = _HOUSE / "pjrt" / "payload"
 _PROBE_SECONDS = 60.0
+# The package's own __init__ needs an installed wheel; these modules do not.
+_LOADER = types.ModuleType("ci_build_doctor_payload")
+_LOADER.__path__ = [str(_HOUSE / "pjrt" / "payload")]
+sys.modules[_LOADER.__name__] = _LOADER
+gpus, rocm, versions = (
+    importlib.import_module(f"{_LOADER.__name__}.{name}") for name in ("_gpus", "_rocm", "_versions")
+)
+"""Modules of the wheels' loader that find GPUs and ROCm and compare versions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,15 +56,6 @@ class Python:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finders:
-    """The modules of the loader that find GPUs and ROCm; see pjrt/payload."""
-
-    gpus: types.ModuleType
-    rocm: types.ModuleType
-    versions: types.ModuleType
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExaminedSystem:
     """Subject of the examination.
 
@@ -73,7 +71,6 @@ class ExaminedSystem:
     system: tuple[str, str, str]
     libc: str
     python: Python
-    finders: Finders
 
 
 def own_python() -> Python:
@@ -101,18 +98,3 @@ def _python(facts: Mapping[str, object]) -> Python:
     added = {str(_HOUSE), str(_HOUSE / "build")}
     entries = [entry for entry in facts["path"] if entry not in added]  # type: ignore[attr-defined]
     return Python(**{**facts, "path": tuple(dict.fromkeys(entries))})  # type: ignore[arg-type]
-
-
-def load_finders(root: Path = Path("/")) -> Finders:
-    """Load those of the loader's modules that need no installed wheel, from the checkout, and turn them to `root`."""
-    package = types.ModuleType("ci_build_doctor_payload")
-    package.__path__ = [str(_PAYLOAD)]
-    names = ("_gpus", "_rocm", "_versions")
-    for name in (package.__name__, *(f"{package.__name__}.{name}" for name in names)):
-        sys.modules.pop(name, None)
-    sys.modules[package.__name__] = package
-    gpus, rocm, versions = (importlib.import_module(f"{package.__name__}.{name}") for name in names)
-    for module, places in ((gpus, ("NODES", "KFD", "DXG", "SHM")), (rocm, ("OPT_ROCM",))):
-        for place in places:
-            setattr(module, place, root / getattr(module, place).relative_to("/"))
-    return Finders(gpus=gpus, rocm=rocm, versions=versions)

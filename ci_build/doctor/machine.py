@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.doctor.examined import ExaminedSystem
+from ci_build.doctor.examined import gpus as finder
 from core import targets
 
 _AMD = "0x1002"
@@ -94,17 +95,16 @@ class Machine:
 
 def look(here: ExaminedSystem) -> Machine:
     """Look at the machine."""
-    finders, root = here.finders.gpus, here.root
-    wsl = finders.DXG.exists()
-    installed = finders.installed()
-    left, mask = finders.visible(installed, here.environ)
+    root, driver = here.root, here.root / "sys/module/amdgpu"
+    installed = finder.installed()
+    left, mask = finder.visible(installed, here.environ)
     nodes = {gpu.node for gpu in left}
     known = targets.load_table().targets
     gpus = tuple(
         DetectedGpu(
             name=gpu.name,
             product=known[gpu.name].product if gpu.name in known else "",
-            memory=_memory(finders.NODES / gpu.node) if gpu.node else 0,
+            memory=_memory(finder.NODES / gpu.node) if gpu.node else 0,
             visible=gpu.node in nodes,
         )
         for gpu in installed
@@ -114,15 +114,16 @@ def look(here: ExaminedSystem) -> Machine:
         kernel=here.system,
         libc=here.libc,
         container=_container(root, here.environ.get("container", "")),
-        wsl=wsl,
-        driver=_driver(root, here.system[2]),
+        wsl=finder.DXG.exists(),
+        # Only AMD's separately packaged driver has a version; the kernel's has none.
+        driver=(_text(driver / "version") or f"of kernel {here.system[2]}") if driver.exists() else "",
         cards=_cards(root),
         gpus=gpus,
         mask=mask,
-        kfd=_device(finders.KFD, root) if finders.KFD.exists() else None,
+        kfd=_device(finder.KFD, root) if finder.KFD.exists() else None,
         render=tuple(_device(path, root) for path in _render_nodes(root)),
         groups=tuple(sorted({_group(number) for number in os.getgroups()})),
-        shm_mib=finders.shm_mib(),
+        shm_mib=finder.shm_mib(),
     )
 
 
@@ -148,12 +149,6 @@ def _container(root: Path, said: str) -> str:
     if any((root / name).exists() for name in (".singularity.d", "singularity")):
         return "apptainer"
     return "kubernetes" if (root / "var/run/secrets/kubernetes.io").exists() else said
-
-
-def _driver(root: Path, kernel: str) -> str:
-    folder = root / "sys/module/amdgpu"
-    # Only AMD's separately packaged driver has a version; the kernel's has none.
-    return (_text(folder / "version") or f"of kernel {kernel}") if folder.exists() else ""
 
 
 def _cards(root: Path) -> int:

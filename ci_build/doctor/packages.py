@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
 from ci_build.doctor.examined import ExaminedSystem
+from ci_build.doctor.examined import rocm as finder
 from core.errors import ElfError
 from wheelkit.elf import constants, reader
 
@@ -98,16 +100,13 @@ def look(here: ExaminedSystem) -> tuple[dict[str, Package], tuple[Package, ...],
     return dict(sorted(first.items())), tuple(shadowed), tuple(leftovers)
 
 
-def lacking(
-    packages: Mapping[str, Package], here: ExaminedSystem, layouts: Sequence[object]
-) -> dict[str, tuple[str, ...]]:
+def lacking(packages: Mapping[str, Package], layouts: Sequence[object]) -> dict[str, tuple[str, ...]]:
     """Ask the loader for each library that the packages need: library file -> what nothing provides."""
     found = {}
     for package in packages.values():
         for file, needed in package.needs.items():
             others = [name for name in needed if not Path(file).with_name(name).exists()]
-            missing = here.finders.rocm.missing(others, layouts)
-            if missing:
+            if missing := finder.missing(others, layouts):
                 found[file] = tuple(missing)
     return found
 
@@ -120,49 +119,39 @@ def _package(distribution: Distribution, entry: str) -> Package | None:
         return None
     if not _OURS.fullmatch(name):
         return None
-    requires = tuple(line for line in distribution.requires or () if ";" not in line)
-    plain = Package(name=name, version=str(metadata["Version"] or ""), folder=entry, requires=requires)
-    if not plain.part:
-        return plain
-    files = [Path(entry, path) for path, _ in _record(distribution)]
-    info = _build_info(files)
-    members = info.get("members", ())
     return Package(
         name=name,
-        version=plain.version,
+        version=str(metadata["Version"] or ""),
         folder=entry,
-        requires=requires,
-        targets=tuple(sorted({target for member in members for target in member["targets"]})),
-        covers={generic: tuple(names) for generic, names in info.get("covers", {}).items()},
-        xla_targets=tuple(info.get("xla_targets", ())),
-        rocm=str(info.get("rocm_version", "")),
-        damaged=tuple(_damaged(distribution, entry)),
-        needs={str(path): _needed(path) for path in files if path.suffix == ".so" and path.is_file()},
+        requires=tuple(line for line in distribution.requires or () if ";" not in line),
+        **(_wheel_facts(distribution, entry) if _NATIVE.fullmatch(name) else {}),
     )
 
 
-def _record(distribution: Distribution) -> Iterator[tuple[str, str]]:
-    for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
-        if len(row) == 3:
-            yield row[0], row[2]
-
-
-def _damaged(distribution: Distribution, entry: str) -> Iterator[str]:
-    for name, size in _record(distribution):
-        path = Path(entry, name)
-        if not path.is_file() or (size.isdecimal() and path.stat().st_size != int(size)):
-            yield str(path)
-
-
-def _build_info(files: Sequence[Path]) -> dict[str, Any]:
-    for path in files:
-        if path.name == "build_info.json":
-            try:
-                info = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                continue  # reported as damaged where it does not have its size
-            return info if isinstance(info, dict) else {}
-    return {}
+def _wheel_facts(distribution: Distribution, entry: str) -> dict[str, Any]:
+    """Return further attributes of a pjrt or plugin, from its RECORD, build_info.json and libraries."""
+    rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
+    files = [(Path(entry, row[0]), row[2]) for row in rows if len(row) == 3]
+    info: dict[str, Any] = {}
+    for path, _ in files:
+        if path.name == "build_info.json" and not info:
+            # One that cannot be read is reported as damaged where it does not have its size.
+            with suppress(OSError, ValueError):
+                body = json.loads(path.read_text(encoding="utf-8"))
+                info = body if isinstance(body, dict) else {}
+    damaged = (
+        str(path)
+        for path, size in files
+        if not path.is_file() or (size.isdecimal() and path.stat().st_size != int(size))
+    )
+    return {
+        "targets": tuple(sorted({target for member in info.get("members", ()) for target in member["targets"]})),
+        "covers": {generic: tuple(names) for generic, names in info.get("covers", {}).items()},
+        "xla_targets": tuple(info.get("xla_targets", ())),
+        "rocm": str(info.get("rocm_version", "")),
+        "damaged": tuple(damaged),
+        "needs": {str(path): _needed(path) for path, _ in files if path.suffix == ".so" and path.is_file()},
+    }
 
 
 def _needed(path: Path) -> tuple[str, ...]:

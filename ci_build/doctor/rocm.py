@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_build.doctor.examined import ExaminedSystem
+from ci_build.doctor.examined import rocm as finder
 
 _CORE = "_rocm_sdk_core"
 
@@ -62,14 +63,14 @@ def look(here: ExaminedSystem, core_version: str) -> Trees:
         here: what is examined.
         core_version: version of the installed rocm-sdk-core wheel, or empty.
     """
-    finder = here.finders.rocm
     folders = [Path(entry) for entry in here.python.path]
     families = {p.name.removeprefix("_rocm_sdk_libraries_") for f in folders for p in f.glob("_rocm_sdk_libraries_*")}
     layouts = finder.layouts(here.environ, here.python.path, families=sorted(families))
     found: list[InstalledRocm] = []
     for layout in layouts:
         for prefix in layout.prefixes:
-            rocm = _rocm(layout.name, prefix, _library_folders(layout, prefix), core_version)
+            libraries = [folder for folder in layout.folders() if folder == prefix or prefix in folder.parents]
+            rocm = _rocm(layout.name, prefix, libraries, core_version)
             if rocm.hip_majors or (rocm.version and not layout.flat):
                 found.append(rocm)
     prefix = here.environ.get("ROCM_PATH", "")
@@ -83,10 +84,6 @@ def look(here: ExaminedSystem, core_version: str) -> Trees:
         prefix_empty=any(not layout.folders() for layout in named),
         layouts=layouts,
     )
-
-
-def _library_folders(layout: Any, prefix: Path) -> list[Path]:  # noqa: ANN401 - the payload's own type
-    return [folder for folder in layout.folders() if folder == prefix or prefix in folder.parents]
 
 
 def _rocm(layout: str, prefix: Path, folders: Sequence[Path], core_version: str) -> InstalledRocm:

@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ci_build.doctor import examined
 from ci_build.doctor.__main__ import diagnose, examine
 from ci_build.doctor.diagnosis import Facts, Problem
-from ci_build.doctor.examined import ExaminedSystem, Python, load_finders
+from ci_build.doctor.examined import ExaminedSystem, Python
 from tests.support.fake_site import PLUGIN_NEEDED, build_info, install, kfd_tree
 from tests.support.tiny_elf import tiny_elf
 
@@ -25,8 +28,13 @@ PYTHON = "/usr/bin/python3"
 class FakeMachine:
     """All is well at first: two MI300X, the driver, ROCm 7.2.0 in /opt/rocm, a whole set of packages."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = folder / "root"
+        for module, names in ((examined.gpus, ("NODES", "KFD", "DXG", "SHM")), (examined.rocm, ("OPT_ROCM",))):
+            for name in names:
+                monkeypatch.setattr(module, name, self.root / getattr(module, name).relative_to("/"))
+        # The size of the real /dev/shm is that of the test machine's disk here.
+        monkeypatch.setattr(examined.gpus, "shm_mib", lambda: 65536.0)
         self.site = folder / "site"
         self.site.mkdir()
         self.environ: dict[str, str] = {}
@@ -149,15 +157,13 @@ class FakeMachine:
             system=self.kernel,
             libc=self.libc,
             python=Python(**self.python),
-            finders=load_finders(self.root),
         )
 
     def facts(self, index: str = "") -> Facts:
         return examine(self.here, index)
 
     def problems(self, index: str = "") -> tuple[Problem, ...]:
-        here = self.here
-        return diagnose(examine(here, index), here)
+        return diagnose(self.facts(index))
 
 
 def write_index(folder: Path, *sets: Any) -> str:

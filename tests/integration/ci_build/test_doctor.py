@@ -97,7 +97,7 @@ def test_doctor_reports_old_python(pythons: dict[str, Path], left_out: Callable[
 
 
 @pytest.mark.parametrize(
-    ("path", "says"), [("/nowhere/python", "could not be started"), ("/bin/true", "does not answer")]
+    ("path", "says"), [("/nowhere/python", "could not be started"), ("/bin/true", "is not a working Python 3")]
 )
 def test_doctor_refuses_non_python(path: str, says: str) -> None:
     done = subprocess.run([sys.executable, str(LAUNCHER), "doctor", "--python", path], capture_output=True, text=True)

@@ -34,22 +34,9 @@ RUN = "docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
-    made = FakeMachine(tmp_path)
+    made = FakeMachine(tmp_path, monkeypatch)
     (tmp_path / "root/dev/shm").mkdir(parents=True)
     return made
-
-
-@pytest.fixture(autouse=True)
-def roomy_shm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The size of the real /dev/shm is that of the test machine's disk here."""
-    load = examined.load_finders
-
-    def roomy(root: Path) -> examined.Finders:
-        finders = load(root)
-        monkeypatch.setattr(finders.gpus, "shm_mib", lambda: 65536.0)
-        return finders
-
-    monkeypatch.setattr("tests.support.fake_machine.load_finders", roomy)
 
 
 def test_doctor_finds_no_problem_on_good_machine(machine: FakeMachine) -> None:
@@ -378,14 +365,7 @@ def test_wsl_has_no_device_files_and_its_gpu_no_name(machine: FakeMachine) -> No
 
 
 def test_small_shared_memory_matters_for_several_gpus(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = examined.load_finders
-
-    def small(root: Path) -> examined.Finders:
-        finders = load(root)
-        monkeypatch.setattr(finders.gpus, "shm_mib", lambda: 64.0)
-        return finders
-
-    monkeypatch.setattr("tests.support.fake_machine.load_finders", small)
+    monkeypatch.setattr(examined.gpus, "shm_mib", lambda: 64.0)
     assert only(machine.problems()).commands == ("sudo mount -o remount,size=64g /dev/shm",)
     machine.environ["container"] = "lxc"
     assert only(machine.problems()).commands == ("docker run --shm-size=64g IMAGE",)
@@ -562,11 +542,9 @@ def test_damaged_machine_is_reported(machine: FakeMachine) -> None:
     assert {"damaged", "not-installed"} <= codes
 
 
-def test_finders_come_from_loader_and_use_root(tmp_path: Path) -> None:
-    finders = examined.load_finders(tmp_path)
-    assert finders.gpus.__file__ == str(Path(__file__).parents[3] / "pjrt/payload/_gpus.py")
-    assert tmp_path / "dev/kfd" == finders.gpus.KFD
-    assert Path("/dev/kfd") == examined.load_finders().gpus.KFD
+def test_finders_come_from_loader() -> None:
+    assert examined.gpus.__file__ == str(Path(__file__).parents[3] / "pjrt/payload/_gpus.py")
+    assert Path("/dev/kfd") == examined.gpus.KFD
 
 
 def test_the_examined_python_is_the_one_that_runs(machine: FakeMachine) -> None:
