@@ -15,6 +15,7 @@ from core.model import WHEELS_JSON, Evidence, Finding, Severity
 from core.process import Runner
 from core.report import Reporter
 from promotion import stage as promotion_stage
+from promotion.corpus.catalog import load_corpus
 from promotion.evidence.signing import Signer, load_signer, new_key
 from promotion.gates import inspection
 from promotion.gates.abi import gate as abi_gate
@@ -23,7 +24,6 @@ from promotion.gates.common.gate import Gate
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.compile import gate as compile_gate
 from promotion.gates.compile import view
-from promotion.gates.compile.corpus import load_corpus
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.install import gate as install_gate
 from promotion.gates.load import gate as load_gate

@@ -1,4 +1,4 @@
-"""Access to the corpus: programs, descriptions of GPUs and expectations.
+"""The corpus: programs, descriptions of GPUs and expectations.
 
 Programs are read as source, without importing jax; `child.py` compiles them in the Python of the wheels under test.
 """
@@ -6,69 +6,84 @@ Programs are read as source, without importing jax; `child.py` compiles them in 
 from __future__ import annotations
 
 import ast
+import difflib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
-from core.errors import GateError, UnknownTargetError
-from promotion.corpus.expectations import Expectation, find, load_expectations
+from core.errors import GateError, RequestError
+from core.model import GfxTarget
+from promotion.corpus.expectations import COMPILES, Expectation, load_expectations
 from promotion.corpus.programs.declaration import DeclarationError, Program, declare, program_name
 
 FOLDER = Path(__file__).parent
 CHILD = FOLDER / "child.py"
-CORPORA = ("small", "full")
-"""The small corpus covers every group in about a quarter of the time; the full one includes it."""
-
 _DATA = ("*.py", "*.toml", "programs/*.py", "specs/*.txtpb")
 
 
-def programs(corpus: str = "full", *, folder: Path = FOLDER / "programs") -> tuple[Program, ...]:
-    """Return the programs of a corpus in order of their names.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompileCorpus:
+    """Programs, GPUs and expectations for the compile gate.
 
-    Raises:
-        GateError: the corpus is unknown, or a declaration is invalid.
+    Attributes:
+        programs: in order of their names.
+        specs: gfx target -> description of the GPU (stream_executor.GpuTargetConfigProto, text format), for each target
+            of XLA's allow-list.
+        child: program that compiles; see its module docstring.
+        digest: digest of the whole corpus.
     """
-    if corpus not in CORPORA:
-        raise GateError(f"Unknown corpus: {corpus!r}.", hint=f"Choose {' or '.join(CORPORA)}.")
-    return tuple(program for program in _read(folder) if corpus == "full" or program.corpus == corpus)
+
+    programs: tuple[Program, ...]
+    specs: Mapping[str, str]
+    expectations: tuple[Expectation, ...] = ()
+    child: Path = CHILD
+    digest: str
+
+    def choose(self, corpus: str, names: Sequence[str] = ()) -> tuple[Program, ...]:
+        """Return the programs of a corpus, or those with these names or groups.
+
+        The small corpus covers every group in about a quarter of the time; the full one includes it.
+
+        Raises:
+            RequestError: a corpus, program or group is unknown.
+        """
+        if corpus not in ("small", "full"):
+            raise RequestError(f"Unknown corpus: {corpus!r}.", hint="Choose small or full.")
+        if not names:
+            return tuple(program for program in self.programs if corpus in ("full", program.corpus))
+        known = {name for program in self.programs for name in (program.name, program.group)}
+        for name in names:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=4) or sorted(n for n in known if "." not in n)
+                raise RequestError(f"The corpus has no program {name!r}.", hint=f"Did you mean {', '.join(near)}?")
+        return tuple(program for program in self.programs if program.name in names or program.group in names)
+
+    def expectation(self, program: str, target: str, jax_version: str) -> Expectation:
+        """Return the expectation for a program on a gfx target; `COMPILES` without an entry."""
+        processor = GfxTarget.parse(target).processor
+        applicable = (entry for entry in self.expectations if entry.covered([program], [processor]))
+        return next((entry for entry in applicable if entry.is_for(jax_version)), COMPILES)
 
 
-def expectation(program: str, jax_version: str, target: str, today: str) -> Expectation:
-    """Return the expectation for a program on a target with a version of jax.
+def load_corpus(today: str = "") -> CompileCorpus:
+    """Load the corpus of this repository.
 
     Args:
-        program: name, such as "linalg.svd".
-        jax_version: such as "0.10.2".
-        target: gfx target without features.
-        today: ISO 8601 date that decides whether an expectation is expired.
+        today: ISO 8601 date for the expiry of expectations; empty means the current date.
 
     Raises:
-        GateError: expectations.toml is invalid.
+        GateError: a program or an expectation is invalid.
     """
-    return find(_expectations(), program, jax_version, target, today)
-
-
-def spec(target: str) -> str:
-    """Return the description of a GPU for XLA (stream_executor.GpuTargetConfigProto, text format).
-
-    Raises:
-        UnknownTargetError: the corpus has no description of the target.
-    """
-    found = specs().get(target)
-    if found is None:
-        raise UnknownTargetError(
-            f"The corpus has no description of {target}.", hint=f"Choose from {', '.join(specs())}."
-        )
-    return found
-
-
-@cache
-def specs() -> Mapping[str, str]:
-    """Return target -> description for each target of XLA's allow-list."""
-    return MappingProxyType(
-        {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("specs/*.txtpb"))}
+    programs = read_programs()
+    names = tuple(program.name for program in programs)
+    return CompileCorpus(
+        programs=programs,
+        specs={path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("specs/*.txtpb"))},
+        expectations=load_expectations(programs=names, today=today or datetime.now(UTC).date().isoformat()),
+        digest=digest(),
     )
 
 
@@ -82,12 +97,12 @@ def digest(folder: Path = FOLDER) -> str:
 
 
 @cache
-def _expectations() -> tuple[Expectation, ...]:
-    return load_expectations(programs=tuple(program.name for program in programs()))
+def read_programs(folder: Path = FOLDER / "programs") -> tuple[Program, ...]:
+    """Return all programs in order of their names.
 
-
-@cache
-def _read(folder: Path) -> tuple[Program, ...]:
+    Raises:
+        GateError: a declaration is invalid.
+    """
     try:
         found = [program for path in sorted(folder.glob("*.py")) for program in _declared(path)]
     except (DeclarationError, SyntaxError) as error:
@@ -97,17 +112,14 @@ def _read(folder: Path) -> tuple[Program, ...]:
 
 def _declared(path: Path) -> Iterator[Program]:
     """Yield the programs that a module declares, without importing it."""
-    for node in ast.parse(path.read_text(encoding="utf-8"), path.name).body:
-        for call in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-            if isinstance(node, ast.FunctionDef) and isinstance(call, ast.Call) and _is_program(call.func):
-                name = program_name(path.stem, node.name)
+    nodes = ast.parse(path.read_text(encoding="utf-8"), path.name).body
+    for function in (node for node in nodes if isinstance(node, ast.FunctionDef)):
+        for call in function.decorator_list:
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "program":
+                name = program_name(path.stem, function.name)
                 try:
                     arguments = [ast.literal_eval(argument) for argument in call.args]
                     options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
                 except ValueError as error:
                     raise DeclarationError(f"{name}: its declaration must consist of literals.") from error
-                yield declare(name, (ast.get_docstring(node) or "").partition("\n")[0], *arguments, **options)
-
-
-def _is_program(function: ast.expr) -> bool:
-    return isinstance(function, ast.Name) and function.id == "program"
+                yield declare(name, (ast.get_docstring(function) or "").partition("\n")[0], *arguments, **options)

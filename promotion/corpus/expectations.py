@@ -6,7 +6,7 @@ import enum
 import itertools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -72,20 +72,13 @@ class Expectation:
 COMPILES = Expectation()
 
 
-def find(known: Iterable[Expectation], program: str, jax_version: str, target: str, today: str) -> Expectation:
-    """Return the expectation that applies; `COMPILES` without an entry."""
-    for entry in known:
-        if entry.covered([program], [target]) and entry.is_for(jax_version):
-            return replace(entry, expired=today > entry.expires)
-    return COMPILES
-
-
-def load_expectations(file: Path = FILE, *, programs: Sequence[str]) -> tuple[Expectation, ...]:
+def load_expectations(file: Path = FILE, *, programs: Sequence[str], today: str) -> tuple[Expectation, ...]:
     """Read the entries and check them all.
 
     Args:
         file: in the format that the first lines of `expectations.toml` explain.
         programs: names of all programs.
+        today: ISO 8601 date that decides whether an entry is expired.
 
     Raises:
         GateError: lists every field that is missing, unknown or wrong, every pattern that fits nothing, and every
@@ -102,11 +95,10 @@ def load_expectations(file: Path = FILE, *, programs: Sequence[str]) -> tuple[Ex
         found = list(_problems(item, programs))
         problems += [f"entry {number}: {problem}" for problem in found]
         if not found:
-            fields: dict[str, Any] = {
-                key: tuple(value) if isinstance(value, list) else value for key, value in item.items()
-            }
-            fields |= {"kind": ExpectationKind(item["kind"]), "expires": item["expires"].isoformat()}
-            entries.append(Expectation(**fields))
+            lists = {key: tuple(item[key]) for key in ("programs", "targets")}
+            kind, expires = ExpectationKind(item["kind"]), item["expires"].isoformat()
+            fields: dict[str, Any] = {**item, **lists, "kind": kind, "expires": expires}
+            entries.append(Expectation(**fields, expired=today > expires))
     problems += _overlaps(entries, programs)
     if problems:
         text = "; ".join(problems)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.model import Evidence, Outcome, Severity
-from promotion.gates.compile.corpus import load_corpus
+from promotion.corpus.catalog import load_corpus
 from promotion.gates.compile.drift import Code, code_of_checks
 from promotion.gates.compile.gate import COMPILER
 

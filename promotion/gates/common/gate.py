@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,11 +111,19 @@ class Gate:
         return targets if self.per_target else (ANY,)
 
 
-def warning(code: str, message: str, remedy: str = "") -> Finding:
-    """Return a finding that does not make a check fail."""
-    return Finding(code=code, severity=Severity.WARNING, message=message, remedy=remedy)
-
-
 def error(code: str, message: str, remedy: str, *, member: str = "") -> Finding:
     """Return a finding that makes a check fail."""
     return Finding(code=code, severity=Severity.ERROR, message=message, remedy=remedy, member=member)
+
+
+def warning(code: str, message: str, remedy: str = "", *, member: str = "") -> Finding:
+    """Return a finding that does not make a check fail."""
+    return Finding(code=code, severity=Severity.WARNING, message=message, remedy=remedy, member=member)
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal; some real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -19,6 +19,7 @@ from typing import Any
 from core.errors import ProcessError
 from core.process import HostRunner
 from core.units import human
+from promotion.gates.common.gate import signal_name
 
 _TAIL_CHARACTERS = 3000
 _KEPT_CHARACTERS = 1 << 16
@@ -37,6 +38,11 @@ _MEMORY = re.compile(r"bad_alloc|MemoryError|out of memory|cannot allocate memor
 """Messages of C++, Python, LLVM and the C library about a failed allocation."""
 _MEMORY_ERROR = re.compile(r"MemoryError\b|.*std::bad_alloc")
 """A failed allocation as a Python exception; XLA's RESOURCE_EXHAUSTED is about GPU memory and excluded."""
+_RESIDENT = re.compile(r"^(VmHWM|VmRSS):\s+(\d+) kB", re.MULTILINE)
+"""Peak and current resident memory in /proc/PID/status."""
+_RESERVED, _RESERVED_PER_CORE = 2 << 30, 64 << 20
+"""Bytes of private memory that a process may reserve without using, which RLIMIT_DATA counts: stacks of thread pools
+and arenas of allocators."""
 
 
 class Fate(enum.StrEnum):
@@ -92,7 +98,6 @@ class ChildRun:
     Attributes:
         results: results of the programs that it finished and of the one that crashed it, in order.
         problem: a failure that no program caused; empty for a normal exit.
-        error: like `Result.error` for a interpret_exit that no program is to record for.
         peak: peak resident bytes.
     """
 
@@ -150,12 +155,15 @@ class ChildJournal:
                 self._on_event(self.running, None)
             case "end" if self.running and event["program"] == self.running:
                 fate, text = {"compiled": Fate.COMPILED, "failed": Fate.FAILED}[event["outcome"]], str(event["error"])
+                files = tuple(self._folder / name for name in event["code_objects"])
+                if any(file.parent != self._folder or not file.is_file() or file.is_symlink() for file in files):
+                    raise ValueError("not a file of the child's")
                 result = Result(
                     program=self.running,
                     fate=Fate.OUT_OF_MEMORY if fate is Fate.FAILED and _MEMORY_ERROR.match(text) else fate,
                     error=text,
                     seconds=float(event["seconds"]),
-                    files=tuple(map(self._own_file, event["code_objects"])),
+                    files=files,
                     stats=dict(event.get("stats", {})),
                 )
                 self.record(result)
@@ -163,12 +171,6 @@ class ChildJournal:
                 self.done = True
             case _:
                 raise ValueError("out of place")
-
-    def _own_file(self, name: str) -> Path:
-        path = self._folder / name
-        if path.parent != self._folder or not path.is_file() or path.is_symlink():
-            raise ValueError("not a file of the child's")
-        return path
 
     def record(self, result: Result) -> None:
         """Record the result of the running program."""
@@ -193,40 +195,26 @@ class ChildWatch:
     def __call__(self, pid: int) -> str:
         """Return the reason to stop the child; see `core.process`."""
         if not self.peak:
-            self._set_limits(pid)
+            # Memory is limited in the kernel too, since allocations can outrun the watch.
+            with suppress(ProcessLookupError, PermissionError, ValueError):
+                most = self._limits.memory + _RESERVED + (os.cpu_count() or 1) * _RESERVED_PER_CORE
+                resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
+                resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
         self._journal.read()
-        now, self.peak = _memory(pid, self.peak)
+        status = ""
+        with suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text()
+        used = {key: int(value) << 10 for key, value in _RESIDENT.findall(status)}
+        self.peak = max(used.get("VmHWM", 0), self.peak, 1)
         waited = time.monotonic() - self._journal.changed
         time_limit = self._limits.program_seconds if self._journal.running else self._limits.start_seconds
         if self._stop.is_set():
             self.reason = "was cancelled"
-        elif now > self._limits.memory:
+        elif used.get("VmRSS", 0) > self._limits.memory:
             self.fate, self.reason = Fate.OUT_OF_MEMORY, f"used more than {human(self._limits.memory)} of memory"
         elif waited > time_limit:
             self.fate, self.reason = Fate.HUNG, f"made no progress for {time_limit:g} s"
         return self.reason
-
-    def _set_limits(self, pid: int) -> None:
-        """Limit memory in the kernel too, since allocations can outrun the watch, and disable core files."""
-        with suppress(ProcessLookupError, PermissionError, ValueError):
-            most = self._limits.memory + _RESERVED + (os.cpu_count() or 1) * _RESERVED_PER_CORE
-            resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
-            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
-
-
-_RESERVED, _RESERVED_PER_CORE = 2 << 30, 64 << 20
-"""Bytes of private memory that a process may reserve without using, which RLIMIT_DATA counts: stacks of thread pools
-and arenas of allocators."""
-
-
-def _memory(pid: int, peak: int) -> tuple[int, int]:
-    """Return current and peak resident bytes of a process."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0, max(peak, 1)
-    found = {key: int(value) << 10 for key, value in re.findall(r"^(VmHWM|VmRSS):\s+(\d+) kB", text, re.MULTILINE)}
-    return found.get("VmRSS", 0), max(found.get("VmHWM", 0), peak, 1)
 
 
 def run_child(
@@ -265,7 +253,7 @@ def run_child(
     since = journal.changed
     journal.read()
     fate, clause = (watch.fate, watch.reason) if watch.reason else interpret_exit(returncode, output, done=journal.done)
-    tail = _tail(output)
+    tail = output.strip()[-_TAIL_CHARACTERS:]
     if journal.running and clause:
         journal.record(
             Result(
@@ -277,23 +265,20 @@ def run_child(
             )
         )
         clause = ""
+    trouble = ""
+    if journal.garbage:
+        trouble = f"Cannot parse its journal: {journal.garbage}"
+    elif journal.unusable:
+        trouble = f"Cannot use jax with the plugin: {journal.unusable}"
+    elif clause:
+        when = "after its last program" if journal.done else "between two programs" if journal.ready else "at its start"
+        trouble = f"The process {clause}, {when}.\n{tail}".strip()
     return ChildRun(
         results=tuple(journal.results.values()),
-        problem=_problem(journal, clause, tail),
+        problem=trouble,
         seconds=time.monotonic() - started,
         peak=watch.peak,
     )
-
-
-def _problem(journal: ChildJournal, clause: str, tail: str) -> str:
-    if journal.garbage:
-        return f"Cannot parse its journal: {journal.garbage}"
-    if journal.unusable:
-        return f"Cannot use jax with the plugin: {journal.unusable}"
-    if clause:
-        when = "after its last program" if journal.done else "between two programs" if journal.ready else "at its start"
-        return f"The process {clause}, {when}.\n{tail}".strip()
-    return ""
 
 
 def interpret_exit(returncode: int, output: str, *, done: bool) -> tuple[Fate | None, str]:
@@ -309,21 +294,9 @@ def interpret_exit(returncode: int, output: str, *, done: bool) -> tuple[Fate | 
     if returncode == 0:
         return (None, "") if done else (Fate.CRASHED, "ended early with exit code 0")
     how = f"died of {signal_name(-returncode)}" if returncode < 0 else f"ended with exit code {returncode}"
-    if _MEMORY.search(_tail(output)):
+    if _MEMORY.search(output.strip()[-_TAIL_CHARACTERS:]):
         return Fate.OUT_OF_MEMORY, f"ran out of memory and {how}"
     if returncode == -signal.SIGKILL:
         return Fate.OUT_OF_MEMORY, f"{how}, as when the machine runs out of memory"
     reasons = [match[match.lastgroup or 0].strip()[:_REASON_CHARACTERS] for match in _REASON.finditer(output)]
     return Fate.CRASHED, ": ".join((how, *(reason.removesuffix(".") for reason in reasons[-1:])))
-
-
-def signal_name(number: int) -> str:
-    """Return the name of a signal; some real-time signals have none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _tail(text: str) -> str:
-    return text.strip()[-_TAIL_CHARACTERS:]

@@ -6,11 +6,13 @@ was being compiled, and a new process continues with the remaining programs.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,30 +20,30 @@ from typing import Any
 from uv import find_uv_bin
 
 from core.errors import GateError
-from core.model import Finding, GfxTarget, Severity, Tier
+from core.model import Finding, GfxTarget, Tier
 from core.process import HostRunner
 from core.targets import machs
 from core.units import human
-from promotion.gates.common.gate import Check, Gate, GateContext, error
+from promotion.corpus.catalog import CompileCorpus
+from promotion.corpus.expectations import ExpectationKind
+from promotion.corpus.programs.declaration import Program
+from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import make_site, rocm_libraries
 from promotion.gates.compile.budget import Budget, load_budget
 from promotion.gates.compile.child_run import ChildRun, Fate, ProcessLimits, run_child
-from promotion.gates.compile.corpus import CompileCorpus, CorpusProgram, compiled_for
-from promotion.gates.compile.drift import GATE_NAME, PreviousCode, code_of_checks, compare, findings, previous_code
-from promotion.gates.compile.program_check import TargetContext, check_program, needs_device
+from promotion.gates.compile.drift import GATE_NAME, PreviousCode, code_of_checks, compare, previous_code
+from promotion.gates.compile.program_check import TargetContext, compiled_for
 from promotion.gates.compile.schedule import (
     Batch,
     BatchResult,
     available_memory,
     batches,
     compile_batches,
-    cores,
-    memory_limit,
-    workers,
+    share_machine,
 )
-from promotion.gates.compile.view import Live, ProgressTable, no_live
+from promotion.gates.compile.view import Live, ProgressTable
 
 COMPILER = "compiler"
 """Name of the check of the processes; names of programs contain a dot."""
@@ -70,8 +72,8 @@ def install_compiler(context: GateContext, rocm: RocmTree | None) -> CompilerEnv
         MachineError: this machine has no Python of the set.
     """
     versions = context.wheel_set.python_versions
-    compiler_findings = find_pythons(versions, context.runner, find_uv_bin())
-    version = next((version for version in versions if version in compiler_findings), versions[0])
+    found = find_pythons(versions, context.runner, find_uv_bin())
+    version = next((version for version in versions if version in found), versions[0])
     site = make_site(context, version)
     libraries = rocm_libraries(context, site, rocm)
     # faulthandler prints the traceback of a crash, which is recorded in the evidence.
@@ -100,7 +102,7 @@ class CompileOptions:
     rocm: RocmTree | None = None
     before: PreviousCode | None = None
     limits: ProcessLimits | None = None
-    live: Live = no_live
+    live: Live = lambda _table: nullcontext()
     compiler: Callable[[GateContext, RocmTree | None], CompilerEnvironment] = install_compiler
 
 
@@ -111,23 +113,20 @@ def make_gate(corpus: CompileCorpus, options: CompileOptions, budget: Budget | N
         corpus: programs and expected failures.
         budget: allowed spills; None loads `budget.toml`.
     """
-    tasks, allowances = corpus.choose(options.corpus, options.programs), budget or load_budget()
-
-    def run(context: GateContext) -> Iterator[Check]:
-        yield from _CompileRun(context, corpus, tasks, options, allowances).checks()
-
+    programs, allowances = corpus.choose(options.corpus, options.programs), budget or load_budget()
+    expired = [f"{'|'.join(entry.programs)} until {entry.expires}" for entry in corpus.expectations if entry.expired]
     return Gate(
         name=GATE_NAME,
         tier=Tier.COMPILED,
         per_target=True,
-        run=run,
+        run=lambda context: _CompileRun(context, corpus, programs, options, allowances).checks(),
         settings={
             "corpus": options.corpus,
             "programs": ",".join(options.programs),
             "corpus_sha256": corpus.digest,
             "budget_sha256": allowances.sha256,
             "rocm": options.rocm.sha256 if options.rocm else "",
-            "expired": ", ".join(corpus.expired),
+            "expired": ", ".join(expired),
         },
         partial=bool(options.programs),
     )
@@ -140,25 +139,29 @@ class _CompileRun:
         self,
         context: GateContext,
         corpus: CompileCorpus,
-        tasks: Sequence[CorpusProgram],
+        programs: Sequence[Program],
         options: CompileOptions,
         budget: Budget,
     ) -> None:
-        self.context, self.corpus, self.tasks = context, corpus, tasks
-        self.options, self.budget = options, budget
+        self.context, self.corpus, self.options, self.budget = context, corpus, options, budget
         self.jax = context.wheel_set.jax_version
         self.stop = threading.Event()
         processors = {target: GfxTarget.parse(target).processor for target in context.targets}
         self.specs = {target: corpus.specs[name] for target, name in processors.items() if name in corpus.specs}
-        self.skipped = {
-            target: {task.name: why for task in tasks if (why := corpus.device(task.name, target, self.jax))}
+        self.programs = {
+            target: [(program, corpus.expectation(program.name, target, self.jax)) for program in programs]
             for target in self.specs
         }
-        programs = {
-            target: [task.name for task in tasks if task.name not in skipped]
-            for target, skipped in self.skipped.items()
+        # With an expired expectation the program is compiled and must succeed.
+        self.compiled = {
+            target: [
+                program.name
+                for program, expected in rows
+                if expected.kind is not ExpectationKind.NEEDS_DEVICE or expected.expired
+            ]
+            for target, rows in self.programs.items()
         }
-        self.table = ProgressTable(tuple(self.specs), programs)
+        self.table = ProgressTable(tuple(self.specs), self.compiled)
 
     def checks(self) -> Iterator[Check]:
         """Yield a check for each program and target, and one for each target's processes."""
@@ -183,13 +186,10 @@ class _CompileRun:
         self, runner: HostRunner, compiler: CompilerEnvironment
     ) -> Iterator[tuple[str, Sequence[BatchResult]]]:
         """Yield each target with the results of its batches as soon as it is finished."""
-        count, limits = self._limits()
-        work: list[Batch] = []
-        for skipped in {tuple(names) for names in self.skipped.values()}:
-            targets = [target for target, names in self.skipped.items() if tuple(names) == skipped]
-            programs = [task.name for task in self.tasks if task.name not in skipped]
-            work += batches(targets, programs, count)
-        remaining = defaultdict(int, {target: sum(b.target == target for b in work) for target in self.specs})
+        count, memory = share_machine(len(os.sched_getaffinity(0)), available_memory(), self.options.jobs)
+        limits = self.options.limits or ProcessLimits(memory=memory)
+        work = batches(self.compiled, count)
+        pending = Counter(batch.target for batch in work)
         finished: dict[str, list[BatchResult]] = defaultdict(list)
 
         def start(batch: Batch) -> ChildRun:
@@ -199,14 +199,9 @@ class _CompileRun:
             for batch_result in compile_batches(work, start, count, self.stop):
                 target = batch_result.batch.target
                 finished[target].append(batch_result)
-                if len(finished[target]) == remaining[target]:
+                if len(finished[target]) == pending[target]:
                     self.context.progress.step(_summary(target, finished[target]))
                     yield target, finished[target]
-
-    def _limits(self) -> tuple[int, ProcessLimits]:
-        available = available_memory()
-        count = self.options.jobs or workers(cores(), available)
-        return count, self.options.limits or ProcessLimits(memory=memory_limit(count, available))
 
     def _run_batch(
         self, runner: HostRunner, compiler: CompilerEnvironment, batch: Batch, limits: ProcessLimits
@@ -231,22 +226,22 @@ class _CompileRun:
         )
 
     def _program_checks(self, target: str, batch_results: Sequence[BatchResult]) -> Iterator[Check]:
-        target_context = TargetContext(
+        rocm = f" --rocm {self.options.rocm.folder}" if self.options.rocm else ""
+        context = TargetContext(
             target=compiled_for(target, self.specs[target]),
             name=target,
             jax=self.jax,
             machs=machs(),
             budget=self.budget,
-            command=f"ci_build gate {GATE_NAME} {self.context.staged} --targets {{target}} --program {{program}} --redo"
-            + (f" --rocm {self.options.rocm.folder}" if self.options.rocm else ""),
+            command=f"ci_build gate {GATE_NAME} {self.context.staged} --targets {target} --program {{program}} --redo"
+            + rocm,
         )
         results = {result.program: result for batch_result in batch_results for result in batch_result.results}
-        for task in self.tasks:
-            if why := self.skipped[target].get(task.name):
-                yield needs_device(task.name, target, why)
+        for program, expected in self.programs[target]:
+            if program.name in results:
+                yield context.check(program, results[program.name], expected)
             else:
-                known = self.corpus.known(task.name, target, self.jax)
-                yield check_program(results[task.name], target_context, matrix=task.matrix, known=known)
+                yield Check(name=program.name, target=target, skipped=expected.reason)
         for folder in {file.parent for result in results.values() for file in result.files}:
             shutil.rmtree(folder)
 
@@ -259,40 +254,41 @@ class _CompileRun:
         before: PreviousCode,
     ) -> Check:
         """Return the check of a target's processes, with the drift of the compiled code."""
-        compiler_findings: list[Finding] = [
-            finding for batch_result in batch_results for finding in _problems(target, batch_result)
-        ]
+        findings = [finding for batch_result in batch_results for finding in _problems(target, batch_result)]
+        processes, seconds, peak = _cost(batch_results)
         details: dict[str, Any] = {
             "rocm": compiler.rocm,
-            "processes": sum(batch_result.processes for batch_result in batch_results),
-            "seconds": round(sum(batch_result.seconds for batch_result in batch_results), 3),
-            "peak_bytes": max((batch_result.peak for batch_result in batch_results), default=0),
+            "processes": processes,
+            "seconds": round(seconds, 3),
+            "peak_bytes": peak,
         }
         if before.set_digest:
-            drift = compare(
-                before.code.get(target, {}), code_of_checks([{"name": c.name, **c.details} for c in checks])
-            )
-            compiler_findings += findings(drift, target, before.set_digest)
-            details["drift"] = {"since": before.set_digest, "new": [*drift.new], "changed": [*drift.changed]}
-        return Check(name=COMPILER, target=target, findings=tuple(compiler_findings), details=details)
+            now = code_of_checks([{"name": check.name, **check.details} for check in checks])
+            changes, details["drift"] = compare(before, target, now)
+            findings += changes
+        return Check(name=COMPILER, target=target, findings=tuple(findings), details=details)
 
 
 def _problems(target: str, batch_result: BatchResult) -> Iterator[Finding]:
     """Yield failures of processes that no program caused; errors if programs were not compiled."""
     incomplete = any(result.fate is Fate.NOT_RUN for result in batch_result.results)
-    for problem in batch_result.problems:
+    for problem in dict.fromkeys(run.problem for run in batch_result.runs if run.problem):
         if incomplete:
             text = f"{target}: the compiler cannot be used. {problem}"
             yield error("compiler-unusable", text, "Check the findings of the gates abi and load.")
         else:
-            text = f"{target}: {problem}"
             remedy = "All programs were compiled; report this with the set if it happens again."
-            yield Finding(code="compiler-untidy", severity=Severity.WARNING, message=text, remedy=remedy)
+            yield warning("compiler-untidy", f"{target}: {problem}", remedy)
+
+
+def _cost(batch_results: Sequence[BatchResult]) -> tuple[int, float, int]:
+    """Return the number of processes, their seconds, and the peak bytes of one."""
+    runs = [run for batch_result in batch_results for run in batch_result.runs]
+    return len(runs), sum(run.seconds for run in runs), max((run.peak for run in runs), default=0)
 
 
 def _summary(target: str, batch_results: Sequence[BatchResult]) -> str:
     fates = [result.fate for batch_result in batch_results for result in batch_result.results]
     counts = ", ".join(f"{fates.count(fate)} {fate}" for fate in Fate if fate in fates)
-    seconds = sum(batch_result.seconds for batch_result in batch_results)
-    peak = max((batch_result.peak for batch_result in batch_results), default=0)
+    _, seconds, peak = _cost(batch_results)
     return f"{target}: {counts or 'nothing to compile'} ({seconds:.0f} s, {human(peak)} of memory)"

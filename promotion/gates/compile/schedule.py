@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,38 +30,26 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchResult:
-    """Result of a batch.
-
-    Attributes:
-        problems: failures of processes that no program caused.
-        peak: peak resident bytes of one process.
-    """
+    """Result of a batch: of each of its programs, and of the processes that it took."""
 
     batch: Batch
     results: tuple[Result, ...]
-    problems: tuple[str, ...]
-    processes: int
-    seconds: float
-    peak: int
+    runs: tuple[ChildRun, ...]
 
 
 RunBatch = Callable[[Batch], ChildRun]
 """Runs one process for the programs of a batch."""
 
 
-def workers(cores: int, available: int) -> int:
-    """Return the number of concurrent processes for these cores and this memory."""
-    return max(1, min(cores, available // PROCESS_MEMORY))
+def share_machine(cores: int, available: int, jobs: int | None = None) -> tuple[int, int]:
+    """Return the number of concurrent processes and the memory limit of each.
 
-
-def memory_limit(count: int, available: int) -> int:
-    """Return the memory limit of each of `count` processes."""
-    return max(PROCESS_MEMORY, min(_MOST_MEMORY, available // count))
-
-
-def cores() -> int:
-    """Return the number of cores available to this process."""
-    return len(os.sched_getaffinity(0))
+    Args:
+        available: bytes of memory.
+        jobs: the number of processes, if the user gave one.
+    """
+    count = jobs or max(1, min(cores, available // PROCESS_MEMORY))
+    return count, max(PROCESS_MEMORY, min(_MOST_MEMORY, available // count))
 
 
 def available_memory(root: Path = Path("/")) -> int:
@@ -81,25 +68,23 @@ def available_memory(root: Path = Path("/")) -> int:
     return available if most == "max" else min(available, max(0, int(most) - int(used)))
 
 
-def batches(targets: Sequence[str], programs: Sequence[str], count: int) -> tuple[Batch, ...]:
-    """Divide the programs into a batch for each target, or several if there are more workers than targets.
+def batches(programs: Mapping[str, Sequence[str]], count: int) -> tuple[Batch, ...]:
+    """Divide the programs of each target into a batch, or into several if there are more workers than targets.
 
     Later targets in the natural order take longer to compile (RDNA after CDNA), so they start first.
     """
-    parts = math.ceil(count / len(targets)) if targets else 1
-    parts = max(1, min(parts, len(programs) // _LEAST_PROGRAMS))
-    return tuple(
-        Batch(target=target, programs=tuple(programs[part::parts]))
-        for target in reversed(targets)
-        for part in range(parts)
-    )
+    work = []
+    for target, names in reversed([*programs.items()]):
+        parts = max(1, min(math.ceil(count / len(programs)), len(names) // _LEAST_PROGRAMS))
+        work += [Batch(target=target, programs=tuple(names[part::parts])) for part in range(parts)]
+    return tuple(work)
 
 
 def compile_batch(batch: Batch, run_batch: RunBatch) -> BatchResult:
     """Compile a batch; after a crash the running program fails, and a new process continues with the others.
 
     No program runs twice, except one that was killed from outside. The batch is given up after several consecutive
-    processes that compile_batch no program.
+    processes that finish no program.
     """
     pending, killed = list(batch.programs), list[str]()
     runs: list[ChildRun] = []
@@ -120,14 +105,7 @@ def compile_batch(batch: Batch, run_batch: RunBatch) -> BatchResult:
     for program in (*pending, *killed):
         text = f"{failures} consecutive processes ended without finishing a program."
         results.setdefault(program, Result(program=program, fate=Fate.NOT_RUN, error=text))
-    return BatchResult(
-        batch=batch,
-        results=tuple(results[program] for program in batch.programs),
-        problems=tuple(dict.fromkeys(child_run.problem for child_run in runs if child_run.problem)),
-        processes=len(runs),
-        seconds=round(sum(child_run.seconds for child_run in runs), 3),
-        peak=max((child_run.peak for child_run in runs), default=0),
-    )
+    return BatchResult(batch=batch, results=tuple(results[program] for program in batch.programs), runs=tuple(runs))
 
 
 def compile_batches(
@@ -139,12 +117,10 @@ def compile_batches(
         stop: set when the generator is closed early, which ends the running processes.
     """
     with ThreadPoolExecutor(count, thread_name_prefix="compile") as pool:
-        pending: set[Future[BatchResult]] = {pool.submit(compile_batch, batch, run_batch) for batch in work}
+        pending = [pool.submit(compile_batch, batch, run_batch) for batch in work]
         try:
-            while pending:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
+            for future in as_completed(pending):
+                yield future.result()
         finally:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)

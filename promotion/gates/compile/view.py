@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 from core.model import Evidence
@@ -17,11 +17,6 @@ Live = Callable[[Callable[[], Table]], AbstractContextManager[None]]
 """Displays a table while the context is open, calling the function repeatedly; see `Reporter.live_table`."""
 
 _WORDS = {"failed": "failed", "known": "known", "skipped": "not run"}
-
-
-def no_live(table: Callable[[], Table]) -> AbstractContextManager[None]:  # noqa: ARG001 - interface of Live
-    """Display nothing."""
-    return nullcontext()
 
 
 def group_of(program: str) -> str:
@@ -61,10 +56,13 @@ class ProgressTable:
 
 def results(evidences: Iterable[Evidence]) -> Table:
     """Return a row for each group and a column for each target with the number of outcomes."""
-    columns = {evidence.target: _by_group(evidence) for evidence in evidences}
+    columns: dict[str, dict[str, Counter[str]]] = {}
+    for evidence in evidences:
+        column = columns.setdefault(evidence.target, {})
+        for check in _programs(evidence):
+            column.setdefault(group_of(check["name"]), Counter())[check["outcome"]] += 1
     groups = dict.fromkeys(group for column in columns.values() for group in column)
-    empty: Counter[str] = Counter()
-    rows = [(group, *(_result(column.get(group, empty)) for column in columns.values())) for group in groups]
+    rows = [(group, *(_result(column.get(group, Counter())) for column in columns.values())) for group in groups]
     total = [_result(sum(column.values(), Counter())) for column in columns.values()]
     return ("programs", *columns), [*rows, ("all", *total)]
 
@@ -74,25 +72,15 @@ def failures(evidences: Iterable[Evidence]) -> Iterator[str]:
     for evidence in evidences:
         for check in _programs(evidence):
             if check["outcome"] == "failed":
-                yield f"{evidence.target} {check['name']}: {check.get('fate', 'failed')}: {_why(check)}"
+                text = check.get("error", "") or "; ".join(check.get("findings", ()))
+                why = text.strip().partition("\n")[0] or "see its findings"
+                yield f"{evidence.target} {check['name']}: {check.get('fate', 'failed')}: {why}"
             elif check["outcome"] in ("known", "skipped"):
                 yield f"{evidence.target} {check['name']}: {_WORDS[check['outcome']]}: {check.get('why', '')}"
 
 
-def _why(check: Mapping[str, Any]) -> str:
-    text: str = check.get("error", "") or "; ".join(check.get("findings", ()))
-    return text.strip().partition("\n")[0] or "see its findings"
-
-
 def _programs(evidence: Evidence) -> Iterator[Mapping[str, Any]]:
     return (check for check in evidence.details.get("checks", ()) if "." in check["name"])
-
-
-def _by_group(evidence: Evidence) -> Mapping[str, Counter[str]]:
-    groups: dict[str, Counter[str]] = {}
-    for check in _programs(evidence):
-        groups.setdefault(group_of(check["name"]), Counter())[check["outcome"]] += 1
-    return groups
 
 
 def _result(count: Counter[str]) -> str:

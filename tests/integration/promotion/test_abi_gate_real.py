@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.adopt import adopt
 from ci_build.rocm.tree import read_tree
 from core.layouts import allowed_sonames, load_layouts
 from core.model import Evidence, GfxTarget, Outcome, RocmVersion, Severity
@@ -26,6 +25,7 @@ from promotion.gates.common.stubs import write_stubs
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.gating import ROCM_OF_JAX, messages, stage_published
 from tests.support.real_rocm import VERSION, unpack_real_rocm
 from tests.support.silent import NoProcesses, Silent
 from wheelkit.elf.snapshot import Elf
@@ -44,13 +44,9 @@ def judge(bucket: DirBucket, staged: StagedSet, manifest: RocmManifest | None) -
     return evidence
 
 
-def messages(evidence: Evidence, severity: Severity = Severity.ERROR) -> list[str]:
-    return [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is severity]
-
-
 def about(evidence: Evidence, *words: str, severity: Severity = Severity.ERROR) -> list[str]:
     """Messages that hold all of these words."""
-    return [text for text in messages(evidence, severity) if all(word in text for word in words)]
+    return [text for text in messages(evidence.findings, severity) if all(word in text for word in words)]
 
 
 def elves(wheels: Sequence[Path], folder: Path) -> dict[str, Elf]:
@@ -85,8 +81,7 @@ def plugin_set(
 ) -> tuple[DirBucket, StagedSet]:
     """The plugin wheel of 0.10.2, as published."""
     folder = tmp_path_factory.mktemp("plugin")
-    adopt([str(real_wheel("jax-rocm7-plugin", "0.10.2"))], out=folder / "set", rocm=None, progress=Silent())
-    return DirBucket(folder / "bucket"), stage(DirBucket(folder / "bucket"), folder / "set")
+    return stage_published(folder, [real_wheel("jax-rocm7-plugin", "0.10.2")])
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +98,7 @@ def test_abi_gate_accepts_published_wheels_with_complete_manifest(
     plugin_set: tuple[DirBucket, StagedSet], plugin_needs: RocmManifest
 ) -> None:
     evidence = judge(*plugin_set, plugin_needs)
-    assert messages(evidence) == []
+    assert messages(evidence.findings) == []
     assert evidence.outcome is Outcome.PASSED
     assert evidence.counts["skipped"] == 0
     # Only its users' LD_LIBRARY_PATH leads a published wheel to a prefix.
@@ -149,10 +144,8 @@ def test_abi_gate_rejects_real_rocm_of_other_major(plugin_set: tuple[DirBucket, 
 
 @pytest.mark.heavy
 def test_abi_gate_warns_about_published_0_12_0(tmp_path: Path, real_wheel: Callable[..., Path]) -> None:
-    wheels = [str(real_wheel(name, "0.12.0")) for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin")]
-    adopt(wheels, out=tmp_path / "set", rocm=RocmVersion(text="7.14.0"), progress=Silent())
-    bucket = DirBucket(tmp_path / "bucket")
-    evidence = judge(bucket, stage(bucket, tmp_path / "set"), None)
+    wheels = [real_wheel(name, "0.12.0") for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin")]
+    evidence = judge(*stage_published(tmp_path, wheels, ROCM_OF_JAX["0.12.0"]), None)
     (unversioned,) = about(evidence, "unversioned-symbol-too-new", PJRT, severity=Severity.WARNING)
     assert "3 symbols of std::filesystem" in unversioned
     assert re.findall(r"10filesystem\w+", unversioned) == [
@@ -192,7 +185,7 @@ def test_built_wheels_resolve_libraries_in_every_layout(own_set: tuple[DirBucket
     wheel_set = read_staged(*own_set)
     assert ROCM_MANIFEST in wheel_set.files
     evidence = judge(*own_set, None)
-    assert messages(evidence) == []
+    assert messages(evidence.findings) == []
     assert (evidence.outcome, evidence.counts["skipped"]) == (Outcome.PASSED, 0)
     layouts: dict[str, Mapping[str, Any]] = {
         check["name"]: check["files"] for check in evidence.details["checks"] if check["name"].startswith("layout ")
@@ -201,7 +194,7 @@ def test_built_wheels_resolve_libraries_in_every_layout(own_set: tuple[DirBucket
     needed = {soname for w in wheel_set.wheels if "rocm" in w.name for member in w.members for soname in member.needed}
     for files in layouts.values():
         assert needed - platform_libraries(PLATFORM) <= files.keys()
-    told = [text for text in messages(evidence, Severity.WARNING) if "jaxlib" not in text]
+    told = [text for text in messages(evidence.findings, Severity.WARNING) if "jaxlib" not in text]
     assert [text.partition(":")[0] for text in told] == ["build-path-in-strings"], told
 
 

@@ -8,8 +8,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,15 @@ import pytest
 
 from core.model import Evidence, Outcome, Severity
 from core.process import HostRunner
+from promotion.corpus.catalog import CompileCorpus
+from promotion.corpus.expectations import Expectation, ExpectationKind
+from promotion.corpus.programs.declaration import Program
 from promotion.evidence.evidence import read_all
 from promotion.gates.common.gate import Gate
 from promotion.gates.common.runs import run_gates
 from promotion.gates.compile.child_run import ProcessLimits
-from promotion.gates.compile.corpus import CompileCorpus, CorpusProgram
 from promotion.gates.compile.drift import PreviousCode
 from promotion.gates.compile.gate import COMPILER, CompileOptions, CompilerEnvironment, make_gate
-from promotion.gates.compile.program_check import KnownFailure
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
@@ -67,13 +66,20 @@ class Bench:
             (self.child / f"{name}.hsaco").write_bytes(data)
         self.reporter = Reporter()
 
-    def gate(self, *names: str, matrix: tuple[str, ...] = (), limits: ProcessLimits = LIMITS, **options: Any) -> Gate:
+    def gate(
+        self,
+        *names: str,
+        matrix: tuple[str, ...] = (),
+        limits: ProcessLimits = LIMITS,
+        expectations: tuple[Expectation, ...] = (),
+        **options: Any,
+    ) -> Gate:
         corpus = CompileCorpus(
+            programs=tuple(Program(n, (), corpus="small", matrix_cores=("mfma",) * (n in matrix)) for n in names),
+            specs=SPECS,
+            expectations=expectations,
             child=self.child / "child.py",
             digest="d",
-            tasks=tuple(CorpusProgram(name=name, matrix=("mfma",) if name in matrix else ()) for name in names),
-            specs=SPECS,
-            **{key: options.pop(key) for key in ("known", "device", "expired") if key in options},
         )
         compiler = CompilerEnvironment(argv=(sys.executable, "-I"), env={}, rocm="none")
         return make_gate(corpus, CompileOptions(jobs=1, limits=limits, compiler=lambda *_: compiler, **options))
@@ -242,19 +248,21 @@ def test_each_code_defect_is_a_finding(bench: Bench, name: str, code: str, text:
     assert text in found
 
 
-def expecting(**kinds: KnownFailure) -> Callable[[str, str, str], KnownFailure | None]:
-    return lambda program, target, jax: kinds.get(program.partition(".")[2]) if target == "gfx942" and jax else None
+def fails(program: str, reason: str, text: str, **more: Any) -> Expectation:
+    return Expectation(
+        programs=(program,), targets=("gfx942",), kind=ExpectationKind.FAILS, reason=reason, error=text, **more
+    )
 
 
 def test_known_failures_are_counted_until_they_expire(bench: Bench) -> None:
-    known = expecting(
-        fail=KnownFailure(reason="no kernel for it", error="XlaError"),
-        abort=KnownFailure(reason="MIOpen is not there", error="SIGABRT"),
-        one=KnownFailure(reason="was broken", error="x"),
-        fpe=KnownFailure(reason="was broken", error="SIGABRT"),
-        exit7=KnownFailure(reason="was broken", error="exit code 7", expired=date(2026, 1, 2).isoformat()),
+    known = (
+        fails("bad.fail", "no kernel for it", "XlaError"),
+        fails("bad.abort", "MIOpen is not there", "SIGABRT"),
+        fails("numpy.one", "was broken", "x"),
+        fails("bad.fpe", "was broken", "SIGABRT"),
+        fails("bad.exit7", "was broken", "exit code 7", expires="2026-01-02", expired=True),
     )
-    evidence = bench.run(bench.gate("bad.fail", "bad.abort", "numpy.one", "bad.fpe", "bad.exit7", known=known))
+    evidence = bench.run(bench.gate("bad.fail", "bad.abort", "numpy.one", "bad.fpe", "bad.exit7", expectations=known))
     outcome = {check["name"]: check["outcome"] for check in evidence.details["checks"]}
     assert outcome["bad.fail"] == outcome["bad.abort"] == "known"
     assert outcome["numpy.one"] == "passed"
@@ -268,9 +276,8 @@ def test_known_failures_are_counted_until_they_expire(bench: Bench) -> None:
 
 
 def test_programs_that_need_a_device_are_skipped(bench: Bench) -> None:
-    evidence = bench.run(
-        bench.gate("numpy.one", "bad.hang", device=lambda name, *_: "it asks the GPU" if name == "bad.hang" else "")
-    )
+    needs = Expectation(programs=("bad.hang",), kind=ExpectationKind.NEEDS_DEVICE, reason="it asks the GPU")
+    evidence = bench.run(bench.gate("numpy.one", "bad.hang", expectations=(needs,)))
     (check,) = (c for c in evidence.details["checks"] if c["name"] == "bad.hang")
     assert (check["outcome"], check["why"]) == ("skipped", "it asks the GPU")
     assert evidence.outcome is Outcome.PASSED
@@ -302,7 +309,8 @@ def test_evidence_is_reused_for_the_same_corpus_only(bench: Bench) -> None:
     bench.run(bench.gate("numpy.one"), redo=False)
     assert len(bench.processes()) == 1
     bench.run(bench.gate("numpy.one", corpus="small"), redo=False)
-    bench.run(bench.gate("numpy.one", expired=("a",)), redo=False)
+    expired = Expectation(programs=("a",), expires="2026-01-02", expired=True)
+    bench.run(bench.gate("numpy.one", expectations=(expired,)), redo=False)
     assert len(bench.processes()) == 3
 
 

@@ -10,22 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build.adopt import adopt
-from core.model import Evidence, RocmVersion
+from core.model import Evidence
 from core.process import HostRunner
+from promotion.corpus.catalog import load_corpus
 from promotion.gates.common.runs import run_gates
-from promotion.gates.compile.corpus import load_corpus
 from promotion.gates.compile.drift import PreviousCode
 from promotion.gates.compile.gate import COMPILER, CompileOptions, make_gate
-from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.gating import ROCM_OF_JAX, stage_published
 from tests.support.silent import Silent
 from tests.support.small_corpus import check_small_corpus, problems
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
-
-ROCM = {"0.10.2": "7.2.0", "0.12.0": "7.14.0"}
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,7 @@ def published(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPath
         if version not in known:
             folder = tmp_path_factory.mktemp(f"compile-{version}")
             wheels = [real_wheel("jax-rocm7-pjrt", version), real_wheel("jax-rocm7-plugin", version, "3.12")]
-            adopt(list(map(str, wheels)), out=folder / "set", rocm=RocmVersion(text=ROCM[version]), progress=Silent())
-            bucket = DirBucket(folder / "bucket")
-            known[version] = Published(bucket, stage(bucket, folder / "set"))
+            known[version] = Published(*stage_published(folder, wheels, ROCM_OF_JAX[version]))
         return known[version]
 
     return find

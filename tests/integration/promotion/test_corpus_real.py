@@ -13,22 +13,19 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.adopt import adopt
-from core.model import GfxTarget, RocmVersion
+from core.model import GfxTarget
 from core.process import HostRunner
 from core.targets import machs
-from promotion.corpus import catalog as corpus
+from promotion.corpus.catalog import CHILD, FOLDER, load_corpus
 from promotion.corpus.expectations import ExpectationKind
-from promotion.gates.common.gate import GateContext
 from promotion.gates.common.site import make_site, rocm_libraries
 from promotion.gates.compile.compiled_code import header_finding, read_code_object
-from promotion.stage import read_staged, stage
-from promotion.storage.directory_bucket import DirBucket
-from tests.support.silent import Silent
+from tests.support.gating import gate_context, stage_published
 
 pytestmark = pytest.mark.network
 
 PYTHON = "3.12"
+CORPUS = load_corpus("2026-11-20")
 FEW = ("numpy.elementwise", "lax.dot_bf16", "sharding.all_reduce", "pallas.add", "ffi.handlers_sparse", "linalg.solve")
 
 
@@ -57,30 +54,15 @@ def child(real_wheel: Callable[..., Path], pythons: dict[str, Path], tmp_path_fa
         pytest.skip(f"needs Python {PYTHON}")
     folder = tmp_path_factory.mktemp("corpus")
     wheels = [real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", PYTHON)]
-    adopt(list(map(str, wheels)), out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent())
-    bucket = DirBucket(folder / "bucket")
-    staged = stage(bucket, folder / "set")
-    wheel_set = read_staged(bucket, staged)
-    for name in ("work", "shared"):
-        (folder / name).mkdir()
-    context = GateContext(
-        bucket=bucket,
-        staged=staged,
-        wheel_set=wheel_set,
-        targets=wheel_set.targets,
-        runner=HostRunner(os.environ),
-        progress=Silent(),
-        work=folder / "work",
-        shared=folder / "shared",
-    )
+    context = gate_context(folder, *stage_published(folder, wheels, "7.2.0"), HostRunner(os.environ))
     site = make_site(context, PYTHON)
     env = {**site.env, **rocm_libraries(context, site, None).env}
 
     def run(programs: Sequence[str], *, target: str = "gfx942", spec: str = "") -> Told:
         out = tmp_path_factory.mktemp("out")
-        request = {"target": target, "spec": spec or corpus.spec(target), "programs": list(programs), "out": str(out)}
+        request = {"target": target, "spec": spec or CORPUS.specs[target], "programs": list(programs), "out": str(out)}
         (out / "request.json").write_text(json.dumps(request))
-        argv = [str(site.python), "-I", str(corpus.CHILD), str(out / "request.json")]
+        argv = [str(site.python), "-I", str(CHILD), str(out / "request.json")]
         done = context.runner.run(argv, env=env, check=False)
         lines = (out / "results.jsonl").read_text().splitlines()
         return Told(out, done.returncode, tuple(map(json.loads, lines)))
@@ -140,7 +122,7 @@ def test_code_differs_between_targets(child: Child) -> None:
 
 def test_failed_program_does_not_stop_others(child: Child) -> None:
     told = child(["image.resize", "fft.fft"])
-    expected = corpus.expectation("image.resize", "0.10.2", "gfx942", "2026-11-20")
+    expected = CORPUS.expectation("image.resize", "gfx942", "0.10.2")
     assert told.returncode == 0
     assert told.end("image.resize")["outcome"] == "failed"
     assert expected.kind is ExpectationKind.FAILS
@@ -158,6 +140,6 @@ def test_invalid_spec_is_reported_before_programs(child: Child) -> None:
 
 def test_child_and_parent_have_same_programs(child: Child) -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import child; print(*sorted(child.load_programs()))"
-    argv = [child.__dict__["python"], "-I", "-c", code, str(corpus.FOLDER)]
+    argv = [child.__dict__["python"], "-I", "-c", code, str(FOLDER)]
     told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
-    assert told == [program.name for program in corpus.programs()]
+    assert told == [program.name for program in CORPUS.programs]

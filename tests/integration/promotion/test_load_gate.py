@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build.adopt import adopt
 from core.layouts import allowed_sonames
 from core.model import Finding, RocmVersion, Severity
 from core.process import HostRunner
@@ -28,16 +26,13 @@ from promotion.gates.load import gate as load_gate
 from promotion.gates.load import golden
 from promotion.gates.load.checks import LoadChecks
 from promotion.gates.load.child_probe import Probe, run_probe
-from promotion.stage import read_staged, stage
-from promotion.storage.directory_bucket import DirBucket
-from tests.support.silent import Silent
+from tests.support.gating import ROCM_OF_JAX, gate_context, stage_published
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmManifest, from_needs
 
 pytestmark = pytest.mark.network
 
 PYTHON = "3.12"
-ROCM = {"0.10.2": "7.2.0", "0.12.0": "7.14.0"}
 PJRT = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 PLUGIN = "jax_rocm7_plugin"
 
@@ -76,24 +71,7 @@ def published(
 
 
 def _load(folder: Path, wheels: list[Path], version: str) -> Loaded:
-    rocm = RocmVersion(text=ROCM[version])
-    adopt([str(wheel) for wheel in wheels], out=folder / "set", rocm=rocm, progress=Silent())
-    bucket = DirBucket(folder / "bucket")
-    staged = stage(bucket, folder / "set")
-    shutil.rmtree(folder / "set")
-    for name in ("work", "shared"):
-        (folder / name).mkdir()
-    wheel_set = read_staged(bucket, staged)
-    context = GateContext(
-        bucket=bucket,
-        staged=staged,
-        wheel_set=wheel_set,
-        targets=wheel_set.targets,
-        runner=HostRunner(os.environ),
-        progress=Silent(),
-        work=folder / "work",
-        shared=folder / "shared",
-    )
+    context = gate_context(folder, *stage_published(folder, wheels, ROCM_OF_JAX[version]), HostRunner(os.environ))
     site = make_site(context, PYTHON)
     libraries = rocm_libraries(context, site, None)
     loading = LoadChecks(context, site, libraries)

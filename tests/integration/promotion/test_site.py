@@ -13,27 +13,22 @@ from pathlib import Path
 import pytest
 
 from core.errors import GateError, InputError, MachineError
-from core.model import WheelSet
 from core.process import HostRunner
 from promotion.gates.common.gate import GateContext
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import FROM_MANIFEST, FROM_NEEDS, TREE, Site, make_site, rocm_libraries
 from promotion.gates.load import gate as load_gate
-from promotion.stage import read_staged, stage
-from promotion.storage.directory_bucket import DirBucket
-from tests.support.silent import Silent
+from tests.support.gating import gate_context, stage_wheels
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
     TARGETS,
     SetWheel,
-    make_set,
     make_wheels,
     ordinary_index,
     pjrt,
     plain,
     set_wheel,
 )
-from tests.support.wheel_sets import write_set as write
 from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest, dump_manifest
 
 OWN = "{}.{}".format(*sys.version_info[:2])
@@ -45,25 +40,12 @@ def index(tmp_path: Path) -> Path:
     return ordinary_index(tmp_path / "ordinary")
 
 
-def room_for(folder: Path, index: Path, wheels: Sequence[SetWheel], wheel_set: WheelSet | None = None) -> GateContext:
+def room_for(folder: Path, index: Path, wheels: Sequence[SetWheel], pythons: Sequence[str] = (OWN,)) -> GateContext:
     """A staged set whose user has a folder for a package index, by pip's configuration."""
-    wheel_set = wheel_set or make_set(wheels, python_versions=(OWN,))
-    bucket = DirBucket(folder / "bucket")
-    staged = stage(bucket, write(folder / "set", wheels, wheel_set))
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
     user = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "UV_NO_CONFIG": "1"}
-    for name in ("work", "shared"):
-        (folder / name).mkdir()
-    return GateContext(
-        bucket=bucket,
-        staged=staged,
-        wheel_set=read_staged(bucket, staged),
-        targets=wheel_set.targets,
-        runner=HostRunner({**kept, **user}),
-        progress=Silent(),
-        work=folder / "work",
-        shared=folder / "shared",
-    )
+    staged = stage_wheels(folder, wheels, python_versions=pythons)
+    return gate_context(folder, *staged, HostRunner({**kept, **user}))
 
 
 def installed(site: Site) -> set[str]:
@@ -156,7 +138,7 @@ def test_uninstallable_wheel_is_a_finding(tmp_path: Path, index: Path) -> None:
 
 def test_missing_python_is_skipped(tmp_path: Path, index: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
-    context = room_for(tmp_path, index, wheels, make_set(wheels, python_versions=(ABSENT,)))
+    context = room_for(tmp_path, index, wheels, (ABSENT,))
     (check,) = load_gate.make_gate().run(context)
     assert (check.outcome, check.skipped) == ("skipped", f"no Python {ABSENT} on this machine")
     with pytest.raises(MachineError, match=f"This machine has no Python {ABSENT}"):

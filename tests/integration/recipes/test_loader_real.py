@@ -20,7 +20,7 @@ from core import versions
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from pjrt import recipe as pjrt
 from plugin import recipe as plugin
-from promotion.corpus import catalog as corpus
+from promotion.corpus import catalog
 from tests.support import fake_site
 from tests.support.machine import uv_environment
 from wheelkit.elf.snapshot import Elf
@@ -437,9 +437,10 @@ def test_programs_compile_ahead_of_time_without_gpu(site: Site, stubs: Path) -> 
     """The compile gate's child, which jax must leave on the CPU."""
     site.install()
     out = site.folder / "out"
-    request = {"target": "gfx942", "spec": corpus.spec("gfx942"), "programs": ["linalg.solve"], "out": str(out)}
+    spec = catalog.load_corpus().specs["gfx942"]
+    request = {"target": "gfx942", "spec": spec, "programs": ["linalg.solve"], "out": str(out)}
     (site.folder / "request.json").write_text(json.dumps(request))
-    child = f"runpy.run_path({str(corpus.CHILD)!r}, run_name='__main__')"
+    child = f"runpy.run_path({str(catalog.CHILD)!r}, run_name='__main__')"
     code = f"import runpy; sys.argv[1:] = [{str(site.folder / 'request.json')!r}]; {child}"
     site.run(code, ROCM_PATH=str(stubs), LD_LIBRARY_PATH=str(stubs / "lib"))
     events = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]

@@ -15,7 +15,8 @@ from ci_build.release.request import GATES
 from core.errors import BucketError, RequestError
 from core.model import Finding, Outcome, Severity, Tier
 from core.report import Reporter
-from promotion.gates.compile.corpus import load_corpus
+from promotion.corpus.catalog import load_corpus
+from promotion.corpus.expectations import COMPILES, ExpectationKind
 from promotion.policy.policy import load_policy
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.tiny_elf import TinySymbol, tiny_elf
@@ -175,19 +176,15 @@ def test_show_prints_table_and_some_warnings_of_each_kind(tmp_path: Path, capsys
 
 def test_expectations_expire_in_gate_settings() -> None:
     now, later = load_corpus("2026-01-01"), load_corpus("2999-01-01")
-    assert now.expired == ()
-    assert len(later.expired) > 0
-    names = [task.name for task in now.tasks]
-    known = {name: entry for name in names if (entry := now.known(name, "gfx1030", "0.10.2"))}
-    assert known
-    for name, entry in known.items():
-        assert (entry.reason != "", entry.error != "", entry.expired) == (True, True, "")
-        expired = later.known(name, "gfx1030:xnack-", "0.10.2")
-        assert expired is not None
-        assert expired.expired < "2999"
-    waiting = [name for name in names if now.device(name, "gfx942", "0.10.2")]
-    assert waiting
-    assert [name for name in waiting if later.device(name, "gfx942", "0.10.2")] == []
+    assert [entry for entry in now.expectations if entry.expired] == []
+    assert all(entry.expired and entry.expires < "2999" for entry in later.expectations)
+    for kind, target in ((ExpectationKind.FAILS, "gfx1030"), (ExpectationKind.NEEDS_DEVICE, "gfx942")):
+        names = [p.name for p in now.programs if now.expectation(p.name, target, "0.10.2").kind is kind]
+        assert names
+        for name in names:
+            expected = later.expectation(name, f"{target}:xnack-", "0.10.2")
+            assert (expected.kind, expected.expired, expected.reason != "") == (kind, True, True)
+            assert bool(expected.error) is (kind is ExpectationKind.FAILS)
 
 
 def test_small_corpus_satisfies_policy() -> None:
@@ -195,5 +192,5 @@ def test_small_corpus_satisfies_policy() -> None:
     small = corpus.choose("small")
     least = load_policy("multi-arch").gates["compile"].min_passed
     for target in corpus.specs:
-        out = [t for t in small if corpus.known(t.name, target, "0.10.2") or corpus.device(t.name, target, "0.10.2")]
+        out = [p for p in small if corpus.expectation(p.name, target, "0.10.2") is not COMPILES]
         assert len(small) - len(out) + 1 >= int(least), target

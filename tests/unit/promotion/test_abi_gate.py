@@ -17,6 +17,7 @@ from promotion.gates.abi.gate import make_gate
 from promotion.gates.common.runs import run_gates
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
+from tests.support.gating import stage_wheels
 from tests.support.made_wheel import GLIBC, MadeWheel, library, with_sections
 from tests.support.silent import NoProcesses, Silent
 from tests.support.tiny_elf import TinySymbol
@@ -142,9 +143,7 @@ def test_settings_identify_manifest() -> None:
 
 def test_all_wheels_are_checked(tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=("3.11", "3.12"))
-    bucket = DirBucket(tmp_path / "bucket")
-    staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
-    (evidence,) = run_gates(bucket, staged, [make_gate(MANIFEST)], NoProcesses(), Silent())
+    (evidence,) = run_gates(*stage_wheels(tmp_path, wheels), [make_gate(MANIFEST)], NoProcesses(), Silent())
     names = {name for name in checks(evidence) if name.endswith("platform")}
     assert {name.partition(":")[0] for name in names} == {wheel.wheel.filename for wheel in wheels}
     assert sum(name.startswith("layout ") for name in checks(evidence)) == 2 * 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import threading
@@ -15,7 +16,8 @@ import pytest
 
 from core.errors import GateError, RequestError
 from core.model import Evidence, Outcome, Severity, Tier
-from promotion.corpus import catalog as corpus
+from promotion.corpus.catalog import CompileCorpus, load_corpus
+from promotion.corpus.programs.declaration import Program
 from promotion.evidence.evidence import dump_evidence
 from promotion.gates.compile.budget import Budget, load_budget
 from promotion.gates.compile.child_run import (
@@ -28,16 +30,15 @@ from promotion.gates.compile.child_run import (
     interpret_exit,
 )
 from promotion.gates.compile.compiled_code import CompiledCode, KernelMetadata
-from promotion.gates.compile.corpus import CompileCorpus, CorpusProgram, compiled_for
-from promotion.gates.compile.drift import compare, findings, previous_code
+from promotion.gates.compile.drift import PreviousCode, compare, previous_code
+from promotion.gates.compile.program_check import compiled_for
 from promotion.gates.compile.schedule import (
     Batch,
     available_memory,
     batches,
     compile_batch,
     compile_batches,
-    memory_limit,
-    workers,
+    share_machine,
 )
 from promotion.gates.compile.view import ProgressTable, failures, results
 from promotion.index.ledger import FIRST, LedgerEntry, PromotedSet
@@ -52,17 +53,19 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("cores", "available", "expected"),
-    [(2, 24 * GIB, 2), (16, 4 * GIB, 4), (4, GIB // 2, 1), (1, 100 * GIB, 1)],
+    ("cores", "available", "jobs", "expected"),
+    [
+        (2, 6 * GIB, None, (2, 3 * GIB)),
+        (16, 4 * GIB, None, (4, GIB)),
+        (4, GIB // 2, None, (1, GIB)),
+        (1, 100 * GIB, None, (1, 8 * GIB)),
+        (2, 12 * GIB, 3, (3, 4 * GIB)),
+    ],
 )
-def test_workers_are_limited_by_cores_and_memory(cores: int, available: int, expected: int) -> None:
-    assert workers(cores, available) == expected
-
-
-def test_memory_limit_is_share_of_memory() -> None:
-    assert memory_limit(2, 6 * GIB) == 3 * GIB
-    assert memory_limit(1, 500 * GIB) == 8 * GIB
-    assert memory_limit(1, GIB // 4) == GIB
+def test_share_machine_divides_cores_and_memory(
+    cores: int, available: int, jobs: int | None, expected: tuple[int, int]
+) -> None:
+    assert share_machine(cores, available, jobs) == expected
 
 
 def test_available_memory_respects_control_group(tmp_path: Path) -> None:
@@ -80,27 +83,28 @@ def test_available_memory_respects_control_group(tmp_path: Path) -> None:
     assert available_memory(tmp_path) == 0
 
 
+PROGRAMS = [f"a.p{number}" for number in range(60)]
+
+
 def test_batches_has_one_batch_per_target_with_few_workers() -> None:
-    programs = [f"a.p{number}" for number in range(60)]
-    dealt = batches(["gfx942", "gfx1100", "gfx1201"], programs, 2)
+    dealt = batches({"gfx942": PROGRAMS, "gfx1100": PROGRAMS[1:], "gfx1201": PROGRAMS}, 2)
     assert [batch.target for batch in dealt] == ["gfx1201", "gfx1100", "gfx942"], "those that take long go first"
-    assert all(batch.programs == tuple(programs) for batch in dealt)
+    assert [batch.programs for batch in dealt] == [tuple(PROGRAMS), tuple(PROGRAMS[1:]), tuple(PROGRAMS)]
 
 
 def test_batches_divides_programs_between_many_workers() -> None:
-    programs = [f"a.p{number}" for number in range(60)]
-    dealt = batches(["gfx942", "gfx950"], programs, 8)
+    dealt = batches(dict.fromkeys(("gfx942", "gfx950"), PROGRAMS), 8)
     assert len(dealt) == 8
     for target in ("gfx942", "gfx950"):
         shares = [batch.programs for batch in dealt if batch.target == target]
-        assert sorted(name for share in shares for name in share) == sorted(programs)
+        assert sorted(name for share in shares for name in share) == sorted(PROGRAMS)
         assert {len(share) for share in shares} == {15}
 
 
 def test_batches_keeps_few_programs_together() -> None:
-    assert len(batches(["gfx942"], [f"a.p{number}" for number in range(9)], 16)) == 1
-    assert batches(["gfx942"], (), 4) == (Batch(target="gfx942", programs=()),)
-    assert batches([], ("a.b",), 4) == ()
+    assert len(batches({"gfx942": PROGRAMS[:9]}, 16)) == 1
+    assert batches({"gfx942": ()}, 4) == (Batch(target="gfx942", programs=()),)
+    assert batches({}, 4) == ()
 
 
 # Blame and going on
@@ -142,7 +146,7 @@ def test_compile_batch_runs_each_program_once() -> None:
         ("a", Fate.COMPILED), ("b", Fate.CRASHED), ("c", Fate.COMPILED), ("d", Fate.CRASHED), ("e", Fate.COMPILED),
     ]  # fmt: skip
     assert sits.asked == [("a", "b", "c", "d", "e"), ("c", "d", "e"), ("e",)]
-    assert (done.processes, done.seconds, done.peak) == (3, 3.0, 7)
+    assert len(done.runs) == 3
 
 
 def test_compile_batch_repeats_killed_program_last() -> None:
@@ -165,7 +169,7 @@ def test_compile_batch_gives_up_without_progress() -> None:
     done = compile_batch(work("a", "b"), run_child)
     assert len(asked) == 4
     assert {r.fate for r in done.results} == {Fate.NOT_RUN}
-    assert done.problems == ("It does not start.",)
+    assert {run.problem for run in done.runs} == {"It does not start."}
 
 
 def test_compile_batch_continues_after_similar_failures() -> None:
@@ -354,12 +358,12 @@ def test_load_budget_refuses_invalid_entries(tmp_path: Path, change: tuple[str, 
 
 
 def test_every_budget_entry_matches_a_program() -> None:
-    programs = [program.name for program in corpus.programs()]
+    corpus = load_corpus()
     for allowance in load_budget().allowances:
         for pattern in allowance.programs:
-            assert any(fnmatchcase(program, pattern) for program in programs), pattern
+            assert any(fnmatchcase(program.name, pattern) for program in corpus.programs), pattern
         for pattern in allowance.targets:
-            assert any(fnmatchcase(target, pattern) for target in corpus.specs()), pattern
+            assert any(fnmatchcase(target, pattern) for target in corpus.specs), pattern
         assert allowance.jax, "which versions of jax it was seen with"
         assert allowance.matrix_cores_idle or allowance.vgpr_spills or allowance.sgpr_spills or allowance.scratch_bytes
 
@@ -374,13 +378,13 @@ def held(size: int, sha256: str = "a") -> list[dict[str, object]]:
 def test_compare_finds_new_changed_and_grown_code() -> None:
     before = {"same": held(100), "other": held(100), "more": held(100), "gone": held(1)}
     now = {"same": held(100), "other": held(119, "b"), "more": held(121, "b"), "new": held(5)}
-    drift = compare(before, now)
-    assert (drift.new, drift.changed, drift.grown) == (("new",), ("other", "more"), {"more": (100, 121)})
-    warning, note = findings(drift, "gfx942", "f" * 64)
+    earlier = PreviousCode(set_digest="f" * 64, code={"gfx942": before})
+    (warning, note), drift = compare(earlier, "gfx942", now)
+    assert drift == {"since": "f" * 64, "new": ["new"], "changed": ["other", "more"]}
     assert (warning.severity, note.severity) == (Severity.WARNING, Severity.NOTE)
     assert "gfx942 more: its code grew from 100 B to 121 B since set ffffffffffff" in warning.message
     assert "the code of 2 programs changed and of 1 is new" in note.message
-    assert findings(compare(before, before), "gfx942", "f" * 64) == ()
+    assert compare(earlier, "gfx942", before)[0] == []
 
 
 def compile_evidence(digest: str, size: int, target: str = "gfx942") -> Evidence:
@@ -394,8 +398,6 @@ def compile_evidence(digest: str, size: int, target: str = "gfx942") -> Evidence
 
 def promoted(bucket: DirBucket, *jax_versions: str) -> None:
     """A ledger of sets for these versions of jax; set N has N bytes of code."""
-    import hashlib
-
     released, head, state = ReleasedIndex(index="multi-arch"), FIRST, EMPTY_STATE
     for number, jax in enumerate(jax_versions, start=1):
         digest, name = f"{number}" * 64, "evidence/compile/gfx942/0.json"
@@ -420,9 +422,7 @@ def promoted(bucket: DirBucket, *jax_versions: str) -> None:
 @pytest.mark.parametrize(
     ("ledger", "expected"), [((), 0), (("0.10.2",), 1), (("0.10.2", "0.12.0"), 1), (("0.9.1", "0.12.0"), 2)]
 )
-def test_previous_code_prefers_newest_set_of_same_jax(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledger: tuple[str, ...], expected: int
-) -> None:
+def test_previous_code_prefers_newest_set_of_same_jax(tmp_path: Path, ledger: tuple[str, ...], expected: int) -> None:
     bucket = DirBucket(tmp_path)
     promoted(bucket, *ledger)
     found = previous_code(bucket, "multi-arch", "0.10.2")
@@ -433,9 +433,11 @@ def test_previous_code_prefers_newest_set_of_same_jax(
 # What is compiled
 
 
-def small_corpus() -> CompileCorpus:
-    tasks = (CorpusProgram(name="lax.dot"), CorpusProgram(name="lax.sort", small=False), CorpusProgram(name="fft.fft"))
-    return CompileCorpus(child=Path("child"), digest="", tasks=tasks, specs={})
+CORPUS = CompileCorpus(
+    programs=(Program("lax.dot", (), corpus="small"), Program("lax.sort", ()), Program("fft.fft", (), corpus="small")),
+    specs={},
+    digest="",
+)
 
 
 @pytest.mark.parametrize(
@@ -448,13 +450,13 @@ def small_corpus() -> CompileCorpus:
     ],
 )
 def test_choose_returns_programs_of_corpus_or_names(corpus: str, names: Sequence[str], expected: list[str]) -> None:
-    assert [task.name for task in small_corpus().choose(corpus, names)] == expected
+    assert [program.name for program in CORPUS.choose(corpus, names)] == expected
 
 
 @pytest.mark.parametrize(("corpus", "names", "says"), [("tiny", (), "Unknown"), ("full", ("lax.dott",), "lax.dot")])
 def test_choose_refuses_unknown_corpus_or_program(corpus: str, names: Sequence[str], says: str) -> None:
     with pytest.raises(RequestError, match=says):
-        small_corpus().choose(corpus, names)
+        CORPUS.choose(corpus, names)
 
 
 def test_compiled_for_returns_target_of_spec() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from core.errors import GateError, UnknownTargetError
+from core.errors import GateError
 from core.targets import lists
-from promotion.corpus import catalog as corpus
-from promotion.corpus import executable
-from promotion.corpus.expectations import COMPILES, Expectation, ExpectationKind, find, load_expectations
+from promotion.corpus import catalog, executable
+from promotion.corpus.catalog import CompileCorpus, load_corpus
+from promotion.corpus.expectations import COMPILES, ExpectationKind, load_expectations
 from promotion.corpus.programs.declaration import Argument, DeclarationError, declare
 
 GROUPS = {
@@ -24,6 +24,7 @@ GROUPS = {
 COLLECTIVES = {
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "collective_broadcast"),
 }
+CORPUS = load_corpus("2026-11-20")
 PROGRAMS = ("linalg.svd", "linalg.qr", "nn.attention")
 ENTRY = """
 [[expectation]]
@@ -42,7 +43,7 @@ expires = 2027-01-31
 
 
 def test_corpora_cover_every_group() -> None:
-    full, small = corpus.programs(), corpus.programs("small")
+    full, small = CORPUS.programs, CORPUS.choose("small")
     assert len(full) >= 100
     assert {program.group for program in full} == GROUPS
     assert {program.group for program in small} == GROUPS
@@ -52,13 +53,13 @@ def test_corpora_cover_every_group() -> None:
 
 
 def test_each_collective_has_a_sharded_program() -> None:
-    eight = {program.name.partition(".")[2] for program in corpus.programs() if program.devices == 8}
+    eight = {program.name.partition(".")[2] for program in CORPUS.programs if program.devices == 8}
     assert eight > COLLECTIVES
-    assert all("collectives" in program.needs for program in corpus.programs() if program.devices == 8)
+    assert all("collectives" in program.needs for program in CORPUS.programs if program.devices == 8)
 
 
 def test_corpus_covers_each_type_and_feature() -> None:
-    full = corpus.programs()
+    full = CORPUS.programs
     types = {argument.dtype for program in full for argument in program.arguments}
     assert {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "bfloat16", "float16", "int4", "int8"} < types
     assert {"float64", "complex64", "complex128", "int64"} < types
@@ -66,11 +67,6 @@ def test_corpus_covers_each_type_and_feature() -> None:
         *("f64", "fp8", "int4", "pallas", "ffi", "collectives"),
     }
     assert {"mfma", "wmma"} == {family for program in full for family in program.matrix_cores}
-
-
-def test_unknown_corpus_is_refused() -> None:
-    with pytest.raises(GateError, match=r"Unknown corpus: 'tiny'"):
-        corpus.programs("tiny")
 
 
 def test_argument_parses_xla_notation() -> None:
@@ -114,35 +110,36 @@ def test_invalid_declaration_is_refused(arguments: tuple[str, ...], options: dic
 def test_unreadable_program_is_refused(tmp_path: Path, source: str, text: str) -> None:
     (tmp_path / "group.py").write_text(source)
     with pytest.raises(GateError, match=text):
-        corpus.programs(folder=tmp_path)
+        catalog.read_programs(tmp_path)
 
 
 # Expectations
 
 
-def load(tmp_path: Path, text: str, *, schema: str = "schema = 1\n") -> tuple[Expectation, ...]:
+def load(tmp_path: Path, text: str, *, schema: str = "schema = 1\n", today: str = "2027-01-31") -> CompileCorpus:
     file = tmp_path / "expectations.toml"
     file.write_text(schema + text)
-    return load_expectations(file, programs=PROGRAMS)
+    entries = load_expectations(file, programs=PROGRAMS, today=today)
+    return CompileCorpus(programs=(), specs={}, expectations=entries, digest="")
 
 
 def test_expectation_applies_to_programs_targets_and_versions(tmp_path: Path) -> None:
     known = load(tmp_path, ENTRY)
-    found = find(known, "linalg.svd", "0.10.2", "gfx1030", "2027-01-31")
-    assert (found.kind, found.error, found.reason) == (
-        ExpectationKind.FAILS,
-        "GEMM is not supported",
-        "There is no GEMM.",
-    )
-    assert (found.owner, found.expires, found.expired) == ("XLA", "2027-01-31", False)
-    assert find(known, "linalg.svd", "0.10.3.dev20270101+rocm7.2.0", "gfx1030", "2026-11-20") == found
-    for other in (("nn.attention", "0.10.2", "gfx1030"), ("linalg.svd", "0.12.0", "gfx1030")):
-        assert find(known, *other, "2026-11-20") is COMPILES
-    assert find(known, "linalg.svd", "0.10.2", "gfx942", "2026-11-20") is COMPILES
+    found = known.expectation("linalg.svd", "gfx1030", "0.10.2")
+    assert (found.kind, found.error) == (ExpectationKind.FAILS, "GEMM is not supported")
+    assert (found.reason, found.owner) == ("There is no GEMM.", "XLA")
+    assert (found.expires, found.expired) == ("2027-01-31", False)
+    assert known.expectation("linalg.svd", "gfx1030:xnack-", "0.10.3.dev20270101+rocm7.2.0") == found
+    for program, target, jax in (
+        ("nn.attention", "gfx1030", "0.10.2"),
+        ("linalg.svd", "gfx1030", "0.12.0"),
+        ("linalg.svd", "gfx942", "0.10.2"),
+    ):
+        assert known.expectation(program, target, jax) is COMPILES
 
 
 def test_expectation_expires_after_its_last_day(tmp_path: Path) -> None:
-    assert find(load(tmp_path, ENTRY), "linalg.svd", "0.10.2", "gfx1030", "2027-02-01").expired
+    assert load(tmp_path, ENTRY, today="2027-02-01").expectation("linalg.svd", "gfx1030", "0.10.2").expired
 
 
 WRONG = [
@@ -190,22 +187,22 @@ def test_overlapping_expectations_are_refused(tmp_path: Path, jax: str) -> None:
 
 @pytest.mark.parametrize("change", [("==0.10.*", ">=0.11"), ("linalg.*", "nn.*"), ("gfx10*", "gfx11*")])
 def test_disjoint_expectations_are_accepted(tmp_path: Path, change: tuple[str, str]) -> None:
-    assert len(load(tmp_path, ENTRY + ENTRY.replace(*change))) == 2
+    assert len(load(tmp_path, ENTRY + ENTRY.replace(*change)).expectations) == 2
 
 
 def test_expectations_of_corpus_load() -> None:
-    assert corpus.expectation("numpy.elementwise", "0.10.2", "gfx942", "2026-11-20") is COMPILES
-    assert (
-        corpus.expectation("sparse.csr_matvec", "0.10.2", "gfx942", "2026-11-20").kind is ExpectationKind.NEEDS_DEVICE
-    )
-    assert corpus.expectation("lax.convolution", "0.12.0", "gfx942", "2026-11-20").kind is ExpectationKind.FAILS
-    assert corpus.expectation("lax.convolution", "0.10.2", "gfx942", "2026-11-20") is COMPILES
+    for program, jax, kind in (
+        ("numpy.elementwise", "0.10.2", ExpectationKind.COMPILES),
+        ("sparse.csr_matvec", "0.10.2", ExpectationKind.NEEDS_DEVICE),
+        ("lax.convolution", "0.12.0", ExpectationKind.FAILS),
+        ("lax.convolution", "0.10.2", ExpectationKind.COMPILES),
+    ):
+        assert CORPUS.expectation(program, "gfx942", jax).kind is kind
 
 
-def test_every_group_keeps_programs_that_must_compile() -> None:
-    for jax, target in (("0.10.2", "gfx942"), ("0.10.2", "gfx1201"), ("0.12.0", "gfx942")):
-        compiling = {p.group for p in corpus.programs() if corpus.expectation(p.name, jax, target, "") == COMPILES}
-        assert compiling == GROUPS, (jax, target)
+@pytest.mark.parametrize(("jax", "target"), [("0.10.2", "gfx942"), ("0.10.2", "gfx1201"), ("0.12.0", "gfx942")])
+def test_every_group_keeps_programs_that_must_compile(jax: str, target: str) -> None:
+    assert {p.group for p in CORPUS.programs if CORPUS.expectation(p.name, target, jax) is COMPILES} == GROUPS
 
 
 # Specs and digest
@@ -216,10 +213,10 @@ def fields(text: str) -> list[str]:
 
 
 def test_each_xla_target_has_a_complete_spec() -> None:
-    assert set(corpus.specs()) == set(lists()["compiler-supported"])
-    complete = fields(corpus.spec("gfx942"))
+    assert set(CORPUS.specs) == set(lists()["compiler-supported"])
+    complete = fields(CORPUS.specs["gfx942"])
     assert len(complete) > 20
-    for target, text in corpus.specs().items():
+    for target, text in CORPUS.specs.items():
         assert fields(text) == complete, target
         assert re.search(r'gcn_arch_name: "(\w+)', text)[1] == target  # type: ignore[index]
         assert not re.search(r": (0|0\.0|\"\")$", text, re.MULTILINE), target
@@ -227,21 +224,16 @@ def test_each_xla_target_has_a_complete_spec() -> None:
         assert warp == ("64" if target in ("gfx908", "gfx90a", "gfx942", "gfx950") else "32"), target
 
 
-def test_target_without_spec_is_refused() -> None:
-    with pytest.raises(UnknownTargetError, match=r"no description of gfx906"):
-        corpus.spec("gfx906")
-
-
 @pytest.mark.parametrize(
     "name",
     ["child.py", "executable.py", "expectations.toml", "programs/lax.py", "specs/gfx942.txtpb", "specs/new.txtpb"],
 )
 def test_digest_changes_with_every_file(tmp_path: Path, name: str) -> None:
-    folder = shutil.copytree(corpus.FOLDER, tmp_path / "corpus", ignore=shutil.ignore_patterns("__pycache__"))
-    assert corpus.digest(folder) == corpus.digest()
+    folder = shutil.copytree(catalog.FOLDER, tmp_path / "corpus", ignore=shutil.ignore_patterns("__pycache__"))
+    assert catalog.digest(folder) == catalog.digest()
     with (folder / name).open("a") as file:
         file.write("\n")
-    assert corpus.digest(folder) != corpus.digest()
+    assert catalog.digest(folder) != catalog.digest()
 
 
 # The code inside of an executable

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ from core.model import Evidence, Outcome, Severity
 from promotion.gates.common.runs import run_gates
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.coverage import kernel_rules
-from promotion.stage import stage
-from promotion.storage.directory_bucket import DirBucket
+from tests.support.gating import messages, stage_wheels
 from tests.support.host_code import HostCode, kernel_bundle
 from tests.support.made_kernels import OBJECT, OTHER, clean_kernels, manifest, tell
-from tests.support.made_wheel import fat_binary, library
+from tests.support.made_wheel import GLIBC, MadeWheel, fat_binary, library
 from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
@@ -30,7 +30,6 @@ from tests.support.wheel_sets import (
     pjrt,
     plugin,
     set_wheel,
-    write_set,
 )
 
 JAX_AITER = "jax_aiter-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
@@ -46,22 +45,98 @@ def judge(folder: Path, *wheels: SetWheel, **changes: Any) -> dict[str, Evidence
     """target -> evidence for a set in which the given wheels replace those of their projects."""
     names = {wheel.wheel.name for wheel in wheels}
     others = [w for w in make_wheels(folder / "others", pythons=("3.12",)) if w.wheel.name not in names]
-    wheel_set = make_set([*wheels, *others], python_versions=("3.12",), **changes)
-    bucket = DirBucket(folder / "bucket")
-    staged = stage(bucket, write_set(folder / "set", [*wheels, *others], wheel_set))
+    bucket, staged = stage_wheels(folder, [*wheels, *others], python_versions=("3.12",), **changes)
     return {e.target: e for e in run_gates(bucket, staged, [coverage_gate.GATE], NoProcesses(), Silent())}
 
 
 def told(evidence: Evidence, severity: Severity = Severity.ERROR) -> list[str]:
-    return [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is severity]
+    return messages(evidence.findings, severity)
+
+
+def with_code(folder: Path, made: MadeWheel, paths: Sequence[str], targets: Sequence[str] = TARGETS) -> SetWheel:
+    """A wheel of which wheels.json promises code for these targets in these libraries."""
+    (folder / "w").mkdir()
+    return set_wheel(made, folder / "w", dict.fromkeys(paths, targets))
+
+
+def damaged_bundle() -> bytes:
+    data = bytearray(pjrt().files[PJRT_LIBRARY])
+    data[data.index(b"CCOB") + 24] ^= 1  # the hash in the header
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "content", "text"),
+    [
+        (pjrt, PJRT_LIBRARY, lambda: library(GLIBC), "has no code for {target}"),
+        (
+            plugin,
+            "jax_rocm7_plugin/_sparse.so",
+            lambda: library(GLIBC, fatbins=[fat_binary()]),
+            "_sparse.so has code for gfx942, gfx950; wheels.json has nothing",
+        ),
+        (pjrt, PJRT_LIBRARY, damaged_bundle, "bundle-damaged"),
+        (
+            pjrt,
+            PJRT_LIBRARY,
+            lambda: library(GLIBC, fatbins=[fat_binary(TARGETS, machs={"gfx950": 0x4C})]),
+            "code-object-wrong",
+        ),
+    ],
+)
+def test_library_with_other_code_than_promised_fails(
+    tmp_path: Path, kind: Callable[[], MadeWheel], path: str, content: Callable[[], bytes], text: str
+) -> None:
+    made = kind()
+    made.files[path] = content()
+    found = judge(tmp_path, with_code(tmp_path, made, [PJRT_LIBRARY] if kind is pjrt else PLUGIN_LIBRARIES))
+    for target in TARGETS:
+        assert any(text.format(target=target) in line for line in told(found[target])), told(found[target])
+
+
+def test_promised_target_without_code_fails(tmp_path: Path) -> None:
+    made = plugin()
+    made.files[PLUGIN_LIBRARIES[0]] = library(GLIBC, fatbins=[fat_binary(["gfx942"])])
+    found = judge(tmp_path, with_code(tmp_path, made, PLUGIN_LIBRARIES))
+    assert found["gfx950"].outcome is Outcome.FAILED
+    assert found["gfx950"].counts["failed"] == 1
+    assert any("_linalg.so has no code for gfx950" in text for text in told(found["gfx950"]))
+    assert found["gfx942"].outcome is Outcome.FAILED, "the library is not what wheels.json says"
+    assert not any("no code for gfx942" in text for text in told(found["gfx942"]))
+
+
+def test_missing_promised_library_fails(tmp_path: Path) -> None:
+    wheel = with_code(tmp_path, pjrt(), [PJRT_LIBRARY])
+    ghost = replace(wheel.wheel.members[0], path="jax_plugins/xla_rocm7/ghost.so")
+    wheel = replace(wheel, wheel=replace(wheel.wheel, members=(*wheel.wheel.members, ghost)))
+    assert any("ghost.so has no code for gfx942" in text for text in told(judge(tmp_path, wheel)["gfx942"]))
+
+
+def test_unrequested_target_fails(tmp_path: Path) -> None:
+    targets = (*TARGETS, "gfx1100")
+    found = judge(tmp_path, with_code(tmp_path, pjrt(targets=targets), [PJRT_LIBRARY], targets))
+    for target in TARGETS:
+        assert any("target-extra" in text and "code for gfx1100" in text for text in told(found[target]))
+
+
+def test_generic_code_covers_its_targets(tmp_path: Path) -> None:
+    targets = ("gfx9-4-generic",)
+    found = judge(tmp_path, with_code(tmp_path, pjrt(targets=targets), [PJRT_LIBRARY], targets))
+    assert told(found["gfx942"]) == told(found["gfx950"]) == []
+
+
+def test_set_without_device_code_is_an_error(tmp_path: Path) -> None:
+    (wheel,) = [w for w in make_wheels(tmp_path / "w", pythons=("3.12",)) if w.wheel.name == "jaxlib"]
+    found = run_gates(*stage_wheels(tmp_path, [wheel]), [coverage_gate.GATE], NoProcesses(), Silent())
+    assert [evidence.outcome for evidence in found] == [Outcome.ERROR] * 2
+    assert "found nothing to check" in found[0].findings[0].message
 
 
 def with_kernels(folder: Path, held: Mapping[str, Sequence[str]], registered: Sequence[str], **form: Any) -> SetWheel:
     """A pjrt wheel whose library has one bundle."""
     made = pjrt()
     made.files[PJRT_LIBRARY] = HostCode([registered], **form).library(folder, [kernel_bundle(folder, held)])
-    (folder / "w").mkdir()
-    return set_wheel(made, folder / "w", {PJRT_LIBRARY: tuple(held)})
+    return with_code(folder, made, [PJRT_LIBRARY], tuple(held))
 
 
 def test_complete_kernels_pass(tmp_path: Path) -> None:
@@ -208,9 +283,8 @@ def test_required_library_without_code_is_an_error(tmp_path: Path, gone: bool) -
     made.files[PLUGIN_LIBRARIES[1]] = library()
     if gone:
         del made.files[PLUGIN_LIBRARIES[1]]
-    (tmp_path / "w").mkdir()
-    held = {path: TARGETS for path in PLUGIN_LIBRARIES if path != PLUGIN_LIBRARIES[1]}
-    found = judge(tmp_path, set_wheel(made, tmp_path / "w", held))
+    others = [path for path in PLUGIN_LIBRARIES if path != PLUGIN_LIBRARIES[1]]
+    found = judge(tmp_path, with_code(tmp_path, made, others))
     for target, evidence in found.items():
         (text,) = told(evidence)
         assert text.startswith("target-missing: jax_rocm7_plugin-")
@@ -235,8 +309,7 @@ def test_target_rejected_by_xla_is_a_warning(tmp_path: Path) -> None:
 def test_unreadable_code_object_is_an_error(tmp_path: Path) -> None:
     made = pjrt()
     made.files[PJRT_LIBRARY] = HostCode([[ADD]]).library(tmp_path, [fat_binary(TARGETS)])  # headers and no more
-    (tmp_path / "w").mkdir()
-    evidence = judge(tmp_path, set_wheel(made, tmp_path / "w", {PJRT_LIBRARY: TARGETS}))["gfx942"]
+    evidence = judge(tmp_path, with_code(tmp_path, made, [PJRT_LIBRARY]))["gfx942"]
     assert evidence.outcome is Outcome.FAILED
     place = f"jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl: {PJRT_LIBRARY}: bundle 0: gfx942"
     assert any(text.startswith(f"code-object-wrong: {place}") for text in told(evidence)), told(evidence)

@@ -1,0 +1,59 @@
+"""Staged sets and what gates need to check them, without a screen."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ci_build.build.adopt import adopt
+from core.model import Finding, RocmVersion, Severity
+from core.process import Runner
+from promotion.gates.common.gate import GateContext
+from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.silent import Silent
+from tests.support.wheel_sets import SetWheel, make_set, write_set
+
+ROCM_OF_JAX = {"0.10.2": "7.2.0", "0.12.0": "7.14.0"}
+"""Version of jax -> ROCm of its published wheels."""
+
+
+def stage_wheels(folder: Path, wheels: Sequence[SetWheel], **changes: Any) -> tuple[DirBucket, StagedSet]:
+    """Write a set of wheels and stage it below a folder; `changes` are those of `make_set`."""
+    bucket = DirBucket(folder / "bucket")
+    return bucket, stage(bucket, write_set(folder / "set", wheels, make_set(wheels, **changes)))
+
+
+def stage_published(folder: Path, wheels: Iterable[Path], rocm: str | None = None) -> tuple[DirBucket, StagedSet]:
+    """Adopt published wheels and stage them below a folder."""
+    version = RocmVersion(text=rocm) if rocm else None
+    adopt([str(wheel) for wheel in wheels], out=folder / "set", rocm=version, progress=Silent())
+    bucket = DirBucket(folder / "bucket")
+    staged = stage(bucket, folder / "set")
+    shutil.rmtree(folder / "set")
+    return bucket, staged
+
+
+def gate_context(folder: Path, bucket: DirBucket, staged: StagedSet, runner: Runner) -> GateContext:
+    """Return the context of a gate for all targets of a staged set."""
+    for name in ("work", "shared"):
+        (folder / name).mkdir()
+    wheel_set = read_staged(bucket, staged)
+    return GateContext(
+        bucket=bucket,
+        staged=staged,
+        wheel_set=wheel_set,
+        targets=wheel_set.targets,
+        runner=runner,
+        progress=Silent(),
+        work=folder / "work",
+        shared=folder / "shared",
+    )
+
+
+def messages(findings: Iterable[Finding], severity: Severity = Severity.ERROR) -> list[str]:
+    """Return `code: message` of the findings of one severity."""
+    return [f"{finding.code}: {finding.message}" for finding in findings if finding.severity is severity]
