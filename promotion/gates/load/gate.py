@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from packaging.version import Version
 from uv import find_uv_bin
 
 from core.errors import CiBuildError
-from core.model import Finding, Severity, Tier
-from promotion.gates.common.gate import Check, Gate, GateContext, error
+from core.model import Finding, Tier
+from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.rocm_manifest import RocmTree
-from promotion.gates.common.site import RocmLibraries, make_site, rocm_libraries
+from promotion.gates.common.site import make_site, rocm_libraries
 from promotion.gates.load import golden
 from promotion.gates.load.checks import PJRT, PLUGIN, LoadChecks
 
 _NO_GOLDEN = "Run `ci_build gate load SET --update-golden` and have the new lists reviewed."
 _GOLDEN = "If the change is intended, run `ci_build gate load SET --update-golden` and have the new lists reviewed."
+
+_UNPROVEN = "The wheels were loaded with stubs derived from their own needs, which proves nothing about a ROCm."
+_PROVE = "Pass a ROCm tree with --rocm, or build the set with `dist_wheels --rocm-manifest`."
 
 
 def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root: Path = golden.ROOT) -> Gate:
@@ -48,7 +50,10 @@ def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root
                 yield Check(name=f"Python {version}", findings=(finding,))
                 continue
             context.progress.step(f"load with {libraries.kind} in Python {version}")
-            yield _rocm_check(version, libraries, first=version == next(iter(present)))
+            unproven = libraries.weak and version == next(iter(present))
+            findings = (warning("rocm-unproven", _UNPROVEN, _PROVE),) if unproven else ()
+            details = {"kind": libraries.kind, "weak": libraries.weak}
+            yield Check(name=f"Python {version}: ROCm", findings=findings, details=details)
             yield from checks.run()
             yield Check(name=f"Python {version}: golden lists", findings=tuple(compare(checks, root, update=update)))
             update = False
@@ -57,18 +62,6 @@ def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root
         {"update": "yes"} if update_golden else {}
     )
     return Gate(name="load", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings)
-
-
-def _rocm_check(version: str, rocm: RocmLibraries, *, first: bool) -> Check:
-    """Record the ROCm that the wheels are loaded with, and warn once if it proves nothing about a real one."""
-    findings = []
-    if rocm.weak and first:
-        text = "The wheels were loaded with stubs derived from their own needs, which proves nothing about a ROCm."
-        remedy = "Pass a ROCm tree with --rocm, or build the set with `dist_wheels --rocm-manifest`."
-        findings.append(replace(error("rocm-unproven", text, remedy), severity=Severity.WARNING))
-    return Check(
-        name=f"Python {version}: ROCm", findings=tuple(findings), details={"kind": rocm.kind, "weak": rocm.weak}
-    )
 
 
 def compare(checks: LoadChecks, root: Path, *, update: bool) -> Iterator[Finding]:
@@ -91,18 +84,12 @@ def compare(checks: LoadChecks, root: Path, *, update: bool) -> Iterator[Finding
         if lists is None:
             # Wheels built here need a reviewed list; for adopted wheels a missing one is a warning.
             text = f"The golden list of the {part} wheel for jax {jax_version} is missing: {name}."
-            severity = Severity.ERROR if context.wheel_set.request.get("payload") == "source" else Severity.WARNING
-            yield replace(error("golden-missing", text, _NO_GOLDEN), severity=severity)
+            finding = error if context.wheel_set.request.get("payload") == "source" else warning
+            yield finding("golden-missing", text, _NO_GOLDEN)
             continue
         for section, text in golden.differences(lists, checks.registered[part]):
-            yield error("golden-differs", f"{_member(checks, part, section)} {text}, according to {name}.", _GOLDEN)
-
-
-def _member(checks: LoadChecks, part: str, section: str) -> str:
-    """Describe the file that a section of a golden list is about."""
-    module = section.partition(".")[0] if part == "plugin" else "xla_rocm_plugin"
-    for library in checks.libraries:
-        found = PLUGIN.fullmatch(library.path) or PJRT.fullmatch(library.path)
-        if found and found[2] == module:
-            return f"{library} ({section})"
-    return f"{module}.so, which no wheel holds, ({section})"
+            module = section.partition(".")[0] if part == "plugin" else "xla_rocm_plugin"
+            matches = ((lib, PLUGIN.fullmatch(lib.path) or PJRT.fullmatch(lib.path)) for lib in checks.libraries)
+            file = next((str(lib) for lib, match in matches if match and match[2] == module), "")
+            subject = f"{file} ({section})" if file else f"{module}.so, which no wheel holds, ({section})"
+            yield error("golden-differs", f"{subject} {text}, according to {name}.", _GOLDEN)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from promotion.gates.common.site import NO_DEVICE
-from promotion.gates.load.checks import PJRT, PLUGIN, WheelLibrary, _check_loader
-from promotion.gates.load.child_probe import how_it_ended
+from promotion.gates.load.checks import PJRT, PLUGIN, WheelLibrary, check_loader
+from promotion.gates.load.child_probe import ProbeResult, how_it_ended
 from tests.support.sets import wheel
 
 LIBRARY = WheelLibrary(
@@ -42,7 +42,7 @@ def test_no_device_matches_exact_error(said: str, good: bool) -> None:
     ],
 )
 def test_check_loader_requires_reason(answer: dict[str, object], ours: bool, codes: list[str]) -> None:
-    findings = list(_check_loader(LIBRARY, ours=ours)(answer, ""))
+    findings = list(check_loader(LIBRARY, ours, ProbeResult(values=answer)))
     assert [finding.code for finding in findings] == codes
     assert all(finding.member == LIBRARY.path and LIBRARY.wheel.filename in finding.message for finding in findings)
 
