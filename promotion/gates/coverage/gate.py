@@ -9,8 +9,8 @@ from pathlib import Path
 from core.errors import ElfError, FatbinError
 from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, Wheel, WheelSet
 from core.targets import lists, machs
-from promotion.gates.common.gate import Check, Gate, GateContext, error
-from promotion.gates.coverage import kernel_coverage
+from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
+from promotion.gates.coverage.kernel_coverage import check_modules
 from promotion.gates.coverage.kernel_rules import RULES_FILE, KernelRule, load_rules, missing_kernels, rules_for
 from promotion.policy.policy import device_members_digest, load_policy
 from promotion.policy.set_rules import missing_targets, unused_targets
@@ -19,6 +19,7 @@ from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import finding
 from wheelkit.gpu.fatbin import fatbin_kernels, read_targets
 from wheelkit.gpu.registration import RegisteredKernels, registered_kernels
+from wheelkit.kernel_wheel import is_kernel_wheel
 
 _MAGIC = b"\x7fELF"
 _SHOWN = 3
@@ -55,23 +56,34 @@ class _LibraryCode:
 
 def run(context: GateContext) -> Iterator[Check]:
     """Yield, for each target, a check of each library with device code and one of XLA's list of targets."""
-    owed, rules, checked = _owed(context), load_rules(), False
+    rules, checked = load_rules(), False
+    major = str(RocmVersion(text=context.wheel_set.rocm_version).major)
+    # Project -> libraries that must have code for every target by policy.
+    owed = {
+        project.replace("{major}", major): tuple(path.replace("{major}", major) for path in paths)
+        for project, paths in load_policy(context.staged.index).device_members.items()
+    }
     for wheel in context.wheel_set.wheels:
         if not owed.get(wheel.name) and not any(member.targets for member in wheel.members):
             continue
         targets_by_library: Mapping[str, tuple[str, ...]] = {}
-        if kernel_coverage.is_kernel_wheel(context, wheel):
-            yield from kernel_coverage.checks(context, wheel)
-            targets_by_library = kernel_coverage.targets_by_library(context, wheel)
-        context.progress.step(f"device code of {wheel.filename}")
-        for library in _libraries(context, wheel, owed.get(wheel.name, ())):
-            targets = targets_by_library.get(library.path, context.targets)
-            checks = tuple(
-                _checks(library, context.wheel_set, targets, rules_for(rules, context.wheel_set, library.path))
-            )
-            checked = checked or bool(checks)
-            yield from checks
-    yield from (_xla_check(target) for target in context.targets if checked)
+        with WheelArchive(context.wheel(wheel)) as archive:
+            if is_kernel_wheel(archive):
+                modules, targets_by_library = check_modules(context, wheel, archive)
+                yield from modules
+            context.progress.step(f"device code of {wheel.filename}")
+            for library in _libraries(context, wheel, archive, owed.get(wheel.name, ())):
+                targets = targets_by_library.get(library.path, context.targets)
+                own_rules = rules_for(rules, context.wheel_set, library.path)
+                checks = tuple(_checks(library, context.wheel_set, targets, own_rules))
+                checked = checked or bool(checks)
+                yield from checks
+    for target in context.targets if checked else ():
+        # XLA's list changes with JAX, so this is no error.
+        unsupported = unused_targets([GfxTarget.parse(target).processor], lists()["compiler-supported"])
+        text = f"XLA rejects {target} at run time, so its code cannot be used."
+        findings = (finding("target-refused", text),) if unsupported else ()
+        yield Check(name=f"XLA accepts {target}", target=target, findings=findings)
 
 
 GATE = Gate(
@@ -83,25 +95,18 @@ GATE = Gate(
 )
 
 
-def _owed(context: GateContext) -> Mapping[str, tuple[str, ...]]:
-    """Return project -> libraries that must have code for every target by policy."""
-    major = str(RocmVersion(text=context.wheel_set.rocm_version).major)
-    return {
-        project.replace("{major}", major): tuple(path.replace("{major}", major) for path in paths)
-        for project, paths in load_policy(context.staged.index).device_members.items()
-    }
-
-
-def _libraries(context: GateContext, wheel: Wheel, owed: Collection[str]) -> Iterator[_LibraryCode]:
+def _libraries(
+    context: GateContext, wheel: Wheel, archive: WheelArchive, owed: Collection[str]
+) -> Iterator[_LibraryCode]:
     # Separate code object files belong to wheels of kernel modules, whose manifest names them.
     promised = {member.path: member.targets for member in wheel.members if not member.path.endswith(".co")}
-    with WheelArchive(context.wheel(wheel)) as archive:
-        present = [member.name for member in archive.members if _is_library(archive, member.name)]
-        for path in present:
-            out = context.work / "library.so"
-            archive.extract(path, out)
-            yield _read(out, wheel.filename, path, promised.get(path, ()), owed=path in owed)
-            out.unlink()
+    names = [member.name for member in archive.members if not member.name.endswith(".co")]
+    present = [name for name in names if next(iter(archive.chunks(name)), b"").startswith(_MAGIC)]
+    for path in present:
+        out = context.work / "library.so"
+        archive.extract(path, out)
+        yield _read(out, wheel.filename, path, promised.get(path, ()), owed=path in owed)
+        out.unlink()
     for path in sorted({*(path for path, targets in promised.items() if targets), *owed} - set(present)):
         targets = promised.get(path, ())
         yield _LibraryCode(wheel=wheel.filename, path=path, promised=targets, owed=path in owed, code={}, kernels={})
@@ -132,10 +137,6 @@ def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed:
     )
 
 
-def _is_library(archive: WheelArchive, name: str) -> bool:
-    return not name.endswith(".co") and next(iter(archive.chunks(name)), b"").startswith(_MAGIC)
-
-
 def _checks(
     library: _LibraryCode, wheel_set: WheelSet, targets: Iterable[str], rules: Sequence[KernelRule]
 ) -> Iterator[Check]:
@@ -150,9 +151,14 @@ def _checks(
         if missing_targets(library.code, [target]):
             text = f"{library.name} has no code for {target}."
             findings.append(finding("target-missing", text, member=library.path))
-        elif not library.damage:
-            names = missing_kernels(library.registered, library.kernels, target, rules)
-            findings += _missing_kernels(library, target, names)
+        elif not library.damage and (names := missing_kernels(library.registered, library.kernels, target, rules)):
+            # These kernels would fail at their first launch.
+            some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+            count = f"{len(names)} registered kernel{'s' if len(names) > 1 else ''}"
+            text = f"{library.name} has no code for {target} of {count}: {some}."
+            reason = f"add the reason why {target} does not need them to {RULES_FILE.name}"
+            remedy = f"Build it again for {target}, or {reason}."
+            findings.append(error("kernel-missing", text, remedy, member=library.path))
         serving = {t: size for t, size in library.code.items() if not missing_targets([t], [target])}
         details = {"code_bytes": serving, "kernels": sum(len(bundle.kernels) for bundle in library.registered)}
         yield Check(name=library.name, findings=tuple(findings), target=target, details=details)
@@ -169,16 +175,6 @@ def _unexpected_code(library: _LibraryCode, targets: tuple[str, ...]) -> tuple[F
     return tuple(findings)
 
 
-def _missing_kernels(library: _LibraryCode, target: str, names: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield a finding about kernels that would fail at their first launch."""
-    if names:
-        some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-        count = f"{len(names)} registered kernel{'s' if len(names) > 1 else ''}"
-        text = f"{library.name} has no code for {target} of {count}: {some}."
-        remedy = f"Build it again for {target}, or add the reason why {target} does not need them to {RULES_FILE.name}."
-        yield error("kernel-missing", text, remedy, member=library.path)
-
-
 def _unread_kernels(library: _LibraryCode) -> Iterator[Finding]:
     """Yield a warning about kernels that could not be read, since the host code has an unexpected form."""
     known = {bundle.address for bundle in library.registered}
@@ -187,14 +183,4 @@ def _unread_kernels(library: _LibraryCode) -> Iterator[Finding]:
     if unknown or names:
         text = f"{library.name}: cannot read who registers {unknown} bundles and the names of {names} kernels."
         remedy = "Compare wheelkit/gpu/registration.py with the module constructors that the compiler generates."
-        yield Finding(
-            code="kernels-unread", severity=Severity.WARNING, message=text, remedy=remedy, member=library.path
-        )
-
-
-def _xla_check(target: str) -> Check:
-    """Check that XLA supports a target; its list changes with JAX, so this is no error."""
-    unsupported = unused_targets([GfxTarget.parse(target).processor], lists()["compiler-supported"])
-    text = f"XLA rejects {target} at run time, so its code cannot be used."
-    findings = (finding("target-refused", text),) if unsupported else ()
-    return Check(name=f"XLA accepts {target}", target=target, findings=findings)
+        yield warning("kernels-unread", text, remedy, member=library.path)
