@@ -6,16 +6,15 @@ a ROCm, and loading it is simulated for every installation layout of ROCm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from core import layouts
-from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, WheelSet
+from core.model import GfxTarget, RocmVersion, Tier, WheelSet
 from promotion.gates.abi.layouts import layout_checks
 from promotion.gates.abi.members import PLATFORM, ElfMember, read_members
 from promotion.gates.abi.symbols import LibraryExports, unmet_needs, unmet_symbols
-from promotion.gates.common.gate import Check, Gate, GateContext
+from promotion.gates.common.gate import Check, Gate, GateContext, warning
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.rocm_manifest import manifest_digest, set_manifest
 from wheelkit.inspect.manylinux import platform_libraries
@@ -44,73 +43,58 @@ def make_gate(manifest: RocmManifest | None = None) -> Gate:
     return Gate(name="abi", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ReferenceRocm:
-    """The ROCm that a set is compared with.
+def _reference_rocm(manifest: RocmManifest | None, wheel_set: WheelSet) -> tuple[RocmManifest, str]:
+    """Return the ROCm that a set is compared with, and the reason if symbols cannot be compared.
 
-    Attributes:
-        name: display name.
-        libraries: its libraries; without a manifest those that wheels may need, with names and paths only.
-        unproved: reason why symbols cannot be compared; empty when they can.
+    Without a manifest these are the libraries that wheels may need, with names and paths only.
     """
-
-    name: str
-    libraries: Mapping[str, RocmLibrary]
-    unproved: str = ""
-
-    @classmethod
-    def of(cls, manifest: RocmManifest | None, wheel_set: WheelSet) -> _ReferenceRocm:
-        """Return the ROCm of a manifest, or the declared libraries of the set's version."""
-        if manifest is not None:
-            weak = _WEAK_MANIFEST if manifest.weak else ""
-            return cls(name=f"ROCm {manifest.rocm_version}", libraries=manifest.libraries, unproved=weak)
-        sonames = layouts.allowed_sonames(RocmVersion(text=wheel_set.rocm_version))
-        declared = {name: RocmLibrary(soname=name, path=_usual_path(name), symbols={}) for name in sorted(sonames)}
-        return cls(name=f"ROCm {wheel_set.rocm_version}", libraries=declared, unproved=_NO_MANIFEST)
-
-
-def _usual_path(soname: str) -> str:
-    """Return the usual path of a library in a ROCm tree (TheRock, build_tools/_therock_utils/py_packaging.py)."""
-    folder = "lib/rocm_sysdeps/lib" if soname.startswith("librocm_sysdeps_") else "lib"
-    return f"{folder}/{soname}"
+    if manifest is not None:
+        return manifest, _WEAK_MANIFEST if manifest.weak else ""
+    declared = {}
+    for name in sorted(layouts.allowed_sonames(RocmVersion(text=wheel_set.rocm_version))):
+        # TheRock, build_tools/_therock_utils/py_packaging.py.
+        folder = "lib/rocm_sysdeps/lib" if name.startswith("librocm_sysdeps_") else "lib"
+        declared[name] = RocmLibrary(soname=name, path=f"{folder}/{name}", symbols={})
+    return RocmManifest(rocm_version=wheel_set.rocm_version, libraries=declared, weak=True), _NO_MANIFEST
 
 
 def _run(context: GateContext, manifest: RocmManifest | None) -> Iterator[Check]:
-    rocm = _ReferenceRocm.of(manifest, context.wheel_set)
+    rocm, unproved = _reference_rocm(manifest, context.wheel_set)
     members: list[ElfMember] = []
     for wheel in context.wheel_set.wheels:
-        read = read_members(context, wheel)
+        checks, read = read_members(context, wheel)
         members += read
-        if not read:
-            yield Check(name=f"{wheel.filename}: platform", details={"libraries": 0})
-        yield from (Check(name=f"{member.name}: platform", findings=member.findings) for member in read)
-    readable = [member for member in members if member.elf is not None]
-    yield from _rocm_checks(context.wheel_set, readable, rocm)
+        yield from checks
+    yield from _rocm_checks(context.wheel_set, members, rocm, unproved)
     targets = [GfxTarget.parse(target) for target in context.wheel_set.targets]
     for version in context.wheel_set.python_versions:
-        context.progress.step(f"load the libraries for Python {version} from every layout of {rocm.name}")
-        installed = _installed_together(context.wheel_set, readable, version)
+        context.progress.step(f"load the libraries for Python {version} from every layout of ROCm {rocm.rocm_version}")
+        installed = _installed_together(context.wheel_set, members, version)
         system, suffix = platform_libraries(PLATFORM), f", Python {version}"
         yield from layout_checks(installed, rocm.libraries.values(), targets, system=system, suffix=suffix)
 
 
-def _rocm_checks(wheel_set: WheelSet, members: Sequence[ElfMember], rocm: _ReferenceRocm) -> Iterator[Check]:
+def _rocm_checks(
+    wheel_set: WheelSet, members: Sequence[ElfMember], rocm: RocmManifest, unproved: str
+) -> Iterator[Check]:
     """Check NEEDED and symbols of each library once, with the wheels of the first Python that installs it."""
-    system, checked = platform_libraries(PLATFORM), set[str]()
-    rocm_exports = {name: LibraryExports.of_library(library, rocm.name) for name, library in rocm.libraries.items()}
+    system, checked, rocm_name = platform_libraries(PLATFORM), set[str](), f"ROCm {rocm.rocm_version}"
+    rocm_exports = {
+        name: LibraryExports.of(name, rocm_name, library.symbols, library.needed)
+        for name, library in rocm.libraries.items()
+    }
     for version in wheel_set.python_versions:
         installed = _installed_together(wheel_set, members, version)
         exports = {**rocm_exports, **_exports(installed)}
         for member in (member for member in installed if member.name not in checked):
             checked.add(member.name)
-            assert member.elf is not None
-            findings = list(unmet_needs(member.elf, system, exports, rocm.name))
-            if not rocm.unproved:
-                findings += unmet_symbols(member.elf, exports, system, rocm.name)
-            yield Check(name=f"{member.name}: {rocm.name}", findings=tuple(map(member.named, findings)))
-    if rocm.unproved:
-        unknown = Finding(code="rocm-unknown", severity=Severity.WARNING, message=rocm.unproved, remedy=_ADD_MANIFEST)
-        yield Check(name=f"symbols of {rocm.name}", skipped=f"{rocm.unproved} {_ADD_MANIFEST}", findings=(unknown,))
+            findings = list(unmet_needs(member.elf, system, exports, rocm_name))
+            if not unproved:
+                findings += unmet_symbols(member.elf, exports, system, rocm_name)
+            yield Check(name=f"{member.name}: {rocm_name}", findings=tuple(map(member.named, findings)))
+    if unproved:
+        unknown = warning("rocm-unknown", unproved, _ADD_MANIFEST)
+        yield Check(name=f"symbols of {rocm_name}", skipped=f"{unproved} {_ADD_MANIFEST}", findings=(unknown,))
 
 
 def _installed_together(wheel_set: WheelSet, members: Sequence[ElfMember], version: str) -> list[ElfMember]:
@@ -123,8 +107,8 @@ def _exports(members: Sequence[ElfMember]) -> dict[str, LibraryExports]:
     """Return the exports of the wheels' libraries by soname and by file name; the loader uses both."""
     exports: dict[str, LibraryExports] = {}
     for member in members:
-        assert member.elf is not None
         for name in (member.elf.soname, PurePosixPath(member.path).name):
             if name:
-                exports[name] = LibraryExports.of_elf(member.elf, name, member.wheel.filename)
+                elf = member.elf
+                exports[name] = LibraryExports.of(name, member.wheel.filename, elf.offered, elf.needed)
     return exports

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from core.model import Finding, GfxTarget, Severity
+from core.model import Finding, GfxTarget
 from promotion.gates.abi.loader import SYSTEM, InstalledLibrary, LoadResult, Scenario, in_site_packages, load, scenarios
 from promotion.gates.abi.members import ElfMember
 from promotion.gates.abi.symbols import abbreviate
-from promotion.gates.common.gate import Check, error
+from promotion.gates.common.gate import Check, error, warning
 from wheelkit.rocm_manifest import RocmLibrary
 
 _ADD_LAYOUT = "Add the folder to core/layouts.toml, from which RUNPATH and the loader of the wheel are generated."
@@ -33,7 +33,10 @@ def layout_checks(
         system: sonames of the platform.
         suffix: suffix of the checks' names.
     """
-    installed = {member.path: _installed(member) for member in members}
+    installed = {
+        m.path: in_site_packages(m.path, soname=m.elf.soname or "", needed=m.elf.needed, runpath=m.runpath)
+        for m in members
+    }
     wheels = {library.path: library for library in installed.values()}
     libraries = tuple(libraries)
     provided = {library.soname for library in libraries} | {path.name for path in wheels}
@@ -48,13 +51,6 @@ def layout_checks(
         )
         files = _files([result for _, result in loads])
         yield Check(name=f"layout {scenario.name}{suffix}", findings=findings, details={"files": files})
-
-
-def _installed(member: ElfMember) -> InstalledLibrary:
-    assert member.elf is not None
-    elf = member.elf
-    path = elf.rpath if elf.runpath is None else elf.runpath
-    return in_site_packages(member.path, soname=elf.soname or "", needed=elf.needed, runpath=path or "")
 
 
 def _unresolved(
@@ -75,10 +71,8 @@ def _unresolved(
         first = users[0]
         names = abbreviate([member.path for member in users])
         text = f"{filename}: {names} would not find {', '.join(missing)} with ROCm in layout {scenario.name}."
-        if not first.wheel.as_published:
-            yield error("layout-unresolved", text, _ADD_LAYOUT, member=first.path)
-        else:
-            yield _warning(text, _SET_PATH, first)
+        finding, remedy = (warning, _SET_PATH) if first.wheel.as_published else (error, _ADD_LAYOUT)
+        yield finding("layout-unresolved", text, remedy, member=first.path)
 
 
 def _unresolved_in_rocm(
@@ -91,11 +85,8 @@ def _unresolved_in_rocm(
             if path != installed[member.path].path and (path, soname) not in reported:
                 reported.add((path, soname))
                 text = f"{member.name} loads {path}, which would not find {soname} ({scenario.name})."
-                yield _warning(text, "Check the RUNPATH of that library of ROCm.", member)
-
-
-def _warning(text: str, remedy: str, member: ElfMember) -> Finding:
-    return Finding(code="layout-unresolved", severity=Severity.WARNING, message=text, remedy=remedy, member=member.path)
+                remedy = "Check the RUNPATH of that library of ROCm."
+                yield warning("layout-unresolved", text, remedy, member=member.path)
 
 
 def _files(loads: Iterable[LoadResult]) -> Mapping[str, str]:

@@ -52,13 +52,11 @@ class Scenario:
 
     Attributes:
         name: name of the layout, and of the GPU family where it has separate packages.
-        prefix: whether only ROCM_PATH locates it.
         folders: directories that the loader of our wheels searches, in order.
         files: libraries of ROCm by path.
     """
 
     name: str
-    prefix: bool
     folders: tuple[PurePosixPath, ...]
     files: Mapping[PurePosixPath, InstalledLibrary]
 
@@ -82,7 +80,6 @@ def scenarios(libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | N
     return tuple(
         Scenario(
             name=f"{layout.name} {family}".rstrip(),
-            prefix=layout.root == ROCM_PATH,
             folders=tuple(
                 PurePosixPath(folder)
                 for folder in search_dirs(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from core.errors import ArchiveError, CiBuildError
 from core.model import Finding, Progress, Severity, Wheel
 from promotion.gates.abi.symbols import abbreviate
-from promotion.gates.common.gate import GateContext
+from promotion.gates.common.gate import Check, GateContext, warning
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.elf.build_paths import build_paths
 from wheelkit.elf.snapshot import Elf
@@ -36,44 +36,62 @@ class ElfMember:
 
     Attributes:
         path: path inside the wheel.
-        elf: None when the file cannot be parsed, which a finding reports.
         preload: sonames that the loader of its wheel loads first.
-        findings: findings that are independent of ROCm; each names the wheel and the member.
     """
 
     wheel: Wheel
     path: str
-    elf: Elf | None
-    preload: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    elf: Elf
+    preload: tuple[str, ...]
 
     @property
     def name(self) -> str:
         """Return its name in findings."""
-        return f"{self.wheel.filename}: {self.path}".removesuffix(": ")
+        return f"{self.wheel.filename}: {self.path}"
+
+    @property
+    def runpath(self) -> str:
+        """Return DT_RUNPATH, or DT_RPATH if there is no RUNPATH; empty without either."""
+        return (self.elf.rpath if self.elf.runpath is None else self.elf.runpath) or ""
 
     def named(self, found: Finding) -> Finding:
         """Add the library to a finding."""
         return replace(found, message=f"{self.name} {found.message}", member=self.path)
 
 
-def read_members(context: GateContext, wheel: Wheel) -> tuple[ElfMember, ...]:
-    """Read every ELF file of a wheel; one entry stands for a wheel that cannot be opened."""
+def read_members(context: GateContext, wheel: Wheel) -> tuple[list[Check], list[ElfMember]]:
+    """Read every ELF file of a wheel, and check each for faults that are independent of ROCm."""
     context.progress.step(f"libraries of {wheel.filename}")
     folder = context.work / "unpacked"
     folder.mkdir()
+    members: dict[str, ElfMember] = {}
     try:
         with WheelArchive(context.wheel(wheel)) as archive:
             names = [member.name for member in archive.members]
             damage = {name: problem for name in names if (problem := _unpack(archive, name, folder, context.progress))}
             paths = [name for name in names if name in damage or (folder / name).exists()]
             preload = _preload(archive)
-        return tuple(_elf_members(wheel, folder, paths, damage, preload))
+        for path in (path for path in paths if path not in damage):
+            try:
+                members[path] = ElfMember(wheel=wheel, path=path, elf=Elf.read(folder / path), preload=preload)
+            except CiBuildError as problem:
+                damage[path] = finding("elf-unreadable", f"cannot be read: {problem.message}")
+        found = {path: [problem] for path, problem in damage.items()} | _platform_findings(folder, members)
+        for path, member in members.items():
+            found[path] += _build_path_findings(member, folder / path)
     except ArchiveError as problem:
-        member = ElfMember(wheel=wheel, path="", elf=None)
-        return (replace(member, findings=(member.named(finding("archive-damaged", problem.message)),)),)
+        broken = finding("archive-damaged", f"{wheel.filename} {problem.message}")
+        return [Check(name=f"{wheel.filename}: platform", findings=(broken,))], []
     finally:
         shutil.rmtree(folder)
+    checks, reported = [], set[str]()
+    for path in paths:
+        name, findings = f"{wheel.filename}: {path}", found[path]
+        if wheel.as_published:
+            findings = [*_deduplicated(as_published(findings), reported)]
+        named = tuple(replace(item, message=f"{name} {item.message}", member=path) for item in findings)
+        checks.append(Check(name=f"{name}: platform", findings=named))
+    return checks or [Check(name=f"{wheel.filename}: platform", details={"libraries": 0})], [*members.values()]
 
 
 def _unpack(archive: WheelArchive, name: str, folder: Path, progress: Progress) -> Finding | None:
@@ -101,27 +119,6 @@ def _preload(archive: WheelArchive) -> tuple[str, ...]:
     return tuple(sonames)
 
 
-def _elf_members(
-    wheel: Wheel, folder: Path, paths: Sequence[str], damaged: Mapping[str, Finding], preload: tuple[str, ...]
-) -> Iterator[ElfMember]:
-    elves: dict[str, Elf] = {}
-    damage = dict(damaged)
-    for path in (path for path in paths if path not in damaged):
-        try:
-            elves[path] = Elf.read(folder / path)
-        except CiBuildError as problem:
-            damage[path] = finding("elf-unreadable", f"cannot be read: {problem.message}")
-    found = _platform_findings({path: folder / path for path in elves}, elves)
-    reported: set[str] = set()
-    for path in paths:
-        elf = elves.get(path)
-        member = ElfMember(wheel=wheel, path=path, elf=elf, preload=preload)
-        own = (damage[path],) if elf is None else (*found.get(path, ()), *_build_path_findings(elf, folder / path))
-        if wheel.as_published:
-            own = tuple(_deduplicated(as_published(own), reported))
-        yield replace(member, findings=tuple(map(member.named, own)))
-
-
 def _deduplicated(findings: Iterable[Finding], reported: set[str]) -> Iterator[Finding]:
     """Keep one warning of each code for an adopted wheel, since jaxlib repeats them in dozens of libraries."""
     for item in findings:
@@ -130,14 +127,14 @@ def _deduplicated(findings: Iterable[Finding], reported: set[str]) -> Iterator[F
             yield item
 
 
-def _platform_findings(files: Mapping[str, Path], elves: Mapping[str, Elf]) -> dict[str, list[Finding]]:
+def _platform_findings(folder: Path, members: Mapping[str, ElfMember]) -> dict[str, list[Finding]]:
     """Return needs beyond manylinux_2_28 for each library; the inspection reports notes."""
-    if not files:
+    if not members:
         return {}
-    system = platform_libraries(PLATFORM)
-    others = frozenset(soname for elf in elves.values() for soname in elf.needed) - system
+    files = {path: folder / path for path in members}
+    others = {soname for member in members.values() for soname in member.elf.needed} - platform_libraries(PLATFORM)
     try:
-        result = platform_verdict(files, allowed_sonames=others, platform=PLATFORM)
+        result = platform_verdict(files, allowed_sonames=frozenset(others), platform=PLATFORM)
     except CiBuildError as problem:
         text = f"cannot be compared with {PLATFORM}: {problem.message}"
         return {path: [finding("elf-unreadable", text)] for path in files}
@@ -148,18 +145,14 @@ def _platform_findings(files: Mapping[str, Path], elves: Mapping[str, Elf]) -> d
     return found
 
 
-def _build_path_findings(elf: Elf, file: Path) -> Iterator[Finding]:
+def _build_path_findings(member: ElfMember, file: Path) -> Iterator[Finding]:
     """Yield findings about paths of the build machine in RUNPATH and strings."""
-    path = elf.rpath if elf.runpath is None else elf.runpath
-    for item in check_search_path(path.split(":") if path else (), ""):
+    entries = member.runpath.split(":") if member.runpath else []
+    for item in check_search_path(entries, ""):
         if item.severity is Severity.ERROR:
             yield replace(item, message=f"has a RUNPATH of the build machine: {item.message}")
-    known = set(path.split(":")) if path else set()
-    strings = [text for text in build_paths(file, elf.sections.values()) if not any(text in entry for entry in known)]
-    if strings:
-        yield Finding(
-            code="build-path-in-strings",
-            severity=Severity.WARNING,
-            message=f"contains paths of the build machine: {abbreviate(strings)}.",
-            remedy="Compile with -ffile-prefix-map, and pass relative paths to tools.",
-        )
+    found = build_paths(file, member.elf.sections.values())
+    if strings := [text for text in found if not any(text in entry for entry in entries)]:
+        text = f"contains paths of the build machine: {abbreviate(strings)}."
+        remedy = "Compile with -ffile-prefix-map, and pass relative paths to tools."
+        yield warning("build-path-in-strings", text, remedy)

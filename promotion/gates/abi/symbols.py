@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from core.model import Finding, Severity
-from promotion.gates.common.gate import error
+from core.model import Finding
+from promotion.gates.common.gate import error, warning
 from wheelkit.elf.snapshot import Elf, Symbol
-from wheelkit.rocm_manifest import RocmLibrary, is_foreign
+from wheelkit.rocm_manifest import is_foreign
 
 _SHOWN = 4
 
@@ -37,31 +37,17 @@ class LibraryExports:
     versions: frozenset[str]
 
     @classmethod
-    def of_elf(cls, elf: Elf, soname: str, origin: str) -> LibraryExports:
-        """Return the exports of a library in a wheel."""
-        return cls(
-            soname=soname, origin=origin, symbols=elf.offered, needed=elf.needed, versions=_versions(elf.offered)
-        )
-
-    @classmethod
-    def of_library(cls, library: RocmLibrary, origin: str) -> LibraryExports:
-        """Return the exports of a library of ROCm."""
-        versions, symbols = _versions(library.symbols), library.symbols
-        return cls(soname=library.soname, origin=origin, symbols=symbols, needed=library.needed, versions=versions)
+    def of(
+        cls, soname: str, origin: str, symbols: Mapping[str, tuple[str, ...]], needed: tuple[str, ...]
+    ) -> LibraryExports:
+        """Return the exports of a library."""
+        versions = frozenset(version for versions in symbols.values() for version in versions) - {""}
+        return cls(soname=soname, origin=origin, symbols=symbols, needed=needed, versions=versions)
 
     def has(self, symbol: Symbol) -> bool:
         """Report whether the loader would bind the symbol to this library."""
         found = self.symbols.get(symbol.name)
         return found is not None and (symbol.version is None or not self.versions or symbol.version in found)
-
-
-@dataclass(kw_only=True, slots=True)
-class _Gaps:
-    """Missing symbols by the library that they name (empty without one) and the version."""
-
-    versions: dict[tuple[str, str], list[Symbol]] = field(default_factory=dict)
-    other: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    absent: dict[str, list[str]] = field(default_factory=dict)
 
 
 def unmet_needs(
@@ -79,9 +65,12 @@ def unmet_needs(
         if "/" in soname:
             text = f"needs {soname}, which is a path of the build machine."
             yield error("needed-build-path", text, "Link by the library's name, not by path.")
-    missing = [soname for soname in elf.needed if soname not in known and soname not in exports and "/" not in soname]
-    if missing:
-        words = [soname + _other_sonames(soname, exports) for soname in missing]
+    words = []
+    for soname in elf.needed:
+        if soname not in known and soname not in exports and "/" not in soname:
+            others = sorted(name for name in exports if name.partition(".so")[0] == soname.partition(".so")[0])
+            words.append(soname + (f" (available: {', '.join(others)})" if others else ""))
+    if words:
         yield error(
             "needed-unresolved",
             f"needs {', '.join(words)}, which neither {rocm} nor the platform nor a wheel of the set contains.",
@@ -104,7 +93,10 @@ def unmet_symbols(
     """
     scope = tuple(closure(elf.needed, exports))
     absent = {soname for soname in elf.needed if soname not in system and soname not in exports}
-    gaps = _Gaps()
+    # By the library that the symbols name (empty without one) and the version.
+    lost_versions: dict[tuple[str, str], list[Symbol]] = {}
+    other_versions: dict[tuple[str, str], list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for symbol in elf.undefined:
         if symbol.library in system or is_foreign(symbol.name) or any(provider.has(symbol) for provider in scope):
             continue
@@ -113,14 +105,29 @@ def unmet_symbols(
         key = symbol.library or "", symbol.version or ""
         named = exports.get(key[0])
         if named is not None and named.versions and key[1] not in named.versions:
-            gaps.versions.setdefault(key, []).append(symbol)
+            lost_versions.setdefault(key, []).append(symbol)
         elif symbol.bind == "WEAK":
             continue
         elif named is not None and symbol.name in named.symbols:
-            gaps.other.setdefault(key, []).append(symbol.name)
+            other_versions.setdefault(key, []).append(symbol.name)
         else:
-            gaps.absent.setdefault(key[0], []).append(symbol.name)
-    yield from _findings(gaps, exports, f"Build it against {rocm}, or pass the manifest of its ROCm.")
+            missing.setdefault(key[0], []).append(symbol.name)
+    remedy = f"Build it against {rocm}, or pass the manifest of its ROCm."
+    for (library, version), symbols in sorted(lost_versions.items()):
+        names, has = abbreviate([symbol.name for symbol in symbols]), ", ".join(sorted(exports[library].versions))
+        text = f"needs version {version} of {library} (for {names}); that of {exports[library].origin} has {has}."
+        # The loader rejects a version needed by weak symbols only, unless the linker marked it; not every linker does.
+        finding = error if any(symbol.bind != "WEAK" for symbol in symbols) else warning
+        yield finding("symbol-version-missing", text, remedy)
+    for (library, version), others in sorted(other_versions.items()):
+        has = ", ".join(sorted({v or "none" for name in others for v in exports[library].symbols[name]}))
+        text = f"needs {abbreviate(others)} in version {version}; {library} of {exports[library].origin} has {has}."
+        yield error("symbol-version-missing", text, remedy)
+    for library, names_of_missing in sorted(missing.items()):
+        count = f"{len(names_of_missing)} symbol{'s' * (len(names_of_missing) > 1)}"
+        known = f"{library} of {exports[library].origin} does not export" if library in exports else ""
+        where = known or "no library that it needs exports"
+        yield error("symbol-missing", f"needs {count} that {where}: {abbreviate(names_of_missing)}.", remedy)
 
 
 def closure(needed: Sequence[str], exports: Mapping[str, LibraryExports]) -> Iterator[LibraryExports]:
@@ -139,32 +146,3 @@ def abbreviate(names: Sequence[str]) -> str:
     """Return the first names and the number of the others."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
-
-
-def _findings(gaps: _Gaps, exports: Mapping[str, LibraryExports], remedy: str) -> Iterator[Finding]:
-    for (library, version), symbols in sorted(gaps.versions.items()):
-        names, has = abbreviate([symbol.name for symbol in symbols]), ", ".join(sorted(exports[library].versions))
-        text = f"needs version {version} of {library} (for {names}); that of {exports[library].origin} has {has}."
-        # The loader rejects a version needed by weak symbols only, unless the linker marked it; not every linker does.
-        strong = any(symbol.bind != "WEAK" for symbol in symbols)
-        severity = Severity.ERROR if strong else Severity.WARNING
-        yield Finding(code="symbol-version-missing", severity=severity, message=text, remedy=remedy)
-    for (library, version), others in sorted(gaps.other.items()):
-        has = ", ".join(sorted({v or "none" for name in others for v in exports[library].symbols[name]}))
-        text = f"needs {abbreviate(others)} in version {version}; {library} of {exports[library].origin} has {has}."
-        yield error("symbol-version-missing", text, remedy)
-    for library, missing in sorted(gaps.absent.items()):
-        count = f"{len(missing)} symbol{'s' * (len(missing) > 1)}"
-        known = f"{library} of {exports[library].origin} does not export" if library in exports else ""
-        where = known or "no library that it needs exports"
-        yield error("symbol-missing", f"needs {count} that {where}: {abbreviate(missing)}.", remedy)
-
-
-def _other_sonames(soname: str, exports: Mapping[str, LibraryExports]) -> str:
-    """Name other sonames of the same library."""
-    others = sorted(name for name in exports if name.partition(".so")[0] == soname.partition(".so")[0])
-    return f" (available: {', '.join(others)})" if others else ""
-
-
-def _versions(symbols: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
-    return frozenset(version for versions in symbols.values() for version in versions) - {""}

@@ -12,7 +12,6 @@ from core.model import Finding, Severity
 from promotion.gates.abi.symbols import LibraryExports, abbreviate, closure, unmet_needs, unmet_symbols
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf.snapshot import Elf
-from wheelkit.rocm_manifest import RocmLibrary
 
 HIP = "libamdhip64.so.7"
 SYSTEM = frozenset({"libc.so.6"})
@@ -20,9 +19,7 @@ ROCM = "ROCm 7.2.0"
 
 
 def offer(soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str) -> LibraryExports:
-    return LibraryExports.of_library(
-        RocmLibrary(soname=soname, path=f"lib/{soname}", symbols=symbols, needed=needed), ROCM
-    )
+    return LibraryExports.of(soname, ROCM, symbols, needed)
 
 
 OFFERS = {
