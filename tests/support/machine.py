@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from promotion.gates.common.pip_config import parse_config, uv_options
+from promotion.gates.common.installers import parse_config, uv_options
 
 
 def need(*programs: str) -> None:

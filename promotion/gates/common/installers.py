@@ -1,7 +1,11 @@
-"""Commands with which pip and uv install and resolve a set; building them has no side effects."""
+"""Commands with which pip and uv install and resolve a set; building them has no side effects.
+
+`Pip` and `Uv` have the same methods. The user's pip configuration, which uv does not read, is translated for uv.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import sys
@@ -9,17 +13,19 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from packaging.pylock import Pylock, PylockValidationError
 from packaging.utils import canonicalize_name
 from uv import find_uv_bin
 
 from core.process import Runner
-from promotion.gates.common.pip_config import UvOptions, parse_config, uv_options
+from promotion.gates.common.requirements import sha256_of_wheels
 
 _PLATFORM = "manylinux_2_28_x86_64"
 _PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)), "manylinux2014_x86_64", "linux_x86_64")
+_PLATFORM_OPTIONS = tuple(f"--platform={platform}" for platform in _PLATFORMS)
+"""Every platform is named, since pip does not expand them."""
+_LOCKED = ("--require-hashes", "--no-deps")
 _UNSET = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_REQUIRE_VIRTUALENV", "PIP_TARGET"), "")
 LOOPBACK = "127.0.0.1"
 """Address of staged indexes, which are never reached through a proxy."""
@@ -30,6 +36,8 @@ _UNSET_UV = dict.fromkeys(
     ),
     "",
 )
+_PRECEDENCE = ("global", "install", ":env:")
+"""Sections of pip's configuration that apply to `pip install`; later ones override earlier ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,44 +48,51 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-class Installer(Protocol):
-    """Commands of an installer, the same for pip and uv."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UvOptions:
+    """Options with which `uv pip install` uses the indexes of pip.
 
-    @property
-    def name(self) -> str:
-        """Return the name of the program."""
+    Attributes:
+        no_index: whether pip uses directories only, no index.
+    """
 
-    @property
-    def caches(self) -> bool:
-        """Report whether files of a staged index are cached in a directory of the caller."""
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    no_index: bool = False
 
-    def create(self, python: Path, folder: Path) -> Command:
-        """Create an empty environment."""
 
-    def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
-        """Install hash-locked requirements from this index alone, without dependencies."""
+def parse_config(text: str) -> Mapping[str, str]:
+    """Parse the output of `pip config list`: lines such as `global.index-url='https://…'`; key -> value."""
+    rows = [line.partition("=") for line in text.splitlines()]
+    found = {name.strip(): str(ast.literal_eval(literal)) for name, _, literal in rows if literal}
+    return {
+        name.removeprefix(f"{section}."): value
+        for section in _PRECEDENCE
+        for name, value in found.items()
+        if name.rpartition(".")[0] == section
+    }
 
-    def install_rest(self, python: Path, requirements: Path, *, locked: bool) -> Command:
-        """Install further requirements from the user's indexes; with `locked`, by hash and without dependencies."""
 
-    def check(self, python: Path) -> Command:
-        """Verify that the installed distributions are compatible."""
+def uv_options(config: Mapping[str, str]) -> UvOptions:
+    """Translate pip's configuration for uv, including that the best version of all indexes is chosen.
 
-    def unpack(self, version: str, folder: Path, requirements: Path, index: str) -> Command:
-        """Install as `install_staged` into a plain directory, for a Python version that this machine lacks."""
-
-    def resolve(self, python: Path, requirements: Path, index: str) -> Command:
-        """Resolve requirements from the user's indexes and this one, without installing; see `chosen`."""
-
-    def resolve_alone(self, python: Path, requirements: Path, index: str, folder: Path) -> Command:
-        """Resolve requirements from one index and one directory of wheels alone, without installing."""
-
-    def chosen(self, stdout: str) -> Mapping[str, frozenset[str]]:
-        """Parse the output of `resolve`: project -> sha256 of the wheels that would be installed.
-
-        Raises:
-            ValueError: the output has an unknown form.
-        """
+    URLs of indexes may contain credentials and are passed in the environment, which other users cannot read.
+    """
+    no_index = config.get("no-index", "").lower() in ("1", "true", "yes", "on")
+    environment = {
+        "SSL_CERT_FILE": config.get("cert", ""),
+        "SSL_CLIENT_CERT": config.get("client-cert", ""),
+        "ALL_PROXY": config.get("proxy", ""),
+        "UV_DEFAULT_INDEX": "" if no_index else config.get("index-url", ""),
+        "UV_INDEX": " ".join(config.get("extra-index-url", "").split()),
+        "UV_FIND_LINKS": ",".join(config.get("find-links", "").split()),
+    }
+    arguments = [f"--allow-insecure-host={host}" for host in config.get("trusted-host", "").split()]
+    return UvOptions(
+        arguments=("--index-strategy=unsafe-best-match", *arguments),
+        environment={name: value for name, value in environment.items() if value},
+        no_index=no_index,
+    )
 
 
 class Pip:
@@ -90,6 +105,7 @@ class Pip:
 
     name = "pip"
     caches = False
+    """Whether files of a staged index are cached in a directory of the caller."""
 
     def __init__(self, *, no_index: bool = False, direct: str = LOOPBACK) -> None:
         self._no_index = no_index
@@ -101,58 +117,48 @@ class Pip:
         return Command(argv=(str(python), "-m", "venv", "--without-pip", str(folder)), env=_UNSET)
 
     def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
-        """See `Installer`."""
+        """Install hash-locked requirements from this index alone, without dependencies."""
         return Command(argv=(*_pip(python), *_staged_only(requirements, index)), env=self._alone)
 
     def install_rest(self, python: Path, requirements: Path, *, locked: bool) -> Command:
-        """See `Installer`."""
-        lock = ("--require-hashes", "--no-deps") if locked else ()
-        args = (
-            "install",
-            "--no-input",
-            "--no-compile",
-            "--only-binary=:all:",
-            *lock,
-            f"--requirement={requirements}",
-        )
-        return Command(argv=(*_pip(python), *args), env=_UNSET)
+        """Install further requirements from the user's indexes; with `locked`, by hash and without dependencies."""
+        args = ("install", "--no-input", "--no-compile", "--only-binary=:all:", *(_LOCKED if locked else ()))
+        return Command(argv=(*_pip(python), *args, f"--requirement={requirements}"), env=_UNSET)
 
     def check(self, python: Path) -> Command:
-        """See `Installer`."""
+        """Verify that the installed distributions are compatible."""
         return Command(argv=(*_pip(python), "check"), env=_UNSET)
 
     def unpack(self, version: str, folder: Path, requirements: Path, index: str) -> Command:
-        """See `Installer`; every manylinux platform is named, since pip does not expand them."""
-        platforms = tuple(f"--platform={platform}" for platform in _PLATFORMS)
-        args = (
-            *_staged_only(requirements, index),
-            f"--target={folder}",
-            f"--python-version={version}",
-            *platforms,
-        )
-        return Command(argv=(sys.executable, *_PIP, *args), env=self._alone)
+        """Install as `install_staged` into a plain directory, for a Python version that this machine lacks."""
+        where = (f"--target={folder}", f"--python-version={version}", *_PLATFORM_OPTIONS)
+        return Command(argv=(sys.executable, *_PIP, *_staged_only(requirements, index), *where), env=self._alone)
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
-        """See `Installer`; where indexes are disabled, this one is enabled."""
+        """Resolve requirements from the user's indexes and this one, without installing; see `chosen`."""
+        # Where indexes are disabled, this one is enabled.
         which = "--index-url" if self._no_index else "--extra-index-url"
         args = (*_DRY, "--report=-", f"{which}={index}", f"--requirement={requirements}")
         enable = {"PIP_NO_INDEX": "0"} if self._no_index else {}
         return Command(argv=(*_pip(python), *args), env={**_UNSET, **enable, **self._direct})
 
     def resolve_alone(self, python: Path, requirements: Path, index: str, folder: Path) -> Command:
-        """See `Installer`."""
+        """Resolve requirements from one index and one directory of wheels alone, without installing."""
         alone = ("--isolated", "--no-cache-dir", f"--index-url={index}", f"--find-links={folder}")
         return Command(argv=(*_pip(python), *_DRY, *alone, f"--requirement={requirements}"), env=self._alone)
 
     def chosen(self, stdout: str) -> Mapping[str, frozenset[str]]:
-        """Parse an installation report (pip's documentation, "Installation Report", version 1)."""
+        """Parse the output of `resolve`: project -> sha256 of the wheels that would be installed.
+
+        pip writes an installation report (pip's documentation, "Installation Report", version 1).
+
+        Raises:
+            ValueError: the output has an unknown form.
+        """
         try:
-            return {
-                canonicalize_name(item["metadata"]["name"]): frozenset(
-                    {item["download_info"]["archive_info"]["hashes"]["sha256"]}
-                )
-                for item in json.loads(stdout)["install"]
-            }
+            rows = {row["metadata"]["name"]: row["download_info"] for row in json.loads(stdout)["install"]}
+            hashes = {name: info["archive_info"]["hashes"]["sha256"] for name, info in rows.items()}
+            return {canonicalize_name(name): frozenset({digest}) for name, digest in hashes.items()}
         except (KeyError, TypeError) as error:
             raise ValueError(f"Cannot parse pip's installation report: {error!r}") from error
 
@@ -163,9 +169,8 @@ _DRY = ("install", "--dry-run", "--ignore-installed", "--quiet", "--no-input", "
 
 def download(python: Path, version: str, requirements: Path, folder: Path) -> Command:
     """Return the command that downloads hash-locked requirements for any Python version from the user's index."""
-    platforms = tuple(f"--platform={platform}" for platform in _PLATFORMS)
-    lock = ("--require-hashes", "--no-deps", "--only-binary=:all:", f"--requirement={requirements}")
-    args = ("download", "--no-input", f"--dest={folder}", f"--python-version={version}", *platforms, *lock)
+    lock = (*_LOCKED, "--only-binary=:all:", f"--requirement={requirements}")
+    args = ("download", "--no-input", f"--dest={folder}", f"--python-version={version}", *_PLATFORM_OPTIONS, *lock)
     return Command(argv=(*_pip(python), *args), env=_UNSET)
 
 
@@ -178,7 +183,7 @@ def _pip(python: Path) -> tuple[str, ...]:
 
 
 def _staged_only(requirements: Path, index: str) -> tuple[str, ...]:
-    alone = ("--isolated", f"--index-url={index}", "--no-deps", "--require-hashes", "--only-binary=:all:")
+    alone = ("--isolated", f"--index-url={index}", *_LOCKED, "--only-binary=:all:")
     return ("install", *alone, "--no-input", "--no-compile", "--no-cache-dir", f"--requirement={requirements}")
 
 
@@ -195,15 +200,9 @@ class Uv:
     name = "uv"
 
     def __init__(self, program: str, options: UvOptions, *, cache: Path | None = None, direct: str = LOOPBACK) -> None:
-        self._program = program
-        self._options = options
-        self._cache = cache
+        self._program, self._options, self.caches = program, options, cache is not None
+        self._cache_arguments = ("--no-cache",) if cache is None else (f"--cache-dir={cache}",)
         self._direct = _bypass_proxy(direct)
-
-    @property
-    def caches(self) -> bool:
-        """See `Installer`."""
-        return self._cache is not None
 
     def create(self, python: Path, folder: Path) -> Command:
         """Make a virtual environment without pip."""
@@ -211,7 +210,7 @@ class Uv:
         return Command(argv=(self._program, *args), env={**_UNSET, **_UNSET_UV})
 
     def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
-        """See `Installer`."""
+        """See `Pip`."""
         return self._staged(requirements, index, f"--python={python}")
 
     def install_files(self, python: Path, requirements: Path, folders: Iterable[Path], cache: Path) -> Command:
@@ -220,38 +219,38 @@ class Uv:
         Unpacked files stay in the cache, from where environments of other Pythons link them.
         """
         alone = ("--no-config", f"--cache-dir={cache}", "--no-index", *(f"--find-links={folder}" for folder in folders))
-        argv = (self._program, "pip", "install", f"--python={python}", *alone, "--no-deps", "--require-hashes")
+        argv = (self._program, "pip", "install", f"--python={python}", *alone, *_LOCKED)
         return Command(argv=(*argv, f"--requirement={requirements}"), env={**_UNSET, **_UNSET_UV})
 
     def install_rest(self, python: Path, requirements: Path, *, locked: bool) -> Command:
-        """See `Installer`."""
-        lock = ("--require-hashes", "--no-deps") if locked else ()
+        """See `Pip`."""
+        args = ("--only-binary=:all:", *(_LOCKED if locked else ()), *self._options.arguments)
         offline = ("--no-index",) if self._options.no_index else ()
-        args = (f"--python={python}", "--only-binary=:all:", *lock, *offline, *self._options.arguments)
-        argv = (self._program, "pip", "install", *args, f"--requirement={requirements}")
-        return Command(argv=argv, env={**_UNSET, **self._options.environment})
+        argv = (self._program, "pip", "install", f"--python={python}", *args, *offline)
+        env = {**_UNSET, **self._options.environment}
+        return Command(argv=(*argv, f"--requirement={requirements}"), env=env)
 
     def check(self, python: Path) -> Command:
-        """See `Installer`."""
+        """See `Pip`."""
         return Command(argv=(self._program, "pip", "check", f"--python={python}"), env=_UNSET)
 
     def unpack(self, version: str, folder: Path, requirements: Path, index: str) -> Command:
-        """See `Installer`."""
+        """See `Pip`."""
         platform = f"--python-platform=x86_64-{_PLATFORM.removesuffix('_x86_64')}"
         args = (f"--python={sys.executable}", f"--target={folder}", f"--python-version={version}", platform)
         return self._staged(requirements, index, *args)
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
-        """See `Installer`; the index has the priority of a user's `--index`."""
-        argv = (*self._compile(python), *self._cache_arguments(), *self._options.arguments, str(requirements))
+        """See `Pip`; the index has the priority of a user's `--index`."""
+        argv = (*self._compile(python), *self._cache_arguments, *self._options.arguments, str(requirements))
         indexes = {"UV_INDEX": " ".join((index, *self._options.environment.get("UV_INDEX", "").split()))}
         if self._options.no_index:
             indexes = {"UV_INDEX": "", "UV_DEFAULT_INDEX": index}
         return Command(argv=argv, env={**_UNSET, **self._options.environment, **indexes, **self._direct})
 
     def resolve_alone(self, python: Path, requirements: Path, index: str, folder: Path) -> Command:
-        """See `Installer`."""
-        alone = ("--no-config", *self._cache_arguments(), f"--default-index={index}", f"--find-links={folder}")
+        """See `Pip`."""
+        alone = ("--no-config", *self._cache_arguments, f"--default-index={index}", f"--find-links={folder}")
         argv = (*self._compile(python), *alone, str(requirements))
         return Command(argv=argv, env={**_UNSET, **_UNSET_UV, **self._direct})
 
@@ -261,24 +260,24 @@ class Uv:
             lock = Pylock.from_dict(tomllib.loads(stdout))
         except PylockValidationError as error:
             raise ValueError(f"Cannot parse uv's lock file: {error}") from error
-        return {
-            package.name: frozenset(
-                wheel.hashes["sha256"] for wheel in package.wheels or () if "sha256" in wheel.hashes
-            )
-            for package in lock.packages
-        }
+        return {package.name: sha256_of_wheels(package) for package in lock.packages}
 
     def _compile(self, python: Path) -> tuple[str, ...]:
         args = ("pip", "compile", f"--python={python}", "--format=pylock.toml", "--quiet", "--no-header")
         return (self._program, *args, "--only-binary=:all:")
 
-    def _cache_arguments(self) -> tuple[str, ...]:
-        return ("--no-cache",) if self._cache is None else (f"--cache-dir={self._cache}",)
-
     def _staged(self, requirements: Path, index: str, *where: str) -> Command:
-        alone = ("--no-config", *self._cache_arguments(), f"--default-index={index}", "--no-deps", "--require-hashes")
+        alone = ("--no-config", *self._cache_arguments, f"--default-index={index}", *_LOCKED)
         argv = (self._program, "pip", "install", *where, *alone, "--only-binary=:all:", f"--requirement={requirements}")
         return Command(argv=argv, env={**_UNSET, **_UNSET_UV, **self._direct})
+
+
+Installer = Pip | Uv
+
+
+def configured_uv(runner: Runner) -> Uv:
+    """Return uv with the user's pip configuration, for installations without staged indexes."""
+    return Uv(find_uv_bin(), _user_options(runner))
 
 
 def configured_installers(runner: Runner, cache: Path | None = None) -> tuple[Installer, ...]:
@@ -287,14 +286,12 @@ def configured_installers(runner: Runner, cache: Path | None = None) -> tuple[In
     Args:
         cache: see `Uv`.
     """
-    config = runner.run((sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list")).stdout
-    options, direct = uv_options(parse_config(config)), _direct_hosts(runner)
-    pip = Pip(no_index=options.no_index, direct=direct)
-    return pip, Uv(find_uv_bin(), options, cache=cache, direct=direct)
-
-
-def _direct_hosts(runner: Runner) -> str:
-    """Return the hosts that are reached without a proxy: this machine and the user's NO_PROXY."""
+    options = _user_options(runner)
+    # Staged indexes, and the hosts in the user's NO_PROXY.
     code = "import urllib.request; print(urllib.request.getproxies_environment().get('no', ''))"
-    hosts = runner.run((sys.executable, "-I", "-c", code)).stdout.strip()
-    return f"{LOOPBACK},{hosts}" if hosts else LOOPBACK
+    direct = ",".join(filter(None, (LOOPBACK, runner.run((sys.executable, "-I", "-c", code)).stdout.strip())))
+    return Pip(no_index=options.no_index, direct=direct), Uv(find_uv_bin(), options, cache=cache, direct=direct)
+
+
+def _user_options(runner: Runner) -> UvOptions:
+    return uv_options(parse_config(runner.run((sys.executable, *_PIP, "config", "list")).stdout))

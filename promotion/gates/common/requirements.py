@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 
-from packaging.pylock import Pylock, PylockValidationError
+from packaging.pylock import Package, Pylock, PylockValidationError
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
@@ -37,6 +38,26 @@ def modules(wheel_set: WheelSet) -> list[str]:
     return [known.get(project, project.replace("-", "_")) for project in projects]
 
 
+def hashed(wheels: Iterable[Wheel]) -> list[str]:
+    """Return a requirement for each project with the hashes of all its wheels."""
+    lines: dict[str, str] = {}
+    for wheel in wheels:
+        line = lines.get(wheel.name, f"{wheel.name}=={wheel.version}")
+        lines[wheel.name] = f"{line} --hash=sha256:{wheel.sha256}"
+    return [*lines.values()]
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> Path:
+    """Write a file of requirements and return its path."""
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def sha256_of_wheels(package: Package) -> frozenset[str]:
+    """Return the digests of the wheels of a package in a lock file."""
+    return frozenset(wheel.hashes["sha256"] for wheel in package.wheels or () if "sha256" in wheel.hashes)
+
+
 def locked(pylock: str, version: str, own: Iterable[str]) -> list[str]:
     """Return hash-locked requirements for one Python from a lock file (PEP 751), without the set's own projects."""
     try:
@@ -48,10 +69,8 @@ def locked(pylock: str, version: str, own: Iterable[str]) -> list[str]:
     for package in lock.packages:
         if package.name in own or (package.marker and not package.marker.evaluate(environment)):
             continue
-        hashes = sorted({wheel.hashes["sha256"] for wheel in package.wheels or () if "sha256" in wheel.hashes})
+        hashes = sorted(sha256_of_wheels(package))
         if not hashes or package.version is None:
             raise GateError(f"{PYLOCK} has no wheel with a sha256 for {package.name}.", hint="Build the set again.")
-        lines.append(
-            " ".join((f"{package.name}=={package.version}", *(f"--hash=sha256:{digest}" for digest in hashes)))
-        )
+        lines.append(" ".join((f"{package.name}=={package.version}", *(f"--hash=sha256:{h}" for h in hashes))))
     return lines

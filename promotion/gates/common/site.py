@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +14,13 @@ from core.errors import ElfError, GateError, MachineError, ProcessError
 from core.layouts import allowed_sonames
 from core.model import PYLOCK, RocmVersion
 from promotion.gates.common.gate import GateContext
-from promotion.gates.common.installers import Command, Uv
-from promotion.gates.common.pip_config import parse_config, uv_options
+from promotion.gates.common.installers import Command, configured_uv
 from promotion.gates.common.pythons import find_pythons
-from promotion.gates.common.requirements import locked, wheels_for
+from promotion.gates.common.requirements import hashed, locked, wheels_for, write_lines
 from promotion.gates.common.rocm_manifest import RocmTree, set_manifest
 from promotion.gates.common.stubs import write_stubs
 from wheelkit.elf.snapshot import Elf
-from wheelkit.rocm_manifest import RocmManifest, from_needs
+from wheelkit.rocm_manifest import from_needs
 
 TREE, FROM_MANIFEST, FROM_NEEDS = "tree", "stubs from the manifest", "stubs from the wheel's own needs"
 
@@ -129,24 +127,20 @@ def rocm_libraries(context: GateContext, site: Site, rocm: RocmTree | None) -> R
     Raises:
         GateError: the tree has no HIP library, or the manifest is invalid.
     """
+    folders: Iterable[Path]
     if rocm is not None:
         if not any(soname.startswith("libamdhip64.so") for soname in rocm.manifest.libraries):
             raise GateError(f"{rocm.folder} has no libamdhip64.so.", hint="Pass the root of a ROCm tree.")
-        return _libraries(rocm.folder, rocm.library_folders, TREE)
-    manifest_of_set = set_manifest(context)
-    manifest = manifest_of_set or _manifest_from_needs(context, site)
-    folder = context.shared / ("rocm" if manifest_of_set else f"rocm-for-{site.version}")
-    return _libraries(folder, write_stubs(manifest, folder), FROM_NEEDS if manifest.weak else FROM_MANIFEST)
-
-
-def _libraries(folder: Path, folders: Iterable[Path], kind: str) -> RocmLibraries:
+        folder, folders, kind = rocm.folder, rocm.library_folders, TREE
+    else:
+        manifest, folder = set_manifest(context), context.shared / "rocm"
+        if manifest is None:
+            version, folder = context.wheel_set.rocm_version, context.shared / f"rocm-for-{site.version}"
+            sonames = allowed_sonames(RocmVersion(text=version))
+            manifest = from_needs(_read_libraries(context, site), version, sonames)
+        folders, kind = write_stubs(manifest, folder), FROM_NEEDS if manifest.weak else FROM_MANIFEST
     env = {"ROCM_PATH": str(folder), "LD_LIBRARY_PATH": ":".join(map(str, folders)), "LD_BIND_NOW": "1"}
     return RocmLibraries(folder=folder, weak=kind == FROM_NEEDS, kind=kind, env=env)
-
-
-def _manifest_from_needs(context: GateContext, site: Site) -> RocmManifest:
-    sonames = allowed_sonames(RocmVersion(text=context.wheel_set.rocm_version))
-    return from_needs(_read_libraries(context, site), context.wheel_set.rocm_version, sonames)
 
 
 def _read_libraries(context: GateContext, site: Site) -> Iterator[Elf]:
@@ -157,37 +151,27 @@ def _read_libraries(context: GateContext, site: Site) -> Iterator[Elf]:
 
 
 def _install(context: GateContext, site: Site, root: Path) -> None:
-    version = site.version
-    python = find_pythons((version,), context.runner, find_uv_bin()).get(version)
+    def run(command: Command) -> None:
+        context.runner.run(command.argv, env=command.env, timeout=_SECONDS)
+
+    python = find_pythons((site.version,), context.runner, find_uv_bin()).get(site.version)
     if python is None:
-        raise MachineError(f"This machine has no Python {version}.", hint=f"Run `uv python install {version}`.")
-    uv = Uv(find_uv_bin(), uv_options(parse_config(_run(context, PIP_CONFIG))))
-    _run(context, uv.create(python, root))
+        hint = f"Run `uv python install {site.version}`."
+        raise MachineError(f"This machine has no Python {site.version}.", hint=hint)
+    uv = configured_uv(context.runner)
+    run(uv.create(python, root))
     wheels = wheels_for(context.wheel_set, site.version)
     folders = {context.wheel(wheel).parent for wheel in wheels}
-    own = [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels]
-    staged = _write(root / "staged.txt", own)
-    _run(context, uv.install_files(site.python, staged, sorted(folders), context.shared / "uv-cache"))
-    rest = root / "rest.txt"
-    if context.bucket.head(context.staged.file(PYLOCK)) is not None:
+    staged = write_lines(root / "staged.txt", hashed(wheels))
+    run(uv.install_files(site.python, staged, sorted(folders), context.shared / "uv-cache"))
+    lock, rest = context.staged.file(PYLOCK), root / "rest.txt"
+    if context.bucket.head(lock) is not None:
         names = {wheel.name for wheel in context.wheel_set.wheels}
-        lock = context.bucket.get(context.staged.file(PYLOCK)).decode()
-        _run(context, uv.install_rest(site.python, _write(rest, locked(lock, site.version, names)), locked=True))
+        write_lines(rest, locked(context.bucket.get(lock).decode(), site.version, names))
+        run(uv.install_rest(site.python, rest, locked=True))
         return
     pins = {"jax": context.wheel_set.jax_version} | dict(context.wheel_set.pins)
-    command = uv.install_rest(site.python, _write(rest, (f"{n}=={v}" for n, v in pins.items())), locked=False)
+    command = uv.install_rest(site.python, write_lines(rest, (f"{n}=={v}" for n, v in pins.items())), locked=False)
     # The set's own wheels stay even if jax requires other versions, which the gates report.
-    overrides = _write(root / "overrides.txt", (f"{wheel.name}=={wheel.version}" for wheel in wheels))
-    _run(context, Command(argv=(*command.argv, f"--override={overrides}"), env=command.env))
-
-
-PIP_CONFIG = Command(argv=(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"))
-
-
-def _run(context: GateContext, command: Command) -> str:
-    return context.runner.run(command.argv, env=command.env, timeout=_SECONDS).stdout
-
-
-def _write(path: Path, lines: Iterable[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path
+    overrides = write_lines(root / "overrides.txt", (f"{wheel.name}=={wheel.version}" for wheel in wheels))
+    run(Command(argv=(*command.argv, f"--override={overrides}"), env=command.env))

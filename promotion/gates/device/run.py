@@ -10,18 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from uv import find_uv_bin
-
 from core.errors import GateError, MachineError, ProcessError
 from core.process import HostRunner
 from promotion.evidence.evidence import ANY
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import Check, Gate, GateContext, warning
-from promotion.gates.common.installers import Uv
-from promotion.gates.common.pip_config import parse_config, uv_options
+from promotion.gates.common.installers import configured_uv
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.rocm_manifest import set_manifest
-from promotion.gates.common.site import PIP_CONFIG, Site, make_site
+from promotion.gates.common.site import Site, make_site
 from promotion.gates.device.baseline import run_check
 from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
 from promotion.gates.device.evidence import checks_of_tests
@@ -239,8 +236,7 @@ def install_site(context: GateContext, config: DeviceGateConfig) -> Site:
     """Install the set's wheels by hash, and the packages that run tests, in a new environment."""
     site = make_site(context, config.python)
     try:
-        pip_config = context.runner.run(PIP_CONFIG.argv, env=PIP_CONFIG.env).stdout
-        uv = Uv(find_uv_bin(), uv_options(parse_config(pip_config)))
+        uv = configured_uv(context.runner)
         for lock in filter(None, (LOCK, config.also)):
             command = uv.install_rest(site.python, lock, locked=True)
             context.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)

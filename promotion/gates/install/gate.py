@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
 
 from uv import find_uv_bin
 
@@ -18,9 +18,11 @@ from promotion.gates.common.gate import Check, Gate, GateContext
 from promotion.gates.common.installers import Installer, configured_installers
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import wheels_for
-from promotion.gates.install.installation import InstallationSource, InstallationTest
+from promotion.gates.install.installation import InstallationError, InstallationSource, InstallationTest
 from promotion.gates.install.pair import check_pair
-from promotion.gates.install.serving import StagedIndex, open_index
+from promotion.index.pages import metadata_name
+from promotion.index.serve import IndexServer, Served
+from promotion.storage.directory_bucket import DirBucket
 
 _MOST_TESTS = 2
 """Installations at the same time; each waits for the disk half of the time."""
@@ -42,86 +44,121 @@ def make_gate(
     def run(context: GateContext) -> Iterator[Check]:
         versions = context.wheel_set.python_versions
         found = find_pythons(versions, context.runner, find_uv_bin()) if pythons is None else pythons
-        with _InstallationTests(context, found) as tests:
-            for number, installer in enumerate(with_(context.runner, context.work / "cache")):
-                # All installers install the same files, so one of them checks the messages of the loader.
-                tests.add(installer, check_loader=number == 0)
-            yield from tests.checks()
+        with contextlib.ExitStack() as stack:
+            # Tests with a common cache share an index; otherwise each has its own, which records the downloads.
+            indexes = [
+                (installer, stack.enter_context(_open_index(context)) if installer.caches else None)
+                for installer in with_(context.runner, context.work / "cache")
+            ]
+            tests = _InstallationTests(context, found)
+            pool = ThreadPoolExecutor(_MOST_TESTS)
+            stack.callback(pool.shutdown, cancel_futures=True)
+            stack.callback(tests.stopped.set)
+            pending: list[tuple[str, Future[tuple[Check, ...]]]] = []
+            for number, (installer, index) in enumerate(indexes):
+                for version in versions:
+                    title = f"install with {installer.name} for Python {version}"
+                    # All installers install the same files, so one of them checks the messages of the loader.
+                    pending.append((title, pool.submit(tests.install, installer, version, index, number == 0)))
+                title = f"resolve a wrong pair with {installer.name}"
+                pending.append((title, pool.submit(tests.pair, installer, index)))
+            for title, future in pending:
+                context.progress.step(title)
+                yield from future.result()
 
     return Gate(name="install", tier=Tier.STRUCTURE, per_target=False, run=run)
 
 
+class _StagedIndex:
+    """A running index of a staged set."""
+
+    def __init__(self, root: Path, context: GateContext) -> None:
+        self._context = context
+        self._served: list[Served] = []
+        self.server = IndexServer(root, on_request=self._served.append)
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the set's simple index."""
+        return self.server.url + self._context.staged.simple
+
+    def require(self, filenames: Sequence[str]) -> None:
+        """Verify that clients downloaded these wheels of the set completely.
+
+        Raises:
+            InstallationError: a wheel was not downloaded, so the installed one has another origin.
+        """
+        sizes = {wheel.filename: wheel.size for wheel in self._context.wheel_set.wheels}
+        for filename in filenames:
+            key = self._context.staged.file(filename)
+            if sum(served.sent for served in [*self._served] if served.path == key) < sizes[filename]:
+                raise InstallationError("install-elsewhere", f"{filename} did not come from the staged index.")
+
+
+@contextlib.contextmanager
+def _open_index(context: GateContext) -> Iterator[_StagedIndex]:
+    """Serve the staged set on this machine; files of a remote bucket are downloaded first, once in a run of gates."""
+    bucket, staged = context.bucket, context.staged
+    root = bucket.root if isinstance(bucket, DirBucket) else context.shared / "bucket"
+    if not isinstance(bucket, DirBucket):
+        names = [name for wheel in context.wheel_set.wheels for name in (wheel.filename, metadata_name(wheel.filename))]
+        for key in (*bucket.list(staged.simple), *map(staged.file, names)):
+            path = root / key
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                fetched = bucket.fetch(key, path.parent)
+                if fetched != path:
+                    shutil.copyfile(fetched, path)
+    index = _StagedIndex(root, context)
+    with index.server:
+        yield index
+
+
 class _InstallationTests:
-    """All installation tests of one run, a few at a time; leaving the context stops them."""
+    """The installation tests of one run; `stopped` ends them."""
 
     def __init__(self, context: GateContext, pythons: Mapping[str, Path]) -> None:
-        self._room, self._pythons = context, pythons
+        self._context, self._pythons = context, pythons
         key = context.staged.file(PYLOCK)
         self._lock = None if context.bucket.head(key) is None else context.bucket.get(key).decode()
-        self._stopped = threading.Event()
-        self._stack = contextlib.ExitStack()
-        self._pending: list[tuple[str, Future[tuple[Check, ...]]]] = []
+        self.stopped = threading.Event()
 
-    def __enter__(self) -> Self:
-        self._pool = ThreadPoolExecutor(_MOST_TESTS)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._pool.shutdown(cancel_futures=True)
-        self._stack.close()
-
-    def add(self, installer: Installer, *, check_loader: bool) -> None:
-        """Start the tests of an installer: each Python of the set, and an incompatible pair."""
-        shared = self._stack.enter_context(open_index(self._room)) if installer.caches else None
-        for version in self._room.wheel_set.python_versions:
-            title = f"install with {installer.name} for Python {version}"
-            self._pending.append((title, self._pool.submit(self._install, installer, version, shared, check_loader)))
-        title = f"resolve a wrong pair with {installer.name}"
-        self._pending.append((title, self._pool.submit(self._pair, installer, shared)))
-
-    def checks(self) -> Iterator[Check]:
-        """Yield the checks in the order in which the tests were added."""
-        for title, future in self._pending:
-            self._room.progress.step(title)
-            yield from future.result()
-
-    def _install(
-        self, installer: Installer, version: str, shared: StagedIndex | None, check_loader: bool
+    def install(
+        self, installer: Installer, version: str, shared: _StagedIndex | None, check_loader: bool
     ) -> tuple[Check, ...]:
-        with self._index(shared) as index, tempfile.TemporaryDirectory(dir=self._room.work) as folder:
-            wheels = [wheel.filename for wheel in wheels_for(self._room.wheel_set, version)]
+        """Test an installer for one Python of the set."""
+        wheel_set, runner = self._context.wheel_set, self._context.runner
+        wheels = [wheel.filename for wheel in wheels_for(wheel_set, version)]
+        with self._place(shared) as (index, folder):
             source = InstallationSource(
                 index=index.url,
-                wheel_set=self._room.wheel_set,
+                wheel_set=wheel_set,
                 lock=self._lock,
                 verify_origin=lambda: index.require(wheels),
             )
             test = InstallationTest(
                 source,
-                self._room.runner,
+                runner,
                 installer,
                 version,
-                Path(folder),
+                folder,
                 check_loader=check_loader,
-                is_wanted=lambda: not self._stopped.is_set(),
+                is_wanted=lambda: not self.stopped.is_set(),
             )
             return tuple(test.checks(self._pythons.get(version)))
 
-    def _pair(self, installer: Installer, shared: StagedIndex | None) -> tuple[Check, ...]:
-        version = next((v for v in self._room.wheel_set.python_versions if v in self._pythons), "")
+    def pair(self, installer: Installer, shared: _StagedIndex | None) -> tuple[Check, ...]:
+        """Test an installer with an incompatible pair."""
+        wheel_set, runner = self._context.wheel_set, self._context.runner
+        version = next((version for version in wheel_set.python_versions if version in self._pythons), "")
         if not version:
             return (Check(name=f"wrong pair with {installer.name}", skipped="no Python of the set on this machine"),)
-        with self._index(shared) as index, tempfile.TemporaryDirectory(dir=self._room.work) as folder:
-            context = self._room
-            python = self._pythons[version]
-            return (check_pair(context.wheel_set, index.url, context.runner, installer, version, python, Path(folder)),)
+        with self._place(shared) as (index, folder):
+            return (check_pair(wheel_set, index.url, runner, installer, version, self._pythons[version], folder),)
 
     @contextlib.contextmanager
-    def _index(self, shared: StagedIndex | None) -> Iterator[StagedIndex]:
-        """Open the index that all tests of an installer share, or one for this test that records the downloads."""
-        if shared is not None:
-            yield shared
-        else:
-            with open_index(self._room) as index:
-                yield index
+    def _place(self, shared: _StagedIndex | None) -> Iterator[tuple[_StagedIndex, Path]]:
+        """Give an index and an empty directory."""
+        opened = contextlib.nullcontext(shared) if shared is not None else _open_index(self._context)
+        with opened as index, tempfile.TemporaryDirectory(dir=self._context.work) as folder:
+            yield index, Path(folder)

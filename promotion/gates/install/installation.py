@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from core.errors import GateError, ProcessError
-from core.model import Finding, Severity, WheelSet
+from core.model import Finding, WheelSet
 from core.process import Completed, Runner
-from promotion.gates.common.gate import Check, error
+from promotion.gates.common.gate import Check, error, warning
 from promotion.gates.common.installers import Command, Installer
-from promotion.gates.common.requirements import locked, modules, wheels_for
+from promotion.gates.common.requirements import hashed, locked, modules, wheels_for, write_lines
 from promotion.gates.common.site import LOADER_SENTENCE
 from promotion.index.pages import install_requirements
 
@@ -98,24 +98,26 @@ class InstallationTest:
         try:
             details = work()
         except InstallationError as problem:
-            skipped = ""
-            findings = (self._with_severity(error(problem.code, f"{name}: {problem.message}", _REMEDY)),)
+            # Findings about the loader in wheels that were not built here are warnings.
+            adopted = all(wheel.as_published for wheel in self.source.wheel_set.wheels if wheel.name.endswith("-pjrt"))
+            kind = warning if adopted and problem.code.startswith("loader-") else error
+            skipped, findings = "", (kind(problem.code, f"{name}: {problem.message}", _REMEDY),)
         seconds = round(time.monotonic() - started, 1)
         return Check(name=name, findings=findings, skipped=skipped, details={**details, "seconds": seconds})
-
-    def _with_severity(self, finding: Finding) -> Finding:
-        """Downgrade findings about the loader in wheels that were not built here."""
-        adopted = all(wheel.as_published for wheel in self.source.wheel_set.wheels if wheel.name.endswith("-pjrt"))
-        is_warning = adopted and finding.code.startswith("loader-")
-        return replace(finding, severity=Severity.WARNING) if is_warning else finding
 
     def _install(self, python: Path) -> Mapping[str, Any]:
         self._run("environment-failed", self.installer.create(python, self.folder / "environment"))
         index = self.source.index
         self._run("install-failed", self.installer.install_staged(self._python, self._requirements(), index))
         self.source.verify_origin()
-        rest, is_locked = self._remaining_requirements()
-        self._run("dependencies-failed", self.installer.install_rest(self._python, rest, locked=is_locked))
+        wheel_set, lock = self.source.wheel_set, self.source.lock
+        if lock is None:
+            pins = {wheel.name: wheel.version for wheel in self.wheels} | dict(wheel_set.pins)
+            lines = [f"{name}=={pinned}" for name, pinned in pins.items()]
+        else:
+            lines = locked(lock, self.version, {wheel.name for wheel in wheel_set.wheels})
+        rest = write_lines(self.folder / "rest.txt", lines)
+        self._run("dependencies-failed", self.installer.install_rest(self._python, rest, locked=lock is not None))
         self._run("install-inconsistent", self.installer.check(self._python))
         self._answer, self._stderr = self._probe(self._python, self._question(imports=True))
         return {"installed": self._answer["installed"]}
@@ -131,7 +133,8 @@ class InstallationTest:
     def _resolve(self, python: Path) -> Mapping[str, Any]:
         """Check that the documented install command resolves to the files of the set."""
         wheel_set = self.source.wheel_set
-        wanted = self._write("wanted.txt", install_requirements(wheel_set.wheels, wheel_set.pins))
+        lines = install_requirements(wheel_set.wheels, wheel_set.pins)
+        wanted = write_lines(self.folder / "wanted.txt", lines)
         completed = self._run("resolution-failed", self.installer.resolve(python, wanted, self.source.index))
         try:
             chosen = self.installer.chosen(completed.stdout)
@@ -166,17 +169,13 @@ class InstallationTest:
         if not sentence.startswith(start):
             raise InstallationError("loader-form", f"the warning does not begin with {start!r}: {sentence}")
         if self._check_loader:
-            self._check_error(sentence)
-        return {"platforms": answer["platforms"], "loader": sentence}
-
-    def _check_error(self, sentence: str) -> None:
-        question: dict[str, Any] = {"paths": None, "distributions": {}, "imports": [], "devices": True}
-        answer, _ = self._probe(self._python, question, platforms="rocm")
-        if sentence not in answer["refusal"]:
-            message = answer["refusal"] or f"platforms {', '.join(answer['platforms'])}"
-            raise InstallationError(
-                "loader-form", f"with JAX_PLATFORMS=rocm the error of jax differs from the warning: {message}"
-            )
+            question: dict[str, Any] = {"paths": None, "distributions": {}, "imports": [], "devices": True}
+            answer, _ = self._probe(self._python, question, platforms="rocm")
+            if sentence not in answer["refusal"]:
+                message = answer["refusal"] or f"platforms {', '.join(answer['platforms'])}"
+                text = f"with JAX_PLATFORMS=rocm the error of jax differs from the warning: {message}"
+                raise InstallationError("loader-form", text)
+        return {"platforms": self._answer["platforms"], "loader": sentence}
 
     def _run(self, code: str, command: Command) -> Completed:
         if not self._is_wanted():
@@ -188,25 +187,7 @@ class InstallationTest:
 
     def _requirements(self) -> Path:
         """Write requirements for the set's projects with the hashes of all their wheels."""
-        lines: dict[str, str] = {}
-        for wheel in self.source.wheel_set.wheels:
-            line = lines.get(wheel.name, f"{wheel.name}=={wheel.version}")
-            lines[wheel.name] = f"{line} --hash=sha256:{wheel.sha256}"
-        return self._write("staged.txt", lines.values())
-
-    def _remaining_requirements(self) -> tuple[Path, bool]:
-        """Write the remaining requirements; also return whether the set's pylock.toml locks them."""
-        wheel_set = self.source.wheel_set
-        if self.source.lock is None:
-            pins = {wheel.name: wheel.version for wheel in self.wheels} | dict(wheel_set.pins)
-            return self._write("rest.txt", (f"{name}=={pinned}" for name, pinned in pins.items())), False
-        own = {wheel.name for wheel in wheel_set.wheels}
-        return self._write("rest.txt", locked(self.source.lock, self.version, own)), True
-
-    def _write(self, name: str, lines: Iterable[str]) -> Path:
-        path = self.folder / name
-        path.write_text("".join(f"{line}\n" for line in lines))
-        return path
+        return write_lines(self.folder / "staged.txt", hashed(self.source.wheel_set.wheels))
 
     def _question(self, *, imports: bool) -> dict[str, Any]:
         """Return the question to `probe.py`: distributions and, with `imports`, modules."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from promotion.gates.common.pip_config import parse_config
+from promotion.gates.common.installers import parse_config
 from tests.support import docker, forky
 
 _BASE = Path(__file__).with_name("base.sh")

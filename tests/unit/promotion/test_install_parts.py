@@ -14,8 +14,7 @@ from packaging.utils import parse_wheel_filename
 
 from core.errors import GateError, ProcessError
 from core.process import Completed
-from promotion.gates.common.installers import Installer, Pip, Uv
-from promotion.gates.common.pip_config import parse_config, uv_options
+from promotion.gates.common.installers import Installer, Pip, Uv, parse_config, uv_options
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import locked, modules, wheels_for
 from promotion.gates.install import pair, probe
