@@ -77,7 +77,8 @@ def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> C
         return THIS_MACHINE
     if request.toolchain == "rocm":
         return CompilerLocation(launcher=which("sccache") or which("ccache") or "")
-    from ci_build.containers.container import Mount, container_argv, find_engine, make_spec
+    from ci_build.containers.container import Mount, container_argv, make_spec
+    from ci_build.containers.engine import find_engine
     from kernels.rocmchain import INSIDE
     from kernels.step_process import TIMED
     from kernels.steps import SRC

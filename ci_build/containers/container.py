@@ -14,21 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ci_build.containers.engine import ENGINES, Engine, find_engine
-from ci_build.containers.orphans import OWNER_LABEL, RUN_LABEL, containers_of_run, owner, remove, remove_orphans
+from ci_build.containers.engine import Engine
+from ci_build.containers.orphans import OWNER_LABEL, RUN_LABEL, owner, remove, remove_orphans
 from core.errors import ProcessError, RequestError
 from core.process import HostRunner, LineSink, ProcessResult, failure, ignore_interrupts, merge_environment
-
-__all__ = [
-    "ENGINES",
-    "ContainerRunner",
-    "ContainerSpec",
-    "Engine",
-    "Mount",
-    "container_argv",
-    "find_engine",
-    "make_spec",
-]
 
 _TEMPORARY = ("/tmp", "/tmp/home", "/var/tmp")  # noqa: S108 - inside the container
 _KILLED = 137
@@ -137,7 +126,8 @@ def container_argv(
         RequestError: a mount is invalid.
     """
     words = [spec.engine, "run", "--rm", "--init", "--pull", "never"]
-    words += _option("--user", spec.user) + _option("--userns", spec.userns)
+    words += ["--user", spec.user] if spec.user else []
+    words += ["--userns", spec.userns] if spec.userns else []
     words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
     words += [word for name in spec.capabilities for word in ("--cap-add", name)]
     words += [word for name in spec.security for word in ("--security-opt", name)]
@@ -158,10 +148,6 @@ def container_argv(
     return (*words, "--entrypoint", argv[0], spec.image, *argv[1:])
 
 
-def _option(name: str, value: str) -> list[str]:
-    return [name, value] if value else []
-
-
 def mount_option(mount: Mount) -> str:
     """Return the value of `--mount`, a line of comma-separated values.
 
@@ -177,12 +163,8 @@ def mount_option(mount: Mount) -> str:
         if any(ord(letter) < ord(" ") for letter in path):
             raise RequestError(f"Cannot mount {path!r}: the path has a control character.", hint="Rename it.")
     fields = ["type=bind", f"source={source}", f"target={mount.target}", *([] if mount.writable else ["readonly"])]
-    return ",".join(_quoted(text) for text in fields)
-
-
-def _quoted(text: str) -> str:
-    """Quote a field of a line of comma-separated values (RFC 4180)."""
-    return '"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text
+    # RFC 4180.
+    return ",".join('"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text for text in fields)
 
 
 class ContainerRunner:
@@ -214,15 +196,7 @@ class ContainerRunner:
     ) -> ProcessResult:
         """Run a command; if this call is interrupted, its container is stopped and removed.
 
-        Args:
-            argv: the command as a list.
-            env: changes to the environment of the specification; a key set to "" is removed.
-            cwd: working directory in the container.
-            check: raise ProcessError on a non-zero exit.
-            timeout: seconds, after which the container is stopped and ProcessError raised.
-            on_line: receives each line of its standard output.
-            on_error_line: receives each line of its standard error.
-            keep: of what it prints, keep about so many characters of each stream, the last ones; None keeps all.
+        Arguments are those of `HostRunner.run`; `env` changes the environment of the specification.
         """
         if not self._swept:
             self._swept = True
@@ -240,18 +214,12 @@ class ContainerRunner:
                 )
             except BaseException:
                 with ignore_interrupts():
-                    remove(
-                        self.spec.engine,
-                        self._host,
-                        lambda: containers_of_run(self.spec.engine, self._host, cidfile, run),
-                    )
+                    remove(self.spec.engine, self._host, cidfile, run)
                 raise
         if check and done.returncode:
-            raise ProcessError(failure(words, done), hint=self._hint(done.returncode))
+            hint = "Run the command by hand for details."
+            if done.returncode == _KILLED:
+                limit = f" of {self.spec.memory}" if self.spec.memory else ""
+                hint = f"It was killed, most likely for lack of memory{limit}: raise the limit or reduce parallel jobs."
+            raise ProcessError(failure(words, done), hint=hint)
         return done
-
-    def _hint(self, returncode: int) -> str:
-        if returncode == _KILLED:
-            limit = f" of {self.spec.memory}" if self.spec.memory else ""
-            return f"It was killed, most likely for lack of memory{limit}: raise the limit or reduce parallel jobs."
-        return "Run the command by hand for details."

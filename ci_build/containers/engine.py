@@ -120,7 +120,9 @@ def _ask(program: str, host: HostRunner) -> Engine | str:
     engine = read_info(program, facts)
     if not engine.version:
         return _last_line(info.stderr or "\n".join(facts.get("ServerErrors") or ["its server does not answer"]))
-    if engine.podman or not _needs_plugin(engine.client):
+    # The client of 20.10 does not report its version here, and needs no plugin.
+    major = engine.client.split(".")[0]
+    if engine.podman or not major.isdecimal() or int(major) < _BUILDS_BY_ITSELF:
         return engine
     plugin = host.run([program, "buildx", "version"], check=False, timeout=_PROBE_SECONDS)
     return replace(engine, builds=plugin.returncode == 0)
@@ -151,12 +153,6 @@ def read_info(program: str, facts: Mapping[str, Any]) -> Engine:
         rootless="rootless" in options,
         selinux="selinux" in options,
     )
-
-
-def _needs_plugin(client: str) -> bool:
-    major = client.split(".")[0]
-    # The client of 20.10 does not report its version here, and needs no plugin.
-    return major.isdecimal() and int(major) >= _BUILDS_BY_ITSELF
 
 
 def _last_line(text: str) -> str:

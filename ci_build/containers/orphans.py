@@ -66,7 +66,7 @@ def remove_orphans(engine: str, host: HostRunner) -> tuple[str, ...]:
     return left
 
 
-def containers_of_run(engine: str, host: HostRunner, cidfile: Path, run: str) -> tuple[str, ...]:
+def _containers_of_run(engine: str, host: HostRunner, cidfile: Path, run: str) -> tuple[str, ...]:
     """Return the ids of a run's containers, from its cidfile and from the engine."""
     argv = [engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={RUN_LABEL}={run}"]
     listed = host.run(argv, check=False, timeout=_CLEAN_UP_SECONDS).stdout.split()
@@ -78,8 +78,8 @@ def containers_of_run(engine: str, host: HostRunner, cidfile: Path, run: str) ->
     return tuple(sorted(set(listed)))
 
 
-def remove(engine: str, host: HostRunner, find: Callable[[], tuple[str, ...]]) -> None:
-    """Stop containers, and wait until all are removed.
+def remove(engine: str, host: HostRunner, cidfile: Path, run: str) -> None:
+    """Stop the containers of a run, and wait until all are removed.
 
     Raises:
         ProcessError: one still exists after a minute.
@@ -88,7 +88,7 @@ def remove(engine: str, host: HostRunner, find: Callable[[], tuple[str, ...]]) -
     quiet = 0
     # The daemon may still create a container for a client that was stopped early: check twice.
     while quiet < 2:
-        found = find()
+        found = _containers_of_run(engine, host, cidfile, run)
         quiet = 0 if found else quiet + 1
         if found and time.monotonic() > deadline:
             raise ProcessError(f"Containers {', '.join(found)} cannot be removed.", hint=f"Try `{engine} rm --force`.")

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ci_build.containers.container import ContainerSpec, Engine, Mount, make_spec
+from ci_build.containers.container import ContainerSpec, Mount, make_spec
+from ci_build.containers.engine import Engine
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import ContainerImage
 from core.errors import InputError, MachineError, RequestError

@@ -83,7 +83,23 @@ def manylinux(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values 
 
     Wheel builds mount a ROCm into it. If the options name one, the image contains that ROCm, for other uses.
     """
-    _manylinux(state, values)
+    packages = _checked_index(state, values) if values["pip_packages"] else None
+    job = ImageJob(state, values, count=1)
+    builder = job.builder
+    rocm = rocm_of_image(job) if not packages and names_rocm(job.settings) else None
+    # A named builder image has no recipe.
+    recipes = [] if builder.builder_image and not packages else [builder_recipe(builder)]
+    if packages:
+        _build_with_packages(job, packages, recipes, "/opt/python/cp313-cp313/bin/python3")
+    elif rocm is not None:
+        _manylinux_with_rocm(job, rocm, recipes)
+    elif job.dry_run:
+        job.show_plan([planned_image(builder)], recipes)
+    else:
+        with job.reporter.group("images build manylinux"):
+            image = builder_image(builder)
+        version = job.settings.get("rocm_version").value
+        job.finish([(image, (f"{BUILDER}-rocm-{sanitize(str(version)).lower()}",) if version else (), {})])
 
 
 @build.command()
@@ -94,7 +110,24 @@ def base(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of op
 
     Their names are jax-base-<Ubuntu>.rocm<version>, or jax-dev-… with --install-llvm.
     """
-    _base(state, values)
+    packages = _checked_index(state, values) if values["pip_packages"] else None
+    job = ImageJob(state, values)
+    pythons = chosen_pythons(job.settings, ("build",))
+    llvm = ""
+    if values["install_llvm"]:
+        llvm = LLVM if values["llvm_version"] is None else str(values["llvm_version"])
+    elif values["llvm_version"] is not None:
+        raise RequestError("--llvm-version has no effect without --install-llvm.", hint="Give both, or neither.")
+    releases = runtime.ubuntu_releases(job.builder, "base-therock" if packages else "base", values["filters"])
+    job.check(len(releases))
+    rocm = None if packages else rocm_of_image(job)
+    recipes = [runtime.ubuntu_recipe(job.builder, release, pythons, llvm) for release in releases]
+    if packages:
+        _build_with_packages(job, packages, recipes, "/usr/local/bin/python3")
+    elif rocm is not None:
+        version, tree, labels = _obtain_rocm(job, rocm)
+        with_rocm = [runtime.rocm_recipe(job.builder.as_base(recipe), tree, version, labels) for recipe in recipes]
+        job.build(with_rocm, recipes, title="images build base")
 
 
 set_options = (
@@ -122,18 +155,18 @@ def runtime_images(state: State, /, **values: Any) -> None:  # noqa: ANN401 - va
 
 @cloup.command("build_manylinux_therock_dockers")
 @image_options(*_PACKAGES, tables=("rocm_packages", "build"))
-@click.pass_obj
-def build_manylinux_therock_dockers(state: State, /, **values: Any) -> None:  # noqa: ANN401
+@click.pass_context
+def build_manylinux_therock_dockers(context: click.Context, /, **values: Any) -> None:  # noqa: ANN401
     """Build the image that wheels are compiled in, with ROCm's pip packages."""
-    _manylinux(state, {**values, "pip_packages": True})
+    context.invoke(manylinux, **values, pip_packages=True)
 
 
 @cloup.command("build_base_therock_dockers")
 @image_options("python_versions", *_PACKAGES, own=(_FILTER, *_LLVM), tables=("rocm_packages", "build"))
-@click.pass_obj
-def build_base_therock_dockers(state: State, /, **values: Any) -> None:  # noqa: ANN401
+@click.pass_context
+def build_base_therock_dockers(context: click.Context, /, **values: Any) -> None:  # noqa: ANN401
     """Build images with Pythons and ROCm's pip packages."""
-    _base(state, {**values, "pip_packages": True})
+    context.invoke(base, **values, pip_packages=True)
 
 
 _Rocm = tuple[str, ContextFile, Mapping[str, str]]
@@ -193,26 +226,6 @@ def _obtain_rocm(job: ImageJob, found: RocmSource) -> _Rocm:
     return rocm.facts.version, runtime.tree_file(rocm.root, digest), {key: text for key, text in labels.items() if text}
 
 
-def _manylinux(state: State, values: Mapping[str, Any]) -> None:
-    packages = _checked_index(state, values) if values["pip_packages"] else None
-    job = ImageJob.start(state, values, count=1)
-    builder = job.builder
-    rocm = rocm_of_image(job) if not packages and names_rocm(job.settings) else None
-    # A named builder image has no recipe.
-    recipes = [] if builder.builder_image and not packages else [builder_recipe(builder)]
-    if packages:
-        _build_with_packages(job, packages, recipes, "/opt/python/cp313-cp313/bin/python3")
-    elif rocm is not None:
-        _manylinux_with_rocm(job, rocm, recipes)
-    elif job.dry_run:
-        job.show_plan([planned_image(builder)], recipes)
-    else:
-        with job.reporter.group("images build manylinux"):
-            image = builder_image(builder)
-        version = job.settings.get("rocm_version").value
-        job.finish([(image, (f"{BUILDER}-rocm-{sanitize(str(version)).lower()}",) if version else (), {})])
-
-
 def _manylinux_with_rocm(job: ImageJob, rocm: RocmSource, recipes: Sequence[Recipe]) -> None:
     """Build the image with a ROCm at /opt/rocm: …-therock-<version>, or …-rocm-<version>-<job>-<number>."""
     version, tree, labels = _obtain_rocm(job, rocm)
@@ -228,32 +241,6 @@ def _manylinux_with_rocm(job: ImageJob, rocm: RocmSource, recipes: Sequence[Reci
         below = runtime.find_base(job.builder, builder_image(job.builder).name)
     recipe = runtime.rocm_recipe(below, tree, version, labels, name=name)
     job.build([recipe], recipes, title="images build manylinux")
-
-
-def _base(state: State, values: Mapping[str, Any]) -> None:
-    packages = _checked_index(state, values) if values["pip_packages"] else None
-    job = ImageJob.start(state, values)
-    pythons = chosen_pythons(job.settings, ("build",))
-    llvm = _llvm_major(values)
-    releases = runtime.ubuntu_releases(job.builder, "base-therock" if packages else "base", values["filters"])
-    job.check(len(releases))
-    rocm = None if packages else rocm_of_image(job)
-    recipes = [runtime.ubuntu_recipe(job.builder, release, pythons, llvm) for release in releases]
-    if packages:
-        _build_with_packages(job, packages, recipes, "/usr/local/bin/python3")
-    elif rocm is not None:
-        version, tree, labels = _obtain_rocm(job, rocm)
-        with_rocm = [runtime.rocm_recipe(job.builder.as_base(recipe), tree, version, labels) for recipe in recipes]
-        job.build(with_rocm, recipes, title="images build base")
-
-
-def _llvm_major(values: Mapping[str, Any]) -> str:
-    """Return the major version of the clang to install; empty for none."""
-    if not values["install_llvm"]:
-        if values["llvm_version"] is not None:
-            raise RequestError("--llvm-version has no effect without --install-llvm.", hint="Give both, or neither.")
-        return ""
-    return LLVM if values["llvm_version"] is None else str(values["llvm_version"])
 
 
 def _checked_index(state: State, values: Mapping[str, Any]) -> tuple[str, str]:
@@ -308,7 +295,7 @@ def build_set_images(state: State, values: Mapping[str, Any]) -> Mapping[str, Ma
     from ci_build.images.contents import check_pythons, read_checked_set, set_contents  # as above
 
     directory = values["wheels"]
-    job = ImageJob.start(state, values)
+    job = ImageJob(state, values)
     pythons = chosen_pythons(job.settings, ("build",))
     wheel_set = read_checked_set(directory)
     if not job.settings.given("python_versions"):

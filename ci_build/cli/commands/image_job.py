@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ci_build.cli.common import State, connector, host_runner, print_json
-from ci_build.cli.options.settings import Settings
 from ci_build.images import local
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import ContainerImage
@@ -16,52 +13,38 @@ from ci_build.images.pins import PINS, load_pins
 from ci_build.images.recipe import Recipe, describe
 from ci_build.images.runtime import image_contents
 from core.errors import RequestError
-from core.report import Reporter
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ImageJob:
-    """One run of an image command.
+    """One run of an image command: options are read, nothing is started.
+
+    Args:
+        values: values of the command's options.
+        count: number of images that will be built, if known; the options are then checked.
 
     Attributes:
-        values: values of the command's options.
-        settings: the same with their origins, the environment and the defaults.
+        settings: values with their origins, the environment and the defaults.
+
+    Raises:
+        RequestError: images.toml cannot be read, or as in `check`.
     """
 
-    values: Mapping[str, Any]
-    settings: Settings
-    reporter: Reporter
-    builder: ImageBuilder
-
-    @classmethod
-    def start(
-        cls, state: State, values: Mapping[str, Any], *, pins: Path | None = None, count: int | None = None
-    ) -> ImageJob:
-        """Read options; nothing is started.
-
-        Args:
-            count: number of images that will be built, if known; the options are then checked.
-
-        Raises:
-            RequestError: images.toml cannot be read, or as in `check`.
-        """
-        settings, reporter = state.settings(values), state.reporter(values)
-        builder = ImageBuilder(
-            pins=load_pins(pins or values.get("pins") or PINS),
-            cache=settings.cache_dir,
-            host=host_runner(reporter),
-            progress=reporter,
-            connect=connector(reporter),
-            engine_name=str(settings.get("container_engine").value or ""),
-            builder_image=str(settings.get("builder_image").value or ""),
-            base=str(settings.get("base_docker").value or ""),
-            registry=str(settings.get("image_registry").value or ""),
+    def __init__(self, state: State, values: Mapping[str, Any], *, count: int | None = None) -> None:
+        self.values, self.settings, self.reporter = values, state.settings(values), state.reporter(values)
+        self.builder = ImageBuilder(
+            pins=load_pins(values.get("pins") or PINS),
+            cache=self.settings.cache_dir,
+            host=host_runner(self.reporter),
+            progress=self.reporter,
+            connect=connector(self.reporter),
+            engine_name=str(self.settings.get("container_engine").value or ""),
+            builder_image=str(self.settings.get("builder_image").value or ""),
+            base=str(self.settings.get("base_docker").value or ""),
+            registry=str(self.settings.get("image_registry").value or ""),
             no_cache=bool(values.get("no_cache")),
         )
-        job = cls(values=values, settings=settings, reporter=reporter, builder=builder)
         if count is not None:
-            job.check(count)
-        return job
+            self.check(count)
 
     @property
     def dry_run(self) -> bool:

@@ -27,7 +27,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result a
 @click.pass_obj
 def list_pins(state: State, pins: Path | None, arch: str | None, *, as_json: bool) -> None:
     """List the base images and files that images are made of, with their digests."""
-    builder = ImageJob.start(state, {}, pins=pins).builder
+    builder = ImageJob(state, {"pins": pins}).builder
     found = pin_updates.select_pins(builder, (), arch or builder.arch)
     if as_json:
         print_json(found)
@@ -65,7 +65,7 @@ def update(
 
     Without NAME: the tags of base images, and files without a digest.
     """
-    job = ImageJob.start(state, {"image_registry": image_registry, "cache_dir": cache_dir}, pins=pins)
+    job = ImageJob(state, {"pins": pins, "image_registry": image_registry, "cache_dir": cache_dir})
     with job.reporter.group("images update"):
         changes = pin_updates.update(job.builder, names, arch, dry_run=dry_run)
     if as_json:
@@ -95,7 +95,7 @@ def check(
     """Fail if a digest is missing, a Dockerfile ignores an argument, or, with --online, a pin is unavailable."""
     if image_registry and not online:
         raise RequestError("--image-registry has no effect without --online.", hint="Give both, or neither.")
-    job = ImageJob.start(state, {"image_registry": image_registry}, pins=pins)
+    job = ImageJob(state, {"pins": pins, "image_registry": image_registry})
     problems = list(pin_updates.problems(job.builder, arch, online=online))
     if as_json:
         print_json(problems)

@@ -97,7 +97,7 @@ def test(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of op
 
 
 def _run(state: State, image_name: str, values: Mapping[str, Any]) -> None:
-    job = ImageJob.start(state, values)
+    job = ImageJob(state, values)
     spec_for = _checked_spec(job.settings, values)
     # A dry run pulls nothing.
     image = run_image.find_image(job.builder, image_name, pull=not job.dry_run)

@@ -15,7 +15,8 @@ from textwrap import dedent
 
 import pytest
 
-from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, find_engine, make_spec
+from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, make_spec
+from ci_build.containers.engine import find_engine
 from ci_build.containers.orphans import OWNER_LABEL, remove_orphans
 from core.errors import NoContainerEngineError, ProcessError
 from core.process import HostRunner
@@ -137,7 +138,8 @@ def test_timeout_stops_container(own: Engine, spec: ContainerSpec, host: HostRun
 CHILD = """
 import os, sys
 from dataclasses import replace
-from ci_build.containers.container import ContainerRunner, find_engine, make_spec
+from ci_build.containers.container import ContainerRunner, make_spec
+from ci_build.containers.engine import find_engine
 from core.process import HostRunner
 host = HostRunner(os.environ)
 spec = replace(make_spec(find_engine(sys.argv[1], host), sys.argv[2]), network="none", shm_size="64m")

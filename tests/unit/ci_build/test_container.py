@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci_build.containers import orphans
-from ci_build.containers.container import ContainerSpec, Engine, Mount, container_argv, make_spec, mount_option
-from ci_build.containers.engine import read_info
+from ci_build.containers.container import ContainerSpec, Mount, container_argv, make_spec, mount_option
+from ci_build.containers.engine import Engine, read_info
 from ci_build.containers.orphans import is_orphan, owner, remove
 from core.errors import ProcessError, RequestError
-from core.process import HostRunner
+from core.process import HostRunner, ProcessResult
 
 SPEC = ContainerSpec(
     engine="/usr/bin/docker",
@@ -178,21 +179,22 @@ class FakeClock:
 
 
 class FakeHost(HostRunner):
-    """Takes its time for each command, and does nothing."""
+    """Takes its time for each command; `ps` lists the given containers, one list each time."""
 
-    def __init__(self, clock: FakeClock, seconds: float) -> None:
+    def __init__(self, clock: FakeClock, seconds: float, listed: Iterable[str]) -> None:
         super().__init__({})
-        self.clock, self.seconds = clock, seconds
+        self.clock, self.seconds, self.listed = clock, seconds, iter(listed)
 
-    def run(self, *_: Any, **__: Any) -> Any:
+    def run(self, argv: Sequence[str], **_: Any) -> ProcessResult:
         self.clock.now += self.seconds
+        stdout = next(self.listed, "") if argv[1] == "ps" else ""
+        return ProcessResult(returncode=0, stdout=stdout, stderr="", seconds=self.seconds)
 
 
 def test_remove_waits_for_slow_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     monkeypatch.setattr(orphans, "time", clock)
-    seen = iter([("a", "b")])
-    remove("docker", FakeHost(clock, 50.0), lambda: next(seen, ()))
+    remove("docker", FakeHost(clock, 50.0, ["a b"]), Path("/absent"), "run")
     assert clock.now > 100
 
 
@@ -200,5 +202,5 @@ def test_remove_names_containers_that_remain(monkeypatch: pytest.MonkeyPatch) ->
     clock = FakeClock()
     monkeypatch.setattr(orphans, "time", clock)
     with pytest.raises(ProcessError, match="Containers a cannot be removed"):
-        remove("docker", FakeHost(clock, 1.0), lambda: ("a",))
+        remove("docker", FakeHost(clock, 1.0, itertools.repeat("a")), Path("/absent"), "run")
     assert clock.now > 60

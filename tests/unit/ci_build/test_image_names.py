@@ -176,6 +176,6 @@ def test_names_rocm_needs_an_option_that_names_one(
 
 def test_find_rocm_refuses_two_rocms() -> None:
     asked = {"therock_path": "https://host/a.tar.gz", "rocm_build_job": "job", "rocm_build_url": "https://host/{job}"}
-    job = ImageJob.start(State({}), asked)
+    job = ImageJob(State({}), asked)
     with pytest.raises(RequestError, match="--therock-path excludes --rocm-build-job"):
         rocm_of_image(job)

@@ -8,7 +8,7 @@ import pytest
 
 from ci_build import cli
 from ci_build.build.set_files import write_set
-from ci_build.containers import container
+from ci_build.containers import engine
 from ci_build.images import builder
 from core.errors import InputError, RequestError
 from tests.support.wheel_sets import make_set, make_wheels
@@ -27,7 +27,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def find_engine(*_: object) -> None:
         pytest.fail("a container engine was looked for")
 
-    for module in (builder, container):
+    for module in (builder, engine):
         monkeypatch.setattr(module, "find_engine", find_engine)
     monkeypatch.delenv("CI_BUILD_IMAGE_REGISTRY", raising=False)
     monkeypatch.chdir(tmp_path)

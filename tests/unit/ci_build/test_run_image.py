@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.containers.container import Engine, container_argv
+from ci_build.containers.container import container_argv
+from ci_build.containers.engine import Engine
 from ci_build.images import runtime
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import ContainerImage
