@@ -171,7 +171,7 @@ def _misfits(installed: Mapping[str, Package]) -> Iterator[str]:
             found = re.fullmatch(r"([A-Za-z0-9._-]+?)\s*(?:\[[^]]*\])?\s*\(?([<>=!~].*?)?\)?", requirement.strip())
             name = re.sub(r"[-_.]+", "-", found[1]).lower() if found else ""
             have = installed[name].version if name in installed else ""
-            if found and found[2] and have and not _accepts(found[2], have):
+            if found and found[2] and have and not versions.accepts(found[2], have):
                 yield f"{package.name} {package.version} needs {name}{found[2]}, but {have} is installed."
     have = installed["jaxlib"].version if "jaxlib" in installed else ""
     for pjrt in (package for package in installed.values() if package.part == "pjrt" and have):
@@ -180,12 +180,6 @@ def _misfits(installed: Mapping[str, Package]) -> Iterator[str]:
         silent = not any(requirement.startswith("jaxlib") for requirement in pjrt.requires)
         if silent and _series(pjrt.version) != _series(have):
             yield f"{pjrt.name} {pjrt.version} goes with jaxlib {_series(pjrt.version)}, but {have} is installed."
-
-
-def _accepts(specifier: str, version: str) -> bool:
-    exact = re.fullmatch(r"==\s*([^*,\s]+)", specifier)
-    # 0.10.2.post1 does not satisfy ==0.10.2, while 0.10.2+rocm7.2.0 does (PEP 440).
-    return exact[1] in (version, version.partition("+")[0]) if exact else bool(versions.accepts(specifier, version))
 
 
 def _series(version: str) -> str:

@@ -15,7 +15,7 @@ _WIDTH = 110
 
 def show(facts: Facts, problems: Sequence[Problem]) -> str:
     """Return the whole text."""
-    lines = [_row(name, text) for name, text in _rows(facts)]
+    lines = [_wrapped(text, f"{name:9} ") for name, text in _rows(facts)]
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     warnings = [problem for problem in problems if problem.severity is not Severity.ERROR]
     lines.append("")
@@ -27,10 +27,6 @@ def show(facts: Facts, problems: Sequence[Problem]) -> str:
         for problem in warnings:
             lines += _problem("-  ", problem)
     return "\n".join(lines)
-
-
-def _row(name: str, text: str) -> str:
-    return _wrapped(text, f"{name:9} ")
 
 
 def _wrapped(text: str, mark: str) -> str:
@@ -62,7 +58,9 @@ def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "Packages", ", ".join(f"{p.name} {p.version}" for p in facts.packages.installed.values()) or "no jax"
     for pjrt in facts.packages.native("pjrt"):
         yield "", f"{pjrt.name} has code for {', '.join(pjrt.targets) or 'targets that it does not name'}"
-    yield "Fits", _fits(facts)
+    choice = facts.choice
+    fits = f"{choice.about}{f' from {choice.index}' if choice.index else ''}"
+    yield "Fits", fits if not facts.asked_index or facts.fitting else f"no set of {facts.asked_index}"
 
 
 def _rocm(rocm: InstalledRocm) -> str:
@@ -100,9 +98,3 @@ def _access(facts: Facts) -> str:
         more = f" and {count - 1} more" if count > 1 else ""
         texts.append(f"{first[state].path}{more} {'usable' if usable else 'NOT usable'} (group {group}, mode {mode})")
     return "; ".join(texts)
-
-
-def _fits(facts: Facts) -> str:
-    if not facts.asked_index or facts.fitting:
-        return f"{facts.choice.about}{f' from {facts.choice.index}' if facts.choice.index else ''}"
-    return f"no set of {facts.asked_index}"

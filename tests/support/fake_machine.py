@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -60,20 +61,20 @@ class FakeMachine:
         self.native("pjrt")
         self.native("plugin")
 
-    def write(self, path: str, text: str) -> Path:
+    def write(self, path: str, text: str) -> Self:
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-        return file
+        return self
 
-    def remove(self, path: str) -> None:
-        """Take away a file, or a folder with all that is in it."""
-        place = self.root / path if (self.root / path).exists() else self.site / path
-        for file in sorted(place.rglob("*"), reverse=True):
-            file.rmdir() if file.is_dir() else file.unlink()
-        place.rmdir() if place.is_dir() else place.unlink()
+    def remove(self, *paths: str) -> Self:
+        """Remove files, and folders with all that is in them."""
+        for path in paths:
+            place = self.root / path if (self.root / path).exists() else self.site / path
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+        return self
 
-    def gpus(self, *gpus: Mapping[str, int]) -> None:
+    def gpus(self, *gpus: Mapping[str, int]) -> Self:
         """Exactly these, each of 192 GiB, and as many cards on the PCI bus."""
         for path in ("sys/class/kfd", "sys/bus/pci/devices"):
             if (self.root / path).exists():
@@ -83,25 +84,27 @@ class FakeMachine:
             bank = f"heap_type 1\nsize_in_bytes {192 * GIB}\n"
             self.write(str(nodes.relative_to(self.root) / str(number) / "mem_banks/0/properties"), bank)
             self.card(number, "0x1002")
+        return self
 
-    def card(self, number: int, vendor: str) -> None:
+    def card(self, number: int, vendor: str) -> Self:
         """A display controller on the PCI bus."""
         self.write(f"sys/bus/pci/devices/0000:0{number}:00.0/vendor", f"{vendor}\n")
-        self.write(f"sys/bus/pci/devices/0000:0{number}:00.0/class", "0x038000\n")
+        return self.write(f"sys/bus/pci/devices/0000:0{number}:00.0/class", "0x038000\n")
 
     def devices(self, *paths: str) -> None:
         for path in paths:
             self.write(path, "")
 
-    def rocm(self, prefix: str, version: str, *libraries: str) -> None:
+    def rocm(self, prefix: str, version: str, *libraries: str) -> Self:
         """A ROCm tree; without names it has all that the packages need."""
         self.write(f"{prefix}/.info/version", f"{version}\n")
         for name in libraries or (HIP, *PLUGIN_NEEDED):
             self.write(f"{prefix}/lib/{name}", "")
+        return self
 
     def distribution(
         self, name: str, version: str, *requires: str, files: Sequence[Path] = (), site: Path | None = None
-    ) -> Path:
+    ) -> Self:
         """Write a package's dist-info with METADATA and RECORD, as pip does."""
         site = site or self.site
         info = site / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -115,11 +118,11 @@ class FakeMachine:
         (info / "METADATA").write_text("\n".join(lines) + "\n")
         with (info / "RECORD").open("w", newline="") as file:
             csv.writer(file).writerows((str(f.relative_to(site)), "sha256=x", f.stat().st_size) for f in files)
-        return info
+        return self
 
     def native(
         self, part: str, major: int = 7, version: str = "0.10.2", *, silent: bool = False, **changes: Any
-    ) -> Path:
+    ) -> Self:
         """The pjrt or plugin package, with one library that needs HIP.
 
         Args:
@@ -137,16 +140,16 @@ class FakeMachine:
         if part == "plugin":
             requires.append(f"jax-rocm{major}-pjrt=={version}")
         files = [path for path in package.iterdir() if path.is_file()]
-        self.distribution(f"jax-rocm{major}-{part}", version, *requires, files=files)
-        return package
+        return self.distribution(f"jax-rocm{major}-{part}", version, *requires, files=files)
 
-    def uninstall(self, *names: str) -> None:
+    def uninstall(self, *names: str) -> Self:
         """Take packages away as pip does."""
         for name in names:
             (info,) = self.site.glob(f"{name.replace('-', '_')}-*.dist-info")
             for line in (info / "RECORD").read_text().splitlines():
                 (self.site / line.split(",")[0]).unlink()
             self.remove(info.name)
+        return self
 
     @property
     def here(self) -> ExaminedSystem:

@@ -69,90 +69,30 @@ class Case:
     severity: Severity = Severity.ERROR
 
 
-def _no_driver(m: FakeMachine) -> None:
-    m.remove("sys/module")
-    m.remove("sys/class/kfd")
-    m.remove("dev/kfd")
+def _no_cards(m: FakeMachine) -> FakeMachine:
+    return m.remove("sys/module", "sys/class/kfd", "dev/kfd", "sys/bus").card(1, "0x10de")
 
 
-def _no_cards(m: FakeMachine) -> None:
-    _no_driver(m)
-    m.remove("sys/bus")
-    m.card(1, "0x10de")
+def _old_packages(m: FakeMachine) -> FakeMachine:
+    return _no_native(m).native("pjrt", 60).native("plugin", 60)
 
 
-def _bare_container(m: FakeMachine) -> None:
-    _no_cards(m)
-    m.write(".dockerenv", "")
+def _no_native(m: FakeMachine) -> FakeMachine:
+    return m.uninstall("jax-rocm7-pjrt", "jax-rocm7-plugin")
 
 
-def _no_kfd_in_container(m: FakeMachine) -> None:
-    m.write("run/.containerenv", "")
-    m.remove("dev/kfd")
-
-
-def _other_major(m: FakeMachine) -> None:
-    m.remove("opt/rocm")
-    m.rocm("opt/rocm", "6.4.1-83", "libamdhip64.so.6")
-
-
-def _old_packages(m: FakeMachine) -> None:
-    m.uninstall("jax-rocm7-pjrt", "jax-rocm7-plugin")
-    m.native("pjrt", 60)
-    m.native("plugin", 60)
-
-
-def _newer_rocm(m: FakeMachine) -> None:
-    m.remove("opt/rocm")
-    m.rocm("opt/rocm", "10.1.0", "libamdhip64.so.10")
-
-
-def _second_major(m: FakeMachine) -> None:
-    m.native("pjrt", 8)
-    m.native("plugin", 8)
-
-
-def _old_pjrt(m: FakeMachine) -> None:
-    m.uninstall("jax-rocm7-pjrt")
-    m.native("pjrt", version="0.9.1")
-
-
-def _new_jaxlib(m: FakeMachine) -> None:
-    m.uninstall("jaxlib", "jax", "jax-rocm7-pjrt")
-    m.distribution("jaxlib", "0.12.0")
-    m.distribution("jax", "0.12.0", "jaxlib<=0.12.0,>=0.12.0")
-    m.native("pjrt", silent=True)
-
-
-def _post_release(m: FakeMachine) -> None:
-    m.uninstall("jax-rocm7-pjrt")
-    m.native("pjrt", version="0.10.2.post2")
+def _new_jaxlib(m: FakeMachine) -> FakeMachine:
+    m.uninstall("jaxlib", "jax", "jax-rocm7-pjrt").distribution("jaxlib", "0.12.0")
+    return m.distribution("jax", "0.12.0", "jaxlib<=0.12.0,>=0.12.0").native("pjrt", silent=True)
 
 
 def _rocm_before(m: FakeMachine) -> None:
-    m.rocm("opt/old", "7.0.1")
-    m.environ["LD_LIBRARY_PATH"] = str(m.root / "opt/old/lib")
+    m.rocm("opt/old", "7.0.1").environ["LD_LIBRARY_PATH"] = str(m.root / "opt/old/lib")
 
 
 def _twice(m: FakeMachine) -> None:
     other = m.site.with_name("user-site")
-    m.distribution("jaxlib", "0.9.1", site=other)
-    m.python["path"] = (str(m.site), str(other))
-
-
-def _only_elsewhere(m: FakeMachine) -> None:
-    m.remove("opt/rocm")
-    m.rocm("opt/rocm-7.1.0", "7.1.0")
-    m.rocm("opt/rocm-7.2.0", "7.2.0")
-
-
-def _leftover(m: FakeMachine) -> None:
-    m.native("plugin", 6)
-    m.remove("jax_rocm6_plugin-0.10.2.dist-info")
-
-
-def _nothing_installed(m: FakeMachine) -> None:
-    m.uninstall("jax", "jaxlib", "jax-rocm7-pjrt", "jax-rocm7-plugin")
+    m.distribution("jaxlib", "0.9.1", site=other).python["path"] = (str(m.site), str(other))
 
 
 REINSTALL = f"{PIP} install --force-reinstall --no-deps jax-rocm7-plugin==0.10.2"
@@ -162,16 +102,25 @@ CASES = {
     ),
     "an old glibc": Case("glibc", lambda m: setattr(m, "libc", "glibc 2.27"), "this system has glibc 2.27", ()),
     "musl": Case("glibc", lambda m: setattr(m, "libc", ""), "another C library", ()),
-    "no driver": Case("driver-missing", _no_driver, "2 AMD GPUs are on the PCI bus", ("sudo modprobe amdgpu",)),
+    "no driver": Case(
+        "driver-missing",
+        lambda m: m.remove("sys/module", "sys/class/kfd", "dev/kfd"),
+        "2 AMD GPUs are on the PCI bus",
+        ("sudo modprobe amdgpu",),
+    ),
     "a GPU that cannot compute": Case(
         "gpu-not-in-kfd", lambda m: m.remove("sys/class/kfd"), "amdgpu does not offer computing", ()
     ),
     "no GPU": Case("gpu-missing", _no_cards, "This machine has no AMD GPU.", ()),
-    "no GPU in the container": Case("gpu-missing", _bare_container, "start it with the GPUs' devices", (RUN,)),
+    "no GPU in the container": Case(
+        "gpu-missing", lambda m: _no_cards(m).write(".dockerenv", ""), "start it with the GPUs' devices", (RUN,)
+    ),
     "no kfd": Case(
         "device-missing", lambda m: m.remove("dev/kfd"), "there is no /dev/kfd; load", ("sudo modprobe amdgpu",)
     ),
-    "no kfd in the container": Case("device-missing", _no_kfd_in_container, "started without it", (RUN,)),
+    "no kfd in the container": Case(
+        "device-missing", lambda m: m.write("run/.containerenv", "").remove("dev/kfd"), "started without it", (RUN,)
+    ),
     "no render node": Case(
         "device-missing",
         lambda m: m.remove("dev/dri"),
@@ -196,13 +145,26 @@ CASES = {
     ),
     "no ROCm": Case("rocm-missing", lambda m: m.remove("opt/rocm"), "There is no ROCm", (ROCM_WHEELS,)),
     "ROCm elsewhere": Case(
-        "rocm-elsewhere", _only_elsewhere, "opt/rocm-7.2.0, which is not", ("export ROCM_PATH=@/opt/rocm-7.2.0",)
+        "rocm-elsewhere",
+        lambda m: m.remove("opt/rocm").rocm("opt/rocm-7.1.0", "7.1.0").rocm("opt/rocm-7.2.0", "7.2.0"),
+        "opt/rocm-7.2.0, which is not",
+        ("export ROCM_PATH=@/opt/rocm-7.2.0",),
     ),
     "a wrong ROCM_PATH": Case(
         "rocm-path", lambda m: m.environ.update(ROCM_PATH="/nowhere"), "ROCM_PATH=/nowhere has no", ("unset ROCM_PATH",)
     ),
-    "another ROCm": Case("rocm-major", _other_major, "need ROCm 7, and there is ROCm 6.4.1 in", (ROCM_WHEELS,)),
-    "a newer ROCm": Case("rocm-major", _newer_rocm, "need ROCm 7, and there is ROCm 10.1.0 in", (ROCM_WHEELS,)),
+    "another ROCm": Case(
+        "rocm-major",
+        lambda m: m.remove("opt/rocm").rocm("opt/rocm", "6.4.1-83", "libamdhip64.so.6"),
+        "need ROCm 7, and there is ROCm 6.4.1 in",
+        (ROCM_WHEELS,),
+    ),
+    "a newer ROCm": Case(
+        "rocm-major",
+        lambda m: m.remove("opt/rocm").rocm("opt/rocm", "10.1.0", "libamdhip64.so.10"),
+        "need ROCm 7, and there is ROCm 10.1.0 in",
+        (ROCM_WHEELS,),
+    ),
     "packages for ROCm 6": Case(
         "rocm-major",
         _old_packages,
@@ -232,7 +194,7 @@ CASES = {
     ),
     "nothing installed": Case(
         "not-installed",
-        _nothing_installed,
+        lambda m: _no_native(m).uninstall("jax", "jaxlib"),
         "jax, jaxlib, jax-rocm7-pjrt and jax-rocm7-plugin are not installed",
         (INSTALL,),
     ),
@@ -241,14 +203,14 @@ CASES = {
     ),
     "two majors": Case(
         "several-majors",
-        _second_major,
+        lambda m: m.native("pjrt", 8).native("plugin", 8),
         "for ROCm 7 and 8 are side by side",
         (f"{PIP} uninstall -y jax-rocm8-pjrt jax-rocm8-plugin", INSTALL),
     ),
     "twice": Case("twice", _twice, "jaxlib is there twice", (f"{PIP} uninstall -y jaxlib",) * 2 + (INSTALL,)),
     "leftovers": Case(
         "leftovers",
-        _leftover,
+        lambda m: m.native("plugin", 6).remove("jax_rocm6_plugin-0.10.2.dist-info"),
         "jax_rocm6_plugin belong to no installed package",
         ("rm -r @site/jax_rocm6_plugin",),
     ),
@@ -260,9 +222,17 @@ CASES = {
         Severity.WARNING,
     ),
     "an old pjrt": Case(
-        "misfit", _old_pjrt, "jax-rocm7-plugin 0.10.2 needs jax-rocm7-pjrt==0.10.2, but 0.9.1 is installed", (INSTALL,)
+        "misfit",
+        lambda m: m.uninstall("jax-rocm7-pjrt").native("pjrt", version="0.9.1"),
+        "jax-rocm7-plugin 0.10.2 needs jax-rocm7-pjrt==0.10.2, but 0.9.1 is installed",
+        (INSTALL,),
     ),
-    "a post-release of pjrt": Case("misfit", _post_release, "but 0.10.2.post2 is installed", (INSTALL,)),
+    "a post-release of pjrt": Case(
+        "misfit",
+        lambda m: m.uninstall("jax-rocm7-pjrt").native("pjrt", version="0.10.2.post2"),
+        "but 0.10.2.post2 is installed",
+        (INSTALL,),
+    ),
     "a new jaxlib": Case(
         "misfit",
         _new_jaxlib,
@@ -319,8 +289,7 @@ def only(problems: tuple[Problem, ...]) -> Problem:
 def test_doctor_reports_each_cause_once(machine: FakeMachine) -> None:
     machine.uninstall("jax-rocm7-plugin")
     assert only(machine.problems()).code == "not-installed"
-    machine.native("plugin")
-    machine.remove("opt/rocm")
+    machine.native("plugin").remove("opt/rocm")
     assert only(machine.problems()).code == "rocm-missing", "that libraries are missing goes without saying"
     machine.rocm("opt/rocm", "7.2.0")
     _old_packages(machine)
@@ -357,9 +326,7 @@ def test_doctor_names_closed_devices(
 
 
 def test_wsl_has_no_device_files_and_its_gpu_no_name(machine: FakeMachine) -> None:
-    machine.remove("dev/kfd")
-    machine.remove("dev/dri")
-    machine.devices("dev/dxg")
+    machine.remove("dev/kfd", "dev/dri").devices("dev/dxg")
     assert machine.problems() == ()
     assert "1 x AMD GPU of unknown kind" in screen.show(machine.facts(), ())
 
@@ -389,7 +356,7 @@ def test_rocm_as_wheels_is_found_and_has_its_version(machine: FakeMachine) -> No
 def test_doctor_proposes_new_environment_for_other_python(machine: FakeMachine) -> None:
     machine.python.update(version="3.10.13")
     machine.remove("opt/rocm")
-    _nothing_installed(machine)
+    _no_native(machine).uninstall("jax", "jaxlib")
     found = {problem.code: problem.commands for problem in machine.problems()}
     assert list(found) == ["python", "rocm-missing"], "first the environment is made"
     assert found["rocm-missing"] == (ROCM_WHEELS.replace(PYTHON, "~/jax-rocm/bin/python"),)
@@ -419,17 +386,13 @@ def test_without_pip_uv_installs(machine: FakeMachine) -> None:
 
 
 def test_wheels_without_targets_are_accepted(machine: FakeMachine) -> None:
-    machine.uninstall("jax-rocm7-pjrt")
-    machine.native("pjrt", silent=True)
-    machine.gpus(MI200)
+    machine.uninstall("jax-rocm7-pjrt").native("pjrt", silent=True).gpus(MI200)
     assert machine.problems() == ()
     assert "has code for targets that it does not name" in screen.show(machine.facts(), ())
 
 
 def test_a_generic_target_serves_its_processors(machine: FakeMachine) -> None:
-    machine.uninstall("jax-rocm7-pjrt")
-    machine.native("pjrt", targets=("gfx11-generic",))
-    machine.gpus({"gfx_target_version": 110003})
+    machine.uninstall("jax-rocm7-pjrt").native("pjrt", targets=("gfx11-generic",)).gpus({"gfx_target_version": 110003})
     assert machine.problems() == ()
 
 
