@@ -6,7 +6,7 @@ contain, has no signature, and does not affect promotions.
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import re
 import sqlite3
 from collections import Counter
@@ -150,14 +150,12 @@ class TestRuns:
 
     def add(self, run: SuiteRun, results: Collection[TestResult], *, keep: int = MOST_RUNS) -> bool:
         """Record a run and remove the oldest of its family; returns False when it is already recorded."""
-        with self._transaction():
+        with self._db:
+            self._db.execute("begin")
             if self._db.execute("select 1 from run where evidence = ?", (run.evidence,)).fetchone():
                 return False
-            row = self._db.execute(
-                "insert into run (evidence, set_digest, platform, family, jax, rocm, suite, finished)"
-                " values (?, ?, ?, ?, ?, ?, ?, ?)",
-                (run.evidence, run.set_digest, run.platform, run.family, run.jax, run.rocm, run.suite, run.finished),
-            ).lastrowid
+            values = [getattr(run, name) for name in _RUN]
+            row = self._db.execute("insert into run values (null, ?, ?, ?, ?, ?, ?, ?, ?)", values).lastrowid
             self._db.executemany("insert or ignore into test (name) values (?)", [(item.id,) for item in results])
             self._db.executemany(
                 "insert into outcome select id, ?, ?, ?, ?, ? from test where name = ?",
@@ -195,24 +193,34 @@ class TestRuns:
         return frozenset(name for (name,) in self._db.execute("select distinct family from run where family != ''"))
 
     def outcomes(
-        self, pattern: str = "*", *, family: str | None = None, limit: int = 1000
+        self, pattern: str = "*", *, test: str = "", family: str | None = None, limit: int = 1000
     ) -> Iterator[RecordedOutcome]:
         """Yield results of tests, the newest run first.
 
         Args:
             pattern: of node ids, with the wildcards * and ?.
+            test: node id of a single test instead.
             family: family of the runs. None means all.
         """
-        yield from self._outcomes(pattern_of(pattern), family, limit)
+        wanted = re.compile(re.escape(test)) if test else pattern_of(pattern)
+        rows = self._db.execute(
+            "select name, verdict, seconds, attempts, run.*"
+            " from outcome join test on test.id = test join run on run.id = run"
+            " where ? is null or family = ? order by finished desc, run.id desc, name",
+            (family, family),
+        )
+        matches = (row for row in rows if wanted.fullmatch(row[0]))
+        for name, verdict, seconds, attempts, _, *values in itertools.islice(matches, limit):
+            verdict = TestVerdict(verdict)
+            yield RecordedOutcome(test=name, verdict=verdict, seconds=seconds, attempts=attempts, run=_run(values))
 
     def tallies(self, *, family: str | None = None, limit: int = 1000) -> Iterator[RunTally]:
         """Yield summaries of runs, newest first; see `outcomes` for the arguments."""
         runs = self._db.execute(
-            "select evidence, set_digest, platform, family, jax, rocm, suite, finished, id"
-            " from run where ? is null or family = ? order by finished desc, id desc limit ?",
+            "select * from run where ? is null or family = ? order by finished desc, id desc limit ?",
             (family, family, limit),
         ).fetchall()
-        for *values, number in runs:
+        for number, *values in runs:
             verdicts, skipped, seconds = Counter[TestVerdict](), Counter[str](), 0.0
             rows = self._db.execute(
                 "select verdict, why, count(*), sum(seconds) from outcome where run = ? group by verdict, why",
@@ -224,36 +232,6 @@ class TestRuns:
                 if verdict == TestVerdict.SKIPPED:
                     skipped[why] += count
             yield RunTally(run=_run(values), verdicts=verdicts, skipped=skipped, seconds=round(seconds, 3))
-
-    def outcomes_of(self, test: str, *, limit: int) -> Iterator[RecordedOutcome]:
-        """Yield the results of one test by its node id, the newest run first."""
-        yield from self._outcomes(re.compile(re.escape(test)), None, limit)
-
-    def _outcomes(self, wanted: re.Pattern[str], family: str | None, limit: int) -> Iterator[RecordedOutcome]:
-        rows = self._db.execute(
-            "select name, verdict, seconds, attempts,"
-            " evidence, set_digest, platform, family, jax, rocm, suite, finished"
-            " from outcome join test on test.id = test join run on run.id = run"
-            " order by finished desc, run.id desc, name"
-        )
-        for name, verdict, seconds, attempts, *values in rows:
-            if wanted.fullmatch(name) is None or (family is not None and values[3] != family):
-                continue
-            if limit <= 0:
-                return
-            limit -= 1
-            verdict = TestVerdict(verdict)
-            yield RecordedOutcome(test=name, verdict=verdict, seconds=seconds, attempts=attempts, run=_run(values))
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("begin")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("rollback")
-            raise
-        self._db.execute("commit")
 
 
 def _run(values: Sequence[str]) -> SuiteRun:

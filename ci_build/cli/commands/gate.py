@@ -225,7 +225,7 @@ def explain(
     runs = []
     if index:
         with read_runs(open_bucket(bucket, state.reporter()), index) as history:
-            runs = [*history.outcomes_of(test, limit=_RUNS)]
+            runs = [*history.outcomes(test=test, limit=_RUNS)]
     if as_json:
         entries = [{"entry": entry.as_written(), "why_not": why} for entry, why in matches]
         print_json({"test": test, "entries": entries, "runs": runs})

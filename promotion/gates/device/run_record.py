@@ -10,7 +10,7 @@ from typing import Any
 from core.errors import BucketError, GateError
 from core.model import Channel, Evidence, WheelSet
 from promotion.evidence.evidence import dump_evidence, load_evidence
-from promotion.evidence.test_results import TestResult, load_results
+from promotion.evidence.test_results import load_results
 from promotion.evidence.test_runs import SuiteRun, record
 from promotion.gates.device.evidence import RESULTS
 from promotion.stage import read_staged
@@ -20,14 +20,13 @@ from promotion.storage.keys import EVIDENCE_FOLDER, StagedSet
 _EVIDENCE = re.compile(rf"([0-9a-f]{{64}})/{EVIDENCE_FOLDER}/device(?:-\w+)?/[^/]+/[0-9a-f]+\.json")
 
 
-def runs_of(
-    bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, evidences: Iterable[Evidence]
-) -> Iterator[tuple[SuiteRun, tuple[TestResult, ...]]]:
-    """Yield the runs that evidence describes, with the results stored beside it.
+def record_evidence(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, evidences: Iterable[Evidence]) -> int:
+    """Record runs of a set with the results stored beside their evidence; return the number of new ones.
 
     Raises:
         BucketError: results are missing or damaged.
     """
+    runs = []
     for evidence in evidences:
         for name in results_names(evidence.details):
             key = staged.evidence + name
@@ -35,7 +34,19 @@ def runs_of(
                 results = load_results(gzip.decompress(bucket.get(key)), key)
             except (OSError, EOFError, GateError) as problem:
                 raise BucketError(f"Cannot read test results: {key}.", hint="Run the gate again.") from problem
-            yield _run(evidence, wheel_set), results
+            settings = evidence.settings
+            run = SuiteRun(
+                evidence=sha256_of(dump_evidence(evidence)),
+                set_digest=evidence.set_digest,
+                platform=settings.get("platform", ""),
+                family=settings.get("family", ""),
+                jax=wheel_set.jax_version,
+                rocm=str(wheel_set.rocm_version),
+                suite=settings.get("size") or "smoke",
+                finished=evidence.ended,
+            )
+            runs.append((run, results))
+    return record(bucket, staged.index, runs)
 
 
 def results_names(details: Any) -> Iterator[str]:  # noqa: ANN401 - whatever evidence holds
@@ -45,25 +56,6 @@ def results_names(details: Any) -> Iterator[str]:  # noqa: ANN401 - whatever evi
         files = check.get("files") if isinstance(check, dict) else None
         if isinstance(files, dict) and RESULTS in files:
             yield str(files[RESULTS]["name"])
-
-
-def _run(evidence: Evidence, wheel_set: WheelSet) -> SuiteRun:
-    settings = evidence.settings
-    return SuiteRun(
-        evidence=sha256_of(dump_evidence(evidence)),
-        set_digest=evidence.set_digest,
-        platform=settings.get("platform", ""),
-        family=settings.get("family", ""),
-        jax=wheel_set.jax_version,
-        rocm=str(wheel_set.rocm_version),
-        suite=settings.get("size") or "smoke",
-        finished=evidence.ended,
-    )
-
-
-def record_evidence(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, evidences: Iterable[Evidence]) -> int:
-    """Record runs of a set; return the number of new ones. Recorded runs never change."""
-    return record(bucket, staged.index, [*runs_of(bucket, staged, wheel_set, evidences)])
 
 
 def rebuild_history(bucket: Bucket, index: str) -> int:

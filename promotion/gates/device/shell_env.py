@@ -156,19 +156,11 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _open_quote(text: str) -> bool:
-    quote, escaped = "", False
-    for number, letter in enumerate(text):
-        if escaped:
-            escaped = False
-        elif letter == "\\" and quote != "'":
-            escaped = True
-        elif quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"":
-            quote = letter
-        elif letter == "#" and (number == 0 or text[number - 1].isspace()):
-            return False
-    return bool(quote)
+    try:
+        shlex.split(text, comments=True)
+    except ValueError:
+        return True
+    return False
 
 
 def _statement(reading: _ScriptReader, line: str, where: str, deep: int, *, inside: bool) -> None:
