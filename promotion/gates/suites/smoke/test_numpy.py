@@ -13,18 +13,8 @@ import pytest
 UNARY = ["abs", "ceil", "cos", "cosh", "exp", "expm1", "floor", "log1p", "negative", "round", "sign", "sin", "sinh",
          "sqrt", "square", "tan", "tanh"]  # fmt: skip
 BINARY = [
-    "add",
-    "arctan2",
-    "divide",
-    "fmod",
-    "hypot",
-    "logaddexp",
-    "maximum",
-    "minimum",
-    "multiply",
-    "power",
-    "subtract",
-]
+    "add", "arctan2", "divide", "fmod", "hypot", "logaddexp", "maximum", "minimum", "multiply", "power", "subtract",
+]  # fmt: skip
 REDUCTIONS = ["all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "std", "sum", "var"]
 SCANS = ["cumprod", "cumsum"]
 FLOATS = [np.float32, np.float16, jnp.bfloat16]
@@ -113,21 +103,16 @@ def test_indexing(number: int) -> None:
     close(jax.jit(INDEXING[number])(x), INDEXING[number](x))
 
 
-@pytest.mark.parametrize("how", ["set", "add", "multiply", "max", "min"])
+SCATTER: dict[str, Callable[[Any, float], Any]] = {
+    "set": np.full_like, "add": np.add, "multiply": np.multiply, "max": np.maximum, "min": np.minimum,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", SCATTER)
 def test_scatter(how: str) -> None:
     x, at = sample((10, 4)), np.array([1, 3, 8])
     expected = x.copy()
-    match how:
-        case "set":
-            expected[at] = 2.0
-        case "add":
-            expected[at] += 2.0
-        case "multiply":
-            expected[at] *= 2.0
-        case "max":
-            expected[at] = np.maximum(expected[at], 2.0)
-        case _:
-            expected[at] = np.minimum(expected[at], 2.0)
+    expected[at] = SCATTER[how](expected[at], 2.0)
     close(jax.jit(lambda x: getattr(x.at[at], how)(2.0))(x), expected)
 
 

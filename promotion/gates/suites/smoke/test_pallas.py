@@ -11,9 +11,17 @@ import pytest
 from jax.experimental import pallas as pl
 
 
-def interpreted() -> bool:
-    """Report whether this device lacks a kernel compiler."""
-    return bool(jax.default_backend() == "cpu")
+def compiled(kernel: Any, like: Any, *arrays: Any, **grid: Any) -> Any:
+    """Apply a kernel whose result is like an array; it is interpreted where the device lacks a kernel compiler."""
+    interpret = bool(jax.default_backend() == "cpu")
+    shape = jax.ShapeDtypeStruct(like.shape, like.dtype)
+    return jax.jit(pl.pallas_call(kernel, out_shape=shape, interpret=interpret, **grid))(*arrays)
+
+
+def by_rows(x: Any) -> dict[str, Any]:
+    """Return a grid with a block for each row."""
+    spec = pl.BlockSpec((1, x.shape[1]), lambda i: (i, 0))
+    return {"grid": (x.shape[0],), "in_specs": [spec], "out_specs": spec}
 
 
 @pytest.mark.parametrize("size", [16, 128])
@@ -22,8 +30,7 @@ def test_elementwise(size: int) -> None:
         out[...] = x[...] * 2 + y[...]
 
     x = np.arange(size, dtype=np.float32)
-    call = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=interpreted())
-    np.testing.assert_allclose(jax.jit(call)(x, x), 3 * x)
+    np.testing.assert_allclose(compiled(kernel, x, x, x), 3 * x)
 
 
 def test_grid_and_blocks() -> None:
@@ -31,16 +38,7 @@ def test_grid_and_blocks() -> None:
         out[...] = x[...] + pl.program_id(0).astype(jnp.float32)
 
     x = np.zeros((4, 32), np.float32)
-    spec = pl.BlockSpec((1, 32), lambda i: (i, 0))
-    call = pl.pallas_call(
-        kernel,
-        grid=(4,),
-        in_specs=[spec],
-        out_specs=spec,
-        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-        interpret=interpreted(),
-    )
-    np.testing.assert_allclose(jax.jit(call)(x), np.repeat(np.arange(4.0)[:, None], 32, 1))
+    np.testing.assert_allclose(compiled(kernel, x, x, **by_rows(x)), np.repeat(np.arange(4.0)[:, None], 32, 1))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["f32", "f16"])
@@ -49,8 +47,8 @@ def test_matmul(dtype: Any) -> None:
         out[...] = jnp.dot(x[...], y[...], preferred_element_type=jnp.float32)
 
     x = (np.arange(32 * 32).reshape(32, 32) % 5).astype(dtype)
-    call = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((32, 32), np.float32), interpret=interpreted())
-    np.testing.assert_allclose(jax.jit(call)(x, x), x.astype(np.float32) @ x.astype(np.float32))
+    expected = x.astype(np.float32) @ x.astype(np.float32)
+    np.testing.assert_allclose(compiled(kernel, expected, x, x), expected)
 
 
 def test_softmax_by_rows() -> None:
@@ -60,13 +58,4 @@ def test_softmax_by_rows() -> None:
         out[...] = e / jnp.sum(e, axis=-1, keepdims=True)
 
     x = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
-    spec = pl.BlockSpec((1, 64), lambda i: (i, 0))
-    call = pl.pallas_call(
-        kernel,
-        grid=(8,),
-        in_specs=[spec],
-        out_specs=spec,
-        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-        interpret=interpreted(),
-    )
-    np.testing.assert_allclose(jax.jit(call)(x), jax.nn.softmax(x), rtol=1e-5)
+    np.testing.assert_allclose(compiled(kernel, x, x, **by_rows(x)), jax.nn.softmax(x), rtol=1e-5)
