@@ -16,7 +16,7 @@ from ci_build.release import gating
 from ci_build.release import release as way
 from ci_build.release.request import DeviceOptions
 from core.errors import GateError, RequestError
-from core.model import Evidence
+from core.model import Evidence, WheelSet
 from core.process import Runner
 from core.report import Reporter
 from core.targets import expand
@@ -100,7 +100,7 @@ def device_counts(opts: DeviceOptions, platform: JaxPlatform) -> tuple[int, ...]
 
 def check_options(opts: DeviceOptions, platform: JaxPlatform) -> None:
     """Raise RequestError if options are invalid, contradict each other or have no effect."""
-    rocm = platform is JaxPlatform.ROCM
+    rocm, chosen = platform is JaxPlatform.ROCM, opts.tests or opts.test_list
     if rocm and not opts.family:
         raise RequestError(
             "Platform rocm needs --family.", hint="Name the runner's GPU family, for example gfx94X-dcgpu."
@@ -115,21 +115,28 @@ def check_options(opts: DeviceOptions, platform: JaxPlatform) -> None:
     }
     if unused := [name for name, is_unused in without_effect.items() if is_unused]:
         raise RequestError(f"Platform {platform} does not use {', '.join(unused)}.", hint="Omit these options.")
-    if opts.size and not opts.jax_tests:
-        raise RequestError("--size requires --jax-tests.", hint="Give --jax-tests too.")
-    if opts.size and (opts.tests or opts.test_list):
-        raise RequestError("--size contradicts --test and --test-list.", hint="Give one of them.")
-    if opts.shard and (opts.tests or opts.test_list):
-        raise RequestError("--shard contradicts --test and --test-list.", hint="Give one of them.")
-    if opts.workers_per_device and not re.fullmatch(r"auto|[1-9][0-9]?", opts.workers_per_device):
-        raise RequestError(
-            f"--workers-per-device is invalid: {opts.workers_per_device!r}.", hint="Give a number or auto."
-        )
-    if opts.image and not _IMAGE.fullmatch(opts.image):
-        raise RequestError(f"--image has no digest: {opts.image}.", hint="Write it like NAME@sha256:….")
+    share = opts.workers_per_device
+    checks = (
+        (opts.size and not opts.jax_tests, "--size requires --jax-tests.", "Give --jax-tests too."),
+        (opts.size and chosen, "--size contradicts --test and --test-list.", "Give one of them."),
+        (opts.shard and chosen, "--shard contradicts --test and --test-list.", "Give one of them."),
+        (
+            share and not re.fullmatch(r"auto|[1-9][0-9]?", share),
+            f"--workers-per-device is invalid: {share!r}.",
+            "Give a number or auto.",
+        ),
+        (
+            opts.image and not _IMAGE.fullmatch(opts.image),
+            f"--image has no digest: {opts.image}.",
+            "Write it like NAME@sha256:….",
+        ),
+    )
+    for wrong, text, hint in checks:
+        if wrong:
+            raise RequestError(text, hint=hint)
 
 
-def covered_targets(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket) -> tuple[str, ...] | None:
+def covered_targets(config: DeviceGateConfig, wheel_set: WheelSet) -> tuple[str, ...] | None:
     """Return the set's targets that this machine can test; None if the platform has no targets.
 
     Raises:
@@ -138,10 +145,9 @@ def covered_targets(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket)
     if config.platform is not JaxPlatform.ROCM:
         return None
     family = {str(target) for target in expand(config.family)}
-    own = read_staged(bucket, staged).targets
-    shared = tuple(target for target in own if target.partition(":")[0] in family)
+    shared = tuple(target for target in wheel_set.targets if target.partition(":")[0] in family)
     if not shared:
-        raise RequestError(f"The set has no target of {config.family}.", hint=f"It has {', '.join(own)}.")
+        raise RequestError(f"The set has no target of {config.family}.", hint=f"It has {', '.join(wheel_set.targets)}.")
     present = {device.gfx for device in visible_devices(config.machine.devices, config.platform, config.environ)}
     return tuple(target for target in shared if target.partition(":")[0] in present) or shared
 
@@ -150,64 +156,57 @@ def run(
     config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, reporter: Reporter, runner: Runner, *, redo: bool
 ) -> tuple[Evidence, ...]:
     """Run the gate; store a shard as a shard, and every other result as evidence."""
-    targets = covered_targets(config, staged, bucket)
+    wheel_set = read_staged(bucket, staged)
+    targets = covered_targets(config, wheel_set)
     config = replace(
-        _with_known_tests(config, staged, bucket),
-        python=_python(config.python, staged, bucket, runner),
+        _with_known_tests(config, staged, bucket, wheel_set.jax_version),
+        python=_python(config.python, wheel_set.python_versions, runner),
         seconds=_durations(config, staged, bucket, (targets or ("any",))[0]),
         on_progress=reporter.count_tests,
     )
     gates = [make_gate(config)]
     evidences = run_gates(bucket, staged, gates, runner, reporter, targets=targets, redo=redo, signer=config.signer)
     if not config.shard and not config.listed:
-        record_evidence(bucket, staged, read_staged(bucket, staged), evidences)
+        record_evidence(bucket, staged, wheel_set, evidences)
     return evidences
-
-
-def _python(requested: str, staged: StagedSet, bucket: Bucket, runner: Runner) -> str:
-    """Return the requested Python version, or else the set's first version on this machine.
-
-    Raises:
-        RequestError: the set does not support the requested version.
-    """
-    own = read_staged(bucket, staged).python_versions
-    if requested and requested not in own:
-        raise RequestError(f"The set does not support Python {requested}.", hint=f"It supports {', '.join(own)}.")
-    if requested:
-        return requested
-    installed = find_pythons(own, runner, find_uv_bin())
-    return next((version for version in own if version in installed), own[0])
-
-
-def _with_known_tests(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket) -> DeviceGateConfig:
-    """Add the ledgers of known tests, and the tests that were flaky on earlier sets."""
-    jax, platform = read_staged(bucket, staged).jax_version, config.platform.value
-    today = datetime.now(UTC).date()
-    known = known_tests_for(load_entries(), jax=jax, family=config.family, platform=platform, today=today)
-    with read_runs(bucket, staged.index) as history:
-        flaky = history.flaky_before(platform=platform, family=config.family, but=staged.digest)
-    return replace(config, known=known, flaky_before=flaky)
 
 
 def join(
     config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, reporter: Reporter, runner: Runner
 ) -> tuple[Evidence, ...]:
     """Make evidence from the results of all shards."""
-    targets = covered_targets(config, staged, bucket)
-    config = _with_known_tests(config, staged, bucket)
+    wheel_set = read_staged(bucket, staged)
+    targets = covered_targets(config, wheel_set)
+    config = _with_known_tests(config, staged, bucket, wheel_set.jax_version)
     shards = collect_shards(bucket, staged, config.gate_name, config.settings, targets, config.signer)
-    evidences = run_gates(
-        bucket,
-        staged,
-        [merge.make_gate(config, shards)],
-        runner,
-        reporter,
-        targets=None if targets is None else [shards[0].target],
-        redo=True,
-        signer=config.signer,
-    )
-    record_evidence(bucket, staged, read_staged(bucket, staged), evidences)
+    gates, targets = [merge.make_gate(config, shards)], targets and (shards[0].target,)
+    evidences = run_gates(bucket, staged, gates, runner, reporter, targets=targets, redo=True, signer=config.signer)
+    record_evidence(bucket, staged, wheel_set, evidences)
     return evidences
+
+
+def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:
+    """Return the requested Python version, or else the set's first version on this machine.
+
+    Raises:
+        RequestError: the set does not support the requested version.
+    """
+    if requested and requested not in supported:
+        hint = f"It supports {', '.join(supported)}."
+        raise RequestError(f"The set does not support Python {requested}.", hint=hint)
+    if requested:
+        return requested
+    installed = find_pythons(supported, runner, find_uv_bin())
+    return next((version for version in supported if version in installed), supported[0])
+
+
+def _with_known_tests(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, jax: str) -> DeviceGateConfig:
+    """Add the ledgers of known tests, and the tests that were flaky on earlier sets."""
+    platform, today = config.platform.value, datetime.now(UTC).date()
+    known = known_tests_for(load_entries(), jax=jax, family=config.family, platform=platform, today=today)
+    with read_runs(bucket, staged.index) as history:
+        flaky = history.flaky_before(platform=platform, family=config.family, but=staged.digest)
+    return replace(config, known=known, flaky_before=flaky)
 
 
 def _durations(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, target: str) -> dict[str, float]:

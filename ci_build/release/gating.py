@@ -10,10 +10,12 @@ from datetime import datetime
 from pathlib import Path
 
 from ci_build.release.request import CORPORA, GATES, STRUCTURE, SigningKey
+from ci_build.rocm.tree import read_tree
 from core.errors import RequestError
 from core.model import WHEELS_JSON, Evidence, Finding, Severity
 from core.process import Runner
 from core.report import Reporter
+from core.targets import expand
 from promotion import stage as promotion_stage
 from promotion.corpus.catalog import load_corpus
 from promotion.evidence.signing import Signer, load_signer, new_key
@@ -66,11 +68,6 @@ class GateOptions:
     redo: bool = False
 
 
-def gates_named(name: str) -> tuple[str, ...]:
-    """Return the gates of a name on the command line."""
-    return GATES if name == STRUCTURE else (name,)
-
-
 def check_gate_options(name: str, gate_options: GateOptions) -> None:
     """Raise RequestError for options that a gate does not use."""
     unused = [
@@ -114,8 +111,6 @@ def make_gate(name: str, gate_options: GateOptions, reporter: Reporter, tree: Ro
 
 def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
     """Read a ROCm tree, also without a version."""
-    from ci_build.rocm.tree import read_tree
-
     manifest, notes = read_tree(rocm, unknown="of unknown version", progress=reporter)
     for note in notes:
         reporter.warning(note)
@@ -162,7 +157,7 @@ def find_signer(key: SigningKey, reporter: Reporter) -> Signer:
 
 
 def run_gates(
-    names: Sequence[str],
+    name: str,
     staged: StagedSet,
     bucket: Bucket,
     gate_options: GateOptions,
@@ -170,14 +165,12 @@ def run_gates(
     runner: Runner,
     signer: Signer,
 ) -> tuple[Evidence, ...]:
-    """Run gates; failures do not raise, see `promotion.gates.raise_for_failures`."""
-    from core.targets import expand
-
+    """Run a gate, or all gates for STRUCTURE; failures do not raise, see `raise_for_failures`."""
     tree = read_rocm(gate_options.rocm, reporter) if gate_options.rocm else None
     return runs.run_gates(
         bucket,
         staged,
-        [make_gate(name, gate_options, reporter, tree) for name in names],
+        [make_gate(gate, gate_options, reporter, tree) for gate in (GATES if name == STRUCTURE else (name,))],
         runner,
         reporter,
         targets=None if gate_options.targets is None else [str(target) for target in expand(gate_options.targets)],

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any
 
 from ci_build.build import dist_wheels
 from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import gating
-from ci_build.release.request import GATES, SERVE_PORT, LocalRelease
+from ci_build.release.request import GATES, SERVE_PORT, STRUCTURE, LocalRelease
 from core.model import Verdict
 from core.process import HostRunner, render
 from core.report import Reporter
 from promotion import promote as promotion_promote
-from promotion import stage as promotion_stage
 from promotion.check import check
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.gates.common.runs import raise_for_failures
 from promotion.index.pages import tiers_text
 from promotion.policy.policy import LOCAL, load_policy
 from promotion.promote import Promotion, install_line
+from promotion.stage import stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
@@ -28,15 +28,13 @@ from promotion.storage.keys import StagedSet
 _LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
 
 
-def _launcher() -> str:
-    """Return the path of the launcher as the user types it in the current folder."""
-    here = Path.cwd()
-    return str(_LAUNCHER.relative_to(here) if _LAUNCHER.is_relative_to(here) else _LAUNCHER)
-
-
-def stage(folder: Path, bucket: Bucket, reporter: Reporter) -> StagedSet:
-    """Stage the set in a folder."""
-    return promotion_stage.stage(bucket, folder, progress=reporter)
+def _show_decision(
+    reporter: Reporter, warnings: Iterable[str], bypasses: Iterable[str], attested: Mapping[str, Sized]
+) -> None:
+    for text in (*warnings, *(f"Bypass {text}" for text in bypasses)):
+        reporter.warning(text)
+    for who, names in attested.items():
+        reporter.line(f"  attested by {who}: {len(names)} wheels")
 
 
 def promote(
@@ -56,12 +54,7 @@ def promote(
     promotion = promotion_promote.promote(
         bucket, staged, policy, actor=actor, progress=reporter, verify=lazy_verifier(trust_config)
     )
-    for text in promotion.warnings:
-        reporter.warning(text)
-    for text in promotion.bypasses:
-        reporter.warning(f"Bypass {text}")
-    for who, names in promotion.attested.items():
-        reporter.line(f"  attested by {who}: {len(names)} wheels")
+    _show_decision(reporter, promotion.warnings, promotion.bypasses, promotion.attested)
     state = "promoted" if promotion.new else "was promoted before, nothing changed"
     reporter.line(f"  {staged.index}/{staged.digest[:12]} {state}: ledger entry {promotion.entry.number}")
     return promotion
@@ -83,22 +76,13 @@ def check_policy(
 ) -> Verdict:
     """Return and print the verdict of the policy on a staged set."""
     verdict = check(bucket, staged, load_policy(staged.index, channel=channel), verify=lazy_verifier(trust_config))
-    for text in verdict.warnings:
-        reporter.warning(text)
-    for text in verdict.bypassed:
-        reporter.warning(f"Bypass {text}")
-    for who, names in verdict.attested.items():
-        reporter.line(f"  attested by {who}: {len(names)} wheels")
-    reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier {_by_tier(verdict.tiers)}")
+    _show_decision(reporter, verdict.warnings, verdict.bypassed, verdict.attested)
+    by_tier: dict[str, list[str]] = {}
+    for target, tier in sorted(verdict.tiers.items()):
+        by_tier.setdefault(tier, []).append(target)
+    tested = "; ".join(f"{tier}: {', '.join(targets)}" for tier, targets in by_tier.items())
+    reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier {tested}")
     return verdict
-
-
-def _by_tier(tiers: Mapping[str, str]) -> str:
-    """Return targets grouped by their tier."""
-    found: dict[str, list[str]] = {}
-    for target, tier in sorted(tiers.items()):
-        found.setdefault(tier, []).append(target)
-    return "; ".join(f"{tier}: {', '.join(targets)}" for tier, targets in found.items())
 
 
 def plan_lines(release: LocalRelease) -> Iterator[str]:
@@ -121,16 +105,18 @@ def release_local(
     gate_options = gating.GateOptions(corpus=release.corpus)
     built = dist_wheels.dist_wheels(release.wheel_set, prepared, reporter, runner)
     with reporter.group("stage"):
-        staged = stage(built.folder, bucket, reporter)
+        staged = stage(bucket, built.folder, progress=reporter)
     with reporter.group("gates"):
         signer = gating.find_signer(release.key, reporter)
-        evidences = gating.run_gates(GATES, staged, bucket, gate_options, reporter, runner, signer)
+        evidences = gating.run_gates(STRUCTURE, staged, bucket, gate_options, reporter, runner, signer)
     gating.show_evidence(evidences, reporter)
     raise_for_failures(evidences)
     with reporter.group("promote"):
         promotion = promote(staged, bucket, LOCAL, reporter, release.actor)
     url = f"http://127.0.0.1:{SERVE_PORT}/{promotion.simple}"
-    serve = ("python3", _launcher(), "index", "serve", "--bucket", str(release.bucket), "--port", str(SERVE_PORT))
+    here = Path.cwd()
+    launcher = str(_LAUNCHER.relative_to(here) if _LAUNCHER.is_relative_to(here) else _LAUNCHER)
+    serve = ("python3", launcher, "index", "serve", "--bucket", str(release.bucket), "--port", str(SERVE_PORT))
     lines = (render(serve), install_line(promotion.wheel_set, url))
     receipt = {
         **dist_wheels.receipt(built),

@@ -79,8 +79,7 @@ def _structure_gate(name: str) -> click.Command:
             opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
             signer = gating.find_signer(find_signing_key(signing_key), reporter)
             staged = gating.find_set(wheel_set, opened, reporter)
-            names, runner = gating.gates_named(name), host_runner(reporter)
-            evidences = gating.run_gates(names, staged, opened, options, reporter, runner, signer)
+            evidences = gating.run_gates(name, staged, opened, options, reporter, host_runner(reporter), signer)
         gating.show_evidence(evidences, reporter)
         _finish(evidences, junit, as_json=as_json)
 

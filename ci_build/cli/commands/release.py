@@ -22,6 +22,7 @@ from ci_build.cli.options.table import build_options
 from ci_build.release.request import CORPORA, LocalRelease
 from core.defaults import defaults
 from core.errors import RequestError
+from promotion import stage as promotion_stage
 
 
 @cloup.command()
@@ -72,10 +73,9 @@ def release(
 @click.pass_obj
 def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_json: bool) -> None:
     """Upload the set in directory SET to `v2-staging`, under its digest; nothing is overwritten."""
-    from ci_build.release import release as way  # Start-up time: the gates load auditwheel.
-
     reporter = state.reporter()
-    staged = way.stage(wheel_set, open_bucket(bucket, reporter, dry_run=dry_run, existing=False), reporter)
+    opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=False)
+    staged = promotion_stage.stage(opened, wheel_set, progress=reporter)
     if as_json:
         print_json({"index": staged.index, "digest": staged.digest, "set": str(staged), "installable": staged.simple})
         return
