@@ -24,7 +24,7 @@ from core.model import InputFile, Progress
 from core.pip import PIP_ENV_OVERRIDES
 from core.process import Runner
 from core.store import remove
-from core.unpack.decompress import format_of
+from core.unpack.decompress import chunks_of, format_of
 from core.unpack.extract import Limits, extract
 from kernels.modules import KernelModule, UpstreamSource
 
@@ -227,7 +227,7 @@ def _unpack(path: Path, cache: Path, progress: Progress, url: str) -> tuple[Path
             try:
                 (fresh / "tree").mkdir()
                 with path.open("rb", buffering=0) as stream:
-                    extract(stream, format_of(path.name), fresh / "tree", limits=_LIMITS)
+                    extract(chunks_of(stream), format_of(path.name), fresh / "tree", limits=_LIMITS)
                 _top(fresh)
                 (fresh / "url").write_text(url, encoding="utf-8")
                 fresh.rename(tree)

@@ -12,7 +12,7 @@ import io
 import posixpath
 import re
 import tarfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +25,7 @@ from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60
+_PIECE = 1 << 20
 _DATA = {"data.tar": "tar", "data.tar.gz": "gz", "data.tar.xz": "xz", "data.tar.zst": "zst"}
 _PREFIX = re.compile(r"/opt/(rocm(?:-[\w.+~-]+)?)(?:/(.*))?")
 
@@ -44,7 +45,7 @@ def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
     return Packages(version="", files={path.name: path for path in files}, sha256=sha256)
 
 
-def prefix_of_debs(files: Sequence[Path]) -> Iterator[bytes]:
+def prefix_of_debs(files: Sequence[Path]) -> Generator[bytes]:
     """Return the prefix as a plain tar stream.
 
     Raises:
@@ -87,12 +88,12 @@ def _installed(path: Path, root: str) -> Generator[bytes, None, str]:
     return root
 
 
-def _entry(entry: Entry, name: str, root: str, blocks: Blocks) -> Iterator[bytes]:
+def _entry(entry: Entry, name: str, root: str, blocks: Blocks) -> Generator[bytes]:
     if entry.kind is Kind.FILE:
         yield from tar_file(name, entry, blocks)
         return
     kind = tarfile.SYMTYPE if entry.kind is Kind.SYMLINK else tarfile.LNKTYPE
-    link = entry.link
+    link = entry.linkname
     if kind == tarfile.LNKTYPE:
         link = posixpath.normpath(f"/{link}").removeprefix(f"/opt/{root}/")
     elif link.startswith("/"):
@@ -101,25 +102,7 @@ def _entry(entry: Entry, name: str, root: str, blocks: Blocks) -> Iterator[bytes
     yield tar_header(name, kind=kind, link=link)
 
 
-class _ArMember(io.RawIOBase):
-    """A part of a file."""
-
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._file, self._left = file, size
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: bytearray, /) -> int:  # type: ignore[override]
-        """Fill a buffer with the next bytes; 0 at the end."""
-        data = self._file.read(min(len(buffer), self._left))
-        self._left -= len(data)
-        buffer[: len(data)] = data
-        return len(data)
-
-
-def _content(file: IO[bytes]) -> tuple[io.RawIOBase, str]:
+def _content(file: IO[bytes]) -> tuple[Generator[bytes], str]:
     """Return the archive of installed files in a package, and its compression."""
     if file.read(len(_MAGIC)) != _MAGIC:
         raise ArchiveError("Not a Debian package.")
@@ -129,6 +112,12 @@ def _content(file: IO[bytes]) -> tuple[io.RawIOBase, str]:
         if header[58:] != b"`\n" or not size.isdecimal():
             break
         if member in _DATA:
-            return _ArMember(file, int(size)), _DATA[member]
+            return _read(file, int(size)), _DATA[member]
         file.seek(int(size) + int(size) % 2, io.SEEK_CUR)
     raise ArchiveError(f"It has no data member: {', '.join(_DATA)}.")
+
+
+def _read(file: IO[bytes], count: int) -> Generator[bytes]:
+    while data := file.read(min(count, _PIECE)):
+        count -= len(data)
+        yield data

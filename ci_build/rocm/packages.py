@@ -15,14 +15,13 @@ import posixpath
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from core.errors import ArchiveError, InputError
-from core.unpack.decompress import decompressed
+from core.unpack.decompress import chunks_of, decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
 CORE, DEVEL, LIBRARIES, DEVICE = "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries", "rocm-sdk-device"
@@ -74,18 +73,19 @@ class _Site:
             elif info.filename.startswith(_PARTS) and not info.is_dir():
                 self.members[info.filename] = (wheel, info)
 
-    def file(self, name: str, path: str) -> Iterator[bytes]:
+    def file(self, name: str, path: str) -> Generator[bytes]:
         """Return a tar entry `name` with the content of a member."""
         wheel, info = self.members[path]
         yield tar_header(name, size=info.file_size, mode=(info.external_attr >> 16) & 0o777 or 0o644)
         with wheel.open(info) as content:
-            yield from _content(content, info.file_size)
+            yield from chunks_of(content)
+        yield bytes(padding(info.file_size))
 
     def below(self, folder: str) -> list[str]:
         return [path for path in self.members if path.startswith(f"{folder}/")]
 
 
-def prefix_of(wheels: Sequence[Path]) -> Iterator[bytes]:
+def prefix_of(wheels: Sequence[Path]) -> Generator[bytes]:
     """Return the prefix as a plain tar stream.
 
     Raises:
@@ -110,12 +110,12 @@ def prefix_of(wheels: Sequence[Path]) -> Iterator[bytes]:
     yield _END
 
 
-def _prefix(site: _Site) -> Iterator[bytes]:
+def _prefix(site: _Site) -> Generator[bytes]:
     own = {path for path in site.members if path.startswith(f"{_PREFIX}/") or _is_prefix(path)}
     made: set[str] = set()
     root = ""
     wheel, name = site.tars[0]
-    with wheel.open(name) as packed, _plain(packed, _TARS[name]) as pieces:
+    with wheel.open(name) as packed, decompressed(chunks_of(packed), _TARS[name]) as pieces:
         blocks = Blocks(pieces)
         for entry in entries(blocks):
             path = posixpath.normpath(entry.name)
@@ -137,15 +137,15 @@ def _is_prefix(path: str) -> bool:
     return path.partition("/")[0].startswith(_PREFIX) and _LINKS not in path
 
 
-def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> Iterator[bytes]:
+def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> Generator[bytes]:
     """One entry of the tar, as it is in the prefix."""
     name = path.partition("/")[2]
     if entry.kind is Kind.FILE:
         yield from tar_file(name, entry, blocks)
     elif entry.kind is Kind.SYMLINK:
-        leads = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.link))
+        leads = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.linkname))
         if leads.partition("/")[0] == root:
-            yield tar_header(name, kind=tarfile.SYMTYPE, link=entry.link)
+            yield tar_header(name, kind=tarfile.SYMTYPE, link=entry.linkname)
         elif leads in site.members:
             yield from site.file(name, leads)
         elif inside := site.below(leads):
@@ -156,7 +156,7 @@ def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> I
                 f"{DEVEL} needs {leads}, which is in none of the packages.", hint="Give packages of one version."
             )
     elif entry.kind is Kind.HARDLINK:
-        yield tar_header(name, kind=tarfile.LNKTYPE, link=posixpath.normpath(entry.link).partition("/")[2])
+        yield tar_header(name, kind=tarfile.LNKTYPE, link=posixpath.normpath(entry.linkname).partition("/")[2])
 
 
 def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
@@ -176,15 +176,6 @@ def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
             yield there, leads
 
 
-@contextmanager
-def _plain(packed: IO[bytes], compression: str) -> Iterator[Iterator[memoryview]]:
-    if compression == "tar":
-        yield (memoryview(data) for data in iter(lambda: packed.read(_PIECE), b""))
-        return
-    with decompressed(packed, compression) as pieces:
-        yield pieces
-
-
 def tar_header(name: str, *, size: int = 0, mode: int = 0o644, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
     """Return the header of a tar entry."""
     info = tarfile.TarInfo(name)
@@ -192,7 +183,7 @@ def tar_header(name: str, *, size: int = 0, mode: int = 0o644, kind: bytes = tar
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def tar_file(name: str, entry: Entry, blocks: Blocks) -> Iterator[bytes]:
+def tar_file(name: str, entry: Entry, blocks: Blocks) -> Generator[bytes]:
     """Return a file of a tar that is being read, under another name."""
     yield tar_header(name, size=entry.size, mode=entry.mode & 0o777)
     left = entry.size + padding(entry.size)
@@ -200,9 +191,3 @@ def tar_file(name: str, entry: Entry, blocks: Blocks) -> Iterator[bytes]:
         piece = bytes(blocks.some(min(left, _PIECE)))
         left -= len(piece)
         yield piece
-
-
-def _content(file: IO[bytes], size: int) -> Iterator[bytes]:
-    while data := file.read(_PIECE):
-        yield data
-    yield bytes(padding(size))

@@ -14,10 +14,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -30,10 +31,9 @@ from core.model import Progress
 from core.process import without_credentials
 from core.store import ContentStore, lock_shared, remove
 from core.unpack.contents import Contents, differences, dump_contents, load_contents
-from core.unpack.decompress import Feed, format_of
+from core.unpack.decompress import Chunks, chunks_of, format_of
 from core.unpack.extract import Wanted, extract
 
-_READ = 1 << 20
 _FORMAT = 1
 """Of tree.json; a tree with another one is unpacked again."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -41,24 +41,6 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 class WrongDigestError(InputError):
     """A tarball has another sha256 than the required one."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownDigest:
-    """A digest that is known before the bytes are read."""
-
-    text: str
-
-    def update(self, data: bytes | memoryview, /) -> None:
-        """Ignore the bytes."""
-
-    def digest(self) -> bytes:
-        """As `hashlib` has it."""
-        return bytes.fromhex(self.text)
-
-    def hexdigest(self) -> str:
-        """As `hashlib` has it."""
-        return self.text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,23 +80,6 @@ class RocmStore:
         self._trees = ContentStore(root / "trees")
         self._progress = progress
         self._keep = keep_tarballs
-        self._held: list[int] = []
-
-    def find(self, sha256: str, selection: Selection) -> StoredTree | None:
-        """Return the tree of a tarball if it is complete, and lock it until this process ends."""
-        entry = self._entry(sha256, selection)
-        try:
-            fd = lock_shared(entry)
-        except OSError:
-            return None
-        tree = _load(entry)
-        if tree is None or not self._survived(entry, tree):
-            os.close(fd)
-            remove(entry)
-            return None
-        self._held.append(fd)
-        os.utime(entry)
-        return tree
 
     def from_file(self, path: Path, selection: Selection, *, sha256: str = "") -> StoredTree:
         """Return the tree of a local tarball; it is unpacked if needed.
@@ -123,13 +88,21 @@ class RocmStore:
             sha256: The required one, or empty.
         """
         hashed, size = hashlib.sha256(), path.stat().st_size
-        if any(_size(entry) == size for entry in self.root.glob("trees/[!.]*")):
+        if any(_read_marker(entry).get("size") == size for entry in self.root.glob("trees/[!.]*")):
             found = file_sha256(path)
-            if sha256 in ("", found) and (tree := self.find(found, selection)):
+            if sha256 in ("", found) and (tree := self._find(found, selection)):
                 return tree
         self._progress.step(f"unpack {path.name}")
-        feed = Feed(self._told(_read(path, hashed), size))
-        return self._unpack(feed, path.name, hashed, selection, expected=sha256, where=str(path))
+        return self._unpack(
+            _read(path, hashed),
+            format_of(path.name),
+            selection,
+            name=path.name,
+            where=str(path),
+            digest=hashed.hexdigest,
+            expected=sha256,
+            total=lambda: size,
+        )
 
     def from_url(self, client: Client, url: str, name: str, selection: Selection, *, sha256: str = "") -> StoredTree:
         """Return the tree of a URL; it is unpacked during the download if needed.
@@ -141,21 +114,76 @@ class RocmStore:
         Raises:
             InputError: it cannot be had, or has another sha256 (WrongDigestError); ArchiveError: it cannot be unpacked.
         """
-        if tree := self._here(client, url, name, selection, sha256):
+        if tree := self._find_download(client, url, name, selection, sha256):
             return tree
         part = self.root / "parts" / hashlib.sha256(url.encode()).hexdigest()
         part.parent.mkdir(parents=True, exist_ok=True)
-        with self._alone(part, name):
-            if tree := self._here(client, url, name, selection, sha256):  # another run had the lock, and has finished
+        lock = FileLock(part.with_suffix(".lock"))
+        try:
+            alone, waited = lock.acquire(blocking=False), False
+        except Timeout:
+            self._progress.step(f"wait for another run that downloads {name}")
+            alone, waited = lock.acquire(), True
+        with alone:
+            if waited and (tree := self._find_download(client, url, name, selection, sha256)):
                 return tree
             part.mkdir(exist_ok=True)
-            held = lock_shared(part)
+            held, data = lock_shared(part), part / "data"
             try:
-                return self._fetch_or_restart(client, url, name, selection, part, sha256)
+                begun = data.exists()
+                try:
+                    return self._fetch(client, url, name, selection, part, sha256)
+                except (ChangedError, ArchiveError, WrongDigestError) as error:
+                    if not (begun or (isinstance(error, ChangedError) and data.exists())):
+                        raise
+                    # The part is of an older version of the file, or a crash lost bytes of it.
+                    self._progress.step(f"start again: {error.message}")
+                    data.unlink(missing_ok=True)
+                    return self._fetch(client, url, name, selection, part, sha256)
             finally:
                 os.close(held)
 
-    def _here(self, client: Client, url: str, name: str, selection: Selection, sha256: str) -> StoredTree | None:
+    def from_packages(
+        self,
+        packages: Packages,
+        selection: Selection,
+        prefix: Callable[[Sequence[Path]], Generator[bytes]] = prefix_of,
+    ) -> StoredTree:
+        """Make the prefix that ROCm's packages hold together, or find it made.
+
+        Args:
+            prefix: makes it out of their files, as a tar stream; by default they are of pip.
+        """
+        if tree := self._find(packages.digest, selection):
+            return tree
+        self._progress.step(f"unpack {', '.join(sorted(packages.files))}")
+        where = " ".join(filter(None, ("ROCm", packages.version, "of packages")))
+        chunks = prefix(tuple(packages.files.values()))
+        return self._unpack(chunks, "tar", selection, name=f"{where}.tar", where=where, digest=lambda: packages.digest)
+
+    def _find(self, sha256: str, selection: Selection) -> StoredTree | None:
+        """Return the tree of a tarball if it is complete, and lock it until this process ends."""
+        entry = self._entry(sha256, selection)
+        try:
+            fd = lock_shared(entry)
+        except OSError:
+            return None
+        try:
+            marker, contents = _read_marker(entry), load_contents((entry / "contents.json").read_bytes())
+            tree = StoredTree(root=entry / "rocm", sha256=marker["sha256"], size=marker["size"], contents=contents)
+            good = marker["format"] == _FORMAT and self._survived(entry, tree)
+        except (OSError, ValueError, KeyError, TypeError):
+            good = False
+        if not good:
+            os.close(fd)
+            remove(entry)
+            return None
+        os.utime(entry)
+        return tree
+
+    def _find_download(
+        self, client: Client, url: str, name: str, selection: Selection, sha256: str
+    ) -> StoredTree | None:
         """Return the tree of an earlier download from this URL, if it still matches."""
         if not sha256:
             origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
@@ -163,7 +191,7 @@ class RocmStore:
             sha256 = known if version is not None and RemoteFile(client, url).is_unchanged(version) else ""
         if not sha256:
             return None
-        if tree := self.find(sha256, selection):
+        if tree := self._find(sha256, selection):
             return tree
         kept = self.root / "tarballs" / sha256 / name
         if not kept.is_file():
@@ -176,35 +204,6 @@ class RocmStore:
             kept.unlink(missing_ok=True)
             return None
 
-    @contextmanager
-    def _alone(self, part: Path, name: str) -> Iterator[None]:
-        """Hold the lock of a download; another run with the same URL waits."""
-        lock = FileLock(part.with_suffix(".lock"))
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            self._progress.step(f"wait for another run that downloads {name}")
-            lock.acquire()
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def _fetch_or_restart(
-        self, client: Client, url: str, name: str, selection: Selection, part: Path, expected: str
-    ) -> StoredTree:
-        data = part / "data"
-        begun = data.exists()
-        try:
-            return self._fetch(client, url, name, selection, part, expected)
-        except (ChangedError, ArchiveError, WrongDigestError) as error:
-            if not (begun or (isinstance(error, ChangedError) and data.exists())):
-                raise
-            # The part is of an older version of the file, or a crash lost bytes of it.
-            self._progress.step(f"start again: {error.message}")
-            data.unlink(missing_ok=True)
-            return self._fetch(client, url, name, selection, part, expected)
-
     def _fetch(
         self, client: Client, url: str, name: str, selection: Selection, part: Path, expected: str
     ) -> StoredTree:
@@ -213,9 +212,18 @@ class RocmStore:
         if begun:
             remote.version = load_version(part / "version.json")[0] or remote.version
         self._progress.step(f"fetch and unpack {name}{f', from byte {begun} on' if begun else ''}")
-        feed = Feed(self._arriving(remote, hashed, part, begun), remote.cancel)
         try:
-            tree = self._unpack(feed, name, hashed, selection, expected=expected, where=without_credentials(url))
+            tree = self._unpack(
+                self._arriving(remote, hashed, part, begun),
+                format_of(name),
+                selection,
+                name=name,
+                where=without_credentials(url),
+                digest=hashed.hexdigest,
+                expected=expected,
+                total=lambda: remote.version.size or 0,
+                cancel=remote.cancel,
+            )
         except (ArchiveError, WrongDigestError):
             data.unlink(missing_ok=True)
             raise
@@ -229,74 +237,80 @@ class RocmStore:
         origin.write_text(remote.version.to_json(sha256=tree.sha256), encoding="utf-8")
         return tree
 
-    def _arriving(self, remote: RemoteFile, hashed: Hash, part: Path, begun: int) -> Iterator[bytes | memoryview]:
+    def _arriving(self, remote: RemoteFile, hashed: Hash, part: Path, begun: int) -> Chunks:
         """Return the bytes that are on disk, then those that arrive, which are written to disk too."""
-        done = begun
         if begun:
-            yield from self._told(_read(part / "data", hashed), begun)
-        if not self._keep:
+            yield from _read(part / "data", hashed)
+        noted = False
+        with (part / "data").open("ab") if self._keep else nullcontext() as file:
             for chunk in remote.chunks(begun, hashed):
-                done += len(chunk)
-                self._progress.advance(done, remote.version.size or 0)
+                if file is not None:
+                    if not noted:
+                        (part / "version.json").write_text(remote.version.to_json(), encoding="utf-8")
+                        noted = True
+                    file.write(chunk)
                 yield chunk
-            return
-        with (part / "data").open("ab", buffering=0) as file:
-            for chunk in remote.chunks(begun, hashed):
-                if done == begun:
-                    (part / "version.json").write_text(remote.version.to_json(), encoding="utf-8")
-                rest = memoryview(chunk)
-                while rest:  # a disk that is almost full takes less
-                    rest = rest[file.write(rest) :]
-                done += len(chunk)
-                self._progress.advance(done, remote.version.size or 0)
-                yield chunk
-
-    def from_packages(
-        self, packages: Packages, selection: Selection, prefix: Callable[[Sequence[Path]], Iterator[bytes]] = prefix_of
-    ) -> StoredTree:
-        """Make the prefix that ROCm's packages hold together, or find it made.
-
-        Args:
-            prefix: makes it out of their files, as a tar stream; by default they are of pip.
-        """
-        if tree := self.find(packages.digest, selection):
-            return tree
-        self._progress.step(f"unpack {', '.join(sorted(packages.files))}")
-        feed = Feed(prefix(tuple(packages.files.values())))
-        where = " ".join(filter(None, ("ROCm", packages.version, "of packages")))
-        return self._unpack(feed, where + ".tar", KnownDigest(packages.digest), selection, expected="", where=where)
 
     def _unpack(
-        self, feed: Feed, name: str, hashed: Hash, selection: Selection, *, expected: str, where: str
+        self,
+        chunks: Chunks,
+        compression: str,
+        selection: Selection,
+        *,
+        name: str,
+        where: str,
+        digest: Callable[[], str],
+        expected: str = "",
+        total: Callable[[], int] | None = None,
+        cancel: Callable[[], None] = lambda: None,
     ) -> StoredTree:
+        """Unpack a tarball and keep its tree.
+
+        Args:
+            where: its URL or path, for errors.
+            digest: its sha256 once all chunks were read.
+            expected: the required sha256, or empty.
+            total: bytes of all chunks as far as known; None reports no progress.
+            cancel: ends a wait for the next chunk.
+        """
+        size = 0
+
+        def counted() -> Chunks:
+            nonlocal size
+            with closing(chunks):
+                for chunk in chunks:
+                    size += len(chunk)
+                    if total is not None:
+                        self._progress.advance(size, total())
+                    yield chunk
+
         self._trees.sweep()
         try:
             with self._trees.scratch() as work:
                 (work / "rocm").mkdir()
-                compression = "tar" if name.endswith(".tar") else format_of(name)
                 try:
-                    with feed:
-                        contents = extract(feed, compression, work / "rocm", wanted=selection.wanted)
+                    contents = extract(counted(), compression, work / "rocm", wanted=selection.wanted, cancel=cancel)
                 except ArchiveError as error:
                     if compression == "tar":  # of packages: it says which one
                         raise
                     raise ArchiveError(f"{where}: {error.message}", hint=error.hint) from error
-                if expected and hashed.hexdigest() != expected:
+                sha256 = digest()
+                if expected and sha256 != expected:
                     raise WrongDigestError(
-                        f"{where} has sha256 {hashed.hexdigest()}, not {expected}.",
+                        f"{where} has sha256 {sha256}, not {expected}.",
                         hint="If it was replaced on purpose, give the new sha256 or remove it from rocm.lock.",
                     )
-                entry = self._entry(hashed.hexdigest(), selection)
+                entry = self._entry(sha256, selection)
                 (work / "contents.json").write_bytes(dump_contents(contents))
                 (work / "boot").write_text(_text(_BOOT))
-                marker = {"format": _FORMAT, "name": name, "sha256": hashed.hexdigest(), "size": feed.count}
+                marker = {"format": _FORMAT, "name": name, "sha256": sha256, "size": size}
                 (work / "tree.json").write_text(json.dumps(marker, indent=1))
                 work.chmod(0o755)
                 self._trees.publish(work, entry.name)
         except OSError as error:
             error.filename = error.filename or str(self.root)  # which disk is full, for one
             raise
-        tree = self.find(hashed.hexdigest(), selection)
+        tree = self._find(sha256, selection)
         if tree is None:
             raise InputError(f"{entry} was removed while it was being written.", hint="Run the same command again.")
         return tree
@@ -314,36 +328,18 @@ class RocmStore:
         (entry / "boot").write_text(_text(_BOOT))
         return True
 
-    def _told(self, chunks: Iterator[bytes], total: int) -> Iterator[bytes]:
-        done = 0
-        for chunk in chunks:
-            done += len(chunk)
-            self._progress.advance(done, total)
-            yield chunk
 
-
-def _load(entry: Path) -> StoredTree | None:
+def _read_marker(entry: Path) -> dict[str, Any]:
+    """Return the content of a tree's tree.json; nothing where it is damaged or missing."""
     try:
-        marker = json.loads((entry / "tree.json").read_text(encoding="utf-8"))
-        contents = load_contents((entry / "contents.json").read_bytes())
-        if marker["format"] != _FORMAT:
-            return None
-        return StoredTree(root=entry / "rocm", sha256=marker["sha256"], size=marker["size"], contents=contents)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return dict(json.loads((entry / "tree.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
-def _size(entry: Path) -> int:
-    """Of the tarball that a tree was unpacked from; -1 where there is no tree."""
-    try:
-        return int(json.loads((entry / "tree.json").read_text(encoding="utf-8"))["size"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return -1
-
-
-def _read(path: Path, hashed: Hash) -> Iterator[bytes]:
+def _read(path: Path, hashed: Hash) -> Generator[bytes]:
     with path.open("rb", buffering=0) as file:
-        while data := file.read(_READ):
+        for data in chunks_of(file):
             hashed.update(data)
             yield data
 

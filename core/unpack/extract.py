@@ -16,7 +16,7 @@ from isal import isal_zlib
 
 from core.errors import ArchiveError
 from core.unpack.contents import Contents, Item
-from core.unpack.decompress import Stream, decompressed
+from core.unpack.decompress import Chunks, decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
 _LONGEST_END = 1 << 20
@@ -38,19 +38,25 @@ class Limits:
 
 
 def extract(
-    stream: Stream, compression: str, into: Path, *, wanted: Wanted = lambda _: True, limits: Limits | None = None
+    chunks: Chunks,
+    compression: str,
+    into: Path,
+    *,
+    wanted: Wanted = lambda _: True,
+    limits: Limits | None = None,
+    cancel: Callable[[], None] = lambda: None,
 ) -> Contents:
     """Unpack a tarball into an empty folder.
 
     Args:
-        stream: read to its end by a second thread, which is gone when this returns.
-        compression: of `formats.FORMATS`.
+        chunks: read to their end by a second thread, which has ended when this returns.
+        compression, cancel: as in `decompressed`.
         wanted: whether a path is taken; folders are made as they are needed.
 
     Raises:
         ArchiveError: damaged, unsafe, ambiguous or too large. What was written until then is of no use.
     """
-    with decompressed(stream, compression) as pieces, _Tree(into, limits or Limits()) as tree:
+    with decompressed(chunks, compression, cancel) as pieces, _Tree(into, limits or Limits()) as tree:
         blocks = Blocks(pieces)
         for entry in entries(blocks):
             tree.add(entry, blocks, wanted)
@@ -99,16 +105,16 @@ class _Tree:
             raise _twice(path)
         if not wanted(path):
             blocks.skip(entry.size + padding(entry.size))
-            self.contents[path] = Item(kind=entry.kind, size=entry.size, taken=False, link=entry.link)
+            self.contents[path] = Item(kind=entry.kind, size=entry.size, taken=False, link=entry.linkname)
             return
         self._folder(path.rpartition("/")[0])
         match entry.kind:
             case Kind.FILE:
                 self.contents[path] = self._file(path, entry, blocks)
             case Kind.SYMLINK:
-                self.contents[path] = self._symlink(path, entry.link)
+                self.contents[path] = self._symlink(path, entry.linkname)
             case _:
-                self.contents[path] = self._hardlink(path, entry.link)
+                self.contents[path] = self._hardlink(path, entry.linkname)
 
     def finish(self) -> None:
         """Check where the links really lead, and make the folders read-only."""

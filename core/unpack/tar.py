@@ -9,7 +9,6 @@ import enum
 import io
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import IO, Self, cast
 
 from core.errors import ArchiveError
@@ -43,26 +42,10 @@ _REFUSED = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """One entry as the archive has it; its path is not checked.
-
-    Attributes:
-        link: The target of a link.
-        size: Bytes of content.
-    """
-
-    name: str
-    kind: Kind
-    mode: int
-    size: int
-    link: str = ""
-
-
 class Blocks:
     """The plain bytes of a tar in pieces that are not copied; `tarfile` uses it as a file that only goes forward."""
 
-    def __init__(self, source: Iterator[memoryview]) -> None:
+    def __init__(self, source: Iterator[bytes]) -> None:
         self._source = source
         self._piece = memoryview(b"")
         self._header = 0
@@ -72,7 +55,7 @@ class Blocks:
         """Return at least one byte and at most that many; the view is valid until the next call."""
         while not self._piece:
             try:
-                self._piece = next(self._source)
+                self._piece = memoryview(next(self._source))
             except StopIteration:
                 raise ArchiveError(
                     f"The archive is truncated at byte {self.position}.", hint="Fetch it again."
@@ -93,7 +76,7 @@ class Blocks:
                 yield self.some(len(self._piece))
             if (piece := next(self._source, None)) is None:
                 return
-            self._piece = piece
+            self._piece = memoryview(piece)
 
     def begin_header(self) -> None:
         """Note that the next bytes are the headers of an entry, whose size is limited."""
@@ -121,8 +104,19 @@ class Blocks:
         return position
 
 
-class _StrictMember(tarfile.TarInfo):
-    """A header that is refused where `tarfile` would take a damaged one for the end of the archive."""
+class Entry(tarfile.TarInfo):
+    """One entry as the archive has it; its path is not checked.
+
+    A header is refused where `tarfile` would take a damaged one for the end of the archive.
+
+    Attributes:
+        size: bytes of content; 0 for anything but a file.
+    """
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the entry; KeyError for one that `entries` refuses."""
+        return _KINDS[self.type]
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
@@ -158,39 +152,35 @@ def entries(blocks: Blocks) -> Iterator[Entry]:
     """
     blocks.begin_header()
     archive = tarfile.TarFile(
-        fileobj=cast("IO[bytes]", blocks), tarinfo=_StrictMember, encoding="utf-8", errors="surrogateescape"
+        fileobj=cast("IO[bytes]", blocks), tarinfo=Entry, encoding="utf-8", errors="surrogateescape"
     )
-    while (member := archive.next()) is not None:
+    while (entry := cast("Entry | None", archive.next())) is not None:
         archive.members.clear()  # type: ignore[attr-defined] # they would all be kept
         if given := archive.pax_headers.keys() & {"path", "linkpath", "size"}:
             words = " and ".join(sorted(given))
             raise ArchiveError(
                 f"The archive has a global header that sets one {words} for all entries.", hint="Do not use it."
             )
-        yield _entry(member)
+        extra = entry.pax_headers
+        # As written, since `tarfile` removes slashes at the end.
+        entry.name, entry.linkname = extra.get("path", entry.name), extra.get("linkpath", entry.linkname)
+        _check(entry, extra.get("size", "0"))
+        if entry.kind is not Kind.FILE:
+            entry.size = 0
+        yield entry
         blocks.begin_header()
 
 
-def _entry(member: tarfile.TarInfo) -> Entry:
-    extra = member.pax_headers
-    name = extra.get("path", member.name)
-    if member.issparse() or any(key.startswith("GNU.sparse.") for key in extra):
-        raise ArchiveError(f"The archive has a sparse file: {name!r}.", hint="Pack it without --sparse.")
-    if (kind := _KINDS.get(member.type)) is None:
-        what = _REFUSED.get(member.type, f"an entry of the unknown type {member.type!r}")
-        raise ArchiveError(f"The archive has {what}: {name!r}.", hint="Do not use it.")
-    size = extra.get("size", "0")
-    if member.size < 0 or not (size.isascii() and size.isdecimal() and len(size) <= 20):
-        raise _no_number(size)
-    if kind is Kind.FILE and name.endswith("/"):
-        raise ArchiveError(f"The archive has a file with the name of a folder: {name!r}.", hint="Do not use it.")
-    return Entry(
-        name=name,
-        kind=kind,
-        mode=member.mode,
-        size=member.size if kind is Kind.FILE else 0,
-        link=extra.get("linkpath", member.linkname),
-    )
+def _check(entry: Entry, pax_size: str) -> None:
+    if entry.issparse() or any(key.startswith("GNU.sparse.") for key in entry.pax_headers):
+        raise ArchiveError(f"The archive has a sparse file: {entry.name!r}.", hint="Pack it without --sparse.")
+    if entry.type not in _KINDS:
+        what = _REFUSED.get(entry.type, f"an entry of the unknown type {entry.type!r}")
+        raise ArchiveError(f"The archive has {what}: {entry.name!r}.", hint="Do not use it.")
+    if entry.size < 0 or not (pax_size.isascii() and pax_size.isdecimal() and len(pax_size) <= 20):
+        raise _no_number(pax_size)
+    if entry.kind is Kind.FILE and entry.name.endswith("/"):
+        raise ArchiveError(f"The archive has a file with the name of a folder: {entry.name!r}.", hint="Do not use it.")
 
 
 def padding(size: int) -> int:

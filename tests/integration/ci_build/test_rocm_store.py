@@ -260,7 +260,7 @@ def test_store_handles_short_writes(tmp_path: Path, data: bytes, monkeypatch: py
     opened = Path.open
 
     def fake_open(path: Path, mode: str = "r", *more: Any, **named: Any) -> IO[Any]:
-        return FakeFullDisk(path, mode) if mode == "ab" else opened(path, mode, *more, **named)
+        return io.BufferedWriter(FakeFullDisk(path, mode)) if mode == "ab" else opened(path, mode, *more, **named)
 
     monkeypatch.setattr(Path, "open", fake_open)
     with serving(Behaviour(files={PATH: data})) as told:
@@ -307,8 +307,7 @@ def test_store_trim_keeps_running_download(tmp_path: Path, data: bytes) -> None:
 
 def test_store_trim_keeps_entry_locked_meanwhile(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(Behaviour(files={PATH: data})) as told:
-        held = store(tmp_path / "rocm")
-        tree = held.from_url(Client(), told.url + PATH, NAME, selection(full=True))
+        tree = store(tmp_path / "rocm").from_url(Client(), told.url + PATH, NAME, selection(full=True))
     before = [replace(entry, busy=False) for entry in cache.entries(tmp_path)]
     gone = replace(before[0], path=tmp_path / "rocm/trees/gone")
     monkeypatch.setattr(cache, "entries", lambda *_: [*before, gone])
@@ -336,8 +335,7 @@ def test_store_unpacks_and_hashes_local_tarball(tmp_path: Path, data: bytes) -> 
 def test_store_trim_keeps_entries_in_use(tmp_path: Path, data: bytes) -> None:
     root = tmp_path / "rocm"
     with serving(Behaviour(files={PATH: data})) as told:
-        held = store(root)
-        tree = held.from_url(Client(), told.url + PATH, NAME, selection(full=True))
+        tree = store(root).from_url(Client(), told.url + PATH, NAME, selection(full=True))
     (tmp_path / "inputs/abc").mkdir(parents=True)
     (tmp_path / "inputs/abc/wheel").write_bytes(b"x" * 50_000)
     os.utime(tmp_path / "inputs/abc", (1, 1))
@@ -349,7 +347,7 @@ def test_store_trim_keeps_entries_in_use(tmp_path: Path, data: bytes) -> None:
     gone = cache.collect(tmp_path, limit=0, young=-1)
     assert {entry.kind for entry in gone} == {"rocm/tarballs", "inputs"}
     assert tree.root.is_dir()
-    for fd in held._held:
-        os.close(fd)
+    for fd in [fd for fd in Path("/proc/self/fd").iterdir() if fd.resolve() == tree.root.parent]:
+        os.close(int(fd.name))
     assert [entry.kind for entry in cache.collect(tmp_path, limit=0, young=-1)] == ["rocm/trees"]
     assert not tree.root.exists()

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from core.unpack.decompress import decompressed
+from core.unpack.decompress import chunks_of, decompressed
 
 PLAIN = random.Random(1).randbytes(300_000) + b"words " * 100_000
 BLOCKS = ("-T2", "--block-size=100000")
@@ -30,5 +30,5 @@ BLOCKS = ("-T2", "--block-size=100000")
 def test_decompress_reads_output_of_xz(options: tuple[str, ...]) -> None:
     for plain in (b"", b"x", PLAIN):
         packed = subprocess.run(["xz", "-1", "-c", *options], input=plain, capture_output=True, check=True).stdout
-        with decompressed(io.BytesIO(packed), "xz") as pieces:
-            assert b"".join(map(bytes, pieces)) == plain
+        with decompressed(chunks_of(io.BytesIO(packed)), "xz") as pieces:
+            assert b"".join(pieces) == plain

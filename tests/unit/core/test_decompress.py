@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import ArchiveError
-from core.unpack.decompress import decompressed
+from core.unpack.decompress import chunks_of, decompressed
 from tests.support.made_xz import pack
 
 PLAIN = random.Random(1).randbytes(300_000) + b"words " * 100_000
@@ -20,8 +20,8 @@ SIZE = 100_000
 
 
 def unpacked(data: bytes | io.BytesIO) -> bytes:
-    with decompressed(io.BytesIO(data) if isinstance(data, bytes) else data, "xz") as pieces:
-        return b"".join(map(bytes, pieces))
+    with decompressed(chunks_of(io.BytesIO(data) if isinstance(data, bytes) else data), "xz") as pieces:
+        return b"".join(pieces)
 
 
 @pytest.mark.parametrize("plain", [b"", b"x", PLAIN], ids=["empty", "small", "large"])
@@ -77,6 +77,6 @@ def test_decompress_refuses_truncated_file(cut: float, size: int) -> None:
 
 def test_decompress_can_be_closed_early() -> None:
     before = threading.active_count()
-    with decompressed(io.BytesIO(pack(PLAIN, SIZE)), "xz") as pieces:
+    with decompressed(chunks_of(io.BytesIO(pack(PLAIN, SIZE))), "xz") as pieces:
         assert bytes(next(pieces)[:10]) == PLAIN[:10]
     assert threading.active_count() == before
