@@ -14,7 +14,8 @@ import sys
 import time
 import venv
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,28 +25,22 @@ ROOT = BUILD.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "stamp.json"
+"""Record of the content of `.venv`; it is written last and read before every use."""
 LOCK_FILE = ROOT / ".venv.lock"
 """Shared lock of programs that run from `.venv`; exclusive while it is recreated."""
 SETUP_LOCK_FILE = ROOT / ".venv.setup.lock"
 """Exclusive lock of a set-up."""
 PATIENCE = 60.0
 """Seconds to wait for programs that run from a `.venv` which must be recreated."""
-COVERS = {
-    "requirements.lock": ("requirements.lock",),
-    "requirements-dev.lock": ("requirements-dev.lock", "requirements.lock"),
-}
-"""Lock -> locks that its installation satisfies; the developer lock holds the other one in the same versions."""
+RUNTIME, DEVELOPERS = "requirements.lock", "requirements-dev.lock"
+"""The locks; that of developers holds the other one in the same versions."""
 EXIT_MACHINE = 18
 """Exit code of core.errors.MachineError, which may not be importable yet."""
 EXIT_INTERRUPTED = 130
 
 
 class SetupError(Exception):
-    """Error of a set-up; `output` holds the last lines of the failed program."""
-
-    def __init__(self, message: str, output: str = "") -> None:
-        super().__init__(message)
-        self.output = output
+    """Error of a set-up: its message, then the last lines of the failed program."""
 
 
 def launch(module: str, lock: str, bare: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -74,8 +69,12 @@ def enter(lock: str) -> None:
     program = Path(sys.argv[0]).name
     try:
         inside = VENV.exists() and VENV.samefile(sys.prefix)
-        if inside and _hold(lock):
-            return
+        if inside:
+            # The descriptor stays open: the kernel releases the lock when this process ends.
+            descriptor = _locked(LOCK_FILE, fcntl.LOCK_SH)
+            if _satisfies(lock):
+                return
+            os.close(descriptor)
         if not _satisfies(lock):
             _set_up(lock)
         elif not inside and sys.executable == str(PYTHON):
@@ -83,7 +82,8 @@ def enter(lock: str) -> None:
         # The same program once more, interpreter options included, with the right interpreter.
         os.execv(PYTHON, [str(PYTHON), *sys.orig_argv[1:]])  # noqa: S606
     except SetupError as error:
-        print(error.output, f"{program}: error: {error}", sep="\n" if error.output else "", file=sys.stderr)
+        message, *output = error.args
+        print(*output, f"{program}: error: {message}", sep="\n", file=sys.stderr)
         sys.exit(EXIT_MACHINE)
     except OSError as error:
         print(f"{program}: error: .venv cannot be used or set up: {error}.", file=sys.stderr)
@@ -93,20 +93,10 @@ def enter(lock: str) -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-# Locking: exclusive during a set-up, shared while programs run
-
-
-def _hold(lock: str) -> bool:
-    # The descriptor stays open: the kernel releases the lock when this process ends.
-    descriptor = _locked(fcntl.LOCK_SH)
-    if _satisfies(lock):
-        return True
-    os.close(descriptor)
-    return False
-
-
-def _locked(kind: int, path: Path | None = None, patience: float | None = None) -> int:
-    descriptor = os.open(path or LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+def _locked(path: Path, kind: int, patience: float = float("inf")) -> int:
+    """Return the descriptor of a locked file; child processes inherit an exclusive lock."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    os.set_inheritable(descriptor, kind == fcntl.LOCK_EX)
     began = time.monotonic()
     waiting = False
     while True:
@@ -118,7 +108,7 @@ def _locked(kind: int, path: Path | None = None, patience: float | None = None) 
             waiting = True
         else:
             return descriptor
-        if patience is not None and time.monotonic() - began > patience:
+        if time.monotonic() - began > patience:
             os.close(descriptor)
             raise SetupError(
                 ".venv must be recreated, but a program that runs from it (such as `index serve`) keeps it in use; "
@@ -127,16 +117,13 @@ def _locked(kind: int, path: Path | None = None, patience: float | None = None) 
         time.sleep(0.1)
 
 
-# The stamp records the content of `.venv`; it is written last and read before every use
-
-
 def _satisfies(lock: str) -> bool:
     stamp = _stamp()
-    return stamp.get("locks", {}).get(lock) == _digest(lock) and _usable(stamp)
-
-
-def _usable(stamp: dict[str, Any]) -> bool:
-    return bool(stamp) and stamp["made"] == _fingerprint() and set(stamp["packages"]) <= set(_packages())
+    return (
+        stamp.get("locks", {}).get(lock) == _digest(lock)
+        and stamp["made"] == _fingerprint()
+        and set(stamp["packages"]) <= set(_packages())
+    )
 
 
 def _stamp() -> dict[str, Any]:
@@ -147,7 +134,7 @@ def _stamp() -> dict[str, Any]:
     return stamp if isinstance(stamp, dict) and stamp.keys() == {"made", "packages", "locks"} else {}
 
 
-def _write_stamp(locks: dict[str, str]) -> None:
+def _write_stamp(locks: Mapping[str, str]) -> None:
     part = STAMP.with_suffix(".part")
     part.write_text(json.dumps({"made": _fingerprint(), "packages": _packages(), "locks": locks}, indent=2))
     part.replace(STAMP)
@@ -171,75 +158,47 @@ def _digest(lock: str) -> str:
     return hashlib.sha256((BUILD / lock).read_bytes()).hexdigest()
 
 
-# Setting up
+@contextmanager
+def _progress(text: str) -> Iterator[Callable[[str], None]]:
+    """Print a line whose end is rewritten on a terminal; elsewhere it is printed once."""
+    began, terminal, end = time.monotonic(), sys.stderr.isatty(), "stopped after"
+    start = f"\r\033[K{text} " if terminal else " "
+    print(text, end="", file=sys.stderr, flush=True)
 
+    def show(state: str) -> None:
+        if terminal:
+            print(f"{start}{state}", end="", file=sys.stderr, flush=True)
 
-class _Line:
-    """The progress line: its end is rewritten on a terminal; elsewhere it is printed once."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.began = text, time.monotonic()
-        self._write(text)
-
-    def show(self, state: str) -> None:
-        if sys.stderr.isatty():
-            self._write(f"\r\033[K{self.text} {state}")
-
-    def end(self, state: str) -> None:
-        seconds = time.monotonic() - self.began
-        self._write((f"\r\033[K{self.text}" if sys.stderr.isatty() else "") + f" {state} {seconds:.0f} s\n")
-
-    def _write(self, text: str) -> None:
-        print(text, end="", file=sys.stderr, flush=True)
+    try:
+        yield show
+        end = "done in"
+    finally:
+        print(f"{start}{end} {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
 def _set_up(lock: str) -> None:
-    descriptors = [_locked(fcntl.LOCK_EX, SETUP_LOCK_FILE)]
-    try:
+    with ExitStack() as held:
+        held.callback(os.close, _locked(SETUP_LOCK_FILE, fcntl.LOCK_EX))
         if _satisfies(lock):
             return  # Another process did it meanwhile.
-        lock = _widest_lock(lock)
+        had = _stamp().get("locks", {})
+        if DEVELOPERS in had:
+            lock = DEVELOPERS  # `ci_build` must not remove the developer tools from a `.venv` that it recreates.
         # Adding packages does not affect programs that run from `.venv`; recreating it does.
-        if not _only_adds(lock):
-            descriptors.append(_locked(fcntl.LOCK_EX, patience=PATIENCE))
-        line = _Line(f"Setting up .venv from build/{lock} ...")
-        try:
-            _make(lock, descriptors, line)
-        except BaseException:
-            line.end("stopped after")
-            raise
-        line.end("done in")
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        adds = lock == DEVELOPERS and lock not in had and _satisfies(RUNTIME)
+        if not adds:
+            held.callback(os.close, _locked(LOCK_FILE, fcntl.LOCK_EX, PATIENCE))
+        with _progress(f"Setting up .venv from build/{lock} ...") as show:
+            if adds:
+                # A set-up that is killed leaves a digest that matches nothing.
+                _write_stamp({**had, lock: "unfinished"})
+            else:
+                _create()
+            _install(lock, show)
+        _write_stamp({name: _digest(name) for name in (RUNTIME, lock)})
 
 
-def _widest_lock(lock: str) -> str:
-    # `ci_build` must not remove the developer tools from a `.venv` that it recreates.
-    had = _stamp().get("locks", {})
-    return next(
-        (wider for wider, covered in COVERS.items() if wider in had and lock in covered and wider != lock), lock
-    )
-
-
-def _only_adds(lock: str) -> bool:
-    stamp = _stamp()
-    locks = stamp["locks"] if stamp and _usable(stamp) else {}
-    others = [name for name in COVERS[lock] if name != lock]
-    return bool(others) and lock not in locks and all(locks.get(name) == _digest(name) for name in others)
-
-
-def _make(lock: str, descriptors: list[int], line: _Line) -> None:
-    if _only_adds(lock):
-        # The installed packages stay valid while more are added; a killed set-up leaves a digest that matches nothing.
-        _write_stamp({**_stamp()["locks"], lock: "unfinished"})
-    else:
-        _create(descriptors)
-    _install(lock, descriptors, line)
-    _write_stamp({name: _digest(name) for name in COVERS[lock]})
-
-
-def _create(descriptors: list[int]) -> None:
+def _create() -> None:
     if importlib.util.find_spec("ensurepip") is None:
         raise SetupError(
             f"{sys.executable} cannot make virtual environments: run `apt install python3-venv` (Debian, Ubuntu), "
@@ -251,21 +210,20 @@ def _create(descriptors: list[int]) -> None:
     elif VENV.exists():
         shutil.rmtree(VENV)
     venv.EnvBuilder(symlinks=True).create(VENV)
-    _run(["ensurepip"], descriptors, problem="ensurepip could not put pip into .venv.")
+    _run("ensurepip could not put pip into .venv.", "ensurepip")
 
 
-def _install(lock: str, descriptors: list[int], line: _Line) -> None:
+def _install(lock: str, show: Callable[[str], None]) -> None:
     total = sum("==" in text for text in (BUILD / lock).read_text().splitlines())
-    quiet = ["--no-input", "--progress-bar=off", "--disable-pip-version-check", "--no-user"]
     _run(
-        ["pip", "install", *quiet, "--require-hashes", "--only-binary=:all:", f"--requirement={BUILD / lock}"],
-        descriptors,
-        problem=f"pip could not install build/{lock}; see its output above and `pip config debug`.",
-        seen=lambda count: line.show(f"{count} of {total} packages"),
+        f"pip could not install build/{lock}; see its output above and `pip config debug`.",
+        *("pip", "install", "--no-input", "--progress-bar=off", "--disable-pip-version-check", "--no-user"),
+        *("--require-hashes", "--only-binary=:all:", f"--requirement={BUILD / lock}"),
+        show=lambda count: show(f"{count} of {total} packages"),
     )
 
 
-def _run(module: list[str], descriptors: list[int], *, problem: str, seen: Callable[[int], None] | None = None) -> None:
+def _run(problem: str, *module: str, show: Callable[[int], None] | None = None) -> None:
     # -I hides PYTHONPATH, not pip's settings; the settings of the install location are removed.
     env = {name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")}
     output: deque[str] = deque(maxlen=15)
@@ -278,13 +236,13 @@ def _run(module: list[str], descriptors: list[int], *, problem: str, seen: Calla
         text=True,
         errors="replace",
         env=env,
-        pass_fds=descriptors,  # If this process is killed, the child keeps the lock while it writes.
+        close_fds=False,  # If this process is killed, the child keeps the locks while it writes.
     ) as process:
         for text in process.stdout or ():
             output.append(text.rstrip())
             if text.startswith(("Collecting ", "Requirement already satisfied: ")):
                 count += 1
-                if seen:
-                    seen(count)
+                if show:
+                    show(count)
     if process.returncode:
-        raise SetupError(problem, "\n".join(output))
+        raise SetupError(problem, *output)

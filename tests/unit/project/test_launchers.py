@@ -9,12 +9,12 @@ import importlib.util
 import json
 import os
 import runpy
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-import _venv
 import pytest
 
 BUILD = Path(__file__).resolve().parents[3] / "build"
@@ -49,36 +49,49 @@ def test_launchers_parse_on_old_pythons(name: str) -> None:
     assert not prints
 
 
+def load(root: Path) -> Any:
+    """Return a `_venv` of its own that sets up the repository in a folder."""
+    spec = importlib.util.spec_from_file_location("_venv_of_test", root / "build" / "_venv.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
-def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path) -> Path:
     """A made-up repository whose `.venv` satisfies requirements.lock."""
-    monkeypatch.setattr(_venv, "BUILD", tmp_path / "build")
-    _place(tmp_path, monkeypatch)
-    (tmp_path / "build").mkdir()
-    (tmp_path / "build" / "requirements.lock").write_text("one==1 --hash=sha256:00\n")
-    (tmp_path / "build" / "requirements-dev.lock").write_text("one==1 --hash=sha256:00\ntwo==2 --hash=sha256:00\n")
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "bin" / "python").write_text("an interpreter")
-    (tmp_path / ".venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
-    (tmp_path / ".venv" / "lib" / "python3.11" / "site-packages" / "one-1.dist-info").mkdir(parents=True)
-    _venv._write_stamp({"requirements.lock": _venv._digest("requirements.lock")})
-    assert _venv._satisfies("requirements.lock")
-    return tmp_path
+    root = tmp_path / "repository"
+    (root / "build").mkdir(parents=True)
+    shutil.copy(BUILD / "_venv.py", root / "build")
+    (root / "build" / "requirements.lock").write_text("one==1 --hash=sha256:00\n")
+    (root / "build" / "requirements-dev.lock").write_text("one==1 --hash=sha256:00\ntwo==2 --hash=sha256:00\n")
+    (root / ".venv" / "bin").mkdir(parents=True)
+    (root / ".venv" / "bin" / "python").write_text("an interpreter")
+    (root / ".venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (root / ".venv" / "lib" / "python3.11" / "site-packages" / "one-1.dist-info").mkdir(parents=True)
+    write_stamp(load(root), "requirements.lock")
+    return root
 
 
-def _place(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    venv = root / ".venv"
-    for name, path in {"VENV": venv, "PYTHON": venv / "bin" / "python", "STAMP": venv / "stamp.json"}.items():
-        monkeypatch.setattr(_venv, name, path)
-    monkeypatch.setattr(_venv, "LOCK_FILE", root / ".venv.lock")
-    monkeypatch.setattr(_venv, "SETUP_LOCK_FILE", root / ".venv.setup.lock")
+@pytest.fixture
+def venv(root: Path) -> Any:
+    """The module `_venv` of that repository."""
+    module = load(root)
+    assert module._satisfies("requirements.lock")
+    return module
 
 
-def _replace_python(root: Path) -> None:
+def write_stamp(venv: Any, *locks: str) -> None:
+    venv._write_stamp({name: venv._digest(name) for name in locks})
+
+
+def replace_python(root: Path) -> None:
     (root / ".venv" / "bin" / "python").write_text("another interpreter")
 
 
-def _age_stamp(root: Path) -> None:
+def age_stamp(root: Path) -> None:
     stamp = root / ".venv" / "stamp.json"
     stamp.write_text(stamp.read_text().replace('"version": "3.', '"version": "2.'))
 
@@ -90,105 +103,102 @@ BREAKAGES: dict[str, Callable[[Path], object]] = {
     "a list as stamp": lambda root: (root / ".venv" / "stamp.json").write_text("[]"),
     "another lock": lambda root: (root / "build" / "requirements.lock").write_text("one==2 --hash=sha256:00\n"),
     "no interpreter": lambda root: (root / ".venv" / "bin" / "python").unlink(),
-    "another interpreter": _replace_python,
-    "another version of Python": _age_stamp,
+    "another interpreter": replace_python,
+    "another version of Python": age_stamp,
     "no pyvenv.cfg": lambda root: (root / ".venv" / "pyvenv.cfg").unlink(),
     "a package gone": lambda root: next(root.glob(".venv/lib/*/*/one-1.dist-info")).rmdir(),
 }
 
 
 @pytest.mark.parametrize("name", BREAKAGES)
-def test_a_broken_or_outdated_venv_is_not_used(name: str, ready: Path) -> None:
-    BREAKAGES[name](ready)
-    assert not _venv._satisfies("requirements.lock")
+def test_a_broken_or_outdated_venv_is_not_used(name: str, root: Path, venv: Any) -> None:
+    BREAKAGES[name](root)
+    assert not venv._satisfies("requirements.lock")
 
 
-def test_a_moved_folder_is_not_used(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    moved = ready.rename(ready.with_name("moved"))
-    _place(moved, monkeypatch)
-    monkeypatch.setattr(_venv, "BUILD", moved / "build")
-    assert not _venv._satisfies("requirements.lock")
+def test_a_moved_folder_is_not_used(root: Path) -> None:
+    assert not load(root.rename(root.with_name("moved")))._satisfies("requirements.lock")
 
 
-def test_additional_packages_keep_venv_valid(ready: Path) -> None:
-    (ready / ".venv" / "lib" / "python3.11" / "site-packages" / "more-1.dist-info").mkdir()
-    assert _venv._satisfies("requirements.lock")
+def test_additional_packages_keep_venv_valid(root: Path, venv: Any) -> None:
+    (root / ".venv" / "lib" / "python3.11" / "site-packages" / "more-1.dist-info").mkdir()
+    assert venv._satisfies("requirements.lock")
 
 
-def test_developer_lock_is_checked_by_name(ready: Path) -> None:
-    assert not _venv._satisfies("requirements-dev.lock")
-    _venv._write_stamp({name: _venv._digest(name) for name in _venv.COVERS["requirements-dev.lock"]})
-    assert _venv._satisfies("requirements-dev.lock")
-    assert _venv._satisfies("requirements.lock")
-    (ready / "build" / "requirements-dev.lock").write_text("one==1 --hash=sha256:00\n")
-    assert not _venv._satisfies("requirements-dev.lock")
-    assert _venv._satisfies("requirements.lock"), "a runtime lock that did not change stays satisfied"
+def test_developer_lock_is_checked_by_name(root: Path, venv: Any) -> None:
+    assert not venv._satisfies("requirements-dev.lock")
+    write_stamp(venv, "requirements.lock", "requirements-dev.lock")
+    assert venv._satisfies("requirements-dev.lock")
+    assert venv._satisfies("requirements.lock")
+    (root / "build" / "requirements-dev.lock").write_text("one==1 --hash=sha256:00\n")
+    assert not venv._satisfies("requirements-dev.lock")
+    assert venv._satisfies("requirements.lock"), "a runtime lock that did not change stays satisfied"
 
 
-def test_unfinished_addition_recreates_venv(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    monkeypatch.setattr(_venv, "_create", lambda descriptor: made.append("created"))
+def test_unfinished_addition_recreates_venv(venv: Any) -> None:
+    run: list[str] = []
 
-    def killed(*arguments: object) -> NoReturn:
-        made.append("installing")
-        raise KeyboardInterrupt
+    def killed(problem: str, *module: str, **_: object) -> None:
+        run.append(module[0])
+        if module[0] == "pip":
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(_venv, "_install", killed)
-    for _ in range(2):
+    venv._run = killed
+    for satisfied in (True, False):
         with pytest.raises(KeyboardInterrupt):
-            _venv._set_up("requirements-dev.lock")
-        assert _venv._satisfies("requirements.lock")
-        assert not _venv._satisfies("requirements-dev.lock")
-    assert made == ["installing", "created", "installing"]
+            venv._set_up("requirements-dev.lock")
+        assert venv._satisfies("requirements.lock") is satisfied
+        assert not venv._satisfies("requirements-dev.lock")
+    assert run == ["pip", "ensurepip", "pip"], "packages are added first, and .venv is recreated then"
 
 
-def test_recreated_venv_keeps_developer_tools(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed: list[str] = []
-    monkeypatch.setattr(_venv, "_create", lambda descriptors: (ready / ".venv" / "stamp.json").unlink())
-    monkeypatch.setattr(_venv, "_install", lambda lock, descriptors, line: installed.append(lock))
-    (ready / "build" / "requirements.lock").write_text("one==2 --hash=sha256:00\n")
-    _venv._set_up("requirements.lock")
-    _venv._write_stamp({name: _venv._digest(name) for name in _venv.COVERS["requirements-dev.lock"]})
-    (ready / "build" / "requirements.lock").write_text("one==3 --hash=sha256:00\n")
-    _venv._set_up("requirements.lock")
-    assert installed == ["requirements.lock", "requirements-dev.lock"]
-    assert _venv._satisfies("requirements.lock")
-    assert _venv._satisfies("requirements-dev.lock")
+def test_recreated_venv_keeps_developer_tools(root: Path, venv: Any) -> None:
+    run: list[str] = []
+    venv._run = lambda problem, *module, **_: run.append(Path(module[-1]).name)
+    (root / "build" / "requirements.lock").write_text("one==2 --hash=sha256:00\n")
+    venv._set_up("requirements.lock")
+    write_stamp(venv, "requirements.lock", "requirements-dev.lock")
+    (root / "build" / "requirements.lock").write_text("one==3 --hash=sha256:00\n")
+    venv._set_up("requirements.lock")
+    assert run == ["ensurepip", "requirements.lock", "ensurepip", "requirements-dev.lock"]
+    assert venv._satisfies("requirements.lock")
+    assert venv._satisfies("requirements-dev.lock")
 
 
-def test_a_python_without_ensurepip_is_explained(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_ensurepip_is_explained(venv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(_venv.SetupError, match="apt install python3-venv"):
-        _venv._create([])
-    assert _venv._satisfies("requirements.lock"), "what was there stays"
+    with pytest.raises(venv.SetupError, match="apt install python3-venv"):
+        venv._create()
+    assert venv._satisfies("requirements.lock"), "what was there stays"
 
 
 def test_setup_errors_have_one_sentence_and_exit_code(
-    ready: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, venv: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(lock: str) -> NoReturn:
-        raise _venv.SetupError("pip could not.", "ERROR: words of pip")
+    def failing(*_: str) -> NoReturn:
+        raise venv.SetupError("pip could not.", "ERROR: words of pip")
 
+    venv._run = failing
     monkeypatch.setattr(sys, "argv", ["build/ci_build"])
-    monkeypatch.setattr(_venv, "_set_up", failing)
-    (ready / ".venv" / "stamp.json").unlink()
+    (root / ".venv" / "stamp.json").unlink()
     with pytest.raises(SystemExit) as stopped:
-        _venv.enter("requirements.lock")
+        venv.enter("requirements.lock")
     assert stopped.value.code == 18
-    assert capsys.readouterr().err == "ERROR: words of pip\nci_build: error: pip could not.\n"
+    _, *lines = capsys.readouterr().err.splitlines()
+    assert lines == ["ERROR: words of pip", "ci_build: error: pip could not."]
 
 
 def test_interpreter_outside_venv_does_not_loop(
-    ready: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    venv: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "executable", str(ready / ".venv" / "bin" / "python"))
+    monkeypatch.setattr(sys, "executable", str(venv.PYTHON))
     with pytest.raises(SystemExit) as stopped:
-        _venv.enter("requirements.lock")
+        venv.enter("requirements.lock")
     assert stopped.value.code == 18
     assert "does not start inside .venv" in capsys.readouterr().err
 
 
-def test_enter_keeps_command_line(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enter_keeps_command_line(venv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[object] = []
 
     def execv(path: Path, argv: list[str]) -> NoReturn:
@@ -198,25 +208,23 @@ def test_enter_keeps_command_line(ready: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "execv", execv)
     monkeypatch.setattr(sys, "orig_argv", ["python3", "-X", "utf8", "build/ci_build", "release", "a b"])
     with pytest.raises(SystemExit):
-        _venv.enter("requirements.lock")
-    python = ready / ".venv" / "bin" / "python"
-    assert called == [python, [str(python), "-X", "utf8", "build/ci_build", "release", "a b"]]
+        venv.enter("requirements.lock")
+    assert called == [venv.PYTHON, [str(venv.PYTHON), "-X", "utf8", "build/ci_build", "release", "a b"]]
 
 
-def test_the_stamp_holds_the_digest_of_the_lock(ready: Path) -> None:
-    stamp = json.loads((ready / ".venv" / "stamp.json").read_text())
-    lock = (ready / "build" / "requirements.lock").read_bytes()
+def test_the_stamp_holds_the_digest_of_the_lock(root: Path) -> None:
+    stamp = json.loads((root / ".venv" / "stamp.json").read_text())
+    lock = (root / "build" / "requirements.lock").read_bytes()
     assert stamp["locks"] == {"requirements.lock": hashlib.sha256(lock).hexdigest()}
     assert stamp["packages"] == ["one-1.dist-info"]
 
 
 def test_the_progress_line_is_rewritten_on_a_terminal_and_plain_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    venv: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def draw() -> str:
-        line = _venv._Line("Setting up ...")
-        line.show("1 of 2 packages")
-        line.end("done in")
+        with venv._progress("Setting up ...") as show:
+            show("1 of 2 packages")
         return capsys.readouterr().err
 
     assert draw() == "Setting up ... done in 0 s\n"
@@ -225,13 +233,13 @@ def test_the_progress_line_is_rewritten_on_a_terminal_and_plain_elsewhere(
     assert draw() == f"Setting up ...{clear}Setting up ... 1 of 2 packages{clear}Setting up ... done in 0 s\n"
 
 
-def test_setup_names_program_that_blocks_it(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_venv, "PATIENCE", 0.2)
-    monkeypatch.setattr(_venv, "_digest", lambda lock: "another lock")
-    held = _venv._locked(fcntl.LOCK_SH)
+def test_setup_names_program_that_blocks_it(root: Path, venv: Any) -> None:
+    venv.PATIENCE = 0.2
+    (root / "build" / "requirements.lock").write_text("one==2 --hash=sha256:00\n")
+    held = venv._locked(venv.LOCK_FILE, fcntl.LOCK_SH)
     try:
-        with pytest.raises(_venv.SetupError, match=r"index serve.*end that program and start again"):
-            _venv._set_up("requirements.lock")
+        with pytest.raises(venv.SetupError, match=r"index serve.*end that program and start again"):
+            venv._set_up("requirements.lock")
     finally:
         os.close(held)
-    assert (ready / ".venv" / "stamp.json").exists(), "what the program uses stays"
+    assert (root / ".venv" / "stamp.json").exists(), "what the program uses stays"
