@@ -102,9 +102,9 @@ class State:
     def __init__(self, before: Mapping[str, Any]) -> None:
         self.before = before
 
-    def settings(self, after: Mapping[str, Any]) -> Settings:
-        """Return all options, with those given after the command."""
-        return Settings(after, self.before)
+    def settings(self, after: Mapping[str, Any], tables: Sequence[str] = ("build",)) -> Settings:
+        """Return all options, with those given after the command, and the defaults of these tables."""
+        return Settings(after, self.before, tables=tables)
 
     def reporter(self, after: Mapping[str, Any] | None = None) -> Reporter:
         """Return a reporter of progress on standard error."""

@@ -54,7 +54,7 @@ def gc(state: State, cache_dir: str | None, limit: str | None, *, dry_run: bool)
     Entries that are in use, or were within the last hour, are kept, with --limit=0 too.
     """
     settings = state.settings({"cache_dir": cache_dir, "cache_limit": limit})
-    setting = settings.get("cache_limit", "build")
+    setting = settings.get("cache_limit")
     origin = setting.origin if limit is None else "--limit"
     most = parse_size(str(setting.value), origin)
     removed = collect(settings.cache_dir, limit=most, dry_run=dry_run)

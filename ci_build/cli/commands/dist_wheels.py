@@ -21,7 +21,7 @@ def dist_wheels(state: State, /, **after: object) -> None:
     """
     settings, reporter = state.settings(after), state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
-    request = wheel_set_request(settings, reporter, runner, connect, "build")
+    request = wheel_set_request(settings, reporter, runner, connect)
     prepared = build.prepare(request, reporter, runner, connect)
     as_json = settings.flag("json")
     if request.dry_run:

@@ -112,7 +112,7 @@ def base(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of op
     """
     packages = _checked_index(state, values) if values["pip_packages"] else None
     job = ImageJob(state, values)
-    pythons = chosen_pythons(job.settings, ("build",))
+    pythons = chosen_pythons(job.settings)
     llvm = ""
     if values["install_llvm"]:
         llvm = LLVM if values["llvm_version"] is None else str(values["llvm_version"])
@@ -197,13 +197,13 @@ def rocm_of_image(job: ImageJob) -> RocmSource:
     if problems := rocm_problems(job.settings):
         raise RequestError(" ".join(problems), hint="Name one ROCm.")
     settings = job.settings.with_defaults(build_job_defaults(job.settings))
-    found = find_rocm(settings, job.reporter, job.builder.host, connector(job.reporter), "build")
+    found = find_rocm(settings, job.reporter, job.builder.host, connector(job.reporter))
     if found is None:
         raise RequestError(
             "No ROCm was given for the image.",
             hint="Give --therock-path, --therock-index-url, --rocm-build-job, or --therock and --family.",
         )
-    version = str(settings.get("rocm_version").value or "")
+    version = settings.text("rocm_version")
     found = replace(found, version=version or found.version, full=True)
     check_name(found, gfx_names())
     check_source(found)
@@ -219,7 +219,7 @@ def _obtain_rocm(job: ImageJob, found: RocmSource) -> _Rocm:
         return version or "VERSION", ContextFile(digest=UNKNOWN, source=Path), {}
     from ci_build.rocm import source
 
-    storage = rocm_storage(job.settings, "build")
+    storage = rocm_storage(job.settings)
     rocm = source.obtain_rocm(found, storage, job.reporter, job.builder.host, connector(job.reporter))
     labels = {"com.amdgpu.therock_path": rocm.lock.source, "jax-rocm-release.rocm.sha256": rocm.lock.sha256}
     digest = f"full:{rocm.lock.sha256}" if rocm.lock.sha256 else ""
@@ -249,12 +249,12 @@ def _checked_index(state: State, values: Mapping[str, Any]) -> tuple[str, str]:
     Raises:
         RequestError: its URL is invalid, or an option has no effect on pip packages.
     """
-    settings = state.settings(values)
+    settings = state.settings(values, ("rocm_packages", "build"))
     unused = [name for name in (*_ROCM, "builder_image") if name not in _PACKAGES and settings.given(name)]
     for setting in map(settings.get, unused):
         if setting.origin.startswith("--"):
             raise RequestError(f"{setting.origin} has no effect on pip packages.", hint="Omit it, or --pip-packages.")
-    index = str(settings.get("therock_index_url", "rocm_packages").value)
+    index = settings.text("therock_index_url")
     parts = urlsplit(index)
     # Process lists and labels would show credentials.
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
@@ -262,7 +262,7 @@ def _checked_index(state: State, values: Mapping[str, Any]) -> tuple[str, str]:
             f"--therock-index-url {parts._replace(netloc=parts.hostname or '').geturl()!r} cannot be used.",
             hint="Give an http or https URL without user and password.",
         )
-    return index, str(settings.get("therock_version").value or "")
+    return index, settings.text("therock_version")
 
 
 def _build_with_packages(job: ImageJob, packages: tuple[str, str], recipes: Sequence[Recipe], python: str) -> None:
@@ -296,7 +296,7 @@ def build_set_images(state: State, values: Mapping[str, Any]) -> Mapping[str, Ma
 
     directory = values["wheels"]
     job = ImageJob(state, values)
-    pythons = chosen_pythons(job.settings, ("build",))
+    pythons = chosen_pythons(job.settings)
     wheel_set = read_checked_set(directory)
     if not job.settings.given("python_versions"):
         pythons = tuple(wheel_set.python_versions)
@@ -338,7 +338,7 @@ def _bases_of_set(job: ImageJob, names: Mapping[str, str]) -> tuple[Mapping[str,
     if not names_rocm(job.settings):
         find = runtime.planned_base if job.dry_run else partial(runtime.find_base, job.builder)
         return {release: find(name) for release, name in names.items()}, []
-    pythons = chosen_pythons(job.settings, ("build",))
+    pythons = chosen_pythons(job.settings)
     version, tree, labels = _obtain_rocm(job, rocm_of_image(job))
     recipes = [runtime.ubuntu_recipe(job.builder, release, pythons, "") for release in names]
     with_rocm = [runtime.rocm_recipe(job.builder.as_base(recipe), tree, version, labels) for recipe in recipes]

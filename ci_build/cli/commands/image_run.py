@@ -87,7 +87,7 @@ def test(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of op
         build_set_images(state, values)
         return
     # Wrong options are reported before an image is built.
-    spec_for = _checked_spec(state.settings(values), values)
+    spec_for = _checked_spec(state.settings(values, _TABLES), values)
     for name, labels in build_set_images(state, values).items():
         if values["dry_run"]:
             # A dry run starts no engine.
@@ -119,7 +119,7 @@ def _checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[En
     Raises:
         RequestError: an option is wrong; InputError: --env-file is missing; MachineError: there is no GPU.
     """
-    memory, shm_size = (container_size(settings, name, *_TABLES) for name in _CONTAINER[1:])
+    memory, shm_size = (container_size(settings, name) for name in _CONTAINER[1:])
     env_file = values["env_file"]
     if env_file is not None and not env_file.is_file():
         raise InputError(f"--env-file {env_file} does not exist.", hint="Omit it, or name another file.")
@@ -128,7 +128,7 @@ def _checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[En
         gpus=None if values["no_gpu"] else run_image.find_gpus(),
         debugger=values["debugger"],
         env_file=env_file,
-        network=str(settings.get("container_network", *_TABLES).value),
+        network=settings.text("container_network"),
         memory=memory,
         shm_size=shm_size,
     )

@@ -10,7 +10,7 @@ import cloup
 from ci_build.build import kernels as kernel_build
 from ci_build.build.dist_wheels import kernel_lines
 from ci_build.cli.common import State, host_runner, print_json
-from ci_build.cli.options.request import kernels_request, out_dir
+from ci_build.cli.options.request import kernels_request
 from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.table import chosen_options
 from core.errors import InputError, RequestError
@@ -74,7 +74,7 @@ def build(
     assert asked is not None
     kernel_build.check_request(request)
     part = kernel_build.parse_part(asked, shard, units or "")
-    room, out = kernel_build.capacity(jobs, memory), out_dir(settings, "build")
+    room, out = kernel_build.capacity(jobs, memory), Path(settings.text("out"))
     if out.exists() and not out.is_dir():
         raise RequestError(f"--out {out} is not a directory.", hint="Name a directory, which need not exist.")
     if settings.flag("dry_run"):

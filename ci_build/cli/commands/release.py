@@ -24,6 +24,8 @@ from core.defaults import defaults
 from core.errors import RequestError
 from promotion import stage as promotion_stage
 
+_TABLES = ("release_local", "build")
+
 
 @cloup.command()
 @click.option("--local", is_flag=True, help="Release into a directory of this machine; required.")
@@ -34,7 +36,7 @@ from promotion import stage as promotion_stage
 )
 @click.option("--corpus", type=click.Choice(CORPORA), help=f"JAX programs to compile.  [default: {CORPORA[0]}]")
 @signing_key_option
-@build_options("release_local", "build")
+@build_options(*_TABLES)
 @click.pass_obj
 def release(
     state: State, /, *, local: bool, bucket: str | None, corpus: str | None, signing_key: Path | None, **after: object
@@ -44,13 +46,13 @@ def release(
 
     if not local:
         raise RequestError("`release` requires --local.", hint="Run `ci_build release --local`.")
-    settings, reporter = state.settings({**after, "bucket": bucket, "corpus": corpus}), state.reporter(after)
+    settings, reporter = state.settings({**after, "bucket": bucket, "corpus": corpus}, _TABLES), state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
-    tables, as_json = ("release_local", "build"), settings.flag("json")
+    as_json = settings.flag("json")
     request = LocalRelease(
-        wheel_set=wheel_set_request(settings, reporter, runner, connect, *tables),
-        bucket=Path(str(settings.get("bucket", *tables).value)),
-        corpus=str(settings.get("corpus", *tables).value),
+        wheel_set=wheel_set_request(settings, reporter, runner, connect),
+        bucket=Path(settings.text("bucket")),
+        corpus=settings.text("corpus"),
         key=find_signing_key(signing_key),
         actor=actor(),
     )

@@ -48,7 +48,7 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
     with reproduce.rebuild_folder(settings.cache_dir) as rebuild:
         recorded = recorded_settings(before, settings, rebuild / "set")
         commit = before.request["source"]["own_commit"]
-        request = wheel_set_request(recorded, reporter, runner, connect, "build", rebuild=rebuild, own_commit=commit)
+        request = wheel_set_request(recorded, reporter, runner, connect, rebuild=rebuild, own_commit=commit)
         found = reproduce.reproduce(folder, before, request, reporter, runner, connect)
     if as_json:
         print_json(found)

@@ -80,7 +80,7 @@ def list_builds(state: State, family: str | None, therock_listing: str | None, l
         check_families([family])
     after = {"therock_listing": therock_listing}
     client = connector(state.reporter(after))()
-    builds = listing.list_builds(client, str(state.settings(after).get("therock_listing", "build").value))
+    builds = listing.list_builds(client, state.settings(after).text("therock_listing"))
     shown = [replace(build, url=without_user(build.url)) for build in builds if family in (None, build.family)]
     shown = shown[: limit or None]
     if as_json:
@@ -127,7 +127,7 @@ def verify(state: State, lock: Path, cache_dir: str | None) -> None:
     from ci_build.rocm import source  # Start-up time: it loads requests.
 
     reporter = state.reporter()
-    storage = rocm_storage(state.settings({"cache_dir": cache_dir}), "build")
+    storage = rocm_storage(state.settings({"cache_dir": cache_dir}))
     rocm = source.verify(lock, storage, reporter, host_runner(reporter), connector(reporter))
     scope = "every file was read" if rocm.contents is not None else "the lock does not record its other files"
     reporter.line(f"{rocm.root} matches {lock}; {scope}")

@@ -42,27 +42,25 @@ def wheel_set_request(
     reporter: Reporter,
     runner: HostRunner,
     connect: Connect,
-    *tables: str,
     rebuild: Path | None = None,
     own_commit: str = "",
 ) -> WheelSetRequest:
     """Return the complete request for a wheel set; options without effect are warned of.
 
     Args:
-        tables: tables of defaults.toml, the first one first.
         rebuild: folder for everything that is built; results of caches and executors are then not used.
         own_commit: commit of this repository that the wheels record; empty detects it.
 
     Raises:
         RequestError: options contradict each other.
     """
-    from_source = settings.get("payload", *tables).value == Payload.SOURCE
+    from_source = settings.get("payload").value == Payload.SOURCE
     if from_source:
         settings = settings.with_defaults(source_defaults(settings))
-    rocm = find_rocm(settings, reporter, runner, connect, *tables)
+    rocm = find_rocm(settings, reporter, runner, connect)
     if rocm is not None and from_source:
         settings = settings.with_defaults(rocm_defaults(rocm))
-    build, warnings = build_request(settings, *tables, accept_cached=rebuild is None)
+    build, warnings = build_request(settings, accept_cached=rebuild is None)
     for text in warnings:
         reporter.warning(text)
     if rocm is not None:
@@ -79,19 +77,14 @@ def wheel_set_request(
         build=build,
         rocm=rocm,
         rocm_manifest=None if manifest is None else Path(str(manifest)),
-        storage=rocm_storage(settings, *tables),
-        registry=str(settings.get("image_registry", *tables).value or ""),
-        out=out_dir(settings, *tables),
+        storage=rocm_storage(settings),
+        registry=settings.text("image_registry"),
+        out=Path(settings.text("out")),
         cache=settings.cache_dir,
         rebuild=rebuild,
         own_commit=own_commit,
         dry_run=settings.flag("dry_run"),
     )
-
-
-def out_dir(settings: Settings, *tables: str) -> Path:
-    """Return the folder of the wheel set."""
-    return Path(str(settings.get("out", *tables).value))
 
 
 def kernels_request(settings: Settings) -> tuple[BuildRequest, str]:
@@ -103,43 +96,43 @@ def kernels_request(settings: Settings) -> tuple[BuildRequest, str]:
     implied = {"kernels": True, "payload": Payload.PUBLISHED.value}
     origin = "ci_build kernels"
     settings = settings.with_defaults({name: Setting(value=value, origin=origin) for name, value in implied.items()})
-    request, _ = build_request(settings, "build", all_targets=expand(ALL))
-    return request, set_version(request, every_target=is_all(_text(settings.get("targets", "build"))))
+    request, _ = build_request(settings, all_targets=expand(ALL))
+    return request, set_version(request, every_target=is_all(settings.text("targets")))
 
 
 def build_request(
-    settings: Settings, *tables: str, accept_cached: bool = True, all_targets: tuple[GfxTarget, ...] | None = None
+    settings: Settings, *, accept_cached: bool = True, all_targets: tuple[GfxTarget, ...] | None = None
 ) -> tuple[BuildRequest, tuple[str, ...]]:
     """Return the content of a wheel set, and warnings about options without effect.
 
     Args:
-        tables: tables of defaults.toml, the first one first.
         accept_cached: let remote executors use cached results.
         all_targets: targets that `all` selects with published wheels; None for those in the wheels.
 
     Raises:
         RequestError: options contradict each other; the message names every contradiction.
     """
-    payload = _payload(settings.get("payload", *tables))
+    payload = _payload(settings.get("payload"))
     problems = Problems(rocm_problems(settings))
     if payload is Payload.PUBLISHED:
-        tables = (*tables, "published")
+        version = defaults()["published"]["rocm_version"]
+        settings = settings.with_defaults({"rocm_version": Setting(value=version, origin="defaults.toml [published]")})
         problems.add(*_source_options(settings))
     else:
         problems.add(*source_problems(settings))
-    rocm = settings.get("rocm_version", *tables)
+    rocm = settings.get("rocm_version")
     if rocm.value is None:
         problems.add("--rocm-version is missing; only --payload=published has a default.")
-    kernels, kernel_problems = _kernels(settings, *tables)
+    kernels, kernel_problems = _kernels(settings)
     problems.add(*kernel_problems)
-    pythons = problems.read(lambda: chosen_pythons(settings, tables))
-    jax_version = problems.read(lambda: _version(settings.get("jax_version", *tables)))
+    pythons = problems.read(lambda: chosen_pythons(settings))
+    jax_version = problems.read(lambda: _version(settings.get("jax_version")))
     if jax_version and pythons:
-        pythons = problems.read(lambda: _pythons_of(jax_version, pythons, settings, *tables))
+        pythons = problems.read(lambda: _pythons_of(jax_version, pythons, settings))
     source = None
     if payload is Payload.SOURCE:
-        source = source_request(settings, jax_version, problems, *tables, accept_cached=accept_cached)
-    spec = _text(settings.get("targets", *tables))
+        source = source_request(settings, jax_version, problems, accept_cached=accept_cached)
+    spec = settings.text("targets")
     every = payload is Payload.PUBLISHED and is_all(spec)
     targets = problems.read(lambda: all_targets if every else expand(spec))
     post_release = problems.read(lambda: _positive(settings.get("wheel_post_release")))
@@ -181,20 +174,20 @@ def _source_options(settings: Settings) -> list[str]:
     return problems
 
 
-def _kernels(settings: Settings, *tables: str) -> tuple[KernelRequest | None, list[str]]:
+def _kernels(settings: Settings) -> tuple[KernelRequest | None, list[str]]:
     """Return the request for kernels, and its contradictions."""
     if not settings.flag("kernels"):
         given = [name for name in NEEDS_KERNELS if settings.given(name)]
         return None, [f"{settings.get(name).origin} needs --kernels." for name in given]
     request = KernelRequest(
         modules=split_list(settings.get("kernel_modules").value),
-        toolchain=_text(settings.get("kernel_toolchain", *tables)),
-        rocm=str(settings.get("kernel_rocm").value or ""),
-        image=str(settings.get("kernel_image").value or ""),
-        source=str(settings.get("aiter_source").value or ""),
+        toolchain=settings.text("kernel_toolchain"),
+        rocm=settings.text("kernel_rocm"),
+        image=settings.text("kernel_image"),
+        source=settings.text("aiter_source"),
         require=split_list(settings.get("require").value),
         allow_partial=settings.flag("allow_partial"),
-        instances=str(settings.get("kernel_instances").value or ""),
+        instances=settings.text("kernel_instances"),
     )
     if request.toolchain not in KERNEL_TOOLCHAINS:
         return None, [f"--kernel-toolchain is {request.toolchain!r}, not one of {', '.join(KERNEL_TOOLCHAINS)}."]
@@ -220,10 +213,6 @@ def _instance_problems(request: KernelRequest) -> list[str]:
     return problems
 
 
-def _text(setting: Setting) -> str:
-    return str(setting.value)
-
-
 def _payload(setting: Setting) -> Payload:
     """Return the payload; values from the environment were not checked before."""
     try:
@@ -236,7 +225,7 @@ def _payload(setting: Setting) -> Payload:
 def _positive(setting: Setting) -> int | None:
     if setting.value is None:
         return None
-    text = _text(setting)
+    text = str(setting.value)
     if not text.isdecimal() or int(text) < 1:
         raise RequestError(f"{setting.origin} is invalid: {text!r}.", hint="Give a whole number from 1.")
     return int(text)
@@ -244,24 +233,24 @@ def _positive(setting: Setting) -> int | None:
 
 def _version(setting: Setting) -> str:
     try:
-        return str(Version(_text(setting)))
+        return str(Version(str(setting.value)))
     except InvalidVersion as error:
         raise RequestError(
             f"{setting.origin} {setting.value!r} is not a version.", hint="Write it like 0.10.2."
         ) from error
 
 
-def chosen_pythons(settings: Settings, tables: tuple[str, ...]) -> tuple[str, ...]:
+def chosen_pythons(settings: Settings) -> tuple[str, ...]:
     """Return the requested Pythons, oldest first.
 
     Raises:
         RequestError: a Python is not supported, or none was given.
     """
     supported = supported_pythons()
-    if not settings.given("python_versions") and "release_local" in tables:
+    if not settings.given("python_versions") and "release_local" in settings.tables:
         return this_python_and_one_more(supported, f"{sys.version_info.major}.{sys.version_info.minor}")
-    setting = settings.get("python_versions", *tables)
-    chosen = split_list(_text(setting))
+    setting = settings.get("python_versions")
+    chosen = split_list(str(setting.value))
     require_known_pythons(chosen, setting.origin)
     return tuple(version for version in supported if version in chosen)
 
@@ -286,7 +275,7 @@ def require_known_pythons(versions: Sequence[str], origin: str) -> None:
         raise RequestError(f"{origin} has unsupported versions: {', '.join(unknown) or 'none given'}.", hint=hint)
 
 
-def _pythons_of(jax_version: str, pythons: tuple[str, ...], settings: Settings, *tables: str) -> tuple[str, ...]:
+def _pythons_of(jax_version: str, pythons: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
     """Return the Pythons that the JAX release supports.
 
     Raises:
@@ -296,7 +285,7 @@ def _pythons_of(jax_version: str, pythons: tuple[str, ...], settings: Settings, 
     good = tuple(python for python in pythons if python in SpecifierSet(supported))
     if not good or (settings.given("python_versions") and good != pythons):
         raise RequestError(
-            f"jax {jax_version} needs Python {supported}, but {settings.get('python_versions', *tables).origin} "
+            f"jax {jax_version} needs Python {supported}, but {settings.get('python_versions').origin} "
             f"requests {', '.join(python for python in pythons if python not in good)}.",
             hint="Leave these out, or build an older --jax-version.",
         )

@@ -22,25 +22,23 @@ _NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limi
 _NEED_A_LISTING = ("family", "therock_listing")
 
 
-def rocm_storage(settings: Settings, *tables: str) -> RocmStorage:
+def rocm_storage(settings: Settings) -> RocmStorage:
     """Return where ROCms are kept and how much room they may take.
 
     Raises:
         RequestError: the limit is not a size.
     """
     return RocmStorage(
-        cache=settings.cache_dir, keep_tarballs=not settings.flag("no_tarball_cache"), limit=_limit(settings, *tables)
+        cache=settings.cache_dir, keep_tarballs=not settings.flag("no_tarball_cache"), limit=_limit(settings)
     )
 
 
-def _limit(settings: Settings, *tables: str) -> int:
-    setting = settings.get("cache_limit", *tables)
+def _limit(settings: Settings) -> int:
+    setting = settings.get("cache_limit")
     return parse_size(str(setting.value), setting.origin)
 
 
-def find_rocm(
-    settings: Settings, reporter: Reporter, runner: HostRunner, connect: Connect, *tables: str
-) -> RocmSource | None:
+def find_rocm(settings: Settings, reporter: Reporter, runner: HostRunner, connect: Connect) -> RocmSource | None:
     """Return the ROCm that the options name, or None.
 
     A listing is downloaded where `--therock` chooses from it; nothing else is.
@@ -49,9 +47,9 @@ def find_rocm(
         RequestError: options contradict each other or have no effect.
     """
     _refuse_contradictions(settings)
-    _limit(settings, *tables)
+    _limit(settings)
     path, choice = settings.get("therock_path").value, settings.get("therock").value
-    lock, locked = Path(str(settings.get("rocm_lock", *tables).value)), settings.flag("locked")
+    lock, locked = Path(settings.text("rocm_lock")), settings.flag("locked")
     index, version = (str(settings.get(name).value or "") for name in ("therock_index_url", "therock_version"))
     if index:
         from core.http.client import canonical  # Start-up time: it loads requests.
@@ -63,14 +61,14 @@ def find_rocm(
             version = newest_version(index, runner)
             reporter.line(f"--therock-index-url: the newest ROCm there is {version}")
     elif choice:
-        path = _choose(settings, reporter, connect, str(choice), *tables)
+        path = _choose(settings, reporter, connect, str(choice))
     elif locked and not path:
         path = _locked_source(lock)
     if not path:
         return None
     return RocmSource(
         source=str(path),
-        sha256=str(settings.get("therock_sha256").value or ""),
+        sha256=settings.text("therock_sha256"),
         full=settings.flag("rocm_full"),
         lock=lock,
         locked=locked,
@@ -122,8 +120,8 @@ def rocm_build_url(settings: Settings) -> str:
     """
     if not settings.given("rocm_build_job"):
         return ""
-    template = str(settings.get("rocm_build_url").value or "")
-    job = str(settings.get("rocm_build_job").value)
+    template = settings.text("rocm_build_url")
+    job = settings.text("rocm_build_job")
     if not template:
         raise RequestError(
             f"No URL template was given for --rocm-build-job: {job}.",
@@ -132,7 +130,7 @@ def rocm_build_url(settings: Settings) -> str:
     fields = {
         "job": job,
         "num": str(settings.get("rocm_build_num").value or "lastSuccessfulBuild"),
-        "version": str(settings.get("rocm_version").value or ""),
+        "version": settings.text("rocm_version"),
     }
     try:
         return template.format_map(fields)
@@ -172,12 +170,12 @@ def _refuse_contradictions(settings: Settings) -> None:
         raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
 
 
-def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: str, *tables: str) -> str:
-    families = split_list(str(settings.get("family").value))
+def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: str) -> str:
+    families = split_list(settings.text("family"))
     if not families:
         raise RequestError("--family is empty.", hint="See `ci_build targets`.")
     check_families(families)
-    builds = list_builds(connect(), str(settings.get("therock_listing", *tables).value))
+    builds = list_builds(connect(), settings.text("therock_listing"))
     build = choose(builds, choice, families)
     reporter.line(f"--therock={choice}: {build.name}")
     return build.url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -89,14 +89,20 @@ class Settings:
         after: values given after the subcommand; None where nothing was given.
         before: values given before it.
         environ: the process environment, or a stand-in.
+        tables: tables of defaults.toml; the first that has an option counts.
 
     Raises:
         RequestError: a value is an invalid URL.
     """
 
     def __init__(
-        self, after: Mapping[str, Any], before: Mapping[str, Any], environ: Mapping[str, str] | None = None
+        self,
+        after: Mapping[str, Any],
+        before: Mapping[str, Any],
+        environ: Mapping[str, str] | None = None,
+        tables: Sequence[str] = ("build",),
     ) -> None:
+        self.tables = tables
         self._given: dict[str, Setting] = {}
         self._defaults: Mapping[str, Setting] = {}
         environ = os.environ if environ is None else environ
@@ -120,14 +126,19 @@ class Settings:
         other._defaults = {**self._defaults, **defaults}
         return other
 
-    def get(self, name: str, *tables: str) -> Setting:
+    def get(self, name: str) -> Setting:
         """Return an option: as given, else from `with_defaults`, else from the first table of defaults.toml with it."""
         if (setting := self._given.get(name) or self._defaults.get(name)) is not None:
             return setting
-        for table in tables:
+        for table in self.tables:
             if name in defaults().get(table, {}):
                 return Setting(value=defaults()[table][name], origin=f"defaults.toml [{table}]")
         return Setting(value=None, origin="not given")
+
+    def text(self, name: str) -> str:
+        """Return the value of an option as text; empty without one."""
+        value = self.get(name).value
+        return "" if value is None else str(value)
 
     def given(self, name: str) -> bool:
         """Return whether the command line or the environment sets an option; a disabled switch is not set."""

@@ -36,7 +36,7 @@ _ONLY_IN_CONTAINER = (
 
 
 def source_request(
-    settings: Settings, jax_version: str | None, problems: Problems, *tables: str, accept_cached: bool = True
+    settings: Settings, jax_version: str | None, problems: Problems, *, accept_cached: bool = True
 ) -> SourceRequest | None:
     """Return the options of a build from source.
 
@@ -49,11 +49,11 @@ def source_request(
     Returns:
         The request, which is valid unless there are problems; None without a release.
     """
-    compiler = problems.read(lambda: _compiler(settings.get("compiler", *tables)))
+    compiler = problems.read(lambda: _compiler(settings.get("compiler")))
     endpoint = problems.read(lambda: _endpoint(settings))
-    jobs = problems.read(lambda: _jobs(settings, *tables))
-    memory = problems.read(lambda: container_size(settings, "container_memory", *tables))
-    shm_size = problems.read(lambda: container_size(settings, "container_shm_size", *tables))
+    jobs = problems.read(lambda: _jobs(settings))
+    memory = problems.read(lambda: container_size(settings, "container_memory"))
+    shm_size = problems.read(lambda: container_size(settings, "container_shm_size"))
     if not jax_version:
         return None
     interface = problems.read(lambda: interface_for(jax_version))
@@ -71,17 +71,17 @@ def source_request(
     )
     container = Container(
         host=settings.flag("host"),
-        engine=str(settings.get("container_engine", *tables).value or ""),
-        image=str(settings.get("builder_image").value or ""),
-        base=str(settings.get("base_docker").value or ""),
-        network=str(settings.get("container_network", *tables).value),
+        engine=settings.text("container_engine"),
+        image=settings.text("builder_image"),
+        base=settings.text("base_docker"),
+        network=settings.text("container_network"),
         memory=memory,
         shm_size=shm_size,
     )
     return SourceRequest(
         compiler=compiler,
-        sources=_sources(settings, jax_version, *tables),
-        xla="dir" if settings.given("xla_source_dir") else str(settings.get("xla", *tables).value),
+        sources=_sources(settings, jax_version),
+        xla="dir" if settings.given("xla_source_dir") else settings.text("xla"),
         jaxlib=settings.given("jax_source_dir") and not one_target,
         container=container,
         remote=remote if settings.flag("rbe") else None,
@@ -89,12 +89,12 @@ def source_request(
             **{name.removeprefix("rbe_"): _absolute(settings.get(name).value) for name in _CREDENTIALS}
         ),
         cache=ActionCache(
-            remote=str(settings.get("remote_cache").value or ""),
+            remote=settings.text("remote_cache"),
             disk=_absolute(settings.get("disk_cache").value),
             read_only=settings.flag("cache_read_only"),
         ),
         one_target=one_target,
-        clang=str(settings.get("clang_path").value or ""),
+        clang=settings.text("clang_path"),
     )
 
 
@@ -150,7 +150,7 @@ def source_problems(settings: Settings) -> list[str]:
         problems.append("--rbe needs --rbe-endpoint or --rbe-bazelrc.")
     if settings.given("rbe_cert") != settings.given("rbe_key"):
         problems.append("--rbe-cert and --rbe-key must be given together.")
-    if settings.flag("rbe") and urlsplit(str(settings.get("remote_cache").value or "")).scheme in ("http", "https"):
+    if settings.flag("rbe") and urlsplit(settings.text("remote_cache")).scheme in ("http", "https"):
         problems.append("--rbe contradicts an HTTP --remote-cache; give a gRPC cache.")
     if settings.flag("cache_read_only") and not (settings.given("remote_cache") or settings.given("disk_cache")):
         problems.append("--cache-read-only has no effect without --remote-cache or --disk-cache.")
@@ -160,7 +160,7 @@ def source_problems(settings: Settings) -> list[str]:
             for name in _ONLY_IN_CONTAINER
             if settings.given(name) and settings.get(name).origin.startswith("--")
         ]
-    elif settings.given("clang_path") and not str(settings.get("clang_path").value).startswith("/"):
+    elif settings.given("clang_path") and not settings.text("clang_path").startswith("/"):
         problems.append("--clang-path is a path in the builder image, and must be absolute.")
     if settings.given("builder_image") and settings.given("base_docker"):
         problems.append("--base-docker is the base of a new builder image, but --builder-image names a finished one.")
@@ -168,7 +168,7 @@ def source_problems(settings: Settings) -> list[str]:
     problems += [
         f"{settings.get(name).origin}: {settings.get(name).value} is not a folder."
         for name in ("xla_source_dir", "jax_source_dir")
-        if settings.given(name) and not Path(str(settings.get(name).value)).is_dir()
+        if settings.given(name) and not Path(settings.text(name)).is_dir()
     ]
     return problems
 
@@ -180,14 +180,14 @@ def _secret_problems(settings: Settings) -> list[str]:
         for name in ("remote_cache", "rbe_endpoint")
         if "@" in urlsplit(str(settings.get(name).value or "")).netloc
     ]
-    mirror = urlsplit(str(settings.get("source_mirror").value or ""))
+    mirror = urlsplit(settings.text("source_mirror"))
     if mirror.password is not None or (mirror.scheme in ("http", "https") and "@" in mirror.netloc):
         # wheels.json records the URL, and other users can read the arguments of git.
         problems.append("--source-mirror has a user or a password in its URL; use a credential helper of git.")
     problems += [
         f"{settings.get(name).origin}: {settings.get(name).value} is not a file."
         for name in _CREDENTIALS
-        if settings.given(name) and not Path(str(settings.get(name).value)).is_file()
+        if settings.given(name) and not Path(settings.text(name)).is_file()
     ]
     helper = settings.get("rbe_credential_helper").value
     if helper and Path(str(helper)).is_file() and not os.access(str(helper), os.X_OK):
@@ -195,10 +195,10 @@ def _secret_problems(settings: Settings) -> list[str]:
     return problems
 
 
-def _sources(settings: Settings, jax_version: str, *tables: str) -> tuple[Checkout, ...]:
+def _sources(settings: Settings, jax_version: str) -> tuple[Checkout, ...]:
     """Return the trees of the build; those of folders have no commit yet."""
     interface, pins = interface_for(jax_version), pins_for(jax_version)
-    mirror = str(settings.get("source_mirror", *tables).value or "")
+    mirror = settings.text("source_mirror")
     found = []
     if interface.kind is BuildRepository.ROCM_JAX and pins is not None:
         found.append(Checkout(name="rocm-jax", url=repository_url("rocm-jax", mirror), commit=pins.rocm_jax))
@@ -206,7 +206,7 @@ def _sources(settings: Settings, jax_version: str, *tables: str) -> tuple[Checko
         found.append(Checkout(name="jax", commit="", folder=_absolute(settings.get("jax_source_dir").value)))
     elif interface.kind is BuildRepository.JAX and pins is not None:
         found.append(Checkout(name="jax", url=repository_url("jax", mirror), commit=pins.jax))
-    xla = str(settings.get("xla", *tables).value)
+    xla = settings.text("xla")
     if settings.given("xla_source_dir"):
         found.append(Checkout(name="xla", commit="", folder=_absolute(settings.get("xla_source_dir").value)))
     elif xla != "pin":
@@ -215,18 +215,18 @@ def _sources(settings: Settings, jax_version: str, *tables: str) -> tuple[Checko
     return tuple(found)
 
 
-def container_size(settings: Settings, name: str, *tables: str) -> str:
+def container_size(settings: Settings, name: str) -> str:
     """Return a limit of containers; empty for none.
 
     Raises:
         RequestError: the value is not a size.
     """
-    setting = settings.get(name, *tables)
+    setting = settings.get(name)
     return check_engine_size(str(setting.value), setting.origin) if setting.value else ""
 
 
 def _endpoint(settings: Settings) -> str:
-    endpoint = str(settings.get("rbe_endpoint").value or "")
+    endpoint = settings.text("rbe_endpoint")
     if endpoint and urlsplit(endpoint).scheme not in ("grpc", "grpcs", "unix"):
         raise RequestError(
             f"{settings.get('rbe_endpoint').origin} is invalid: {endpoint!r}.",
@@ -235,8 +235,8 @@ def _endpoint(settings: Settings) -> str:
     return endpoint
 
 
-def _jobs(settings: Settings, *tables: str) -> int:
-    setting = settings.get("rbe_jobs", *tables)
+def _jobs(settings: Settings) -> int:
+    setting = settings.get("rbe_jobs")
     jobs = str(setting.value)
     if not jobs.isdecimal() or int(jobs) < 1:
         raise RequestError(f"{setting.origin} is invalid: {jobs!r}.", hint="Give a whole number from 1.")

@@ -41,7 +41,7 @@ def parsed(cell: Cell) -> BuildRequest:
     """Return the request that the command line parses from a cell's command."""
     words = [word for word in cell.command if word.startswith("--")]
     given = {name.lstrip("-").replace("-", "_"): value for name, _, value in (word.partition("=") for word in words)}
-    return build_request(Settings(given, {}, {}), "build")[0]
+    return build_request(Settings(given, {}, {}))[0]
 
 
 @pytest.mark.parametrize("payload", Payload)

@@ -23,17 +23,17 @@ def settings(after: Mapping[str, Any], before: Mapping[str, Any] = {}, env: Mapp
     return Settings(after, before, env)
 
 
-def request(after: Mapping[str, Any], *tables: str) -> BuildRequest:
-    return build_request(settings({**PUBLISHED, **after}), *(tables or ("build",)))[0]
+def request(after: Mapping[str, Any], tables: tuple[str, ...] = ("build",)) -> BuildRequest:
+    return build_request(Settings({**PUBLISHED, **after}, {}, {}, tables))[0]
 
 
 def test_settings_prefer_nearest_value_and_keep_origin() -> None:
     many = settings({"targets": "gfx942"}, {"targets": "gfx950", "compiler": "gcc"}, {"CI_BUILD_OUT": "/x"})
-    assert many.get("targets", "build") == Setting(value="gfx942", origin="--targets")
-    assert many.get("compiler", "build") == Setting(value="gcc", origin="--compiler")
-    assert many.get("out", "build") == Setting(value="/x", origin="CI_BUILD_OUT")
-    assert many.get("jax_version", "build").origin == "defaults.toml [build]"
-    assert many.get("therock_path", "build") == Setting(value=None, origin="not given")
+    assert many.get("targets") == Setting(value="gfx942", origin="--targets")
+    assert many.get("compiler") == Setting(value="gcc", origin="--compiler")
+    assert many.get("out") == Setting(value="/x", origin="CI_BUILD_OUT")
+    assert many.get("jax_version").origin == "defaults.toml [build]"
+    assert many.get("therock_path") == Setting(value=None, origin="not given")
 
 
 def test_defaults_are_all_options() -> None:
@@ -59,7 +59,7 @@ def test_build_request_from_defaults_is_valid() -> None:
 
 
 def test_release_local_selects_two_targets_and_two_pythons() -> None:
-    made = request({}, "release_local", "build")
+    made = request({}, ("release_local", "build"))
     assert [str(target) for target in made.targets or ()] == ["gfx942", "gfx950"]
     assert len(made.python_versions) == 2
 
@@ -90,13 +90,13 @@ def test_build_request_refuses_container_flags_with_published(name: str) -> None
     with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} applies to a container"):
         request({name: "x"})
     by_machine = settings(PUBLISHED, {}, {f"CI_BUILD_{name.upper()}": "x"})
-    assert build_request(by_machine, "build")[0] == request({})
+    assert build_request(by_machine)[0] == request({})
 
 
 def test_build_request_warns_of_compiler_with_published() -> None:
-    _, warnings = build_request(settings({**PUBLISHED, "compiler": "clang"}), "build")
+    _, warnings = build_request(settings({**PUBLISHED, "compiler": "clang"}))
     assert warnings == ("--compiler has no effect with --payload=published: nothing is compiled.",)
-    assert build_request(settings(PUBLISHED), "build")[1] == ()
+    assert build_request(settings(PUBLISHED))[1] == ()
 
 
 def test_build_request_reports_all_contradictions_at_once() -> None:
@@ -114,7 +114,7 @@ def test_build_request_reports_unreadable_values_with_the_rest() -> None:
     words += ["'http://host'", "'few'", "'much'", "'big'"]
     for jax in ("0.10.2", "newest"):
         with pytest.raises(RequestError) as caught:
-            build_request(settings({**wrong, "builder_image": "b", "jax_version": jax}), "build")
+            build_request(settings({**wrong, "builder_image": "b", "jax_version": jax}))
         assert type(caught.value) is RequestError
         told = str(caught.value)
         for word in words:
@@ -125,7 +125,7 @@ def test_build_request_reports_unreadable_values_with_the_rest() -> None:
 
 def test_build_request_from_source_needs_rocm_version() -> None:
     with pytest.raises(RequestError, match="--rocm-version is missing"):
-        build_request(settings({}), "build")
+        build_request(settings({}))
 
 
 @pytest.mark.parametrize("value", ["3.9", "three", "", ","])
@@ -156,10 +156,10 @@ def test_flag_reads_switches_from_environment(value: str, *, expected: bool) -> 
 
 def test_given_ignores_switch_disabled_by_environment() -> None:
     off = Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "0"})
-    assert build_request(off, "build")[0].payload is Payload.PUBLISHED
+    assert build_request(off)[0].payload is Payload.PUBLISHED
     on = Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "1"})
     with pytest.raises(RequestError, match="CI_BUILD_RBE belongs to a build from source"):
-        build_request(on, "build")
+        build_request(on)
 
 
 @pytest.mark.parametrize("word", ["all", "ALL"])
@@ -198,7 +198,7 @@ def test_build_request_fields_follow_options() -> None:
 def test_invalid_value_names_its_variable(variable: str, word: str) -> None:
     after = {} if variable.endswith("PAYLOAD") else PUBLISHED
     with pytest.raises(RequestError, match=f"^{variable} .*{word}"):
-        build_request(settings(after, env={variable: word}), "build")
+        build_request(settings(after, env={variable: word}))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_invalid_value_names_its_variable(variable: str, word: str) -> None:
 )
 def test_contradiction_names_its_variable(variable: str, word: str, after: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
-        build_request(settings({"rocm_version": "7.2.0", **after}, env={variable: word}), "build")
+        build_request(settings({"rocm_version": "7.2.0", **after}, env={variable: word}))
     assert variable in str(caught.value)
     assert "--" + variable.removeprefix("CI_BUILD_").lower().replace("_", "-") not in str(caught.value).split()[0]
 

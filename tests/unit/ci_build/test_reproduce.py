@@ -24,7 +24,7 @@ EMPTY = Settings({}, {}, {})
 
 
 def asked(given: dict[str, Any]) -> BuildRequest:
-    return build_request(Settings(given, {}, {}), "build")[0]
+    return build_request(Settings(given, {}, {}))[0]
 
 
 def set_of(request: BuildRequest) -> WheelSet:
@@ -60,14 +60,14 @@ def test_recorded_settings_request_same_set(tmp_path: Path, more: dict[str, Any]
         {**BASE, **{name: str(tmp_path / "file") if value == "file" else value for name, value in more.items()}}
     )
     again = recorded_settings(set_of(request), EMPTY, tmp_path / "set")
-    assert build_request(again, "build")[0] == request
+    assert build_request(again)[0] == request
 
 
 def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
     again = recorded_settings(
         set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})), EMPTY, tmp_path
     )
-    made = build_request(again, "build")[0].source
+    made = build_request(again)[0].source
     assert made is not None
     assert made.cache == ActionCache()
 
@@ -75,7 +75,7 @@ def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
 def test_rebuild_accepts_no_cached_results() -> None:
     before = asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}).source
     settings = Settings({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}, {}, {})
-    after = build_request(settings, "build", accept_cached=False)[0].source
+    after = build_request(settings, accept_cached=False)[0].source
     assert before is not None
     assert before.remote is not None
     assert after == replace(before, remote=replace(before.remote, accept_cached=False))

@@ -36,7 +36,7 @@ def plan(**given: object) -> BuildPlan:
 
 def plan_of(settings: Settings) -> BuildPlan:
     reporter, runner = Reporter(terminal=False), HostRunner({})
-    request = wheel_set_request(settings, reporter, runner, Client, "build")
+    request = wheel_set_request(settings, reporter, runner, Client)
     return dist_wheels.prepare(request, reporter, runner, Client).plan
 
 

@@ -20,7 +20,7 @@ COMMIT = "c" * 40
 
 
 def request(**given: Any) -> BuildRequest:
-    return build_request(Settings({**BASE, **given}, {}, {}), "build")[0]
+    return build_request(Settings({**BASE, **given}, {}, {}))[0]
 
 
 def source(**given: Any) -> SourceRequest:
@@ -141,7 +141,7 @@ def test_container_size_is_passed_on(size: str) -> None:
 def test_default_pythons_depend_on_release() -> None:
     newer = Settings({"rocm_version": "7.10.0", "jax_version": "0.11.0", "targets": "gfx942"}, {}, {})
     older = Settings({"rocm_version": "7.10.0", "targets": "gfx942"}, {}, {})
-    made = [build_request(settings, "build")[0].python_versions for settings in (newer, older)]
+    made = [build_request(settings)[0].python_versions for settings in (newer, older)]
     assert made == [("3.12", "3.13", "3.14"), ("3.11", "3.12", "3.13", "3.14")]
 
 
@@ -198,13 +198,13 @@ def test_remote_platform_comes_from_sources(jax: Path) -> None:
 
 def test_host_build_ignores_container_variables() -> None:
     settings = Settings({**BASE, "host": True}, {}, {"CI_BUILD_CONTAINER_MEMORY": "8g"})
-    assert build_request(settings, "build")[0].source is not None
+    assert build_request(settings)[0].source is not None
 
 
 def test_unknown_compiler_in_environment_is_refused() -> None:
     settings = Settings(BASE, {}, {"CI_BUILD_COMPILER": "icc"})
     with pytest.raises(RequestError, match="CI_BUILD_COMPILER is invalid: 'icc'") as caught:
-        build_request(settings, "build")
+        build_request(settings)
     assert caught.value.hint == "Give one of clang, gcc."
 
 
