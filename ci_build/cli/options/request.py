@@ -112,7 +112,7 @@ def build_request(
     Raises:
         RequestError: options contradict each other; the message names every contradiction.
     """
-    payload = _payload(settings.get("payload"))
+    payload = settings.choice("payload", Payload)
     problems = Problems(rocm_problems(settings))
     if payload is Payload.PUBLISHED:
         version = defaults()["published"]["rocm_version"]
@@ -135,7 +135,8 @@ def build_request(
     spec = settings.text("targets")
     every = payload is Payload.PUBLISHED and is_all(spec)
     targets = problems.read(lambda: all_targets if every else expand(spec))
-    post_release = problems.read(lambda: _positive(settings.get("wheel_post_release")))
+    post = settings.given("wheel_post_release")
+    post_release = problems.read(lambda: settings.positive("wheel_post_release")) if post else None
     problems.refuse()
     if source is not None and source.one_target:
         targets, pythons = (targets or ())[:1], pythons[:1]
@@ -195,40 +196,16 @@ def _kernels(settings: Settings) -> tuple[KernelRequest | None, list[str]]:
         return None, ["--kernel-rocm needs --kernel-toolchain=rocm or container."]
     if bool(request.image) != (request.toolchain == "container"):
         return None, ["--kernel-image needs --kernel-toolchain=container."]
-    return request, _instance_problems(request)
-
-
-def _instance_problems(request: KernelRequest) -> list[str]:
-    if not request.instances:
-        return []
     problems = []
-    if request.toolchain == "pypi":
+    if request.instances and request.toolchain == "pypi":
         problems.append("--kernel-instances needs --kernel-toolchain=rocm or container.")
-    if not request.allow_partial:
+    if request.instances and not request.allow_partial:
         problems.append("--kernel-instances leaves kernels out, so it needs --allow-partial.")
     try:
         re.compile(request.instances)
     except re.error as error:
         problems.append(f"--kernel-instances is not a regular expression: {error}.")
-    return problems
-
-
-def _payload(setting: Setting) -> Payload:
-    """Return the payload; values from the environment were not checked before."""
-    try:
-        return Payload(setting.value)
-    except ValueError as error:
-        known = ", ".join(Payload)
-        raise RequestError(f"{setting.origin} is invalid: {setting.value!r}.", hint=f"Give one of {known}.") from error
-
-
-def _positive(setting: Setting) -> int | None:
-    if setting.value is None:
-        return None
-    text = str(setting.value)
-    if not text.isdecimal() or int(text) < 1:
-        raise RequestError(f"{setting.origin} is invalid: {text!r}.", hint="Give a whole number from 1.")
-    return int(text)
+    return request, problems
 
 
 def _version(setting: Setting) -> str:

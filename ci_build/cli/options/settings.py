@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from core.errors import RequestError
 from core.units import parse_url
 
 T = TypeVar("T")
+E = TypeVar("E", bound=enum.StrEnum)
 HELP_HINT = "See `ci_build dist_wheels --help`."
 
 
@@ -139,6 +141,30 @@ class Settings:
         """Return the value of an option as text; empty without one."""
         value = self.get(name).value
         return "" if value is None else str(value)
+
+    def choice(self, name: str, kind: type[E]) -> E:
+        """Return the value of an option with fixed values; those of the environment were not checked before.
+
+        Raises:
+            RequestError: the value is none of them.
+        """
+        setting = self.get(name)
+        try:
+            return kind(setting.value)
+        except ValueError as error:
+            hint = f"Give one of {', '.join(kind)}."
+            raise RequestError(f"{setting.origin} is invalid: {setting.value!r}.", hint=hint) from error
+
+    def positive(self, name: str) -> int:
+        """Return the value of an option that is a whole number from 1.
+
+        Raises:
+            RequestError: the value is no such number.
+        """
+        text = self.text(name)
+        if not text.isdecimal() or int(text) < 1:
+            raise RequestError(f"{self.get(name).origin} is invalid: {text!r}.", hint="Give a whole number from 1.")
+        return int(text)
 
     def given(self, name: str) -> bool:
         """Return whether the command line or the environment sets an option; a disabled switch is not set."""

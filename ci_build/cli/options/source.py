@@ -49,9 +49,9 @@ def source_request(
     Returns:
         The request, which is valid unless there are problems; None without a release.
     """
-    compiler = problems.read(lambda: _compiler(settings.get("compiler")))
+    compiler = problems.read(lambda: settings.choice("compiler", Compiler))
     endpoint = problems.read(lambda: _endpoint(settings))
-    jobs = problems.read(lambda: _jobs(settings))
+    jobs = problems.read(lambda: settings.positive("rbe_jobs"))
     memory = problems.read(lambda: container_size(settings, "container_memory"))
     shm_size = problems.read(lambda: container_size(settings, "container_shm_size"))
     if not jax_version:
@@ -61,7 +61,7 @@ def source_request(
         return None
     problems.add(*_unsupported(settings, jax_version, interface, compiler))
     one_target = settings.flag("one_target")
-    platform = str(settings.get("rbe_platform").value or interface.rbe_platform)
+    platform = settings.text("rbe_platform") or interface.rbe_platform
     remote = Remote(
         endpoint=endpoint,
         platform="" if platform == "none" else platform,
@@ -85,12 +85,10 @@ def source_request(
         jaxlib=settings.given("jax_source_dir") and not one_target,
         container=container,
         remote=remote if settings.flag("rbe") else None,
-        credentials=Credentials(
-            **{name.removeprefix("rbe_"): _absolute(settings.get(name).value) for name in _CREDENTIALS}
-        ),
+        credentials=Credentials(**{name.removeprefix("rbe_"): _absolute(settings.text(name)) for name in _CREDENTIALS}),
         cache=ActionCache(
             remote=settings.text("remote_cache"),
-            disk=_absolute(settings.get("disk_cache").value),
+            disk=_absolute(settings.text("disk_cache")),
             read_only=settings.flag("cache_read_only"),
         ),
         one_target=one_target,
@@ -116,16 +114,6 @@ def source_defaults(settings: Settings) -> Mapping[str, Setting]:
     if given and (folder := Path(str(given))).is_dir():
         found["jax_version"] = Setting(value=release_of(folder), origin=f"{folder}/jax/version.py")
     return found
-
-
-def _compiler(setting: Setting) -> Compiler:
-    """Return the compiler; values from the environment were not checked before."""
-    try:
-        return Compiler(str(setting.value))
-    except ValueError as error:
-        raise RequestError(
-            f"{setting.origin} is invalid: {setting.value!r}.", hint=f"Give one of {', '.join(Compiler)}."
-        ) from error
 
 
 def source_problems(settings: Settings) -> list[str]:
@@ -203,12 +191,12 @@ def _sources(settings: Settings, jax_version: str) -> tuple[Checkout, ...]:
     if interface.kind is BuildRepository.ROCM_JAX and pins is not None:
         found.append(Checkout(name="rocm-jax", url=repository_url("rocm-jax", mirror), commit=pins.rocm_jax))
     if settings.given("jax_source_dir"):
-        found.append(Checkout(name="jax", commit="", folder=_absolute(settings.get("jax_source_dir").value)))
+        found.append(Checkout(name="jax", commit="", folder=_absolute(settings.text("jax_source_dir"))))
     elif interface.kind is BuildRepository.JAX and pins is not None:
         found.append(Checkout(name="jax", url=repository_url("jax", mirror), commit=pins.jax))
     xla = settings.text("xla")
     if settings.given("xla_source_dir"):
-        found.append(Checkout(name="xla", commit="", folder=_absolute(settings.get("xla_source_dir").value)))
+        found.append(Checkout(name="xla", commit="", folder=_absolute(settings.text("xla_source_dir"))))
     elif xla != "pin":
         url = repository_url(interface.xla_repository, mirror)
         found.append(Checkout(name="xla", url=url, commit="HEAD" if xla == "head" else xla))
@@ -235,13 +223,5 @@ def _endpoint(settings: Settings) -> str:
     return endpoint
 
 
-def _jobs(settings: Settings) -> int:
-    setting = settings.get("rbe_jobs")
-    jobs = str(setting.value)
-    if not jobs.isdecimal() or int(jobs) < 1:
-        raise RequestError(f"{setting.origin} is invalid: {jobs!r}.", hint="Give a whole number from 1.")
-    return int(jobs)
-
-
-def _absolute(value: object) -> str:
-    return str(Path(str(value)).absolute()) if value else ""
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute()) if path else ""
