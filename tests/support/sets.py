@@ -1,11 +1,13 @@
-"""A made-up wheel set for tests that need no files."""
+"""Made-up wheel sets, evidence and ledger entries for tests that need no files."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from core.model import InputFile, MemberInfo, Wheel, WheelSet
+from core.model import Evidence, InputFile, MemberInfo, Outcome, Tier, Wheel, WheelSet
+from promotion.index.ledger import LedgerEntry, LedgerWheel, PromotedSet
+from promotion.index.ledger_state import EMPTY_STATE, EntryKind
 
 
 def wheel(filename: str, name: str, version: str, **changes: Any) -> Wheel:
@@ -62,5 +64,67 @@ def wheel_set(**changes: Any) -> WheelSet:
         tools={"auditwheel": "6"},
         pins={"jax": "0.10.2"},
         wheels=(pjrt, *plugins, *jaxlibs),
+    )
+    return replace(made, **changes)
+
+
+def evidence(**changes: Any) -> Evidence:
+    """Evidence of a passed gate."""
+    fields: dict[str, Any] = {
+        "set_digest": "a" * 64,
+        "gate": "compile",
+        "target": "gfx942",
+        "tier": Tier.COMPILED,
+        "outcome": Outcome.PASSED,
+        "started": "2026-01-02T03:04:05Z",
+        "ended": "2026-01-02T03:04:06Z",
+        "machine": "tests",
+        "settings": {},
+        "counts": {},
+    }
+    return Evidence(**{**fields, **changes})
+
+
+def ledger_wheel(project: str, version: str = "1", **changes: Any) -> LedgerWheel:
+    """A wheel as the ledger describes it."""
+    made = LedgerWheel(
+        project=project,
+        filename=f"{project.replace('-', '_')}-{version}-py3-none-any.whl",
+        version=version,
+        size=1,
+        sha256="0" * 64,
+        metadata_sha256="0" * 64,
+        requires_python="",
+        requires_dist=(),
+    )
+    return replace(made, **changes)
+
+
+def promoted_set(*wheels: LedgerWheel, **changes: Any) -> PromotedSet:
+    """A promoted set without files."""
+    made = PromotedSet(
+        set_digest="ab" * 32,
+        rocm_version="7.2.0",
+        jax_version="0.10.2",
+        python_versions=("3.12",),
+        tier="compiled",
+        tiers={"gfx942": "compiled"},
+        policy={},
+        wheels=wheels,
+        files={},
+    )
+    return replace(made, **changes)
+
+
+def promotion_entry(number: int, promoted: PromotedSet, **changes: Any) -> LedgerEntry:
+    """The ledger entry of a promoted set."""
+    made = LedgerEntry(
+        number=number,
+        previous="",
+        time="2026-01-02T03:04:05Z",
+        kind=EntryKind.PROMOTE,
+        state=EMPTY_STATE,
+        sets=(number,),
+        promoted=promoted,
     )
     return replace(made, **changes)

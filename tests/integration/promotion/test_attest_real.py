@@ -155,11 +155,16 @@ def strict_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def trust_file(bucket: DirBucket, config: Mapping[str, Any]) -> Path:
+    path = bucket.root.parent / "trust.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
 def attested(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet, **who: str) -> Path:
     """Attest a set in a job; gives the trust configuration."""
     with serving(sigstore, of_github(**who)) as env:
-        config = bucket.root.parent / "trust.json"
-        config.write_text(json.dumps(sigstore.trust_config()))
+        config = trust_file(bucket, sigstore.trust_config())
         done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, "--json", env=env)
         assert done.returncode == 0, done.stderr
         said = json.loads(done.stdout)
@@ -219,9 +224,8 @@ def test_attest_signs_with_gitlab_token(cli: Cli, sigstore: FakeSigstore, bucket
         "sha": "2" * 40,
         "ref": "refs/heads/main",
     }
-    config = bucket.root.parent / "trust.json"
     with serving(sigstore, claims):
-        config.write_text(json.dumps(sigstore.trust_config()))
+        config = trust_file(bucket, sigstore.trust_config())
         env = {"GITLAB_CI": "true", "SIGSTORE_ID_TOKEN": sigstore.identities.token(claims)}
         done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, env=env)
         assert done.returncode == 0, done.stderr
@@ -232,9 +236,8 @@ def test_attest_signs_with_gitlab_token(cli: Cli, sigstore: FakeSigstore, bucket
 
 
 def test_attest_refuses_unknown_token(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet) -> None:
-    config = bucket.root.parent / "trust.json"
     with serving(sigstore, of_github()):
-        config.write_text(json.dumps(sigstore.trust_config()))
+        config = trust_file(bucket, sigstore.trust_config())
         env = {"GITLAB_CI": "true", "SIGSTORE_ID_TOKEN": FakeSigstore().identities.token(of_github())}
         done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, env=env)
     assert done.returncode == 18
@@ -271,12 +274,10 @@ def test_invalid_attestation_blocks_without_requirement(
 def test_attest_with_unreachable_sigstore_reports_one_line(cli: Cli, bucket: DirBucket, staged: StagedSet) -> None:
     sigstore = FakeSigstore()
     with serving(sigstore, of_github()) as env:
-        config = bucket.root.parent / "trust.json"
-        text = json.dumps(sigstore.trust_config())
         # Its log is not there.
-        broken = json.loads(text)
+        broken = copy.deepcopy(sigstore.trust_config())
         broken["signingConfig"]["rekorTlogUrls"][0]["url"] = "http://127.0.0.1:9"
-        config.write_text(json.dumps(broken))
+        config = trust_file(bucket, broken)
         done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, env=env)
     assert done.returncode == 18
     assert done.stderr.splitlines()[-1].startswith("error: Sigstore failed: ")
@@ -310,6 +311,10 @@ def entry(body: Provenance) -> dict[str, Any]:
     return found
 
 
+Make = Callable[[FakeSigstore], Provenance | bytes]
+"""Creates a provenance file with a private Sigstore."""
+
+
 def flipped(text: str) -> str:
     """Base64 of the same bytes but one."""
     data = bytearray(base64.b64decode(text))
@@ -317,10 +322,23 @@ def flipped(text: str) -> str:
     return base64.b64encode(data).decode()
 
 
-def damaged(sigstore: FakeSigstore, damage: Callable[[Provenance], object]) -> bytes:
-    body = sigstore.provenance(WHEEL, DIGEST)
-    damage(body)
-    return json.dumps(body).encode()
+def damaged(damage: Callable[[Provenance], object]) -> Make:
+    def make(sigstore: FakeSigstore) -> Provenance:
+        body = sigstore.provenance(WHEEL, DIGEST)
+        damage(body)
+        return body
+
+    return make
+
+
+def made(filename: str = WHEEL, digest: str = DIGEST, claims: Mapping[str, str] | None = None, **how: Any) -> Make:
+    return lambda sigstore: sigstore.provenance(filename, digest, claims, **how)
+
+
+def of_github_repository(repository: str, workflow: str) -> Make:
+    """Valid for this repository and workflow."""
+    publisher = {"kind": "GitHub", "repository": repository, "workflow": workflow}
+    return made(claims=of_github(repository=repository, workflow=workflow), publisher=publisher)
 
 
 def changed_statement(body: Provenance) -> None:
@@ -353,14 +371,15 @@ def without(name: str) -> Callable[[Provenance], object]:
     return lambda body: entry(body).pop(name)
 
 
-def of_another(sigstore: FakeSigstore, what: str) -> bytes:
+def of_another(part: str, name: str) -> Make:
     """One part out of another attestation of the same wheel, which is good by itself."""
-    body, other = (sigstore.provenance(WHEEL, DIGEST) for _ in range(2))
-    if what == "signature":
-        attestation(body)["envelope"]["signature"] = attestation(other)["envelope"]["signature"]
-    else:
-        attestation(body)["verification_material"][what] = attestation(other)["verification_material"][what]
-    return json.dumps(body).encode()
+
+    def make(sigstore: FakeSigstore) -> Provenance:
+        body, other = (sigstore.provenance(WHEEL, DIGEST) for _ in range(2))
+        attestation(body)[part][name] = attestation(other)[part][name]
+        return body
+
+    return make
 
 
 def twice_logged(body: Provenance) -> None:
@@ -368,111 +387,76 @@ def twice_logged(body: Provenance) -> None:
     entries.append(copy.deepcopy(entries[0]))
 
 
-CASES: dict[str, tuple[Callable[[FakeSigstore], bytes], str]] = {
+def flipped_signature(body: Provenance) -> None:
+    envelope = attestation(body)["envelope"]
+    envelope["signature"] = flipped(envelope["signature"])
+
+
+TIME = "is invalid: failed to build timestamp certificate chain: validation failed: cert is not valid at validation"
+OTHER_REPOSITORY = {"kind": "GitHub", "repository": "owner/other", "workflow": "release.yml"}
+OTHER_ISSUER = {**of_github(), "iss": "https://token.actions.githubusercontent.com.invalid"}
+CASES: dict[str, tuple[Make, str]] = {
     "another wheel": (
-        lambda s: json.dumps(s.provenance("jaxlib-0.10.2-py3-none-any.whl", DIGEST)).encode(),
+        made("jaxlib-0.10.2-py3-none-any.whl"),
         "is not the provenance of its wheel: it names jaxlib-0.10.2-py3-none-any.whl",
     ),
     "other bytes": (
-        lambda s: json.dumps(s.provenance(WHEEL, "0" * 64)).encode(),
+        made(digest="0" * 64),
         "is not the provenance of its wheel: it names " + WHEEL + " with sha256 0000",
     ),
     "truncated": (
         lambda s: json.dumps(s.provenance(WHEEL, DIGEST)).encode()[:-40],
         "is not the provenance of its wheel: Unterminated string",
     ),
-    "changed statement": (lambda s: damaged(s, changed_statement), "is invalid: DSSE: invalid signature"),
-    "changed signature": (
-        lambda s: damaged(
-            s, lambda b: attestation(b)["envelope"].update(signature=flipped(attestation(b)["envelope"]["signature"]))
-        ),
+    "changed statement": (damaged(changed_statement), "is invalid: DSSE: invalid signature"),
+    "changed signature": (damaged(flipped_signature), "is invalid: DSSE: invalid signature"),
+    "signature of another": (of_another("envelope", "signature"), "is invalid: DSSE: invalid signature"),
+    "certificate of another": (
+        of_another("verification_material", "certificate"),
         "is invalid: DSSE: invalid signature",
     ),
-    "signature of another": (lambda s: of_another(s, "signature"), "is invalid: DSSE: invalid signature"),
-    "certificate of another": (lambda s: of_another(s, "certificate"), "is invalid: DSSE: invalid signature"),
     "log entry of another": (
-        lambda s: of_another(s, "transparency_entries"),
+        of_another("verification_material", "transparency_entries"),
         "is invalid: log entry signatures do not match bundle",
     ),
     "foreign certificate": (
-        lambda s: json.dumps(FakeSigstore(rekor=s.rekor).provenance(WHEEL, DIGEST)).encode(),
+        lambda s: FakeSigstore(rekor=s.rekor).provenance(WHEEL, DIGEST),
         "is invalid: failed to build timestamp certificate chain",
     ),
-    "expired certificate": (
-        lambda s: json.dumps(s.provenance(WHEEL, DIGEST, start=OLD)).encode(),
-        "is invalid: failed to build timestamp certificate chain: validation failed: cert is not valid at validation",
-    ),
-    "certificate that was not yet": (
-        lambda s: json.dumps(s.provenance(WHEEL, DIGEST, logged=OLD)).encode(),
-        "is invalid: failed to build timestamp certificate chain: validation failed: cert is not valid at validation",
-    ),
+    "expired certificate": (made(start=OLD), TIME),
+    "certificate that was not yet": (made(logged=OLD), TIME),
     "certificate that nobody logged": (
-        lambda s: json.dumps(s.provenance(WHEEL, DIGEST, ct_key=new_key())).encode(),
+        made(ct_key=new_key()),
         "is invalid: failed to verify SCT on signing certificate",
     ),
     "foreign log": (
-        lambda s: json.dumps(FakeSigstore(fulcio=s.fulcio).provenance(WHEEL, DIGEST)).encode(),
+        lambda s: FakeSigstore(fulcio=s.fulcio).provenance(WHEEL, DIGEST),
         "is invalid: invalid log entry: checkpoint",
     ),
-    "no proof": (
-        lambda s: damaged(s, without("inclusionProof")),
-        "is invalid: invalid transparency log entry",
-    ),
-    "no promise": (
-        lambda s: damaged(s, without("inclusionPromise")),
-        "is invalid: bundle must contain an inclusion promise",
-    ),
+    "no proof": (damaged(without("inclusionProof")), "is invalid: invalid transparency log entry"),
+    "no promise": (damaged(without("inclusionPromise")), "is invalid: bundle must contain an inclusion promise"),
     "no log entry": (
-        lambda s: damaged(s, lambda b: attestation(b)["verification_material"].update(transparency_entries=[])),
+        damaged(lambda body: attestation(body)["verification_material"].update(transparency_entries=[])),
         "is not the provenance of its wheel: no entry of a transparency log",
     ),
-    "several log entries": (lambda s: damaged(s, twice_logged), "is invalid: it has several entries"),
-    "forged promise": (lambda s: damaged(s, forged_promise), "is invalid: invalid log entry: SET: invalid inclusion"),
-    "forged root": (lambda s: damaged(s, forged_root), "is invalid: invalid log entry: inclusion proof contains"),
+    "several log entries": (damaged(twice_logged), "is invalid: it has several entries"),
+    "forged promise": (damaged(forged_promise), "is invalid: invalid log entry: SET: invalid inclusion"),
+    "forged root": (damaged(forged_root), "is invalid: invalid log entry: inclusion proof contains"),
     "forged checkpoint": (
-        lambda s: damaged(s, forged_checkpoint),
+        damaged(forged_checkpoint),
         "is invalid: invalid log entry: checkpoint: invalid signature",
     ),
-    "claims another publisher": (
-        lambda s: json.dumps(
-            s.provenance(
-                WHEEL, DIGEST, publisher={"kind": "GitHub", "repository": "owner/other", "workflow": "release.yml"}
-            )
-        ).encode(),
-        "is invalid: it names the publisher",
-    ),
+    "claims another publisher": (made(publisher=OTHER_REPOSITORY), "is invalid: it names the publisher"),
     "another repository": (
-        lambda s: json.dumps(
-            s.provenance(
-                WHEEL,
-                DIGEST,
-                of_github(repository="owner/name2"),
-                publisher={"kind": "GitHub", "repository": "owner/name2", "workflow": "release.yml"},
-            )
-        ).encode(),
+        of_github_repository("owner/name2", "release.yml"),
         "was signed by .github/workflows/release.yml of https://github.com/owner/name2 at refs/heads/main",
     ),
     "another workflow": (
-        lambda s: json.dumps(
-            s.provenance(
-                WHEEL,
-                DIGEST,
-                of_github(workflow="release.yml2"),
-                publisher={"kind": "GitHub", "repository": "owner/name", "workflow": "release.yml2"},
-            )
-        ).encode(),
+        of_github_repository("owner/name", "release.yml2"),
         "was signed by .github/workflows/release.yml2 of",
     ),
-    "another ref": (
-        lambda s: json.dumps(s.provenance(WHEEL, DIGEST, of_github(ref="refs/heads/feature"))).encode(),
-        "at refs/heads/feature (issuer",
-    ),
-    "another issuer": (
-        lambda s: json.dumps(
-            s.provenance(WHEEL, DIGEST, {**of_github(), "iss": "https://token.actions.githubusercontent.com.invalid"})
-        ).encode(),
-        "is invalid: it names the publisher",
-    ),
+    "another ref": (made(claims=of_github(ref="refs/heads/feature")), "at refs/heads/feature (issuer"),
+    "another issuer": (made(claims=OTHER_ISSUER), "is invalid: it names the publisher"),
 }
 
 
@@ -495,12 +479,13 @@ def refusals(
         "print(json.dumps(said))\n"
     )
     root = tmp_path_factory.mktemp("cases")
-    good: Callable[[FakeSigstore], bytes] = lambda s: json.dumps(s.provenance(WHEEL, DIGEST)).encode()  # noqa: E731
-    for name, (make, _) in {**CASES, "good": (good, "")}.items():
+    for name, (make, _) in {**CASES, "good": (made(), "")}.items():
         folder = root / name
         folder.mkdir()
         (folder / WHEEL).write_bytes(BYTES)
-        (folder / provenance_name(WHEEL)).write_bytes(make(sigstore))
+        body = make(sigstore)
+        text = body if isinstance(body, bytes) else json.dumps(body).encode()
+        (folder / provenance_name(WHEEL)).write_bytes(text)
     (root / "nothing beside it").mkdir()
     (root / "nothing beside it" / WHEEL).write_bytes(BYTES)
     done = subprocess.run(

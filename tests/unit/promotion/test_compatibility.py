@@ -13,7 +13,7 @@ import pytest
 
 from ci_build.images.runtime import image_contents
 from core.errors import RequestError
-from core.model import Evidence, Outcome, Tier
+from core.model import Outcome, Tier
 from promotion.compatibility.evidence import CheckOutcome, EvidenceChecks
 from promotion.compatibility.render import sheets, to_markdown, to_rst
 from promotion.compatibility.tables import (
@@ -27,8 +27,8 @@ from promotion.compatibility.tables import (
     module_support,
 )
 from promotion.evidence.known_tests import regex_of
-from promotion.index.ledger import LedgerEntry, PromotedSet
-from promotion.index.ledger_state import EntryKind, IndexState
+from promotion.index.ledger import LedgerEntry
+from tests.support import sets
 
 NUMPY = JaxModule(name="jax.numpy", description="Arrays | of *numbers*", checks=("numpy.*", "test_numpy.py"))
 SPARSE = JaxModule(name="jax.experimental.sparse", description="Sparse", checks=("sparse.*",))
@@ -45,23 +45,14 @@ def check(name: str, outcome: str = "passed", reason: str = "") -> dict[str, str
 def evidence(
     *checks: Mapping[str, str], gate: str = "compile", target: str = "gfx942", outcome: Outcome = Outcome.PASSED
 ) -> EvidenceChecks:
-    told = Evidence(
-        set_digest="a" * 64, gate=gate, target=target, tier=Tier.DEVICE if gate == "device" else Tier.COMPILED,
-        outcome=outcome, started="2026-01-01T00:00:00Z", ended="2026-01-01T00:00:01Z", machine="m", settings={},
-        counts={}, findings=(), details={}, logs={},
-    )  # fmt: skip
+    tier = Tier.DEVICE if gate == "device" else Tier.COMPILED
+    told = sets.evidence(gate=gate, target=target, tier=tier, outcome=outcome)
     return EvidenceChecks(evidence=told, checks=tuple(CheckOutcome(**body) for body in checks))
 
 
 def entry(number: int, jax: str, rocm: str = "7.2.0") -> LedgerEntry:
-    promoted = PromotedSet(
-        set_digest=f"{number:064x}", rocm_version=rocm, jax_version=jax, python_versions=("3.12",), tier="compiled",
-        tiers={"gfx942": "compiled"}, policy={}, wheels=(), files={},
-    )  # fmt: skip
-    return LedgerEntry(
-        number=number, previous="", time="2026-01-01T00:00:00Z", kind=EntryKind.PROMOTE, state=IndexState(), actor="a",
-        reason="", sets=(number,), to=0, promoted=promoted,
-    )  # fmt: skip
+    promoted = sets.promoted_set(set_digest=f"{number:064x}", rocm_version=rocm, jax_version=jax)
+    return sets.promotion_entry(number, promoted)
 
 
 def tables(*told: tuple[LedgerEntry, Mapping[str, EvidenceChecks]], **more: Any) -> Tables:

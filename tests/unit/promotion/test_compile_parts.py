@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from core.errors import GateError, RequestError
-from core.model import Evidence, Outcome, Severity, Tier
+from core.model import Evidence, Severity
 from promotion.corpus.catalog import CompileCorpus, load_corpus
 from promotion.corpus.programs.declaration import Program
 from promotion.evidence.evidence import dump_evidence
@@ -41,10 +41,11 @@ from promotion.gates.compile.schedule import (
     share_machine,
 )
 from promotion.gates.compile.view import ProgressTable, failures, results
-from promotion.index.ledger import FIRST, LedgerEntry, PromotedSet
+from promotion.index.ledger import FIRST
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex
+from tests.support import sets
 
 GIB = 1 << 30
 
@@ -389,11 +390,8 @@ def test_compare_finds_new_changed_and_grown_code() -> None:
 
 def compile_evidence(digest: str, size: int, target: str = "gfx942") -> Evidence:
     check = {"name": "lax.dot", "outcome": "passed", "code": held(size)}
-    return Evidence(
-        set_digest=digest, gate="compile", target=target, tier=Tier.COMPILED, outcome=Outcome.PASSED,
-        started="2026-01-02T03:04:05Z", ended="2026-01-02T03:04:05Z", machine="", counts={}, settings={},
-        details={"checks": [check, {"name": "compiler", "outcome": "passed"}]},
-    )  # fmt: skip
+    checks = [check, {"name": "compiler", "outcome": "passed"}]
+    return sets.evidence(set_digest=digest, target=target, details={"checks": checks})
 
 
 def promoted(bucket: DirBucket, *jax_versions: str) -> None:
@@ -401,16 +399,10 @@ def promoted(bucket: DirBucket, *jax_versions: str) -> None:
     released, head, state = ReleasedIndex(index="multi-arch"), FIRST, EMPTY_STATE
     for number, jax in enumerate(jax_versions, start=1):
         digest, name = f"{number}" * 64, "evidence/compile/gfx942/0.json"
-        promoted_set = PromotedSet(
-            set_digest=digest, rocm_version="7.2.0", jax_version=jax, python_versions=(), tier="", tiers={}, policy={},
-            wheels=(), files={name: "", "wheels.json": ""},
-        )  # fmt: skip
+        promoted_set = sets.promoted_set(set_digest=digest, jax_version=jax, files={name: "", "wheels.json": ""})
         change = Change(kind=EntryKind.PROMOTE, number=number, sets=(number,))
         state = apply_change(state, change)
-        entry = LedgerEntry(
-            number=number, previous=head, time="", kind=EntryKind.PROMOTE, state=state, sets=(number,),
-            promoted=promoted_set,
-        )  # fmt: skip
+        entry = sets.promotion_entry(number, promoted_set, previous=head, state=state)
         for key, data in (
             (released.ledger_entry(number), entry.dump()),
             (released.set_file(digest, name), dump_evidence(compile_evidence(digest, number))),

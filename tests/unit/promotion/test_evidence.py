@@ -26,17 +26,15 @@ from promotion.evidence.signing import Signer, new_key
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support import sets
 
 STAGED = StagedSet(index="multi-arch", digest="ab" * 32)
-EVIDENCE = Evidence(
+EVIDENCE = sets.evidence(
     set_digest=STAGED.digest,
     gate="coverage",
     target="gfx90a:xnack-",
     tier=Tier.STRUCTURE,
     outcome=Outcome.FAILED,
-    started="2026-01-02T03:04:05Z",
-    ended="2026-01-02T03:04:06Z",
-    machine="tests",
     settings={"corpus": "small"},
     counts={"collected": 1, "run": 1, "passed": 0, "failed": 1, "known": 0, "skipped": 0},
     findings=(Finding(code="x", severity=Severity.ERROR, message="m", remedy="r", member="a.so"),),

@@ -10,8 +10,9 @@ from xml.etree import ElementTree as ET
 import pytest
 import xmlschema
 
-from core.model import Evidence, Finding, Outcome, Severity, Tier
+from core.model import Evidence, Finding, Outcome, Severity
 from promotion.gates.common.junit import junit
+from tests.support import sets
 
 SCHEMA = xmlschema.XMLSchema(str(Path(__file__).parents[2] / "data" / "junit.xsd"))
 
@@ -19,16 +20,10 @@ SCHEMA = xmlschema.XMLSchema(str(Path(__file__).parents[2] / "data" / "junit.xsd
 def evidence(
     *checks: Mapping[str, Any], outcome: Outcome = Outcome.PASSED, findings: tuple[Finding, ...] = ()
 ) -> Evidence:
-    return Evidence(
-        set_digest="a" * 64,
-        gate="compile",
-        target="gfx942",
-        tier=Tier.COMPILED,
+    return sets.evidence(
         outcome=outcome,
-        started="2026-01-02T03:04:05Z",
         ended="2026-01-02T03:04:25Z",
         machine="one",
-        counts={},
         settings={"corpus": "full"},
         findings=findings,
         details={"checks": list(checks)},

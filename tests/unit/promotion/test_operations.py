@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from core.errors import BucketError, PromotionBlockedError, RequestError
 from promotion.index.audit import verify
-from promotion.index.ledger import LedgerEntry, LedgerWheel, PromotedSet, read_ledger
+from promotion.index.ledger import LedgerEntry, read_ledger
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexState, apply_change
 from promotion.index.operations import OperationResult, history, mark, rollback
 from promotion.index.page_diff import (
@@ -36,6 +36,7 @@ from promotion.promote import promote
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex
+from tests.support import sets
 from tests.support.promoting import NOW, POLICY, RELEASED, objects, offered, staged_in
 from tests.support.reading import Reader
 from tests.support.wheel_sets import SetWheel, make_wheels
@@ -373,29 +374,16 @@ def test_append_refuses_ledger_with_gap(index: Index, number: int) -> None:
 # Laws: incremental updates equal a complete render, and every intermediate state is consistent
 
 
-def entry(number: int, wheels: Mapping[str, tuple[str, ...]]) -> LedgerEntry:
-    made = tuple(
-        LedgerWheel(
-            project=project,
-            filename=f"{project}-{version}-py3-none-any.whl",
-            version=version,
-            size=1,
-            sha256="0" * 64,
-            metadata_sha256="0" * 64,
-            requires_python="",
-            requires_dist=(f"{NEEDS[project]}=={wheels[NEEDS[project]][0]}",) if project in NEEDS else (),
-        )
-        for project, versions in wheels.items()
-        for version in versions
-    )
-    promoted = PromotedSet(
-        set_digest=f"{number:064d}", rocm_version="7.2.0", jax_version="1", python_versions=(),
-        tier=weakest(TIERS[number]), tiers=TIERS[number], policy={}, wheels=made, files={},
-    )  # fmt: skip
-    return LedgerEntry(
-        number=number, previous="", time=datetime.fromtimestamp(number, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        kind=EntryKind.PROMOTE, state=EMPTY_STATE, sets=(number,), promoted=promoted,
-    )  # fmt: skip
+def entry(number: int, versions: Mapping[str, str]) -> LedgerEntry:
+    wheels = []
+    for project, version in versions.items():
+        needed = NEEDS.get(project)
+        requires = (f"{needed}=={versions[needed]}",) if needed else ()
+        wheels.append(sets.ledger_wheel(project, version, requires_dist=requires))
+    digest, tiers = f"{number:064d}", TIERS[number]
+    promoted = sets.promoted_set(*wheels, set_digest=digest, tier=weakest(tiers), tiers=tiers)
+    time = datetime.fromtimestamp(number, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return sets.promotion_entry(number, promoted, time=time)
 
 
 NEEDS = {"plugin": "pjrt", "pjrt": "jaxlib"}
@@ -409,7 +397,7 @@ TIERS: dict[int, dict[str, str]] = {
     6: {},
 }
 ENTRIES = {
-    number: entry(number, {"plugin": (f"{number}",), "pjrt": (f"{number}",), "jaxlib": (f"{number // 3}",)})
+    number: entry(number, {"plugin": f"{number}", "pjrt": f"{number}", "jaxlib": f"{number // 3}"})
     for number in range(1, COUNT + 1)
 }
 STATES = st.builds(

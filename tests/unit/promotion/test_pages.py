@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from promotion.index.ledger import LedgerWheel
 from promotion.index.pages import dependencies_first, link, pages, project_html, project_json, project_of
 from promotion.index.reader import IndexedWheel
+from tests.support.sets import ledger_wheel
 
 OFFER = IndexedWheel(
-    wheel=LedgerWheel(
-        project="jax-rocm7-plugin",
+    wheel=ledger_wheel(
+        "jax-rocm7-plugin",
+        "0.10.2+rocm7.2.0",
         filename="jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl",
-        version="0.10.2+rocm7.2.0",
-        size=123,
         sha256="12" * 32,
         metadata_sha256="34" * 32,
         requires_python=">=3.11,<4",

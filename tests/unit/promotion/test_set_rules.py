@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from promotion.index.ledger import LedgerWheel, PromotedSet
+from promotion.index.ledger import PromotedSet
 from promotion.policy.policy import load_policy
 from promotion.policy.set_rules import growth_problems, size_problems, variant_problems
 from tests.support import sets
@@ -18,30 +18,8 @@ PJRT = SET.wheels[0]
 
 def before(**sizes: int) -> PromotedSet:
     """A set whose wheels have these sizes."""
-    wheels = tuple(
-        LedgerWheel(
-            project=project.replace("_", "-"),
-            filename=f"{project}-{number}.whl",
-            version="1",
-            size=size,
-            sha256="",
-            metadata_sha256="",
-            requires_python="",
-            requires_dist=(),
-        )
-        for number, (project, size) in enumerate(sizes.items())
-    )
-    return PromotedSet(
-        set_digest="ab" * 32,
-        rocm_version="7.2.0",
-        jax_version="0.10.2",
-        python_versions=(),
-        tier="",
-        tiers={},
-        policy={},
-        wheels=wheels,
-        files={},
-    )
+    wheels = (sets.ledger_wheel(project.replace("_", "-"), size=size) for project, size in sizes.items())
+    return sets.promoted_set(*wheels)
 
 
 @pytest.mark.parametrize(("size", "says"), [(250_000_000, ()), (250_000_001, ("has 250.0 MB; the policy allows 250",))])

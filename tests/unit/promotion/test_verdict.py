@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from core.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, WheelSet
 from promotion.evidence.evidence import ENVIRONMENT, EvidenceFile
-from promotion.index.ledger import LedgerWheel, PromotedSet
+from promotion.index.ledger import PromotedSet
 from promotion.index.page_diff import weakest
 from promotion.policy.policy import GateRule, Policy, at_least, load_policy
 from promotion.policy.verdict import verdict as judge
+from tests.support import sets
 from tests.support.wheel_sets import PJRT_LIBRARY, but, make_set, make_wheels, passing_evidence
 
 POLICY = load_policy("multi-arch")
@@ -35,30 +36,7 @@ def verdict(wheel_set: WheelSet, evidences: Sequence[Evidence], policy: Policy, 
 
 def promoted(wheel_set: WheelSet, *, size: int) -> PromotedSet:
     """The set that came before, with wheels of one size."""
-    wheels = tuple(
-        LedgerWheel(
-            project=wheel.name,
-            filename=wheel.filename,
-            version=wheel.version,
-            size=size,
-            sha256=wheel.sha256,
-            metadata_sha256="",
-            requires_python="",
-            requires_dist=(),
-        )
-        for wheel in wheel_set.wheels
-    )
-    return PromotedSet(
-        set_digest="0" * 64,
-        rocm_version="7.2.0",
-        jax_version="0.10.2",
-        python_versions=(),
-        tier="",
-        tiers={},
-        policy={},
-        wheels=wheels,
-        files={},
-    )
+    return sets.promoted_set(*(sets.ledger_wheel(wheel.name, size=size) for wheel in wheel_set.wheels))
 
 
 @pytest.fixture(scope="module")

@@ -46,15 +46,12 @@ POLICY = Policy(
     gates={"device": DEVICE},
     attestations=AttestationRule(required=(), trust=PUBLIC, identities={}),
 )
-GOOD = Evidence(
+GOOD = sets.evidence(
     set_digest=SET.digest,
     gate="device",
-    target="gfx942",
     tier=Tier.DEVICE,
-    outcome=Outcome.PASSED,
     started="2026-01-02T12:00:00Z",
     ended="2026-01-02T12:00:00Z",
-    machine="tests",
     settings={"policy": "2"},
     counts={"collected": 5, "run": 5, "passed": 5, "failed": 0, "known": 0, "skipped": 0},
 )
