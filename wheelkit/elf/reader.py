@@ -17,12 +17,15 @@ from wheelkit.elf.constants import (
     DYNAMIC,
     HEADER,
     MAGIC,
+    NOTE,
     PT_DYNAMIC,
     PT_LOAD,
     SECTION,
     SEGMENT,
     SHN_XINDEX,
+    SHT_DYNSYM,
     SHT_NOBITS,
+    SHT_NOTE,
     SHT_NULL,
     SYMBOL,
 )
@@ -48,6 +51,13 @@ class Section(NamedTuple):
     def file_size(self) -> int:
         """Bytes that the section takes in the file: none for NOBITS and NULL."""
         return 0 if self.type in (SHT_NULL, SHT_NOBITS) else self.size
+
+    def row(self, name: int) -> bytes:
+        """Return the row of the section header table, given the offset of the name in its string table."""
+        return SECTION.pack(
+            name, self.type, self.flags, self.address, self.offset, self.size, self.link, self.info, self.alignment,
+            self.entry_size,
+        )  # fmt: skip
 
     def align(self, position: int) -> int:
         """Return the first offset from `position` on at which the section may begin.
@@ -105,8 +115,6 @@ class ElfImage:
     type: int
     machine: int
     flags: int
-    os_abi: int
-    abi_version: int
     section_table: int
     names_index: int
     sections: tuple[Section, ...]
@@ -123,7 +131,7 @@ class ElfImage:
             raise ElfError(f"{label} is not an ELF file.", hint="Check that the download is complete.")
         if len(data) < HEADER.size or bytes(data[4:6]) != b"\x02\x01":
             raise ElfError(f"{label} is not a 64-bit little-endian ELF file.", hint="Use a wheel for x86-64 Linux.")
-        ident, kind, machine, _, _, ph, sh, flags, _, ph_size, ph_count, sh_size, sh_count, names = HEADER.unpack(
+        _, kind, machine, _, _, ph, sh, flags, _, ph_size, ph_count, sh_size, sh_count, names = HEADER.unpack(
             data[: HEADER.size]
         )
         if (ph_count and ph_size != SEGMENT.size) or (sh and sh_size != SECTION.size):
@@ -137,8 +145,8 @@ class ElfImage:
             sh_count, names = sh_count or first[5], first[6] if names == SHN_XINDEX else names
             raw = [SECTION.unpack(row) for row in _rows(data, sh, SECTION.size, sh_count, label)]
         image = cls(
-            data=data, label=label, type=kind, machine=machine, flags=flags, os_abi=ident[7], abi_version=ident[8],
-            section_table=sh, names_index=names, segments=segments, sections=(),
+            data=data, label=label, type=kind, machine=machine, flags=flags, section_table=sh, names_index=names,
+            segments=segments, sections=(),
         )  # fmt: skip
         object.__setattr__(image, "sections", image._named(raw, names))
         return image
@@ -201,6 +209,30 @@ class ElfImage:
         table = self.contents(section)
         for row in SYMBOL.iter_unpack(table[: len(table) // SYMBOL.size * SYMBOL.size]):
             yield RawSymbol._make(row)
+
+    def dynamic_symbols(self) -> Iterator[tuple[RawSymbol, str]]:
+        """Yield the rows of .dynsym with their names.
+
+        Raises:
+            ElfError: the file has no dynamic symbols, or a damaged table.
+        """
+        table = next((section for section in self.sections if section.type == SHT_DYNSYM), None)
+        if table is None or table.link >= len(self.sections):
+            raise ElfError(f"{self.label} has no dynamic symbols.", hint="The file is damaged.")
+        strings = self.contents(self.sections[table.link])
+        for symbol in self.symbols(table):
+            yield symbol, string_at(strings, symbol.name, self.label)
+
+    def notes(self) -> Iterator[tuple[bytes, int, bytes]]:
+        """Yield name (with its NUL), type and description of each note; they are aligned to 4 bytes."""
+        for section in self.sections:
+            data, at = self.contents(section) if section.type == SHT_NOTE else b"", 0
+            while at + NOTE.size <= len(data):
+                name_size, size, kind = NOTE.unpack_from(data, at)
+                at += NOTE.size
+                start = at + name_size + -name_size % 4
+                yield data[at : at + name_size], kind, data[start : start + size]
+                at = start + size + -size % 4
 
 
 def _rows(data: bytes | mmap.mmap, offset: int, size: int, count: int, label: str) -> list[bytes]:

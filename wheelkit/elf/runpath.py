@@ -15,7 +15,7 @@ from wheelkit.archive.output_file import ByteRange
 from wheelkit.elf import constants, reader
 from wheelkit.elf.constants import DYNAMIC
 from wheelkit.elf.reader import DynamicEntry, ElfImage
-from wheelkit.elf.symbol_versions import version_names
+from wheelkit.elf.symbol_versions import definitions, needs
 
 _NAMES = frozenset(
     {
@@ -90,7 +90,10 @@ def _references(image: ElfImage, entries: tuple[DynamicEntry, ...], runpath: Dyn
     for section in image.sections:
         if section.type == constants.SHT_DYNSYM:
             yield from (symbol.name for symbol in image.symbols(section))
-    yield from version_names(image, {entry.tag: entry.value for entry in reversed(entries)})
+    tags = {entry.tag: entry.value for entry in reversed(entries)}
+    for _, name, library in needs(image, tags):
+        yield from (name, library)
+    yield from (name for _, name in definitions(image, tags))
 
 
 def set_runpath(path: Path, runpath: str) -> list[ByteRange]:

@@ -91,11 +91,6 @@ class Elf:
             return _snapshot(image)
 
     @property
-    def has_symtab(self) -> bool:
-        """True if the file still has the static symbol table that `strip` removes."""
-        return any(s.type == constants.SHT_SYMTAB for s in self.sections.values())
-
-    @property
     def exported(self) -> tuple[str, ...]:
         """Names of the symbols that others can bind to."""
         return tuple(self.offered)
@@ -158,13 +153,18 @@ def _snapshot(image: ElfImage) -> Elf:
     sections: dict[str, Section] = {}
     for section in image.sections:
         sections.setdefault(section.name, section)
+    build_ids = (
+        description.hex()
+        for name, kind, description in image.notes()
+        if (name, kind) == (b"GNU\0", constants.NT_GNU_BUILD_ID)
+    )
     comment = sections.get(".comment")
     comments = image.contents(comment).split(b"\0") if comment else []
     return Elf(
         machine=_MACHINES.get(image.machine, str(image.machine)), size=len(image.data),
         needed=tuple(string(entry.value) for entry in entries[:count] if entry.tag == constants.DT_NEEDED),
         runpath=name(constants.DT_RUNPATH), rpath=name(constants.DT_RPATH), soname=name(constants.DT_SONAME),
-        undefined=undefined, offered=offered, sections=sections, build_id=_build_id(image),
+        undefined=undefined, offered=offered, sections=sections, build_id=next(build_ids, None),
         version_needs={library: frozenset(versions) for library, versions in libraries.items()},
         comments=tuple(dict.fromkeys(c.decode(errors="backslashreplace") for c in comments if c)),
     )  # fmt: skip
@@ -202,18 +202,3 @@ def _symbols(
             before, version = offered.get(name, ()), own.get(index, "")
             offered[name] = (*before, version) if hidden else (version, *before)
     return tuple(undefined), offered
-
-
-def _build_id(image: ElfImage) -> str | None:
-    """Return the descriptor of the GNU build ID note."""
-    for section in image.sections:
-        if section.type != constants.SHT_NOTE:
-            continue
-        notes, position = image.contents(section), 0
-        while position + 12 <= len(notes):
-            name_size, size, kind = constants.NOTE.unpack_from(notes, position)
-            start = position + 12 + -(-name_size // 4) * 4
-            if kind == constants.NT_GNU_BUILD_ID and notes[position + 12 : position + 16] == b"GNU\0":
-                return notes[start : start + size].hex()
-            position = start + -(-size // 4) * 4
-    return None

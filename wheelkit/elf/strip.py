@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from isal import isal_zlib
+
 from core.errors import ElfError
-from wheelkit.archive.output_file import ByteRange
+from wheelkit.archive.output_file import ByteRange, reserve
 from wheelkit.elf import constants, reader
 from wheelkit.elf.constants import HEADER, SECTION, SEGMENT
-from wheelkit.elf.debug_file import write_debug
 from wheelkit.elf.reader import ElfImage, Section
 
 Edit = tuple[int, bytes]
@@ -25,6 +26,7 @@ Edit = tuple[int, bytes]
 
 _LINK = ".gnu_debuglink"
 _COUNTS = struct.Struct("<QIHHHHHH")  # the ELF header from e_shoff on
+_BLOCK = 1 << 20
 _SHNDX = struct.Struct("<H")
 
 
@@ -42,8 +44,6 @@ class StripReport:
     changed: tuple[ByteRange, ...]
     dropped: tuple[str, ...]
     bytes_saved: int
-    size_before: int
-    size_after: int
 
 
 def strip_symbols(path: Path, debug: Path | None = None) -> StripReport:
@@ -60,13 +60,13 @@ def strip_symbols(path: Path, debug: Path | None = None) -> StripReport:
     partial = debug.with_name(f".{debug.name}.partial") if debug else None
     try:
         with reader.open_image(path) as image:
-            size, dropped = len(image.data), _droppable(image)
+            dropped = _droppable(image)
             if not dropped:
-                return StripReport(changed=(), dropped=(), bytes_saved=0, size_before=size, size_after=size)
+                return StripReport(changed=(), dropped=(), bytes_saved=0)
             link = b""
             if debug and partial:
                 name = os.fsencode(debug.name)
-                link = name + bytes(4 - len(name) % 4) + struct.pack("<I", write_debug(image, path, partial, dropped))
+                link = name + bytes(4 - len(name) % 4) + struct.pack("<I", _write_debug(image, path, partial, dropped))
             edits, end = _edits(image, dropped, link)
             sections = [image.sections[index] for index in sorted(dropped)]
         with path.open("r+b") as file:
@@ -83,7 +83,7 @@ def strip_symbols(path: Path, debug: Path | None = None) -> StripReport:
     return StripReport(
         changed=tuple((offset, offset + len(data)) for offset, data in edits),
         dropped=tuple(section.name for section in sections),
-        bytes_saved=sum(section.file_size for section in sections), size_before=size, size_after=end,
+        bytes_saved=sum(section.file_size for section in sections),
     )  # fmt: skip
 
 
@@ -176,10 +176,7 @@ def _tail(
         if section.flags & constants.SHF_INFO_LINK or section.type in (constants.SHT_RELA, constants.SHT_REL):
             info = numbers.get(info, 0)
         name = strings.index(b"\0" + os.fsencode(section.name) + b"\0") + 1 if section.name else 0
-        table += SECTION.pack(
-            name, section.type, section.flags, section.address, offset, section.size,
-            numbers.get(section.link, 0), info, section.alignment, section.entry_size,
-        )  # fmt: skip
+        table += section._replace(offset=offset, link=numbers.get(section.link, 0), info=info).row(name)
     tail.extend(bytes(-(base + len(tail)) % 8))
     return bytes(tail + table), base + len(tail)
 
@@ -194,3 +191,74 @@ def _symbol_edits(image: ElfImage, numbers: dict[int, int]) -> Iterable[Edit]:
                 if symbol.section not in numbers:
                     raise ElfError(f"{image.label} exports a symbol of a debug section.", hint="Keep its symbols.")
                 yield section.offset + row * constants.SYMBOL.size + 6, _SHNDX.pack(numbers[symbol.section])
+
+
+def _write_debug(image: ElfImage, source: Path, out: Path, dropped: Collection[int]) -> int:
+    """Write the debug file of a library: its section table and only the contents that it loses.
+
+    As with `objcopy --only-keep-debug`, loaded sections become NOBITS, except notes, so that the build ID matches.
+    Section numbers stay, so symbols need no change.
+
+    Args:
+        image: the unstripped library.
+        source: its path; contents are copied in blocks.
+        out: the file to write.
+        dropped: indices of the sections that the library loses.
+
+    Returns:
+        CRC-32 of the file, for .gnu_debuglink.
+    """
+    head = list(HEADER.unpack(image.read(0, HEADER.size)))
+    position = HEADER.size + SEGMENT.size * len(image.segments)
+    placed: list[Section] = []
+    for index, section in enumerate(image.sections):
+        kept = index in dropped or section.type == constants.SHT_NOTE or not section.flags & constants.SHF_ALLOC
+        if kept and section.file_size:
+            position = section.align(position)
+        placed.append(section._replace(offset=position, type=section.type if kept else constants.SHT_NOBITS))
+        position += placed[-1].file_size
+    table = position + -position % 8
+    head[5], head[6] = HEADER.size if image.segments else 0, table
+    crc = 0
+    with source.open("rb") as library, out.open("wb") as file:
+        reserve(file.fileno(), 0, table + SECTION.size * len(placed))
+        for block in _debug_blocks(image, library.fileno(), placed, HEADER.pack(*head), table):
+            crc = isal_zlib.crc32(block, crc)
+            file.write(block)
+    return crc
+
+
+def _debug_blocks(image: ElfImage, library: int, placed: list[Section], head: bytes, table: int) -> Iterator[bytes]:
+    """Yield the whole file in order."""
+    yield head
+    position = HEADER.size
+    for segment in _debug_segments(image, placed):
+        yield segment
+        position += len(segment)
+    for old, new in zip(image.sections, placed, strict=True):
+        if not new.file_size:
+            continue
+        yield bytes(new.offset - position)
+        for start in range(0, new.file_size, _BLOCK):
+            yield os.pread(library, min(_BLOCK, new.file_size - start), old.offset + start)
+        position = new.offset + new.file_size
+    yield bytes(table - position)
+    rows = SECTION.iter_unpack(image.read(image.section_table, SECTION.size * len(image.sections)))
+    for (name, *_), section in zip(rows, placed, strict=True):
+        yield section.row(name)
+
+
+def _debug_segments(image: ElfImage, placed: list[Section]) -> Iterator[bytes]:
+    """Yield the program headers; only themselves and notes have bytes in the file."""
+    start = HEADER.unpack(image.read(0, HEADER.size))[5]
+    table = image.read(start, SEGMENT.size * len(image.segments))
+    notes = {section.address: section for section in placed if section.type == constants.SHT_NOTE}
+    for kind, flags, offset, address, physical, file_size, size, align in SEGMENT.iter_unpack(table):
+        new_offset, present = 0, 0
+        if kind == constants.PT_PHDR:
+            new_offset, present = HEADER.size, len(table)
+        elif kind == constants.PT_LOAD and offset == 0:
+            present = min(file_size, HEADER.size + len(table))
+        elif kind == constants.PT_NOTE and address in notes:
+            new_offset, present = notes[address].offset, min(file_size, notes[address].size)
+        yield SEGMENT.pack(kind, flags, new_offset, address, physical, present, size, align)

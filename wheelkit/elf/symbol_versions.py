@@ -13,8 +13,8 @@ from wheelkit.elf.reader import ElfImage
 
 _NEED = struct.Struct("<HHIII")  # version, count, file name, first auxiliary, next
 _NEED_AUX = struct.Struct("<IHHII")  # hash, flags, index, name, next
-_DEF = struct.Struct("<HHHHIII")  # version, flags, index, count, hash, first auxiliary, next
-_DEF_AUX = struct.Struct("<II")  # name, next
+DEFINITION = struct.Struct("<HHHHIII")  # version, flags, index, count, hash, first auxiliary, next
+DEFINITION_NAME = struct.Struct("<II")  # name, next
 
 
 def needs(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
@@ -24,45 +24,33 @@ def needs(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int, int, 
         image: the file.
         tags: dynamic tag -> its first value.
     """
-    if constants.DT_VERNEED not in tags:
-        return
-    position = image.offset_of(tags[constants.DT_VERNEED])
-    for _ in range(tags.get(constants.DT_VERNEEDNUM, 0)):
-        _, count, library, first, following = _NEED.unpack(image.read(position, _NEED.size))
-        auxiliary = position + first
-        for _ in range(count):
-            _, _, index, name, step = _NEED_AUX.unpack(image.read(auxiliary, _NEED_AUX.size))
-            yield index & 0x7FFF, name, library
-            if not step:
-                break
-            auxiliary += step
-        if not following:
-            break
-        position += following
+    places = tags.get(constants.DT_VERNEED), tags.get(constants.DT_VERNEEDNUM, 0)
+    for (_, _, library, *_), (_, _, index, name, _) in _records(image, *places, _NEED, _NEED_AUX):
+        yield index & 0x7FFF, name, library
 
 
 def definitions(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int, int]]:
     """Yield (version index, offset of the name) of each defined version, followed by those of its parents."""
-    if constants.DT_VERDEF not in tags:
-        return
-    position = image.offset_of(tags[constants.DT_VERDEF])
-    for _ in range(tags.get(constants.DT_VERDEFNUM, 0)):
-        _, _, index, count, _, first, following = _DEF.unpack(image.read(position, _DEF.size))
+    places = tags.get(constants.DT_VERDEF), tags.get(constants.DT_VERDEFNUM, 0)
+    for (_, _, index, *_), (name, _) in _records(image, *places, DEFINITION, DEFINITION_NAME):
+        yield index & 0x7FFF, name
+
+
+def _records(
+    image: ElfImage, address: int | None, number: int, head: struct.Struct, row: struct.Struct
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield each record of a version table with each of its auxiliary records."""
+    position = 0 if address is None else image.offset_of(address)
+    for _ in range(0 if address is None else number):
+        record = head.unpack(image.read(position, head.size))
+        count, first, following = record[-4], record[-2], record[-1]
         auxiliary = position + first
         for _ in range(count):
-            name, step = _DEF_AUX.unpack(image.read(auxiliary, _DEF_AUX.size))
-            yield index & 0x7FFF, name
-            if not step:
+            names = row.unpack(image.read(auxiliary, row.size))
+            yield record, names
+            if not names[-1]:
                 break
-            auxiliary += step
+            auxiliary += names[-1]
         if not following:
             break
         position += following
-
-
-def version_names(image: ElfImage, tags: Mapping[int, int]) -> Iterator[int]:
-    """Yield the offsets in the dynamic string table of every name in the version tables."""
-    for _, name, library in needs(image, tags):
-        yield name
-        yield library
-    yield from (name for _, name in definitions(image, tags))

@@ -11,11 +11,10 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from wheelkit.elf import constants
+from wheelkit.elf import constants as elf
+from wheelkit.elf.symbol_versions import DEFINITION, DEFINITION_NAME
 
 _PAGE = 0x1000
-_VERDEF = struct.Struct("<HHHHIII")  # version, flags, index, count, hash, first auxiliary, next
-_VERDAUX = struct.Struct("<II")  # name, next
 _SEGMENTS = 4
 
 
@@ -80,49 +79,44 @@ def shared_library(soname: str, exports: Iterable[Export], *, needed: Sequence[s
     strings = _Strings()
     versions = list(dict.fromkeys(export.version for export in exports if export.version))
     text, places = _code(exports)
-    tags = [(constants.DT_NEEDED, strings.add(name)) for name in needed]
-    tags.append((constants.DT_SONAME, strings.add(soname)))
-    tags += [(constants.DT_RUNPATH, strings.add(runpath))] if runpath else []
+    tags = [(elf.DT_NEEDED, strings.add(name)) for name in needed]
+    tags.append((elf.DT_SONAME, strings.add(soname)))
+    tags += [(elf.DT_RUNPATH, strings.add(runpath))] if runpath else []
     names = [strings.add(export.name) for export in exports]
     definitions = _definitions([soname, *versions], strings) if versions else b""
-    alloc, write = constants.SHF_ALLOC, constants.SHF_ALLOC | constants.SHF_WRITE
-    symbols = bytearray(constants.SYMBOL.size * (len(exports) + 1))  # filled in when all addresses are known
+    alloc, write = elf.SHF_ALLOC, elf.SHF_ALLOC | elf.SHF_WRITE
+    symbols = bytearray(elf.SYMBOL.size * (len(exports) + 1))  # filled in when all addresses are known
     fixed = [
-        _Section(".dynsym", constants.SHT_DYNSYM, alloc, symbols, ".dynstr", 1, constants.SYMBOL.size),
-        _Section(".hash", constants.SHT_HASH, alloc, _hash_table([e.name for e in exports]), ".dynsym", entry=4),
-        _Section(".gnu.version", constants.SHT_GNU_VERSYM, alloc, _indices(exports, versions), ".dynsym", entry=2),
-        _Section(".gnu.version_d", constants.SHT_GNU_VERDEF, alloc, definitions, ".dynstr", len(versions) + 1),
-        _Section(".dynstr", constants.SHT_STRTAB, alloc, bytes(strings.data), align=1),
-        _Section(".text", constants.SHT_PROGBITS, alloc | constants.SHF_EXECINSTR, text, align=16),
+        _Section(".dynsym", elf.SHT_DYNSYM, alloc, symbols, ".dynstr", 1, elf.SYMBOL.size),
+        _Section(".hash", elf.SHT_HASH, alloc, _hash_table([e.name for e in exports]), ".dynsym", entry=4),
+        _Section(".gnu.version", elf.SHT_GNU_VERSYM, alloc, _indices(exports, versions), ".dynsym", entry=2),
+        _Section(".gnu.version_d", elf.SHT_GNU_VERDEF, alloc, definitions, ".dynstr", len(versions) + 1),
+        _Section(".dynstr", elf.SHT_STRTAB, alloc, bytes(strings.data), align=1),
+        _Section(".text", elf.SHT_PROGBITS, alloc | elf.SHF_EXECINSTR, text, align=16),
     ]
     fixed = [section for section in fixed if versions or not section.name.startswith(".gnu.version")]
-    at = _addresses(fixed, constants.HEADER.size + _SEGMENTS * constants.SEGMENT.size)
+    at = _addresses(fixed, elf.HEADER.size + _SEGMENTS * elf.SEGMENT.size)
     tags += [
-        (constants.DT_HASH, at[".hash"]), (constants.DT_STRTAB, at[".dynstr"]), (constants.DT_SYMTAB, at[".dynsym"]),
-        (constants.DT_STRSZ, len(strings.data)), (constants.DT_SYMENT, constants.SYMBOL.size),
+        (elf.DT_HASH, at[".hash"]), (elf.DT_STRTAB, at[".dynstr"]), (elf.DT_SYMTAB, at[".dynsym"]),
+        (elf.DT_STRSZ, len(strings.data)), (elf.DT_SYMENT, elf.SYMBOL.size),
     ]  # fmt: skip
     if versions:
-        tags += [(constants.DT_VERSYM, at[".gnu.version"]), (constants.DT_VERDEF, at[".gnu.version_d"])]
-        tags.append((constants.DT_VERDEFNUM, len(versions) + 1))
-    dynamic = b"".join(itertools.starmap(constants.DYNAMIC.pack, [*tags, (constants.DT_NULL, 0)]))
+        tags += [(elf.DT_VERSYM, at[".gnu.version"]), (elf.DT_VERDEF, at[".gnu.version_d"])]
+        tags.append((elf.DT_VERDEFNUM, len(versions) + 1))
+    dynamic = b"".join(itertools.starmap(elf.DYNAMIC.pack, [*tags, (elf.DT_NULL, 0)]))
     zeros = max((export.data for export in exports), default=0)
     writable = [
-        _Section(
-            ".dynamic", constants.SHT_DYNAMIC, write, dynamic, ".dynstr", entry=constants.DYNAMIC.size, align=_PAGE
-        ),
-        _Section(".bss", constants.SHT_NOBITS, write, b"", align=64, size=zeros),
+        _Section(".dynamic", elf.SHT_DYNAMIC, write, dynamic, ".dynstr", entry=elf.DYNAMIC.size, align=_PAGE),
+        _Section(".bss", elf.SHT_NOBITS, write, b"", align=64, size=zeros),
     ]
     at |= _addresses(writable, at[".text"] + len(text))
     number = {section.name: index for index, section in enumerate((*fixed, *writable), start=1)}
     for row, (export, name) in enumerate(zip(exports, names, strict=True), start=1):
-        section, kind, size = (
-            (".bss", constants.STT_OBJECT, export.data)
-            if export.data
-            else (".text", constants.STT_FUNC, len(export.code))
-        )
-        value = at[section] + (0 if export.data else places[export.code])
-        symbol = (name, constants.STB_GLOBAL << 4 | kind, 0, number[section], value, size)
-        constants.SYMBOL.pack_into(symbols, row * constants.SYMBOL.size, *symbol)
+        section, kind, size, place = ".text", elf.STT_FUNC, len(export.code), places.get(export.code, 0)
+        if export.data:
+            section, kind, size, place = ".bss", elf.STT_OBJECT, export.data, 0
+        symbol = (name, elf.STB_GLOBAL << 4 | kind, 0, number[section], at[section] + place, size)
+        elf.SYMBOL.pack_into(symbols, row * elf.SYMBOL.size, *symbol)
     return _assemble([*fixed, *writable], at, split=len(fixed))
 
 
@@ -155,25 +149,22 @@ def _hash_table(names: Sequence[str]) -> bytes:
     return struct.pack(f"<{2 + count + len(chains)}I", count, len(chains), *buckets, *chains)
 
 
-def _indices(exports: Iterable[Export], versions: Sequence[str]) -> bytes:
+def _indices(exports: Sequence[Export], versions: Sequence[str]) -> bytes:
     """Build DT_VERSYM: 0 is local, 1 is global without a version, the versions follow."""
     indices = {"": 1} | {version: index for index, version in enumerate(versions, start=2)}
-    rows = (
-        indices[export.version] | (0 if export.default or not export.version else constants.VERSYM_HIDDEN)
-        for export in exports
-    )
-    return b"".join(struct.pack("<H", row) for row in (0, *rows))
+    hidden = (0 if export.default or not export.version else elf.VERSYM_HIDDEN for export in exports)
+    rows = [0, *(indices[export.version] | bit for export, bit in zip(exports, hidden, strict=True))]
+    return struct.pack(f"<{len(rows)}H", *rows)
 
 
 def _definitions(names: Sequence[str], strings: _Strings) -> bytes:
     """Build DT_VERDEF: the first name is that of the library itself."""
-    out, step = bytearray(), _VERDEF.size + _VERDAUX.size
+    out, step = bytearray(), DEFINITION.size + DEFINITION_NAME.size
     for index, name in enumerate(names, start=1):
         following = step if index < len(names) else 0
-        out += _VERDEF.pack(
-            1, constants.VER_FLG_BASE if index == 1 else 0, index, 1, _hash(name), _VERDEF.size, following
-        )
-        out += _VERDAUX.pack(strings.add(name), 0)
+        flags = elf.VER_FLG_BASE if index == 1 else 0
+        out += DEFINITION.pack(1, flags, index, 1, _hash(name), DEFINITION.size, following)
+        out += DEFINITION_NAME.pack(strings.add(name), 0)
     return bytes(out)
 
 
@@ -197,40 +188,32 @@ def _assemble(sections: Sequence[_Section], at: dict[str, int], *, split: int) -
     read_end = at[code.name] + code.memory
     start, file_end = at[dynamic.name], at[dynamic.name] + dynamic.memory
     segments = [
-        (constants.PT_LOAD, constants.PF_R | constants.PF_X, 0, read_end, read_end, _PAGE),
-        (
-            constants.PT_LOAD,
-            constants.PF_R | constants.PF_W,
-            start,
-            file_end - start,
-            at[zeros.name] + zeros.memory - start,
-            _PAGE,
-        ),
-        (constants.PT_DYNAMIC, constants.PF_R | constants.PF_W, start, dynamic.memory, dynamic.memory, 8),
-        (constants.PT_GNU_STACK, constants.PF_R | constants.PF_W, 0, 0, 0, 16),
+        (elf.PT_LOAD, elf.PF_R | elf.PF_X, 0, read_end, read_end, _PAGE),
+        (elf.PT_LOAD, elf.PF_R | elf.PF_W, start, file_end - start, at[zeros.name] + zeros.memory - start, _PAGE),
+        (elf.PT_DYNAMIC, elf.PF_R | elf.PF_W, start, dynamic.memory, dynamic.memory, 8),
+        (elf.PT_GNU_STACK, elf.PF_R | elf.PF_W, 0, 0, 0, 16),
     ]
     program = b"".join(
-        constants.SEGMENT.pack(kind, flags, place, place, place, size, memory, align)
-        for kind, flags, place, size, memory, align in segments
+        elf.SEGMENT.pack(kind, flags, place, place, place, *rest) for kind, flags, place, *rest in segments
     )
     names, order = _Strings(), [section.name for section in sections]
-    rows = [constants.SECTION.pack(*[0] * 10)]
+    rows = [elf.SECTION.pack(*[0] * 10)]
     for section in sections:
         link = order.index(section.link) + 1 if section.link else 0
         place = at[section.name]
         rows.append(
-            constants.SECTION.pack(
+            elf.SECTION.pack(
                 names.add(section.name), section.type, section.flags, place, min(place, len(body)), section.memory,
                 link, section.info, section.align, section.entry,
             )
         )  # fmt: skip
     own = names.add(".shstrtab")
-    rows.append(constants.SECTION.pack(own, constants.SHT_STRTAB, 0, 0, len(body), len(names.data), 0, 0, 1, 0))
+    rows.append(elf.SECTION.pack(own, elf.SHT_STRTAB, 0, 0, len(body), len(names.data), 0, 0, 1, 0))
     body += names.data + bytes(-len(names.data + body) % 8)
-    header = constants.HEADER.pack(
-        constants.ELF64_LITTLE + b"\x01" + bytes(9), constants.ET_DYN, constants.EM_X86_64, 1, 0,
-        constants.HEADER.size, len(body), 0, constants.HEADER.size, constants.SEGMENT.size, len(segments),
-        constants.SECTION.size, len(rows), len(rows) - 1,
+    header = elf.HEADER.pack(
+        elf.ELF64_LITTLE + b"\x01" + bytes(9), elf.ET_DYN, elf.EM_X86_64, 1, 0,
+        elf.HEADER.size, len(body), 0, elf.HEADER.size, elf.SEGMENT.size, len(segments),
+        elf.SECTION.size, len(rows), len(rows) - 1,
     )  # fmt: skip
     body[: len(header) + len(program)] = header + program
     return bytes(body) + b"".join(rows)

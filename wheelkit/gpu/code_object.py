@@ -12,7 +12,7 @@ import msgpack
 
 from core.errors import ElfError
 from core.model import GfxTarget
-from wheelkit.elf import constants, reader
+from wheelkit.elf import constants
 from wheelkit.elf.constants import HEADER
 from wheelkit.elf.reader import ElfImage
 
@@ -72,16 +72,9 @@ def kernel_names(code: bytes, label: str) -> Iterator[str]:
     Raises:
         ElfError: not a code object, or a damaged one.
     """
-    image = ElfImage.parse(code, label)
-    table = next((s for s in image.sections if s.type == constants.SHT_DYNSYM), None)
-    if table is None or table.link >= len(image.sections):
-        raise ElfError(f"{label} has no dynamic symbols.", hint="The file is damaged.")
-    strings = image.contents(image.sections[table.link])
-    for symbol in image.symbols(table):
-        if symbol.section and symbol.name:
-            name = reader.string_at(strings, symbol.name, label)
-            if name.endswith(_KERNEL):
-                yield name.removesuffix(_KERNEL)
+    for symbol, name in ElfImage.parse(code, label).dynamic_symbols():
+        if symbol.section and name.endswith(_KERNEL):
+            yield name.removesuffix(_KERNEL)
 
 
 def read_metadata(image: ElfImage) -> Mapping[str, Any]:
@@ -90,16 +83,14 @@ def read_metadata(image: ElfImage) -> Mapping[str, Any]:
     Raises:
         ElfError: there is no metadata, or it cannot be read.
     """
-    for section in image.sections:
-        if section.type == constants.SHT_NOTE:
-            for name, kind, description in _notes(image.contents(section)):
-                if (name, kind) == (b"AMDGPU\0", constants.NT_AMDGPU_METADATA):
-                    try:
-                        value = msgpack.unpackb(description)
-                    except ValueError as reason:
-                        raise ElfError(f"Cannot read the metadata of {image.label}: {reason}.") from reason
-                    if isinstance(value, dict):
-                        return value
+    for name, kind, description in image.notes():
+        if (name, kind) == (b"AMDGPU\0", constants.NT_AMDGPU_METADATA):
+            try:
+                value = msgpack.unpackb(description)
+            except ValueError as reason:
+                raise ElfError(f"Cannot read the metadata of {image.label}: {reason}.") from reason
+            if isinstance(value, dict):
+                return value
     raise ElfError(f"{image.label} has no kernel metadata.", hint="Build it again.")
 
 
@@ -111,19 +102,8 @@ def kernarg_sizes(image: ElfImage) -> dict[str, int]:
     """
     try:
         return {
-            str(entry[".symbol"]).removesuffix(".kd"): int(entry[".kernarg_segment_size"])
+            str(entry[".symbol"]).removesuffix(_KERNEL): int(entry[".kernarg_segment_size"])
             for entry in read_metadata(image).get("amdhsa.kernels", ())
         }
     except (KeyError, TypeError, ValueError) as error:
         raise ElfError(f"{image.label} has metadata without {error}.", hint="The file is damaged.") from error
-
-
-def _notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-    """Yield name, type and description of each note of a section, which are aligned to 4 bytes."""
-    at = 0
-    while at + constants.NOTE.size <= len(data):
-        name_size, size, kind = constants.NOTE.unpack_from(data, at)
-        at += constants.NOTE.size
-        start = at + name_size + -name_size % 4
-        yield data[at : at + name_size], kind, data[start : start + size]
-        at = start + size + -size % 4

@@ -20,7 +20,7 @@ from wheelkit.elf.reader import ElfImage, Section
 
 _WRAPPER = struct.Struct("<IIQQ")  # magic, version, bundle address, unused: what __hipRegisterFatBinary gets
 _WRAPPER_MAGIC = 0x48495046  # "HIPF"
-_FAT_BINARY, _FUNCTION = b"__hipRegisterFatBinary", b"__hipRegisterFunction"
+_FAT_BINARY, _FUNCTION = "__hipRegisterFatBinary", "__hipRegisterFunction"
 
 _GAP = 256
 """Bytes without a relevant call after which a function ends; one registration takes at most 60."""
@@ -118,20 +118,6 @@ class _HostCode:
                     elif kind in (constants.R_X86_64_GLOB_DAT, constants.R_X86_64_JUMP_SLOT):
                         self._slots[where] = info >> 32
 
-    def _symbols(self) -> Mapping[int, bytes]:
-        """Return index in .dynsym -> name, for HIP's registration functions."""
-        image = self._image
-        table = next((section for section in image.sections if section.type == constants.SHT_DYNSYM), None)
-        if table is None or table.link >= len(image.sections):
-            raise ElfError(f"{image.label} has no dynamic symbols.", hint="The file is damaged.")
-        strings = image.contents(image.sections[table.link])
-        named = (
-            (index, reader.bytes_at(strings, symbol.name, image.label))
-            for index, symbol in enumerate(image.symbols(table))
-            if symbol.name
-        )
-        return {index: name for index, name in named if name in (_FAT_BINARY, _FUNCTION)}
-
     def _pointer(self, section: Section, address: int) -> int:
         """Return a pointer in the file's data, relocated or as the linker stored it."""
         stored = self._image.read(section.offset + address - section.address, 8)
@@ -151,9 +137,10 @@ class _HostCode:
         places = range(init.address, init.address + init.size // 8 * 8, 8)
         return sorted({self._pointer(init, place) for place in places})
 
-    def _stubs(self) -> Iterator[tuple[int, bytes]]:
+    def _stubs(self) -> Iterator[tuple[int, str]]:
         """Yield the address of each PLT stub of a registration function, with the function's name."""
-        names = self._symbols()
+        symbols = enumerate(self._image.dynamic_symbols())
+        names = {index: name for index, (_, name) in symbols if name in (_FAT_BINARY, _FUNCTION)}
         for section in self._image.sections:
             if section.name.startswith(".plt"):
                 for match in _STUB.finditer(self._image.contents(section)):
@@ -163,7 +150,7 @@ class _HostCode:
                         yield section.address + match.start(), name
                         yield section.address + match.start() - 4, name
 
-    def _wrapper_of(self, start: int, stubs: Mapping[int, bytes]) -> int | None:
+    def _wrapper_of(self, start: int, stubs: Mapping[int, str]) -> int | None:
         """Return the wrapper that a constructor passes to HIP, or None for another constructor."""
         code = _code(self._image, start, _GAP)
         for match in _WRAPPER_LOAD.finditer(code):
@@ -177,7 +164,7 @@ class _HostCode:
 class _ConstructorScan:
     """Scan of one constructor that follows its calls."""
 
-    def __init__(self, image: ElfImage, stubs: Mapping[int, bytes]) -> None:
+    def __init__(self, image: ElfImage, stubs: Mapping[int, str]) -> None:
         self._image, self._stubs = image, stubs
         self.kernels: set[str] = set()
         self.unread = 0
