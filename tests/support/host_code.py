@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import zstandard
 
 from tests.support.made_wheel import GLIBC, MACHS, library, with_sections
 from tests.support.tiny_elf import TinySymbol, tiny_elf
@@ -35,6 +38,15 @@ def kernel_bundle(folder: Path, kernels: Mapping[str, Sequence[str]]) -> bytes:
     parts += [(f"hipv4-amdgcn-amd-amdhsa--{t}", kernel_code(folder, t, *names)) for t, names in kernels.items()]
     packed = bundle.pack(bundle.build(parts))
     return packed + bytes(-len(packed) % 4096)
+
+
+def unpacked_bundle(data: bytes) -> bytes:
+    """The uncompressed bundle at the start of some bytes, decoded without the product's streams and checks."""
+    if not data.startswith(bundle.PACKED_MAGIC):
+        return data
+    header = bundle.CompressedHeader.parse(data)
+    decoder = zstandard.ZstdDecompressor().decompressobj() if header.method == bundle.ZSTD else zlib.decompressobj()
+    return decoder.decompress(data[header.header_size : header.file_size])
 
 
 @dataclass

@@ -198,27 +198,6 @@ def pack(plain: bytes | bytearray | memoryview, *, version: int = 3, method: int
     return _LAYOUTS[version].pack(PACKED_MAGIC, version, method, *sizes, digest) + body
 
 
-def unpack(data: bytes) -> bytes:
-    """Decompress a bundle and check its size and checksum.
-
-    Raises:
-        FatbinError: the header or body is damaged.
-    """
-    header = CompressedHeader.parse(data)
-    body = data[header.header_size : header.file_size]
-    try:
-        if header.method == ZSTD:
-            plain = zstandard.ZstdDecompressor().decompressobj().decompress(body)
-        else:
-            plain = zlib.decompressobj().decompress(body, header.size + 1)
-    except (zstandard.ZstdError, zlib.error) as error:
-        raise FatbinError(f"It cannot be decompressed ({error}).") from error
-    digest = digest_value(hashlib.md5(plain, usedforsecurity=False).digest())
-    if len(plain) != header.size or digest != header.digest:
-        raise FatbinError("Its content does not match the checksum in its header.")
-    return plain
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EntrySelection:
     """Entries of a bundle to keep and to drop, in the bundle's order, and targets that no entry serves."""

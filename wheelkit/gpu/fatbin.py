@@ -12,8 +12,40 @@ from wheelkit.findings import finding
 from wheelkit.gpu import code_object
 from wheelkit.gpu.bundle import METHOD_NAMES, BundleEntry
 from wheelkit.gpu.bundle_reader import BundleLocation, BundleReader, find_bundles, locate_bundles, map_bundles
-from wheelkit.gpu.device_code import DeviceCode, TargetCode
 from wheelkit.gpu.registration import bundle_pointers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetCode:
+    """Device code of one gfx target.
+
+    Attributes:
+        code_bytes: size of its code objects, uncompressed.
+        bundles: number of fat binaries that have code for it.
+    """
+
+    target: str
+    code_bytes: int
+    bundles: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceCode:
+    """The fat binaries of one library.
+
+    Attributes:
+        bundles: number of bundles.
+        formats: such as `CCOB v3 zstd` or `plain`, sorted.
+        stored: bytes of the bundles in the library.
+        unpacked: bytes of the bundles once decompressed.
+        targets: sorted by `target`.
+    """
+
+    bundles: int = 0
+    formats: tuple[str, ...] = ()
+    stored: int = 0
+    unpacked: int = 0
+    targets: tuple[TargetCode, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +74,7 @@ class _BundleScan:
 
 
 def read_targets(
-    path: Path, *, verify: bool = False, machs: Mapping[str, int] | None = None, name: str = "", threads: int = 2
+    path: Path, *, verify: bool = False, machs: Mapping[str, int] | None = None, name: str = ""
 ) -> FatbinReport:
     """List the device code of a file.
 
@@ -53,7 +85,6 @@ def read_targets(
         machs: processor -> EF_AMDGPU_MACH value. A processor without a value must have the same value in all bundles,
             which no other processor has.
         name: member path for findings.
-        threads: each needs up to 130 MiB for the bundles of 0.10.2.
 
     Raises:
         ElfError: not an ELF file. Damaged fat binaries are findings.
@@ -67,13 +98,14 @@ def read_targets(
         try:
             entries = reader.entries(bundle)
             if verify:
-                heads.extend(reader.objects(bundle, _head_of_code, verify=True))
+                wanted = reader.objects(bundle, lambda e: code_object.HEAD_SIZE if e.target else 0, verify=True)
+                heads.extend(wanted)
         except FatbinError as error:
             problem = error.message
             heads.clear()
         return _BundleScan(bundle=bundle, entries=entries, heads=tuple(heads), damage=problem)
 
-    scans = map_bundles(path, bundles, scan, threads=threads)
+    scans = map_bundles(path, bundles, scan)
     damages = [damage.message] if damage else []
     damages += [scan.damage for scan in scans if scan.damage]
     if verify:
@@ -82,10 +114,6 @@ def read_targets(
     findings = [finding("bundle-damaged", text, member=name) for text in damages]
     findings += [finding("code-object-wrong", text, member=name) for text in _wrong(scans, dict(machs or {}))]
     return FatbinReport(bundles=bundles, device=_device_code(scans), findings=tuple(findings))
-
-
-def _head_of_code(entry: BundleEntry) -> int:
-    return code_object.HEAD_SIZE if entry.target else 0
 
 
 def _wrong(scans: Sequence[_BundleScan], machs: dict[str, int]) -> Iterator[str]:
@@ -126,7 +154,7 @@ def _device_code(scans: Sequence[_BundleScan]) -> DeviceCode:
     )
 
 
-def fatbin_kernels(path: Path, *, name: str = "", threads: int = 2) -> Mapping[int, Mapping[str, frozenset[str]]]:
+def fatbin_kernels(path: Path, *, name: str = "") -> Mapping[int, Mapping[str, frozenset[str]]]:
     """Return the kernels of a file: address of each bundle -> target -> names.
 
     The file is streamed: besides the names, each thread holds one code object in memory.
@@ -134,27 +162,22 @@ def fatbin_kernels(path: Path, *, name: str = "", threads: int = 2) -> Mapping[i
     Args:
         path: an ELF file.
         name: name of the file in errors.
-        threads: each needs up to 130 MiB for the bundles of 0.10.2.
 
     Raises:
         ElfError: not an ELF file, or a damaged code object.
         FatbinError: a damaged bundle; MD5s are not checked.
     """
-
-    def code_of(entry: BundleEntry) -> int:
-        return entry.size if entry.target else 0
-
     # Targets have nearly the same names: keep one string for each.
     shared: dict[str, str] = {}
 
     def scan(reader: BundleReader, bundle: BundleLocation) -> dict[str, frozenset[str]]:
         kernels = {}
-        for entry, code in reader.objects(bundle, code_of, verify=False):
+        for entry, code in reader.objects(bundle, lambda e: e.size if e.target else 0, verify=False):
             label = f"{bundle.label}: bundle {bundle.index}: {entry.name}"
             names = (shared.setdefault(kernel, kernel) for kernel in code_object.kernel_names(code, label))
             kernels[entry.name] = frozenset(names)
         return kernels
 
     bundles = find_bundles(path, name=name)
-    held = map_bundles(path, bundles, scan, threads=threads)
+    held = map_bundles(path, bundles, scan)
     return {bundle.address: kernels for bundle, kernels in zip(bundles, held, strict=True)}

@@ -21,8 +21,7 @@ from wheelkit.archive.verify import verify_record
 from wheelkit.elf.constants import ELF64_LITTLE, MAGIC
 from wheelkit.elf.snapshot import Elf
 from wheelkit.findings import finding, sort_findings
-from wheelkit.gpu.device_code import TargetCode
-from wheelkit.gpu.fatbin import read_targets
+from wheelkit.gpu.fatbin import TargetCode, read_targets
 from wheelkit.inspect import library, metadata, parts
 from wheelkit.inspect.metadata import read_metadata
 from wheelkit.inspect.model import ContentPart, ElfFacts, WheelReport

@@ -13,7 +13,7 @@ from wheelkit.elf.snapshot import Elf
 from wheelkit.findings import finding, some
 from wheelkit.gpu.bundle import BundleEntry, select_entries
 from wheelkit.gpu.code_object import HEAD_SIZE
-from wheelkit.gpu.device_code import DeviceCode, TargetCode
+from wheelkit.gpu.fatbin import DeviceCode, TargetCode
 from wheelkit.inspect.model import ElfFacts
 from wheelkit.inspect.parts import Checkpoint, split_library
 from wheelkit.kernel_wheel import target_of

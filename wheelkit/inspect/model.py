@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from core.model import Finding, MemberInfo
-from wheelkit.gpu.device_code import DeviceCode, TargetCode
+from wheelkit.gpu.fatbin import DeviceCode, TargetCode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -51,7 +51,7 @@ def test_runpath_fits_in_place_of_the_published_one(plugin: Path) -> None:
 
 
 def test_targets_table_matches_published_code_objects(plugin: Path) -> None:
-    report = read_targets(plugin / "_prng.so", verify=True, machs=gfx.machs(), threads=1)
+    report = read_targets(plugin / "_prng.so", verify=True, machs=gfx.machs())
     assert report.device.targets
     assert not report.findings
     assert {code.target.split(":")[0] for code in report.device.targets} <= set(gfx.load_table().targets)
@@ -59,4 +59,4 @@ def test_targets_table_matches_published_code_objects(plugin: Path) -> None:
 
 def test_targets_table_wrong_mach_is_detected(plugin: Path) -> None:
     wrong = {name: value ^ 1 for name, value in gfx.machs().items()}
-    assert read_targets(plugin / "_prng.so", verify=True, machs=wrong, threads=1).findings
+    assert read_targets(plugin / "_prng.so", verify=True, machs=wrong).findings

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from core.targets import machs
+from tests.support.host_code import unpacked_bundle
 from wheelkit.elf import constants, reader
 from wheelkit.gpu import bundle
 from wheelkit.gpu.bundle_reader import find_bundles
@@ -130,7 +131,7 @@ def device_code(change: Callable[[dict[str, bytes]], None]) -> Callable[[Path], 
 
     def find(file: Path) -> Patches:
         first = find_bundles(file)[0]
-        plain = bundle.unpack(file.read_bytes()[first.offset : first.offset + first.size])
+        plain = unpacked_bundle(file.read_bytes()[first.offset : first.offset + first.size])
         entries = bundle.parse_entries(plain, len(plain))
         code = {entry.id: plain[entry.offset : entry.offset + entry.size] for entry in entries}
         held = {entry.name: code[entry.id] for entry in entries if not entry.is_host}

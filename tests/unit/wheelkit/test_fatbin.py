@@ -11,7 +11,7 @@ import pytest
 
 from core.errors import ElfError, FatbinError
 from core.model import GfxTarget
-from tests.support.host_code import HostCode, kernel_bundle
+from tests.support.host_code import HostCode, kernel_bundle, unpacked_bundle
 from tests.support.made_wheel import GLIBC, MACHS, code_object, library, with_sections
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf.snapshot import Elf
@@ -59,8 +59,7 @@ def held(path: Path) -> list[dict[str, bytes]]:
     """target -> code of each bundle, decoded independently of the code under test's streams."""
     out = []
     for at in find_bundles(path):
-        data = path.read_bytes()[at.offset : at.offset + at.size]
-        plain = bundle.unpack(data) if data[:4] == b"CCOB" else data
+        plain = unpacked_bundle(path.read_bytes()[at.offset : at.offset + at.size])
         found = bundle.parse_entries(plain, len(plain))
         out.append({e.name: plain[e.offset : e.offset + e.size] for e in found if not e.is_host})
     return out
