@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import hashlib
@@ -10,6 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from packaging.version import InvalidVersion, Version
 
 from core.errors import RequestError, WheelSetError
 from core.source_request import SourceRequest
@@ -79,8 +82,6 @@ class RocmVersion:
     text: str
 
     def __post_init__(self) -> None:
-        from packaging.version import InvalidVersion, Version
-
         try:
             parsed = Version(self.text)
         except InvalidVersion as error:
@@ -93,13 +94,9 @@ class RocmVersion:
     @property
     def major(self) -> int:
         """The numeric major; it is part of package names (`jax-rocm{major}-plugin`)."""
-        from packaging.version import Version
-
         return Version(self.text).major
 
     def __lt__(self, other: RocmVersion) -> bool:
-        from packaging.version import Version
-
         return Version(self.text) < Version(other.text)
 
     def __str__(self) -> str:
@@ -356,8 +353,6 @@ class Progress(Protocol):
 
 def to_json(value: Any) -> Any:  # noqa: ANN401 - nouns in, JSON values out
     """Turn a noun into JSON values: tuples become lists, sets sorted lists, enums, targets and versions their text."""
-    import dataclasses
-
     if isinstance(value, (GfxTarget, RocmVersion)):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

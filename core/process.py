@@ -8,7 +8,6 @@ import os
 import re
 import selectors
 import shlex
-import shutil
 import signal
 import subprocess
 import threading
@@ -38,30 +37,17 @@ ByteSink = Callable[[int, int], None]
 Watch = Callable[[int], str]
 
 
-class Completed(Protocol):
-    """The result of a process that ended."""
-
-    @property
-    def returncode(self) -> int:
-        """Exit status; negative for a signal."""
-
-    @property
-    def stdout(self) -> str:
-        """Captured standard output."""
-
-    @property
-    def stderr(self) -> str:
-        """Captured standard error."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessResult:
-    """The result of a process, with its wall time; implements `Completed`."""
+    """The result of a process that ended.
+
+    Attributes:
+        returncode: exit status; negative for a signal.
+    """
 
     returncode: int
-    stdout: str
-    stderr: str
-    seconds: float
+    stdout: str = ""
+    stderr: str = ""
 
 
 class Runner(Protocol):
@@ -77,7 +63,7 @@ class Runner(Protocol):
         timeout: float | None = None,
         on_line: LineSink | None = None,
         keep: int | None = None,
-    ) -> Completed:
+    ) -> ProcessResult:
         """Run one command to its end.
 
         Args:
@@ -139,11 +125,6 @@ def merge_environment(base: Mapping[str, str], changes: Mapping[str, str]) -> di
     return {key: value for key, value in {**base, **changes}.items() if value != "" or key not in changes}
 
 
-def which(program: str) -> str | None:
-    """Return the path of a program on PATH, or None."""
-    return shutil.which(program)
-
-
 def exec_replace(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     """Let a command take the place of this program, terminal and all, as an interactive one needs.
 
@@ -193,21 +174,14 @@ class HostRunner:
     ) -> ProcessResult:
         """Run one command to its end; when this call is interrupted, its whole process group ends.
 
-        Args:
-            argv: the command as a list.
-            env: changes to the environment; a key set to "" is removed.
-            cwd: working directory.
-            check: raise ProcessError on a non-zero exit.
-            timeout: seconds, after which the command is stopped and ProcessError raised.
-            on_line: receives each line of its standard output instead of the runner's sink.
-            on_error_line: the same of its standard error.
+        Args as in `Runner.run`, and:
+            on_error_line: receives each line of its standard error.
             watch: looks at the running command several times a second, given its process id; a clause that it returns
                 says why the command has to be stopped, and ProcessError is raised.
-            keep: of what it prints, keep about so many characters of each stream, the last ones; None keeps all.
         """
         if self._echo is not None:
             self._echo(render(argv, env))
-        started = time.monotonic()
+        deadline = time.monotonic() + timeout if timeout else None
         try:
             process = subprocess.Popen(
                 list(argv),
@@ -222,7 +196,6 @@ class HostRunner:
             raise ProcessError(
                 f"{argv[0]} could not be started: {error.strerror}.", hint=f"Install {argv[0]} or correct PATH."
             ) from error
-        deadline = started + timeout if timeout else None
 
         def patience() -> float | None:
             """Seconds to wait before this is asked again; _UnwantedError when there is nothing to wait for."""
@@ -243,14 +216,19 @@ class HostRunner:
         except BaseException:
             _stop(process)
             raise
+        done = ProcessResult(returncode=returncode, stdout=out, stderr=err)
         if check and returncode != 0:
-            raise ProcessError(_failure(argv, returncode, out, err), hint="Run it by hand to see more.")
-        return ProcessResult(returncode=returncode, stdout=out, stderr=err, seconds=time.monotonic() - started)
+            raise ProcessError(failure(argv, done), hint="Run it by hand to see more.")
+        return done
 
 
 def failure(argv: Sequence[str], done: ProcessResult) -> str:
     """Return the error of a failed command with the end of its output, for callers that check the exit status."""
-    return _failure(argv, done.returncode, done.stdout, done.stderr)
+    code = done.returncode
+    how = f"exit code {code}" if code >= 0 else f"signal {_SIGNALS.get(-code, -code)}"
+    lines = without_credentials(f"{done.stdout}\n{done.stderr}").splitlines()
+    tail = [line for line in lines if line.strip()][-_TAIL_LINES:]
+    return "\n  ".join((f"{render(argv)} failed with {how}.", *tail))
 
 
 @contextmanager
@@ -325,10 +303,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
-
-
-def _failure(argv: Sequence[str], returncode: int, out: str, err: str) -> str:
-    how = f"exit code {returncode}" if returncode >= 0 else f"signal {_SIGNALS.get(-returncode, -returncode)}"
-    lines = without_credentials(f"{out}\n{err}").splitlines()
-    tail = [line for line in lines if line.strip()][-_TAIL_LINES:]
-    return "\n  ".join((f"{render(argv)} failed with {how}.", *tail))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import zlib
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -33,8 +34,6 @@ def own_digest(root: Path) -> str:
 
 def tool_versions() -> dict[str, str]:
     """Return the digest of this program and the versions of the libraries that write wheels."""
-    import zlib
-
     versions = {name: metadata.version(name) for name in _LIBRARIES}
     return {"ci_build": own_digest(Path(__file__).parents[1]), "zlib": zlib.ZLIB_RUNTIME_VERSION, **versions}
 

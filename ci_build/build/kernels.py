@@ -6,12 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from core import targets
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest
-from core.process import HostRunner, which
+from core.process import HostRunner
 
 if TYPE_CHECKING:
     from core.report import Reporter

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from core.errors import NoContainerEngineError, ProcessError
-from core.process import HostRunner, which
+from core.process import HostRunner
 
 ENGINES = ("docker", "podman")
 """Engines that are looked for, in this order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.process import Completed
+from core.process import ProcessResult
 
 
 class Silent:
@@ -18,5 +18,5 @@ class Silent:
 class NoProcesses:
     """A runner for gates that start nothing."""
 
-    def run(self, argv: Sequence[str], **_: object) -> Completed:
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
         raise AssertionError(f"no gate tested here starts a process, but: {argv}")

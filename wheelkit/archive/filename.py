@@ -25,6 +25,7 @@ def canonical(project: str) -> str:
 def _version_problem(version: str) -> str:
     if _PLAIN_VERSION.fullmatch(version):
         return ""
+    # Start-up time: most names do not need packaging.
     from packaging.version import InvalidVersion, Version
 
     try:

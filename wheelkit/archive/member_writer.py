@@ -111,6 +111,7 @@ class MemberWriter:
         self._done(member, hashlib.sha256(data).hexdigest())
 
     def _file(self, name: str, content: FileContent, entry: MemberChange) -> None:
+        # Start-up time: re-tagging a wheel needs neither threads nor libz.
         from wheelkit.archive.file_member import write_file
 
         fd = os.open(content.path, os.O_RDONLY | os.O_CLOEXEC)

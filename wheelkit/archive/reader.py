@@ -216,13 +216,13 @@ class WheelArchive:
 
     def metadata(self) -> Message:
         """Return METADATA (core metadata, PEP 566)."""
-        import email
+        import email  # Start-up time: re-tagging a wheel does not need it.
 
         return email.message_from_string(self._info("METADATA"))
 
     def wheel_info(self) -> Message:
         """Return WHEEL (PEP 427): Wheel-Version, Generator, Root-Is-Purelib, Tag, Build."""
-        import email
+        import email  # Start-up time: re-tagging a wheel does not need it.
 
         return email.message_from_string(self._info("WHEEL"))
 
@@ -242,6 +242,7 @@ class WheelArchive:
             if cuts is None:
                 yield from inflate(packed_chunks(*stream))
             else:
+                # Start-up time: re-tagging a wheel does not need libz.
                 from wheelkit.archive.blocks import inflate_cut
 
                 yield from inflate_cut(*stream, cuts)
@@ -258,6 +259,7 @@ def _pump(chunks: Iterable[bytes], *sinks: Sink) -> None:
     Raises:
         BaseException: the error of the producer or of the first failing sink.
     """
+    # Start-up time: re-tagging a wheel needs no threads.
     from concurrent.futures import Future, ThreadPoolExecutor
 
     threads = [ThreadPoolExecutor(1) for _ in sinks]

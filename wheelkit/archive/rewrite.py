@@ -85,6 +85,7 @@ class WheelRewrite:
                 copied. Bytes beyond the shorter of old and new count as changed. None compresses everything.
             blocks: the old member's block boundaries, if they are already known.
         """
+        # Start-up time: re-tagging a wheel needs neither threads nor libz.
         from wheelkit.archive.file_member import FileContent
 
         ranges = None if changed is None else tuple(changed)

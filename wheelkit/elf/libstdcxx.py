@@ -46,7 +46,7 @@ def is_standard(symbol: str) -> bool:
 
 def render(library: Path) -> str:
     """Return the table's text from the version definitions of a libstdc++.so.6."""
-    # Only this generator needs pyelftools.
+    # Start-up time: only this generator needs pyelftools.
     from elftools.elf.elffile import ELFFile
     from elftools.elf.gnuversions import GNUVerDefSection, GNUVerSymSection
     from elftools.elf.sections import SymbolTableSection

@@ -8,12 +8,13 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from shutil import which
 
 from ci_build.build.source.build_py import BuildPaths, source_of
 from ci_build.build.source.pins import interface_for
 from core.errors import MachineError
 from core.model import BuildRequest
-from core.process import Runner, which
+from core.process import Runner
 from core.source_request import Checkout, Compiler, SourceRequest
 
 _CLANG = re.compile(r"llvm-(\d+)")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from core.errors import ProcessError
-from core.process import Completed, Runner
+from core.process import ProcessResult, Runner
 
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
@@ -38,7 +38,7 @@ def _candidates(version: str, runner: Runner, uv: str) -> Iterator[Path]:
 def _output(argv: tuple[str, ...], runner: Runner) -> str:
     """Return the output of a command; empty when it fails or does not exist."""
     try:
-        completed: Completed = runner.run(argv, check=False)
+        completed: ProcessResult = runner.run(argv, check=False)
     except ProcessError:
         return ""
     return completed.stdout.strip() if completed.returncode == 0 else ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from core.errors import GateError, ProcessError
 from core.model import Finding, WheelSet
-from core.process import Completed, Runner
+from core.process import ProcessResult, Runner
 from promotion.gates.common.gate import Check, error, warning
 from promotion.gates.common.installers import Command, Installer
 from promotion.gates.common.requirements import hashed, locked, modules, wheels_for, write_lines
@@ -177,7 +177,7 @@ class InstallationTest:
                 raise InstallationError("loader-form", text)
         return {"platforms": self._answer["platforms"], "loader": sentence}
 
-    def _run(self, code: str, command: Command) -> Completed:
+    def _run(self, code: str, command: Command) -> ProcessResult:
         if not self._is_wanted():
             raise InstallationError(code, "the test was stopped.")
         try:

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core.model import Finding, Severity, Wheel, WheelSet
-from core.process import Completed, Runner
+from core.process import ProcessResult, Runner
 from promotion.gates.common.gate import Check, error
 from promotion.gates.common.installers import Installer
 from promotion.gates.common.requirements import wheels_for
@@ -60,7 +60,7 @@ def check_pair(
     return Check(name=f"wrong pair with {installer.name}", findings=tuple(findings), details=details)
 
 
-def _pair_findings(wheel: Wheel, jaxlib: str, completed: Completed) -> Iterator[Finding]:
+def _pair_findings(wheel: Wheel, jaxlib: str, completed: ProcessResult) -> Iterator[Finding]:
     if completed.returncode == 0:
         text = f"{wheel.filename} can be installed with jaxlib {jaxlib}, with which every compilation fails."
         finding = error("pair-accepted", text, "Restrict jaxlib in its Requires-Dist to compatible versions.")

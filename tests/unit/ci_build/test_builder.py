@@ -116,7 +116,7 @@ class FakeImage:
 
     def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
         assert argv[0] == "find"
-        return ProcessResult(returncode=1, stdout="\n".join(self.files), stderr="", seconds=0.0)
+        return ProcessResult(returncode=1, stdout="\n".join(self.files), stderr="")
 
 
 PYTHONS = ("/opt/python/cp312-cp312/bin/python", "/opt/python/cp313-cp313/bin/python")

@@ -129,7 +129,7 @@ class FakeHost(HostRunner):
         self.commands.append(" ".join(argv))
         if "--env-file" in argv:
             self.variables += Path(argv[argv.index("--env-file") + 1]).read_text()
-        return ProcessResult(returncode=1, stdout="", stderr="no\n", seconds=0.0)
+        return ProcessResult(returncode=1, stdout="", stderr="no\n")
 
 
 def test_proxy_password_is_not_in_process_lists(image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ class FakeBuilder:
             made = clean_pjrt()
             made.version = self.version
             self.listener(f"12:00 - INFO - Distribution path: {folder}/{made.write(here).name}")
-        return ProcessResult(returncode=self.returncode, stdout="", stderr="", seconds=0.0)
+        return ProcessResult(returncode=self.returncode, stdout="", stderr="")
 
 
 class NoGit:

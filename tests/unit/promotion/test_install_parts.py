@@ -6,14 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from packaging.utils import parse_wheel_filename
 
 from core.errors import GateError, ProcessError
-from core.process import Completed
+from core.process import ProcessResult
 from promotion.gates.common.installers import Installer, Pip, Uv, parse_config, uv_options
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import locked, modules, wheels_for
@@ -188,27 +187,21 @@ def test_locked_refuses_lock_without_hashes(text: str) -> None:
 # Interpreters
 
 
-@dataclass
-class Answer:
-    stdout: str
-    returncode: int = 0
-    stderr: str = ""
-
-
 class Answers:
     """A runner that knows some commands by their words."""
 
     def __init__(self, **answers: str | None) -> None:
         self.answers = answers
 
-    def run(self, argv: Sequence[str], **_: object) -> Completed:
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
         key = "root" if argv[0] == "pyenv" else "find" if "find" in argv else "python"
         answer = self.answers.get(key)
         if key == "root" and answer is None:
             raise ProcessError("pyenv could not be started.")
         if key == "python":
-            return Answer(next((v for v in ("3.9", "3.8") if f"python{v}" in argv[0]), "3.11"))
-        return Answer(answer or "", returncode=0 if answer else 1)
+            version = next((v for v in ("3.9", "3.8") if f"python{v}" in argv[0]), "3.11")
+            return ProcessResult(returncode=0, stdout=version)
+        return ProcessResult(returncode=0 if answer else 1, stdout=answer or "")
 
 
 def test_find_pythons_verifies_versions(tmp_path: Path) -> None:
@@ -276,15 +269,6 @@ def test_probe_reports_failed_imports() -> None:
     assert answer["problems"] == ["import no_such_module failed: ModuleNotFoundError: No module named 'no_such_module'"]
 
 
-@dataclass(frozen=True)
-class Said:
-    """A completed process."""
-
-    returncode: int
-    stderr: str
-    stdout: str = ""
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -296,5 +280,5 @@ class Said:
 def test_pair_check_recognises_rejection_in_wrapped_lines(said: str, tmp_path: Path) -> None:
     (wheel, *_) = [made.wheel for made in make_wheels(tmp_path) if made.wheel.name == "jax-rocm7-plugin"]
     for text, codes in ((said, []), ("error: no such file", ["pair-untried"])):
-        done = Said(returncode=1, stderr=text)
+        done = ProcessResult(returncode=1, stderr=text)
         assert [finding.code for finding in pair._pair_findings(wheel, "0.11.0", done)] == codes
