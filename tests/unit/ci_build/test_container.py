@@ -188,7 +188,7 @@ class FakeHost(HostRunner):
     def run(self, argv: Sequence[str], **_: Any) -> ProcessResult:
         self.clock.now += self.seconds
         stdout = next(self.listed, "") if argv[1] == "ps" else ""
-        return ProcessResult(returncode=0, stdout=stdout, stderr="", seconds=self.seconds)
+        return ProcessResult(returncode=0, stdout=stdout, stderr="")
 
 
 def test_remove_waits_for_slow_containers(monkeypatch: pytest.MonkeyPatch) -> None:
