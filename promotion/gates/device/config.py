@@ -169,13 +169,7 @@ class DeviceGateConfig:
 
 
 def reproduce(options: Mapping[str, str], staged: str, test: str) -> str:
-    """Return the command that runs a single test again with the same set and options.
-
-    Args:
-        options: see `DeviceGateConfig.options`.
-        staged: INDEX/DIGEST of the set.
-        test: its id.
-    """
+    """Return the command that runs a test again with the same set (INDEX/DIGEST) and `DeviceGateConfig.options`."""
     words = [f"{name}={value}" for name, value in {**options, "--test": test}.items()]
     return shlex.join(["python3", "build/ci_build", "gate", "device", staged, *words])
 

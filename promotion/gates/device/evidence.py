@@ -61,11 +61,7 @@ def checks_of_tests(
 
 
 def _of_one(result: TestResult, target: str, reproduce: Reproduce, known: str) -> Check:
-    """Return the check for a test that needs attention.
-
-    Args:
-        known: why its flakiness is known; "" if it is not.
-    """
+    """Return the check for a test that needs attention; `known` is why its flakiness is known, or ""."""
     details = {
         "seconds": result.seconds,
         "attempts": result.attempts,
@@ -184,12 +180,7 @@ def pack_logs(folder: Path) -> bytes:
 def attachments(
     results: Sequence[TestResult], folder: Path | None, name: str, reproduce: Reproduce
 ) -> dict[str, bytes]:
-    """Return the files to store beside the evidence, by kind.
-
-    Args:
-        folder: of the run, with the sessions' logs; None without logs.
-        name: of the run, in JUnit XML.
-    """
+    """Return the files to store beside the evidence, by kind; `folder` has the sessions' logs, if there are some."""
     files = {RESULTS: pack(dump_results(results)), JUNIT: pack(to_junit(results, name, reproduce))}
     return files if folder is None else {**files, LOGS: pack_logs(folder)}
 

@@ -159,7 +159,11 @@ def check_jax(answer: Mapping[str, Any], expected: ExpectedMachine) -> Iterator[
     hint = "Check whether masks or other processes hide devices."
     yield _check("device count", problem, hint)
     if expected.platform is JaxPlatform.ROCM:
-        yield _capabilities(answer["devices"], expected)
+        # A version override in the environment changes the runtime's names of the devices.
+        names = {str(device["capability"]).partition(":")[0] for device in answer["devices"]}
+        strange = sorted(name for name in names if name.startswith("gfx") and name not in _plain(expected.targets))
+        problem = f"the runtime reports the devices as {', '.join(strange)}" if strange else ""
+        yield _check("gfx name", problem, "Unset HSA_OVERRIDE_GFX_VERSION.", facts={"gfx": sorted(names)})
     yield _libraries(answer["libraries"], expected)
     if expected.platform is JaxPlatform.ROCM:
         yield _rocm(answer["libraries"], expected.rocm_version)
@@ -181,14 +185,6 @@ def _platform(answer: Mapping[str, Any], expected: ExpectedMachine) -> Check:
         problem = ""
     facts = {"jax": answer["version"], "kinds": sorted({device["kind"] for device in answer["devices"]})}
     return _check("platform", problem, _DOCTOR, facts=facts)
-
-
-def _capabilities(devices: Iterable[Mapping[str, Any]], expected: ExpectedMachine) -> Check:
-    """Check the runtime's names of the devices, which a version override in the environment changes."""
-    names = {str(device["capability"]).partition(":")[0] for device in devices}
-    strange = sorted(name for name in names if name.startswith("gfx") and name not in _plain(expected.targets))
-    problem = f"the runtime reports the devices as {', '.join(strange)}" if strange else ""
-    return _check("gfx name", problem, "Unset HSA_OVERRIDE_GFX_VERSION.", facts={"gfx": sorted(names)})
 
 
 def _libraries(mapped: Sequence[str], expected: ExpectedMachine) -> Check:

@@ -82,14 +82,16 @@ def judge(test: str, attempts: Sequence[Attempt], *, machine_unfit: bool = False
     attempt before it stands.
 
     Args:
-        test: its node id.
         attempts: in the order in which they ended.
         machine_unfit: the machine failed its check after the run, so failures are attributed to it.
     """
     if not attempts:
         return TestResult(id=test, file=file_of(test), verdict=TestVerdict.NOT_RUN)
     retries = [item for item in attempts if item.round is Round.RETRY and item.ending is not Ending.SKIPPED]
-    last = retries[-1] if retries else _before_retries(attempts)
+    earlier = [item for item in attempts if item.round is not Round.RETRY]
+    # A skipped rerun does not replace an earlier failure.
+    executed_ones = [item for item in earlier if item.ending is not Ending.SKIPPED]
+    last = (retries or executed_ones or earlier or attempts)[-1]
     failed = [item for item in attempts if item.ending not in (Ending.PASSED, Ending.SKIPPED)]
     match last.ending:
         case Ending.PASSED:
@@ -114,19 +116,6 @@ def judge(test: str, attempts: Sequence[Attempt], *, machine_unfit: bool = False
         device=decisive.device,
         entry=last.entry if verdict is TestVerdict.SKIPPED else "",
     )
-
-
-def _before_retries(attempts: Sequence[Attempt]) -> Attempt:
-    """Return the last attempt before the retries; a skipped rerun does not replace an earlier failure."""
-    earlier = [item for item in attempts if item.round is not Round.RETRY]
-    executed_ones = [item for item in earlier if item.ending is not Ending.SKIPPED]
-    return (executed_ones or earlier or [attempts[-1]])[-1]
-
-
-def retry_candidates(results: Iterable[TestResult]) -> tuple[str, ...]:
-    """Return the tests to retry in fresh processes, in order."""
-    undecided = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.ENVIRONMENT)
-    return tuple(result.id for result in results if result.verdict in undecided)
 
 
 def counts(results: Iterable[TestResult]) -> Mapping[TestVerdict, int]:

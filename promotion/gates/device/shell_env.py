@@ -48,13 +48,11 @@ class Script:
         env: variables that tests see.
         deselect: node ids to leave out, or their beginnings.
         ignore: files to leave out.
-        files: the scripts that were read, relative to the checkout.
     """
 
     env: Mapping[str, str]
     deselect: tuple[str, ...]
     ignore: tuple[str, ...]
-    files: tuple[str, ...]
 
 
 @dataclass
@@ -69,7 +67,6 @@ class _ScriptReader:
     choosing: dict[str, str] = field(default_factory=dict)
     """Name -> place where a condition decides about options that select tests."""
     pytest: list[str] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
     all_exported: bool = False
 
 
@@ -77,8 +74,7 @@ def read_script(root: Path, name: str) -> Script:
     """Read a script of a checkout and the scripts that it sources.
 
     Args:
-        root: of the checkout.
-        name: of the script, relative to the checkout.
+        name: relative to the root of the checkout.
 
     Raises:
         GateError: the script is missing, does not run pytest, or sets something for tests in an unknown way.
@@ -108,7 +104,6 @@ def read_script(root: Path, name: str) -> Script:
         env=env,
         deselect=tuple(dict.fromkeys(value for option, value in options if option == "--deselect")),
         ignore=tuple(dict.fromkeys(value for option, value in options if option == "--ignore")),
-        files=tuple(dict.fromkeys(reading.files)),
     )
 
 
@@ -125,7 +120,6 @@ def _read(reading: _ScriptReader, name: str, deep: int) -> None:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise _unreadable(name, f"reading failed: {problem}") from problem
-    reading.files.append(name)
     depth = 0
     for number, line in _statements(text):
         where = f"{name}:{number}"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from core.errors import GateError
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results, load_results
-from promotion.gates.device.results import Attempt, Ending, Round, counts, executed, judge, retry_candidates
+from promotion.gates.device.results import Attempt, Ending, Round, counts, executed, judge
 from tests.support.device_results import RESULTS
 
 TEST = "tests/lax_test.py::LaxTest::test_add"
@@ -91,7 +91,6 @@ def test_load_results_reads_dumped_results(results: list[TestResult]) -> None:
     assert dump_results(reversed(results)) == data
     assert sum(counts(results).values()) == len(results)
     assert executed(results) <= len(results)
-    assert set(retry_candidates(results)) <= {result.id for result in results}
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"schema": 9}', b'{"schema":1,"fields":["id"],"tests":[[1,2]]}'])

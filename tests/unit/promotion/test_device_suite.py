@@ -72,7 +72,6 @@ def test_read_script_returns_environment_and_deselected_tests(tmp_path: Path) ->
         "tests/c_test.py::C::test_three",
     )
     assert script.ignore == ("tests/d_test.py",)
-    assert script.files == ("ci/run_pytest_rocm.sh", "ci/envs/default.env")
 
 
 def test_read_script_follows_sourced_file(tmp_path: Path) -> None:

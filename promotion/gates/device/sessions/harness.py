@@ -20,8 +20,8 @@ from core.atomic import write_whole
 from core.errors import BusyError, RequestError
 from core.process import HostRunner
 from promotion.evidence.known_tests import KnownTest
-from promotion.evidence.test_results import TestResult
-from promotion.gates.device.results import Attempt, Ending, Round, file_of, judge, retry_candidates
+from promotion.evidence.test_results import TestResult, TestVerdict
+from promotion.gates.device.results import Attempt, Ending, Round, file_of, judge
 from promotion.gates.device.sessions import passes
 from promotion.gates.device.sessions.passes import Pass, Suite, session_argv, session_env, session_plan
 from promotion.gates.device.sessions.processes import kill_marked
@@ -36,6 +36,7 @@ MOST_RETRIES = 40
 """Maximum number of failed tests to retry; with more failures, retries would add no information."""
 DONE = "done"
 """File in the folder of a completely reported run, which cannot be resumed."""
+_UNDECIDED = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.ENVIRONMENT)
 _RUN, _LOCK = "run.json", "run.lock"
 
 
@@ -85,8 +86,6 @@ class Harness:
     """One run of a suite.
 
     Args:
-        runner: starts the sessions.
-        plan: what to run.
         folder: keeps the state that must survive this process; not shared with another run.
         on_progress: called with the numbers of finished and of all tests.
     """
@@ -140,8 +139,11 @@ class Harness:
                 raise RequestError(f"{self.folder} contains a run of something else.", hint=hint)
             self._id = recorded["run"]
             kill_marked(self._id)
-            if done:
-                self._discard(file)
+            if done:  # `file`, which makes the folder a run, goes last
+                for folder in self._sessions():
+                    shutil.rmtree(folder)
+                (self.folder / DONE).unlink()
+                file.unlink()
         elif others := sorted(
             path.name
             for path in self.folder.iterdir()
@@ -159,13 +161,6 @@ class Harness:
     def _sessions(self) -> list[Path]:
         """Return the folders of sessions, oldest first; the run's folder may contain other files."""
         return sorted(path for path in self.folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir())
-
-    def _discard(self, file: Path) -> None:
-        """Remove the files of a reported run, and nothing else; `file`, which makes it a run, goes last."""
-        for folder in self._sessions():
-            shutil.rmtree(folder)
-        (self.folder / DONE).unlink()
-        file.unlink()
 
     def _load_session(self, folder: Path) -> None:
         """Add an earlier session; if it was interrupted, only its finished tests count."""
@@ -222,7 +217,7 @@ class Harness:
         """Retry each failed test in a fresh process, which decides, unless too many tests failed."""
         state = self._states[pass_.name]
         retried = {test for test, tries in state.attempts() if any(item.round is Round.RETRY for item in tries)}
-        tests = retry_candidates(judge(test, tries) for test, tries in state.attempts())
+        tests = [test for test, tries in state.attempts() if judge(test, tries).verdict in _UNDECIDED]
         if self.plan.retries and len(tests) > self.plan.retries:
             self._notes[f"{len(tests)} tests failed, more than {self.plan.retries}; none was retried."] = None
             return

@@ -84,7 +84,6 @@ def passes(names: Sequence[str], single: Sequence[Lease], whole: Lease) -> tuple
     """Return the passes with these names.
 
     Args:
-        names: some of ALL, SINGLE and MULTI.
         single: a lease for each worker.
         whole: the lease of all devices.
     """
@@ -129,8 +128,6 @@ def session_argv(python: Sequence[str], suite: Suite, pass_: Pass, *, workers: i
 
     Args:
         python: interpreter with its options.
-        suite: the suite.
-        pass_: the pass.
         workers: number of pytest-xdist workers; 0 runs the tests in one process without xdist.
         files: files to collect, relative to the suite's root.
     """

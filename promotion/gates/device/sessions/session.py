@@ -83,10 +83,8 @@ class PytestSession:
     """A run of pytest with its workers.
 
     Args:
-        runner: starts the session.
         folder: of the session, with its plan.
         run_id: value of RUN.
-        limits: see SessionLimits.
         on_poll: called with the journal each time it was read.
     """
 
@@ -199,11 +197,7 @@ class PytestSession:
         return ""
 
     def outcome(self, problem: str = "") -> SessionOutcome:
-        """Return the session's outcome so far.
-
-        Args:
-            problem: why it was stopped, or how it ended abnormally.
-        """
+        """Return the outcome so far of a session that was stopped, or ended abnormally, because of `problem`."""
         self.journal.read()
         journal, lost = self.journal, self.journal.status not in _COMPLETE
         died, suspects, broken = list[Attempt](), list[Attempt](), list[Attempt]()

@@ -53,7 +53,12 @@ class PassState:
 
     def remaining(self) -> list[str]:
         """Return the chosen tests that still have to run with the others."""
-        return [test for test in self.chosen or () if test not in self.suspects and is_due(self.tests.get(test, ()))]
+
+        def due(test: str) -> bool:
+            earlier = [item for item in self.tests.get(test, ()) if item.round is not Round.RETRY]
+            return all(item.ending is Ending.CRASHED for item in earlier) and len(earlier) <= RERUNS
+
+        return [test for test in self.chosen or () if test not in self.suspects and due(test)]
 
     def untried_suspects(self) -> list[str]:
         """Return the suspects that have not run alone yet."""
@@ -101,9 +106,3 @@ class PassState:
             self.offered |= dict.fromkeys(new)
             chosen = new if self.choose is None else self.choose(new)
             self.chosen = {**(self.chosen or {}), **dict.fromkeys(chosen)}
-
-
-def is_due(attempts: Sequence[Attempt]) -> bool:
-    """Return whether a test has to run, or run again, with the others."""
-    earlier = [item for item in attempts if item.round is not Round.RETRY]
-    return all(item.ending is Ending.CRASHED for item in earlier) and len(earlier) <= RERUNS
