@@ -30,9 +30,7 @@ _TABLES = ("release_local", "build")
 @cloup.command()
 @click.option("--local", is_flag=True, help="Release into a directory of this machine; required.")
 @click.option(
-    "--bucket",
-    metavar="DIR",
-    help=f"Directory of the bucket.  [default: {defaults()['release_local']['bucket']}]",
+    "--bucket", metavar="DIR", help=f"Directory of the bucket.  [default: {defaults()['release_local']['bucket']}]"
 )
 @click.option("--corpus", type=click.Choice(CORPORA), help=f"JAX programs to compile.  [default: {CORPORA[0]}]")
 @signing_key_option

@@ -21,7 +21,6 @@ from ci_build.cli.options.table import (
     KERNEL_TOOLCHAINS,
     NEEDS_KERNELS,
     REFUSED_WITH_PUBLISHED,
-    WARNED_WITH_PUBLISHED,
 )
 from ci_build.rocm.request import check_name, check_source, gfx_names
 from core.defaults import defaults
@@ -117,7 +116,10 @@ def build_request(
     if payload is Payload.PUBLISHED:
         version = defaults()["published"]["rocm_version"]
         settings = settings.with_defaults({"rocm_version": Setting(value=version, origin="defaults.toml [published]")})
-        problems.add(*_source_options(settings))
+        text = "belongs to a build from source and contradicts --payload=published."
+        problems.add(*settings.objections(REFUSED_WITH_PUBLISHED, text))
+        typed = filter(settings.typed, CONTAINER_OPTIONS)
+        problems.add(*settings.objections(typed, "applies to a container, but --payload=published starts none."))
     else:
         problems.add(*source_problems(settings))
     rocm = settings.get("rocm_version")
@@ -152,34 +154,15 @@ def build_request(
         source=source,
         kernels=kernels,
     )
-    warnings = tuple(
-        f"--{name} has no effect with --payload=published: nothing is compiled."
-        for name in WARNED_WITH_PUBLISHED
-        if payload is Payload.PUBLISHED and settings.given(name)
-    )
-    return request, warnings
-
-
-def _source_options(settings: Settings) -> list[str]:
-    """Return the contradictions of `--payload=published` to options of a build from source."""
-    problems = [
-        f"{settings.get(name).origin} belongs to a build from source and contradicts --payload=published."
-        for name in REFUSED_WITH_PUBLISHED
-        if settings.given(name)
-    ]
-    problems += [
-        f"{settings.get(name).origin} applies to a container, but --payload=published starts none."
-        for name in CONTAINER_OPTIONS
-        if settings.get(name).origin.startswith("--")
-    ]
-    return problems
+    if payload is Payload.PUBLISHED and settings.given("compiler"):
+        return request, ("--compiler has no effect with --payload=published: nothing is compiled.",)
+    return request, ()
 
 
 def _kernels(settings: Settings) -> tuple[KernelRequest | None, list[str]]:
     """Return the request for kernels, and its contradictions."""
     if not settings.flag("kernels"):
-        given = [name for name in NEEDS_KERNELS if settings.given(name)]
-        return None, [f"{settings.get(name).origin} needs --kernels." for name in given]
+        return None, settings.objections(NEEDS_KERNELS, "needs --kernels.")
     request = KernelRequest(
         modules=split_list(settings.get("kernel_modules").value),
         toolchain=settings.text("kernel_toolchain"),

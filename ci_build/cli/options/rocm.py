@@ -18,6 +18,7 @@ from core.units import parse_size
 if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect
 
+_NAMES_A_ROCM = ("therock_path", "therock", "therock_index_url")
 _NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limit")
 _NEED_A_LISTING = ("family", "therock_listing")
 
@@ -50,7 +51,7 @@ def find_rocm(settings: Settings, reporter: Reporter, runner: HostRunner, connec
     _limit(settings)
     path, choice = settings.get("therock_path").value, settings.get("therock").value
     lock, locked = Path(settings.text("rocm_lock")), settings.flag("locked")
-    index, version = (str(settings.get(name).value or "") for name in ("therock_index_url", "therock_version"))
+    index, version = settings.text("therock_index_url"), settings.text("therock_version")
     if index:
         from core.http.client import canonical  # Start-up time: it loads requests.
 
@@ -97,12 +98,8 @@ def rocm_problems(settings: Settings) -> list[str]:
     problems = []
     if settings.given("rocm_build_num") and not settings.given("rocm_build_job"):
         problems.append("--rocm-build-num needs --rocm-build-job.")
-    job = settings.given("rocm_build_job") or settings.given("rocm_build_num")
-    problems += [
-        f"{settings.get(name).origin} excludes --rocm-build-job and --rocm-build-num."
-        for name in ("therock_path", "therock", "therock_index_url")
-        if job and settings.given(name)
-    ]
+    if settings.given("rocm_build_job") or settings.given("rocm_build_num"):
+        problems += settings.objections(_NAMES_A_ROCM, "excludes --rocm-build-job and --rocm-build-num.")
     return problems
 
 
@@ -142,7 +139,7 @@ def rocm_build_url(settings: Settings) -> str:
 
 def _refuse_contradictions(settings: Settings) -> None:
     problems = []
-    named = [name for name in ("therock_path", "therock", "therock_index_url") if settings.given(name)]
+    named = [name for name in _NAMES_A_ROCM if settings.given(name)]
     if len(named) > 1:
         options = " and ".join("--" + name.replace("_", "-") for name in named)
         problems.append(f"{options} {'both' if len(named) == 2 else 'all'} name a ROCm.")
@@ -159,13 +156,14 @@ def _refuse_contradictions(settings: Settings) -> None:
     source = settings.get("therock_path").value or settings.given("therock") or settings.given("therock_index_url")
     if source and settings.given("rocm_manifest"):
         problems.append("--rocm-manifest has no effect with a whole ROCm, whose manifest is generated.")
-    needs = [(name, "--therock-path, --therock or --therock-index-url") for name in _NEED_A_SOURCE if not source]
-    needs += [(name, "--therock") for name in _NEED_A_LISTING if not settings.given("therock")]
+    if not source:
+        text = "has no effect without --therock-path, --therock or --therock-index-url."
+        problems += settings.objections(_NEED_A_SOURCE, text)
+    if not settings.given("therock"):
+        problems += settings.objections(_NEED_A_LISTING, "has no effect without --therock.")
     if not source and not settings.flag("locked"):
-        needs.append(("rocm_lock", "--therock-path, --therock, --therock-index-url or --locked"))
-    problems += [
-        f"{settings.get(name).origin} has no effect without {what}." for name, what in needs if settings.given(name)
-    ]
+        text = "has no effect without --therock-path, --therock, --therock-index-url or --locked."
+        problems += settings.objections(("rocm_lock",), text)
     if problems:
         raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
 

@@ -170,6 +170,14 @@ class Settings:
         """Return whether the command line or the environment sets an option; a disabled switch is not set."""
         return name in self._given and (name not in SWITCHES or self.flag(name))
 
+    def typed(self, name: str) -> bool:
+        """Return whether the command line sets an option; the environment may set some for a whole machine."""
+        return self.get(name).origin.startswith("--")
+
+    def objections(self, names: Iterable[str], text: str) -> list[str]:
+        """Return one sentence for each of these options that is set: where it is set, and the text."""
+        return [f"{self.get(name).origin} {text}" for name in names if self.given(name)]
+
     def flag(self, name: str) -> bool:
         """Return the value of a switch; 0, false and no in the environment disable it."""
         value = self.get(name).value

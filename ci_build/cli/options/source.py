@@ -24,15 +24,11 @@ from core.source_request import ActionCache, Checkout, Compiler, Container, Cred
 from core.units import check_engine_size
 
 _ONLY_WITH_RBE = ("rbe_endpoint", "no_rbe_fallback", "rbe_platform", "rbe_jobs")
-_CREDENTIALS = ("rbe_ca", "rbe_cert", "rbe_key", "rbe_credential_helper", "rbe_bazelrc")
 _ONLY_IN_CONTAINER = (
-    "builder_image",
-    "base_docker",
-    "container_engine",
-    "container_network",
-    "container_memory",
-    "container_shm_size",
+    *("builder_image", "base_docker", "container_engine"),
+    *("container_network", "container_memory", "container_shm_size"),
 )
+_CREDENTIALS = ("rbe_ca", "rbe_cert", "rbe_key", "rbe_credential_helper", "rbe_bazelrc")
 
 
 def source_request(
@@ -124,17 +120,11 @@ def source_problems(settings: Settings) -> list[str]:
     xla = settings.get("xla").value
     if xla is not None and xla not in ("pin", "head") and COMMIT.fullmatch(str(xla)) is None:
         problems.append(f"--xla is {xla!r}, which is neither pin, head nor a whole commit (40 hexadecimal digits).")
-    problems += [
-        f"{settings.get(name).origin} has no effect without --rbe."
-        for name in _ONLY_WITH_RBE
-        if settings.given(name) and not settings.flag("rbe")
-    ]
-    problems += [
-        f"{settings.get(name).origin} has no effect without --rbe or --remote-cache."
-        for name in _CREDENTIALS
-        if settings.given(name) and not (settings.flag("rbe") or settings.given("remote_cache"))
-    ]
-    if settings.flag("rbe") and not (settings.given("rbe_endpoint") or settings.given("rbe_bazelrc")):
+    if not settings.flag("rbe"):
+        problems += settings.objections(_ONLY_WITH_RBE, "has no effect without --rbe.")
+        if not settings.given("remote_cache"):
+            problems += settings.objections(_CREDENTIALS, "has no effect without --rbe or --remote-cache.")
+    elif not (settings.given("rbe_endpoint") or settings.given("rbe_bazelrc")):
         problems.append("--rbe needs --rbe-endpoint or --rbe-bazelrc.")
     if settings.given("rbe_cert") != settings.given("rbe_key"):
         problems.append("--rbe-cert and --rbe-key must be given together.")
@@ -143,18 +133,15 @@ def source_problems(settings: Settings) -> list[str]:
     if settings.flag("cache_read_only") and not (settings.given("remote_cache") or settings.given("disk_cache")):
         problems.append("--cache-read-only has no effect without --remote-cache or --disk-cache.")
     if settings.flag("host"):
-        problems += [
-            f"{settings.get(name).origin} applies to a container, but --host uses none."
-            for name in _ONLY_IN_CONTAINER
-            if settings.given(name) and settings.get(name).origin.startswith("--")
-        ]
+        typed = filter(settings.typed, _ONLY_IN_CONTAINER)
+        problems += settings.objections(typed, "applies to a container, but --host uses none.")
     elif settings.given("clang_path") and not settings.text("clang_path").startswith("/"):
         problems.append("--clang-path is a path in the builder image, and must be absolute.")
     if settings.given("builder_image") and settings.given("base_docker"):
         problems.append("--base-docker is the base of a new builder image, but --builder-image names a finished one.")
     problems += _secret_problems(settings)
     problems += [
-        f"{settings.get(name).origin}: {settings.get(name).value} is not a folder."
+        f"{settings.get(name).origin}: {settings.text(name)} is not a folder."
         for name in ("xla_source_dir", "jax_source_dir")
         if settings.given(name) and not Path(settings.text(name)).is_dir()
     ]
@@ -166,19 +153,19 @@ def _secret_problems(settings: Settings) -> list[str]:
     problems = [
         f"{settings.get(name).origin} has a user or a password in its URL; give them in a file with --rbe-bazelrc."
         for name in ("remote_cache", "rbe_endpoint")
-        if "@" in urlsplit(str(settings.get(name).value or "")).netloc
+        if "@" in urlsplit(settings.text(name)).netloc
     ]
     mirror = urlsplit(settings.text("source_mirror"))
     if mirror.password is not None or (mirror.scheme in ("http", "https") and "@" in mirror.netloc):
         # wheels.json records the URL, and other users can read the arguments of git.
         problems.append("--source-mirror has a user or a password in its URL; use a credential helper of git.")
     problems += [
-        f"{settings.get(name).origin}: {settings.get(name).value} is not a file."
+        f"{settings.get(name).origin}: {settings.text(name)} is not a file."
         for name in _CREDENTIALS
         if settings.given(name) and not Path(settings.text(name)).is_file()
     ]
-    helper = settings.get("rbe_credential_helper").value
-    if helper and Path(str(helper)).is_file() and not os.access(str(helper), os.X_OK):
+    helper = settings.text("rbe_credential_helper")
+    if helper and Path(helper).is_file() and not os.access(helper, os.X_OK):
         problems.append(f"--rbe-credential-helper: {helper} is not executable.")
     return problems
 

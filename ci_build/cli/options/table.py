@@ -121,32 +121,20 @@ def _identifier(names: tuple[str, ...]) -> str:
 
 
 REFUSED_WITH_PUBLISHED = (
-    "rocm_build_job",
-    "rocm_build_num",
-    "rocm_build_url",
-    "base_docker",
-    "builder_image",
+    *("rocm_build_job", "rocm_build_num", "rocm_build_url", "base_docker", "builder_image"),
     *(_identifier(names) for names, _ in SOURCE_OPTIONS),
 )
 """Options of a source build that contradict `--payload=published`."""
 CONTAINER_OPTIONS = (
-    "image_registry",
-    "container_engine",
-    "container_network",
-    "container_memory",
-    "container_shm_size",
+    *("image_registry", "container_engine"),
+    *("container_network", "container_memory", "container_shm_size"),
 )
 """Options about containers, which the environment may set for a whole machine."""
 SWITCHES = tuple(_identifier(names) for names, more in _OPTIONS if more.get("is_flag"))
 """Options without a value."""
-WARNED_WITH_PUBLISHED = ("compiler",)
-"""Options of a source build that have no effect with `--payload=published`."""
 KERNEL_TOOLCHAINS = ("pypi", "rocm", "container")
 """Sources of the compilers of kernels."""
-NEEDS_KERNELS = (
-    "aiter_source", "kernel_toolchain", "kernel_rocm", "kernel_image", "kernel_modules", "kernel_instances",
-    "require", "allow_partial",
-)  # fmt: skip
+NEEDS_KERNELS = tuple(name for name in (_identifier(names) for names, _ in _KERNEL_OPTIONS) if name != "kernels")
 """Options of the kernel build, which need `--kernels`."""
 
 
