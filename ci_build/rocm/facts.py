@@ -17,6 +17,7 @@ from typing import Any
 
 from ci_build.rocm.store import Selection
 from ci_build.rocm.tree import read_tree
+from core import targets
 from core.digests import file_sha256
 from core.errors import InputError
 from core.model import GfxTarget, Progress
@@ -61,14 +62,13 @@ def selection(*, full: bool) -> Selection:
 
 
 def read_facts(
-    root: Path, contents: Contents | None, version: str, *, processors: Sequence[str], progress: Progress
+    root: Path, contents: Contents | None, version: str, *, progress: Progress
 ) -> tuple[RocmFacts, tuple[str, ...]]:
     """Read the facts of a tree.
 
     Args:
         contents: everything that its tarball holds; None for a folder, which is looked through instead.
         version: in full, where it is known; the tree itself may tell less of it.
-        processors: those that may be found in it.
 
     Returns:
         The facts, and what people should know about the tree.
@@ -77,32 +77,31 @@ def read_facts(
         InputError: it has no compiler or no libraries; RequestError: it is another version.
     """
     manifest, notes = read_tree(root, version, progress=progress)
-    names = tuple(contents) if contents is not None else tuple(_kernel_files(root))
+    if contents is not None:
+        names = list(contents)
+    else:
+        rows = parts()["kernels"].values()
+        folders = {root / folder for row in rows for folder in (*row["folders"], row["packs"].partition("/")[0])}
+        names = [path.relative_to(root).as_posix() for folder in folders for path in folder.rglob("*")]
     facts = RocmFacts(
         version=manifest.rocm_version,
         compiler=_compiler(root),
         device_libraries=_device_libraries(root),
-        kernels={library: _processors(library, names, processors) for library in parts()["kernels"]},
+        kernels={library: _processors(row, names) for library, row in parts()["kernels"].items()},
         manifest=manifest,
     )
     return facts, notes
 
 
-def problems(
-    facts: RocmFacts, targets: Iterable[GfxTarget], covers: Mapping[str, tuple[str, ...]]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what the tree lacks for a build, and what only makes the build worse; a sentence each.
-
-    Args:
-        covers: generic target -> the processors that run its code.
-    """
+def problems(facts: RocmFacts, wanted: Iterable[GfxTarget]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what the tree lacks for a build, and what only makes the build worse; a sentence each."""
     files = {Path(path).name for path in facts.device_libraries}
     common = parts()["device_libraries"]["common"]
     lacking, worse = [f"It has no device library {name}." for name in common if name not in files], list[str]()
-    for processor in dict.fromkeys(target.processor for target in targets):
+    for processor in dict.fromkeys(target.processor for target in wanted):
         if (name := f"oclc_isa_version_{processor.removeprefix('gfx')}.bc") not in files:
             lacking.append(f"It has no device library for {processor} ({name}).")
-        served = covers.get(processor, (processor,))
+        served = targets.covers().get(processor, (processor,))
         for library, row in parts()["kernels"].items():
             if set(served) & set(facts.kernels[library]):
                 continue
@@ -138,15 +137,8 @@ def _device_libraries(root: Path) -> dict[str, str]:
     return {}
 
 
-def _kernel_files(root: Path) -> Iterable[str]:
-    for row in parts()["kernels"].values():
-        for folder in (*row["folders"], row["packs"].partition("/")[0]):
-            for path in (root / folder).rglob("*"):
-                yield path.relative_to(root).as_posix()
-
-
-def _processors(library: str, names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
-    row = parts()["kernels"][library]
+def _processors(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
+    """Return the processors for which files of a library's row in `parts.toml` exist."""
     pack = re.compile(re.escape(row["packs"]).replace(r"\{target\}", "(gfx[0-9a-f]+)"))
     folders = tuple(folder + "/" for folder in row["folders"])
     words: set[str] = set()
@@ -156,4 +148,6 @@ def _processors(library: str, names: Iterable[str], known: Iterable[str]) -> tup
         elif name.startswith(folders):
             words.update(re.findall(r"gfx[0-9a-f]+", name))
     # A number of compute units may follow: gfx942130 is gfx942. No processor's name begins another one's.
-    return tuple(processor for processor in known if any(word.startswith(processor) for word in words))
+    rows = targets.load_table().targets.items()
+    known = (name for name, target in rows if target.covers == (name,))
+    return tuple(name for name in known if any(word.startswith(name) for word in words))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urljoin
@@ -43,7 +43,11 @@ class Build:
 def parse_name(name: str) -> tuple[str, str] | None:
     """Return family and version of a tarball's name; None for other names."""
     found = _NAME.fullmatch(unquote(name))
-    if found is None or _version(found["version"]) is None:
+    if found is None:
+        return None
+    try:
+        Version(found["version"])
+    except InvalidVersion:
         return None
     return found["family"], found["version"]
 
@@ -100,18 +104,8 @@ def choose(builds: Sequence[Build], wish: str, families: Sequence[str]) -> Build
         for family in (*families, MULTIARCH) if len(families) == 1 else (MULTIARCH,):
             if family in there:
                 return there[family]
+    newest = ", ".join(f"{build.family} {build.version}" for build in builds[:4])
     raise RequestError(
         f"No build {wish} has a tarball for {' and '.join(families)}.",
-        hint=f"Newest are {_newest(builds)}; see `ci_build rocm list`.",
+        hint=f"Newest are {newest}; see `ci_build rocm list`.",
     )
-
-
-def _newest(builds: Iterable[Build]) -> str:
-    return ", ".join(f"{build.family} {build.version}" for build in list(builds)[:4])
-
-
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None

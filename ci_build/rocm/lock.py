@@ -46,8 +46,12 @@ class RocmLock:
     packages: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def make_lock(facts: RocmFacts, root: Path, *, source: str, sha256: str, size: int, family: str) -> RocmLock:
+def make_lock(
+    facts: RocmFacts, root: Path, *, source: str, sha256: str, size: int, family: str, packages: Mapping[str, str]
+) -> RocmLock:
     """Return the lock of a ROCm from its facts."""
+    # 7.2.53211 of libamdhip64.so.7.2.53211, which libamdhip64.so.7 leads to.
+    files = {soname: (root / library.path).resolve().name for soname, library in facts.manifest.libraries.items()}
     return RocmLock(
         source=source,
         sha256=sha256,
@@ -56,16 +60,10 @@ def make_lock(facts: RocmFacts, root: Path, *, source: str, sha256: str, size: i
         families=(family,) if family else (),
         targets=facts.kernels["rocBLAS"],
         compiler=facts.compiler,
-        libraries={
-            soname: _library_version(root / library.path) for soname, library in facts.manifest.libraries.items()
-        },
+        libraries={soname: name.partition(".so.")[2] for soname, name in files.items()},
         device_libraries=dict(facts.device_libraries),
+        packages=dict(sorted(packages.items())),
     )
-
-
-def _library_version(path: Path) -> str:
-    """7.2.53211 of libamdhip64.so.7.2.53211, which libamdhip64.so.7 leads to."""
-    return path.resolve().name.partition(".so.")[2]
 
 
 def differences(locked: RocmLock, found: RocmLock) -> tuple[str, ...]:
@@ -106,36 +104,26 @@ def load_lock(path: Path) -> RocmLock | None:
     Raises:
         InputError: it cannot be read.
     """
+    hint = "Remove it; the next build writes a new one."
     try:
         body = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} cannot be read: {error}.", hint="Remove it; the next build writes a new one."
-        ) from error
+        raise InputError(f"{path} cannot be read: {error}.", hint=hint) from error
+    if body.pop("schema", None) != SCHEMA:
+        raise InputError(f"{path} was written by another version of ci_build.", hint=hint)
     try:
-        if body.pop("schema") != SCHEMA:
-            raise InputError(
-                f"{path} was written by another version of ci_build.",
-                hint="Remove it; the next build writes a new one.",
-            )
         lock = RocmLock(**{**body, "families": tuple(body["families"]), "targets": tuple(body["targets"])})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path} is not a lock: {error!r}.", hint="Remove it; the next build writes a new one."
-        ) from error
-    if wrong := [
-        field.name for field in dataclasses.fields(lock) if not _is_of_kind(field.name, getattr(lock, field.name))
-    ]:
-        raise InputError(
-            f"{path} is not a lock: invalid {', '.join(wrong)}.",
-            hint="Remove it; the next build writes a new one.",
-        )
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path} is not a lock: {error!r}.", hint=hint) from error
+    names = [field.name for field in dataclasses.fields(lock)]
+    if wrong := [name for name in names if not _is_valid(name, getattr(lock, name))]:
+        raise InputError(f"{path} is not a lock: invalid {', '.join(wrong)}.", hint=hint)
     return lock
 
 
-def _is_of_kind(name: str, value: object) -> bool:
+def _is_valid(name: str, value: object) -> bool:
     match name:
         case "size":
             return isinstance(value, int)
@@ -143,7 +131,7 @@ def _is_of_kind(name: str, value: object) -> bool:
             return isinstance(value, tuple) and all(isinstance(word, str) for word in value)
         case "libraries":
             return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-        case "device_libraries" | "packages":
+        case "device_libraries" | "packages":  # files of the cache are named by their digests
             return isinstance(value, dict) and all(map(_is_sha256, value.values()))
         case "sha256":
             return value == "" or _is_sha256(value)
@@ -152,7 +140,6 @@ def _is_of_kind(name: str, value: object) -> bool:
 
 
 def _is_sha256(value: object) -> bool:
-    """Return whether a value is a sha256; files of the cache are named by it."""
     return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 

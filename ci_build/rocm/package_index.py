@@ -7,24 +7,19 @@ others. `rocm[libraries,devel]` and its device packages are asked for by their o
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from ci_build.rocm.packages import CORE, DEVEL, DEVICE, LIBRARIES, Packages
 from ci_build.rocm.request import SCHEME, RocmSource
 from core.errors import InputError, ProcessError
-from core.model import GfxTarget, Progress
-from core.pip import InputStore, Resolved, parse_report
+from core.layouts import family_packages
+from core.model import Progress
+from core.pip import InputStore, Resolved, parse_report, pip_argv
 from core.process import Runner
 
 _NOTHING_FITS = "No matching distribution found"
-
-
-def resolve_argv(*requirements: str) -> tuple[str, ...]:
-    """Return the pip command that finds wheels without dependencies and prints an installation report (JSON)."""
-    words = ("install", "--dry-run", "--ignore-installed", "--quiet", "--no-deps", "--pre", "--only-binary=:all:")
-    return (sys.executable, "-m", "pip", *words, "--report=-", *requirements)
 
 
 def newest_version(url: str, runner: Runner) -> str:
@@ -36,33 +31,13 @@ def newest_version(url: str, runner: Runner) -> str:
     return _resolve(runner, url, CORE)[0].version
 
 
-def names_for(targets: Sequence[GfxTarget], families: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names that an index may have for packages of a GPU.
-
-    Args:
-        families: those that serve the targets, such as gfx94X-dcgpu.
-
-    Returns:
-        Names of libraries, and of device packages; an index has some of them.
-    """
-    libraries = (LIBRARIES, *(f"{LIBRARIES}-{family.replace('_', '-').lower()}" for family in families))
-    return libraries, tuple(dict.fromkeys(f"{DEVICE}-{target.processor}" for target in targets))
-
-
 def fetch_packages(
-    asked: RocmSource,
-    locked: Mapping[str, str],
-    *,
-    families: Sequence[str],
-    runner: Runner,
-    store: InputStore,
-    progress: Progress,
+    asked: RocmSource, locked: Mapping[str, str], *, runner: Runner, store: InputStore, progress: Progress
 ) -> Packages:
     """Find the packages, and download the missing ones.
 
     Args:
         locked: file name -> sha256 of those to take; empty looks for them.
-        families: those that serve the targets.
 
     Raises:
         ProcessError: the index does not answer, or has no such version.
@@ -75,7 +50,10 @@ def fetch_packages(
     else:
         progress.step(f"find the packages of ROCm {version}")
         found = [*_resolve(runner, url, f"{CORE}=={version}", f"{DEVEL}=={version}")]
-        libraries, devices = names_for(asked.targets, families)
+        # An index has some of these.
+        families = (family.replace("_", "-").lower() for family in family_packages(asked.targets or None))
+        libraries = (LIBRARIES, *(f"{LIBRARIES}-{family}" for family in families))
+        devices = dict.fromkeys(f"{DEVICE}-{target.processor}" for target in asked.targets)
         offered = [item for name in libraries for item in _if_offered(runner, url, f"{name}=={version}")]
         if not offered:
             raise InputError(
@@ -114,7 +92,9 @@ def _of_lock(filename: str, sha256: str) -> Resolved:
 
 
 def _resolve(runner: Runner, url: str, *requirements: str) -> tuple[Resolved, ...]:
-    done = runner.run(resolve_argv(*requirements), env=_only_index(url), on_line=lambda _: None)
+    words = ("install", "--dry-run", "--ignore-installed", "--quiet", "--no-deps", "--pre", "--only-binary=:all:")
+    argv = pip_argv(*words, "--report=-", *requirements)
+    done = runner.run(argv, env=_only_index(url), on_line=lambda _: None)
     return parse_report(done.stdout)
 
 

@@ -81,9 +81,6 @@ class _Site:
             yield from chunks_of(content)
         yield bytes(padding(info.file_size))
 
-    def below(self, folder: str) -> list[str]:
-        return [path for path in self.members if path.startswith(f"{folder}/")]
-
 
 def prefix_of(wheels: Sequence[Path]) -> Generator[bytes]:
     """Return the prefix as a plain tar stream.
@@ -111,7 +108,8 @@ def prefix_of(wheels: Sequence[Path]) -> Generator[bytes]:
 
 
 def _prefix(site: _Site) -> Generator[bytes]:
-    own = {path for path in site.members if path.startswith(f"{_PREFIX}/") or _is_prefix(path)}
+    below = f"{_PREFIX}/"
+    own = {path for path in site.members if path.startswith(below if _LINKS in path else _PREFIX)}
     made: set[str] = set()
     root = ""
     wheel, name = site.tars[0]
@@ -133,10 +131,6 @@ def _prefix(site: _Site) -> Generator[bytes]:
             yield from site.file(path.partition("/")[2], target)
 
 
-def _is_prefix(path: str) -> bool:
-    return path.partition("/")[0].startswith(_PREFIX) and _LINKS not in path
-
-
 def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> Generator[bytes]:
     """One entry of the tar, as it is in the prefix."""
     name = path.partition("/")[2]
@@ -148,8 +142,8 @@ def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> G
             yield tar_header(name, kind=tarfile.SYMTYPE, link=entry.linkname)
         elif leads in site.members:
             yield from site.file(name, leads)
-        elif inside := site.below(leads):
-            for member in sorted(inside):
+        elif inside := sorted(member for member in site.members if member.startswith(f"{leads}/")):
+            for member in inside:
                 yield from site.file(f"{name}{member.removeprefix(leads)}", member)
         else:
             raise InputError(

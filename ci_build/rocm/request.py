@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -20,21 +20,6 @@ SCHEME = "pip+"
 """In front of the URL of an index, where a source is named."""
 _LONGEST_NAME = 255
 """Bytes of a file's name, as Linux has it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GfxNames:
-    """Names of the gfx table that a ROCm is compared with.
-
-    Attributes:
-        processors: concrete ones, all that there are.
-        families: family -> its members.
-        covers: generic target -> the processors that run its code.
-    """
-
-    processors: Sequence[str]
-    families: Mapping[str, Sequence[str]]
-    covers: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,50 +78,20 @@ def file_name(source: str) -> str:
     return unquote(parse_url(source).path).rpartition("/")[2] if is_url(source) else Path(source).name
 
 
-def check_name(asked: RocmSource, gfx: GfxNames) -> str:
-    """Compare the version and family in the source's name with the request; nothing is downloaded.
-
-    Returns:
-        The full version, as `full_version`.
-
-    Raises:
-        RequestError: every difference at once.
-    """
-    if asked.index_version and asked.version not in ("", asked.index_version):
-        raise RequestError(
-            f"--therock-version {asked.index_version} contradicts --rocm-version {asked.version}.",
-            hint="Give one of the two.",
-        )
-    told = parse_name(file_name(asked.source))
-    if told is None:
-        return asked.index_version or asked.version
-    family, version = told
-    wrong = []
-    if asked.version and asked.version != version:
-        wrong.append(f"{file_name(asked.source)} is ROCm {version}, but --rocm-version is {asked.version}.")
-    if family != MULTIARCH and family in gfx.families:
-        members = set(gfx.families[family])
-        outside = [str(t) for t in asked.targets if not members & set(gfx.covers.get(t.processor, (t.processor,)))]
-        if outside:
-            wrong.append(f"{file_name(asked.source)} is for {family}, but --targets has {', '.join(outside)}.")
-    if wrong:
-        raise RequestError(" ".join(wrong), hint="Name the tarball of that version and family, or change the options.")
-    return version
-
-
 def is_index(source: str) -> bool:
     """Return whether a source is an index of pip packages."""
     return source.startswith(SCHEME)
 
 
 def check_source(asked: RocmSource) -> None:
-    """Refuse a source that cannot be a ROCm; nothing is downloaded.
+    """Refuse a source that cannot be the requested ROCm; nothing is downloaded.
 
     A missing file or folder is accepted: a plan may be made on another machine.
 
     Raises:
-        RequestError: no URL, no tarball, no sha256, or no lock where one has to be.
+        RequestError: no URL, no tarball, no sha256, no lock where one has to be, or another version or family.
     """
+    _check_name(asked)
     if asked.sha256 and re.fullmatch(r"[0-9A-Fa-f]{64}", asked.sha256) is None:
         raise RequestError(
             f"--therock-sha256 is not a SHA-256 digest: {asked.sha256!r}.", hint="Give 64 hexadecimal digits."
@@ -165,11 +120,31 @@ def check_source(asked: RocmSource) -> None:
         raise RequestError("--therock-sha256 applies to a tarball, but a folder was given.", hint="Omit it.")
 
 
-def gfx_names() -> GfxNames:
-    """Return the names of the gfx table that a ROCm is compared with."""
-    table = targets.load_table()
-    processors = [name for name, row in table.targets.items() if row.covers == (name,)]
-    return GfxNames(processors=processors, families=table.families, covers=targets.covers())
+def _check_name(asked: RocmSource) -> None:
+    """Compare the version and family in the source's name with the request."""
+    if asked.index_version and asked.version not in ("", asked.index_version):
+        raise RequestError(
+            f"--therock-version {asked.index_version} contradicts --rocm-version {asked.version}.",
+            hint="Give one of the two.",
+        )
+    name = file_name(asked.source)
+    if (parts := parse_name(name)) is None:
+        return
+    family, version = parts
+    wrong = []
+    if asked.version and asked.version != version:
+        wrong.append(f"{name} is ROCm {version}, but --rocm-version is {asked.version}.")
+    if family in (families := targets.load_table().families):
+        covers = targets.covers()
+        outside = [
+            str(target)
+            for target in asked.targets
+            if set(families[family]).isdisjoint(covers.get(target.processor, (target.processor,)))
+        ]
+        if outside:
+            wrong.append(f"{name} is for {family}, but --targets has {', '.join(outside)}.")
+    if wrong:
+        raise RequestError(" ".join(wrong), hint="Name the tarball of that version and family, or change the options.")
 
 
 def check_families(families: Sequence[str]) -> None:
@@ -178,7 +153,7 @@ def check_families(families: Sequence[str]) -> None:
     Raises:
         RequestError: a name that is no family.
     """
-    known = gfx_names().families
+    known = targets.load_table().families
     if unknown := [family for family in families if family not in (*known, MULTIARCH)]:
         raise RequestError(f"--family is unknown: {', '.join(unknown)}.", hint="See `ci_build targets`.")
 

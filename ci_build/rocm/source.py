@@ -7,7 +7,7 @@ Its name is checked before anything is downloaded, its files before anything is 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.rocm.debs import debs_in, packages_of, prefix_of_debs
@@ -18,21 +18,17 @@ from ci_build.rocm.package_index import fetch_packages
 from ci_build.rocm.packages import Packages
 from ci_build.rocm.request import (
     SCHEME,
-    GfxNames,
     RocmSource,
     RocmStorage,
-    check_name,
     check_source,
     file_name,
-    gfx_names,
     is_index,
     is_url,
 )
-from ci_build.rocm.store import RocmStore, StoredTree
+from ci_build.rocm.store import RocmStore
 from core import cache
 from core.errors import InputError, RequestError
 from core.http.client import Client, Connect, canonical, sidecar, without_user
-from core.layouts import family_packages
 from core.model import Progress
 from core.pip import InputStore
 from core.process import Runner, without_credentials
@@ -64,7 +60,7 @@ def obtain_rocm(source: RocmSource, storage: RocmStorage, reporter: Reporter, ru
     """Return the ROCm of a source that was checked, report on it, and keep the cache within its limit."""
     with reporter.group(f"ROCm: {source.source.rpartition('/')[2] or without_credentials(source.source)}"):
         store = RocmStore(storage.cache / "rocm", progress=reporter, keep_tarballs=storage.keep_tarballs)
-        rocm = obtain(source, gfx_names(), store, connect(), progress=reporter, runner=runner)
+        rocm = obtain(source, store, connect(), progress=reporter, runner=runner)
     for note in rocm.notes:
         reporter.warning(note)
     reporter.line(f"ROCm {rocm.facts.version}, {rocm.facts.compiler}, in {rocm.root}; {rocm.trust}")
@@ -82,7 +78,6 @@ def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: Runner,
     if (known := load_lock(lock)) is None:
         raise RequestError(f"{lock} does not exist.", hint="A build with --therock-path writes it.")
     source = RocmSource(source=known.source, version=known.version, lock=lock, locked=True)
-    check_name(source, gfx_names())
     check_source(source)
     rocm = obtain_rocm(source, storage, reporter, runner, connect)
     if rocm.contents is not None and (changed := changes_of(rocm.root, rocm.contents)):
@@ -94,15 +89,7 @@ def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: Runner,
     return rocm
 
 
-def obtain(
-    asked: RocmSource,
-    gfx: GfxNames,
-    store: RocmStore,
-    client: Client,
-    *,
-    progress: Progress,
-    runner: Runner,
-) -> Rocm:
+def obtain(asked: RocmSource, store: RocmStore, client: Client, *, progress: Progress, runner: Runner) -> Rocm:
     """Download, unpack, inspect, compare and lock the ROCm of a source that was checked.
 
     Args:
@@ -112,7 +99,7 @@ def obtain(
         RequestError: it is not what was asked for, or not what is locked.
         InputError: it cannot be had, or lacks what a build for the targets needs.
     """
-    version = asked.full_version
+    version, chosen = asked.full_version, selection(full=asked.full)
     known = load_lock(asked.lock) if asked.lock else None
     source = _recorded(asked.source)
     if asked.locked and known is not None and known.source != source:
@@ -121,35 +108,45 @@ def obtain(
             hint="Give the locked source, or write a new lock without --locked.",
         )
     pinned = known if known is not None and known.source == source else None
-    packages = None
+    packages, stored = None, None
     if is_index(source):
         packages, trust = _packages(asked, pinned, store, runner, progress)
         version = packages.version
-        stored: StoredTree | None = store.from_packages(packages, selection(full=asked.full))
+        stored = store.from_packages(packages, chosen)
     elif debs := debs_in(source):
         progress.step(f"read {len(debs)} packages in {source}")
         packages, trust = packages_of(debs, progress), "its packages are files of this machine"
-        stored = store.from_packages(packages, selection(full=asked.full), prefix_of_debs)
+        stored = store.from_packages(packages, chosen, prefix_of_debs)
     else:
         sha256, trust = _expected(asked, pinned, client)
-        stored = _stored(asked, store, client, sha256, source)
-    root = Path(source) if stored is None else stored.root
-    contents = None if stored is None else stored.contents
-    facts, notes = read_facts(root, contents, version, processors=gfx.processors, progress=progress)
-    told = parse_name(file_name(asked.source))
+        path, name = Path(source), file_name(asked.source)
+        if is_url(asked.source):
+            stored = store.from_url(client, canonical(asked.source), name, chosen, sha256=sha256)
+        elif path.is_file():
+            stored = store.from_file(path, chosen, sha256=sha256)
+        elif not path.is_dir():
+            raise InputError(f"{path} does not exist.", hint="Give a URL, a tarball, or the folder of a ROCm.")
+    # A folder is used in place.
+    root, contents = (stored.root, stored.contents) if stored else (Path(source), None)
+    facts, notes = read_facts(root, contents, version, progress=progress)
+    parts = parse_name(file_name(asked.source))
     lock = make_lock(
         facts,
         root,
         source=source,
         sha256=stored.sha256 if stored else "",
         size=packages.size if packages else stored.size if stored else 0,
-        family=told[0] if told else "",
+        family=parts[0] if parts else "",
+        packages=packages.sha256 if packages else {},
     )
-    if packages is not None:
-        lock = replace(lock, packages=dict(sorted(packages.sha256.items())))
-    _compare(asked, pinned, lock)
+    if pinned is not None and asked.locked and (wrong := differences(pinned, lock)):
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise RequestError(
+            f"{source} differs from {asked.lock}: {'; '.join(wrong[:5])}{more}.",
+            hint="Restore that ROCm, or write a new lock without --locked.",
+        )
     if asked.targets:
-        lacking, worse = problems(facts, asked.targets, gfx.covers)
+        lacking, worse = problems(facts, asked.targets)
         if lacking:
             raise InputError(
                 f"{source} cannot be used for this build. {' '.join(lacking)}",
@@ -169,7 +166,6 @@ def _packages(
     found = fetch_packages(
         asked,
         locked if asked.locked else {},
-        families=family_packages(asked.targets or None),
         runner=runner,
         store=InputStore(store.root / "tarballs"),
         progress=progress,
@@ -210,28 +206,3 @@ def _told_beside(text: str, name: str) -> str:
     told = [(line, found[0].lower()) for line in text.splitlines() if (found := digests.search(line))]
     ours = told if len(told) == 1 else [row for row in told if name in re.split(r"[\s*()]+", row[0])]
     return ours[0][1] if ours else ""
-
-
-def _stored(asked: RocmSource, store: RocmStore, client: Client, sha256: str, source: str) -> StoredTree | None:
-    """Return the unpacked tarball; None for a folder, which is used in place."""
-    chosen, name = selection(full=asked.full), file_name(asked.source)
-    if is_url(asked.source):
-        return store.from_url(client, canonical(asked.source), name, chosen, sha256=sha256)
-    path = Path(source)
-    if path.is_file():
-        return store.from_file(path, chosen, sha256=sha256)
-    if not path.is_dir():
-        raise InputError(f"{path} does not exist.", hint="Give a URL, a tarball, or the folder of a ROCm.")
-    return None
-
-
-def _compare(asked: RocmSource, pinned: RocmLock | None, found: RocmLock) -> None:
-    """Compare a ROCm with its lock under --locked; the sha256 of a URL was compared before."""
-    if pinned is None or not asked.locked:
-        return
-    if wrong := differences(pinned, found):
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise RequestError(
-            f"{found.source} differs from {asked.lock}: {'; '.join(wrong[:5])}{more}.",
-            hint="Restore that ROCm, or write a new lock without --locked.",
-        )

@@ -192,7 +192,7 @@ def rocm_of_image(job: ImageJob) -> RocmSource:
         InputError: there is no such ROCm.
     """
     # Archives are slow to import.
-    from ci_build.rocm.request import check_name, check_source, gfx_names
+    from ci_build.rocm.request import check_source
 
     if problems := rocm_problems(job.settings):
         raise RequestError(" ".join(problems), hint="Name one ROCm.")
@@ -205,7 +205,6 @@ def rocm_of_image(job: ImageJob) -> RocmSource:
         )
     version = settings.text("rocm_version")
     found = replace(found, version=version or found.version, full=True)
-    check_name(found, gfx_names())
     check_source(found)
     return found
 

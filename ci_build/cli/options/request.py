@@ -22,7 +22,7 @@ from ci_build.cli.options.table import (
     NEEDS_KERNELS,
     REFUSED_WITH_PUBLISHED,
 )
-from ci_build.rocm.request import check_name, check_source, gfx_names
+from ci_build.rocm.request import check_source
 from core.defaults import defaults
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
@@ -65,7 +65,6 @@ def wheel_set_request(
     if rocm is not None:
         targets = build.targets or () if build.payload is Payload.SOURCE else ()
         rocm = replace(rocm, version=str(build.rocm_version), targets=targets)
-        check_name(rocm, gfx_names())
         check_source(rocm)
     elif build.payload is Payload.SOURCE:
         raise RequestError(

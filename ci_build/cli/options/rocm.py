@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from ci_build.cli.options.settings import Setting, Settings, split_list
 from ci_build.rocm.listing import choose, list_builds, parse_name
 from ci_build.rocm.lock import load_lock
-from ci_build.rocm.request import SCHEME, RocmSource, RocmStorage, check_families, file_name, gfx_names, is_index
+from ci_build.rocm.request import SCHEME, RocmSource, RocmStorage, check_families, file_name, is_index
 from core.errors import RequestError
 from core.process import HostRunner
 from core.report import Reporter
+from core.targets import load_table
 from core.units import parse_size
 
 if TYPE_CHECKING:  # At run time, it would load requests.
@@ -88,7 +89,7 @@ def rocm_defaults(rocm: RocmSource) -> Mapping[str, Setting]:
     if parts := parse_name(name):
         family, version = parts
         found["rocm_version"] = Setting(value=version, origin=f"the name {name}")
-        if family in gfx_names().families:
+        if family in load_table().families:
             found["targets"] = Setting(value=family, origin=f"the name {name}")
     return found
 

@@ -14,7 +14,7 @@ import pytest
 
 from ci_build.rocm.facts import parts, problems, read_facts, selection
 from ci_build.rocm.lock import RocmLock, differences, load_lock, write_lock
-from ci_build.rocm.request import RocmSource, check_name, check_source, gfx_names
+from ci_build.rocm.request import RocmSource, check_source
 from ci_build.rocm.source import Rocm, _told_beside, obtain
 from ci_build.rocm.store import RocmStore
 from core.errors import CiBuildError, InputError, RequestError
@@ -39,9 +39,8 @@ def file(tmp_path: Path) -> Path:
 
 def get(tmp_path: Path, asked: RocmSource) -> Rocm:
     store = RocmStore(tmp_path / "store", progress=REPORTER)
-    check_name(asked, gfx_names())
     check_source(asked)
-    return obtain(asked, gfx_names(), store, Client(), progress=REPORTER, runner=HostRunner({}))
+    return obtain(asked, store, Client(), progress=REPORTER, runner=HostRunner({}))
 
 
 def test_obtain_unpacks_and_locks_tarball(tmp_path: Path, file: Path) -> None:
@@ -95,15 +94,18 @@ def test_check_refuses_contradicting_file_name(
 ) -> None:
     asked = RocmSource(source=f"https://host/{name}", version=version, targets=targets)
     with pytest.raises(RequestError, match=words):
-        check_name(asked, gfx_names())
+        check_source(asked)
 
 
 def test_check_accepts_matching_or_unknown_file_name() -> None:
-    gfx = gfx_names()
-    assert check_name(RocmSource(source=f"https://host/{NAME}", targets=(GFX942, GENERIC)), gfx) == VERSION
-    assert check_name(RocmSource(source="https://host/rocm.tar.gz", version="7.2.0", targets=(GFX950,)), gfx) == "7.2.0"
     multi = NAME.replace("gfx94X-dcgpu", "multiarch")
-    assert check_name(RocmSource(source=f"https://host/{multi}", targets=(GFX950, GFX1100)), gfx) == VERSION
+    for asked, version in (
+        (RocmSource(source=f"https://host/{NAME}", targets=(GFX942, GENERIC)), VERSION),
+        (RocmSource(source="https://host/rocm.tar.gz", version="7.2.0", targets=(GFX950,)), "7.2.0"),
+        (RocmSource(source=f"https://host/{multi}", targets=(GFX950, GFX1100)), VERSION),
+    ):
+        check_source(asked)
+        assert asked.full_version == version
 
 
 def without(path: str) -> Callable[[Path], None]:
@@ -152,14 +154,14 @@ def test_obtain_counts_packed_kernels_and_warns_of_unlisted(tmp_path: Path) -> N
     for name in ("blas_lib_gfx942", "miopen_lib_gfx942", "blas_lib_gfx1103"):
         (root / ".kpack").mkdir(exist_ok=True)
         (root / f".kpack/{name}.kpack").write_text("pack")
-    facts, _ = read_facts(root, None, "", processors=gfx_names().processors, progress=REPORTER)
+    facts, _ = read_facts(root, None, "", progress=REPORTER)
     targets = (GFX942, GfxTarget.parse("gfx1103"))
-    assert problems(facts, targets, {}) == ((), ("Its MIOpen has no kernels for gfx1103.",))
+    assert problems(facts, targets) == ((), ("Its MIOpen has no kernels for gfx1103.",))
 
 
 def test_obtain_distinguishes_processors(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm", targets=("gfx1100",))
-    facts, _ = read_facts(root, None, "", processors=gfx_names().processors, progress=REPORTER)
+    facts, _ = read_facts(root, None, "", progress=REPORTER)
     assert facts.kernels["MIOpen"] == facts.kernels["rocBLAS"] == ("gfx1100",)
     names = list(load_table().targets)
     assert not [(a, b) for a in names for b in names if a != b and a.startswith(b)]

@@ -115,9 +115,7 @@ def test_packages_refuse_incomplete_set(tmp_path: Path) -> None:
 def test_packages_refuse_lock_without_wheels(tmp_path: Path) -> None:
     asked, progress = RocmSource(source="pip+https://host/", version=VERSION), Reporter(terminal=False)
     with pytest.raises(InputError, match="files that are not wheels"):
-        fetch_packages(
-            asked, {"x": "0" * 64}, families=(), runner=HostRunner({}), store=InputStore(tmp_path), progress=progress
-        )
+        fetch_packages(asked, {"x": "0" * 64}, runner=HostRunner({}), store=InputStore(tmp_path), progress=progress)
 
 
 def test_packages_refuse_damaged_wheel(tmp_path: Path) -> None:
