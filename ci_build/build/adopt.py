@@ -6,7 +6,6 @@ Only wheels that cannot form a set are refused; the gates report defects of the 
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,17 +16,17 @@ from packaging.version import Version
 
 from ci_build.build import set_files
 from ci_build.build.finished_wheels import describe
-from ci_build.build.output_dir import check_output_dir, remove_leftovers, replace_folder
+from ci_build.build.inspection import wheel_files
+from ci_build.build.output_dir import locked, replacement
 from ci_build.build.published import jax_release
 from core import targets, versions
 from core.defaults import defaults
-from core.errors import ArchiveError, BusyError, InputError, RequestError
+from core.errors import ArchiveError, InputError, RequestError
 from core.model import GfxTarget, MemberInfo, Progress, RocmVersion, Wheel, WheelSet
 from wheelkit import kernel_wheel
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport, member_infos
-from wheelkit.inspect.wheel_set import wheels_below
 
 ADOPTED = "adopted"
 """Key of `WheelSet.request` that is true for wheels that were not built here."""
@@ -68,37 +67,19 @@ def adopt(arguments: Sequence[str], *, out: Path, rocm: RocmVersion | None, prog
         RequestError: the wheels cannot form a set, or their ROCm version is unknown.
         BusyError: another run uses `out`.
     """
-    from filelock import FileLock, Timeout
-
-    given = [_read_wheel(path, progress) for path in _paths(arguments)]
+    paths = wheel_files(arguments, hint="Give wheels, or folders with wheels.")
+    given = [_read_wheel(path, progress) for path in {path.resolve(): path for path in paths}.values()]
     problems = list(_problems(given))
     if problems:
         text = "\n  ".join(problems if len(problems) == 1 else ("The wheels cannot form a set:", *problems))
         raise RequestError(text, hint="Give the wheels of one release: pjrt, and plugin and jaxlib for each Python.")
     wheel_set = _describe_set(given, rocm)
     out = out.absolute()
-    check_output_dir(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(out.parent / f".{out.name}.lock", timeout=0):
-            remove_leftovers(out)
-            return _write(given, wheel_set, out)
-    except Timeout as error:
-        raise BusyError(f"Another run uses {out}.", hint="Wait for it, or give another --out.") from error
-
-
-def _paths(arguments: Sequence[str]) -> list[Path]:
-    found: list[Path] = []
-    for path in map(Path, arguments):
-        if path.is_dir():
-            found += wheels_below(path)
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise InputError(f"{path} is neither a file nor a folder.", hint="Give wheels, or folders with wheels.")
-    if not found:
-        raise InputError(f"No wheel in {', '.join(arguments)}.", hint="Give wheels, or folders with wheels.")
-    return list({path.resolve(): path for path in found}.values())
+    with locked(out), replacement(out) as fresh:
+        for item in given:
+            shutil.copyfile(item.path, fresh / item.path.name)
+        # Without a lock file: versions on an index today are not a property of the wheels.
+        return set_files.write_set(fresh, wheel_set, None)
 
 
 def _read_wheel(path: Path, progress: Progress) -> _InputWheel:
@@ -201,15 +182,3 @@ def _rocm_inside(ours: Sequence[_InputWheel]) -> RocmVersion:
         return RocmVersion(text=found[0])
     what = f"have several ROCm versions: {', '.join(found)}" if found else "have no ROCm version"
     raise RequestError(f"The libraries {what}.", hint=f"Give --rocm-version={ours[0].major}.x.y.")
-
-
-def _write(given: Sequence[_InputWheel], wheel_set: WheelSet, out: Path) -> WheelSet:
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
-        fresh = Path(name) / "set"
-        fresh.mkdir()
-        for item in given:
-            shutil.copyfile(item.path, fresh / item.path.name)
-        # Without a lock file: versions on an index today are not a property of the wheels.
-        wheel_set = set_files.write_set(fresh, wheel_set, None)
-        replace_folder(fresh, out, Path(name) / "old")
-    return wheel_set

@@ -13,7 +13,7 @@ from ci_build.build.source.builder import load_spec
 from ci_build.build.source.native import STATE
 from ci_build.build.source.source_build import logs_of
 from ci_build.containers.container import ContainerSpec, container_argv
-from core.errors import InputError, MachineError
+from core.errors import InputError
 from core.process import render
 
 _HISTORY = ".history"
@@ -52,16 +52,8 @@ def load_environment(folder: Path) -> BuildEnvironment:
     try:
         body: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         spec = load_spec(body["where"]["spec"]) if body["where"]["kind"] == "container" else None
-        return BuildEnvironment(
-            what=body["what"],
-            state=body["state"],
-            argv=tuple(body["argv"]),
-            env=body["env"],
-            cwd=body["cwd"],
-            out=Path(body["out"]),
-            inside=body["inside"],
-            spec=spec,
-        )
+        same = {name: body[name] for name in ("what", "state", "env", "cwd", "inside")}
+        return BuildEnvironment(**same, argv=tuple(body["argv"]), out=Path(body["out"]), spec=spec)
     except FileNotFoundError as error:
         raise InputError(
             f"Nothing was compiled for {folder}: {path} does not exist.",
@@ -77,12 +69,8 @@ def prepare(environment: BuildEnvironment) -> None:
     Raises:
         InputError: a mounted file or folder was removed.
     """
-    gone = [
-        str(mount.source)
-        for mount in (environment.spec.mounts if environment.spec else ())
-        if not mount.source.exists()
-    ]
-    if gone:
+    mounts = environment.spec.mounts if environment.spec else ()
+    if gone := [str(mount.source) for mount in mounts if not mount.source.exists()]:
         raise InputError(f"Mounted in the container, but removed: {', '.join(gone)}.", hint="Build the set again.")
     environment.out.mkdir(parents=True, exist_ok=True)
     (environment.out / _HISTORY).write_text(
@@ -90,36 +78,22 @@ def prepare(environment: BuildEnvironment) -> None:
     )
 
 
-def shell_argv(environment: BuildEnvironment, command: Sequence[str] = (), *, terminal: bool) -> tuple[str, ...]:
-    """Return the command that opens a shell in the environment, or runs a command there.
+def shell_command(
+    environment: BuildEnvironment, command: Sequence[str] = (), *, terminal: bool
+) -> tuple[tuple[str, ...], dict[str, str], str | None]:
+    """Return how to open a shell in the environment, or to run a command there.
 
     Args:
         command: command to run instead of a shell.
         terminal: whether standard error is a terminal.
+
+    Returns:
+        Command, variables and working directory on this machine; those of a container are in its options.
     """
     argv = tuple(command) or ("bash",)
     if environment.spec is None:
-        return argv
+        history = str(environment.out / _HISTORY)
+        return argv, {**environment.env, "HISTFILE": history}, environment.cwd
     env = {**environment.env, "HISTFILE": f"{environment.inside}/{_HISTORY}"}
     more = ("--interactive", "--tty") if terminal and not command else ()
-    return container_argv(environment.spec, argv, env, cwd=environment.cwd, more=more)
-
-
-def variables_of(environment: BuildEnvironment) -> dict[str, str]:
-    """Return environment variables for the command on this machine; those of a container are in its options."""
-    return {} if environment.spec is not None else {**environment.env, "HISTFILE": str(environment.out / _HISTORY)}
-
-
-def working_directory(environment: BuildEnvironment) -> str | None:
-    """Return the working directory of the command on this machine; that of a container is in its options."""
-    return None if environment.spec is not None else environment.cwd
-
-
-def refuse_without_terminal(*, terminal: bool) -> None:
-    """Check for the terminal that a shell needs.
-
-    Raises:
-        MachineError: there is none.
-    """
-    if not terminal:
-        raise MachineError("A shell needs a terminal.", hint="Give a command to run instead of a shell.")
+    return container_argv(environment.spec, argv, env, cwd=environment.cwd, more=more), {}, None

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from ci_build.build import set_files
 from ci_build.build.finished_wheels import DEBUG, WheelMaker, set_targets
-from ci_build.build.output_dir import check_output_dir, remove_leftovers, replace_folder
+from ci_build.build.output_dir import locked, replacement
 from ci_build.build.plan import BuildPlan, Effect, Step
 from ci_build.build.published import resolve
 from ci_build.build.source.native import SourceBuilder
 from core import wheelset
-from core.errors import BusyError, InputError, WheelSetError
+from core.errors import InputError, WheelSetError
 from core.model import Finding, GfxTarget, InputFile, Progress, WheelSet
 from core.pip import InputStore, Resolved
 from core.process import Runner
@@ -82,17 +82,9 @@ def execute(
         RequestError: `out` has files that are not of a wheel set.
         BusyError: another run uses `out`.
     """
-    from filelock import FileLock, Timeout
-
     out = out.absolute()
-    check_output_dir(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(out.parent / f".{out.name}.lock", timeout=0):
-            remove_leftovers(out)
-            return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress, builder, compilers).run()
-    except Timeout as error:
-        raise BusyError(f"Another run uses {out}.", hint="Wait for it, or give another --out.") from error
+    with locked(out):
+        return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress, builder, compilers).run()
 
 
 class _Run:
@@ -232,15 +224,11 @@ class _Run:
             pins=dict(self.plan.pins),
             wheels=tuple(step.wheel for step in self.done),
         )
-        with tempfile.TemporaryDirectory(prefix=f".{self.out.name}-", dir=self.out.parent) as name:
-            fresh = Path(name) / "set"
-            fresh.mkdir()
+        with replacement(self.out) as fresh:
             for step in self.done:
                 shutil.copyfile(step.folder / step.wheel.filename, fresh / step.wheel.filename)
                 if (step.folder / DEBUG).is_dir():
                     shutil.copytree(step.folder / DEBUG, fresh / DEBUG, dirs_exist_ok=True)
             if self.plan.rocm_manifest:
                 (fresh / ROCM_MANIFEST).write_bytes(self.plan.rocm_manifest)
-            wheel_set = set_files.write_set(fresh, wheel_set, self.resolved)
-            replace_folder(fresh, self.out, Path(name) / "old")
-        return wheel_set
+            return set_files.write_set(fresh, wheel_set, self.resolved)

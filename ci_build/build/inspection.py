@@ -16,6 +16,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from core import layouts, targets
 from core.errors import InputError, InspectionError, WheelSetError
 from core.model import Finding, Progress, RocmVersion, Severity, WheelSet
+from core.pip import pip_argv
 from core.process import Runner
 from core.units import parse_url
 from core.wheelset import read_set
@@ -25,7 +26,7 @@ from wheelkit.inspect.model import WheelReport
 from wheelkit.inspect.text import render, render_findings
 from wheelkit.inspect.wheel_set import SetReport, inspect_set, wheels_below
 
-_DOWNLOAD = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--ignore-requires-python")
+_DOWNLOAD = ("--quiet", "--no-deps", "--ignore-requires-python", "--only-binary=:all:")
 _INTERPRETER = re.compile(r"([a-z]+)([0-9]+)")
 
 
@@ -92,25 +93,33 @@ def _set_differences(sets: Mapping[Path, WheelSet], wheels: Sequence[WheelReport
 @contextmanager
 def _collected(arguments: Sequence[str], runner: Runner) -> Iterator[list[Path]]:
     with tempfile.TemporaryDirectory(prefix="inspect-") as scratch:
-        paths: list[Path] = []
+        local: list[str] = []
         for number, argument in enumerate(arguments):
+            folder = str(Path(scratch, str(number)))
             if "://" in argument:
-                folder = Path(scratch, str(number))
-                runner.run([*_DOWNLOAD, "--only-binary=:all:", *tag_options(argument), f"--dest={folder}", argument])
-                paths += wheels_below(folder)
-            elif Path(argument).is_dir():
-                paths += wheels_below(Path(argument))
-            elif Path(argument).is_file():
-                paths.append(Path(argument))
-            else:
-                raise InputError(
-                    f"{argument} is neither a file nor a folder.", hint="Give a wheel, a folder with wheels, or a URL."
-                )
-        if not paths:
-            raise InputError(
-                f"No wheel in {', '.join(arguments)}.", hint="Give a wheel, a folder with wheels, or a URL."
-            )
-        yield paths
+                argv = pip_argv("download", *_DOWNLOAD, *tag_options(argument), f"--dest={folder}", argument)
+                runner.run(argv)
+            local.append(folder if "://" in argument else argument)
+        yield wheel_files(local, hint="Give a wheel, a folder with wheels, or a URL.")
+
+
+def wheel_files(arguments: Sequence[str], *, hint: str) -> list[Path]:
+    """Return the wheels that arguments name, which are files, or folders with wheels.
+
+    Raises:
+        InputError: an argument is neither, or no wheel was found; with the hint.
+    """
+    found: list[Path] = []
+    for path in map(Path, arguments):
+        if path.is_dir():
+            found += wheels_below(path)
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise InputError(f"{path} is neither a file nor a folder.", hint=hint)
+    if not found:
+        raise InputError(f"No wheel in {', '.join(arguments)}.", hint=hint)
+    return found
 
 
 def tag_options(url: str) -> tuple[str, ...]:

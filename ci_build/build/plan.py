@@ -10,7 +10,7 @@ from typing import Any
 
 from ci_build.build import published
 from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, BuildPaths, build_commands
-from ci_build.build.source.git_source import fetch_commands
+from ci_build.build.source.sources import fetch_commands
 from core import targets, versions
 from core.model import BuildRequest, to_json
 from core.source_request import Checkout, SourceInputs

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import which
 
@@ -78,7 +78,17 @@ def check_tools(request: BuildRequest, paths: BuildPaths) -> None:
     Raises:
         MachineError: tools are missing.
     """
-    _refuse(_missing_tools(request, paths))
+    source, missing = source_of(request), []
+    if which(paths.bazel) is None:
+        version = interface_for(request.jax_version).bazel
+        missing.append(f"bazel or bazelisk on PATH (the sources are made for Bazel {version})")
+    if source.compiler is Compiler.GCC and which(paths.gcc) is None:
+        missing.append("gcc on PATH")
+    if source.compiler is Compiler.CLANG and which(paths.clang) is None:
+        missing.append(f"the clang {source.clang}" if source.clang else "clang, in /usr/lib/llvm-* or on PATH")
+    if which("git") is None:
+        missing.append("git on PATH")
+    _refuse(missing)
 
 
 def check_rocm(rocm: Path) -> None:
@@ -87,34 +97,18 @@ def check_rocm(rocm: Path) -> None:
     Raises:
         MachineError: the folder or its compiler is missing.
     """
-    _refuse(_missing_in(rocm))
+    if not rocm.is_dir():
+        _refuse([f"a ROCm in {rocm}"])
+    if not any((rocm / name).exists() for name in _ROCM_PROGRAMS):
+        _refuse([f"a compiler in the ROCm ({' or '.join(_ROCM_PROGRAMS)} in {rocm})"])
 
 
-def _refuse(missing: Iterable[str]) -> None:
-    if clauses := tuple(missing):
+def _refuse(missing: Sequence[str]) -> None:
+    if missing:
         raise MachineError(
-            f"A build without a container needs tools that are missing: {'; '.join(clauses)}.",
+            f"A build without a container needs tools that are missing: {'; '.join(missing)}.",
             hint="Install them, or leave --host out.",
         )
-
-
-def _missing_tools(request: BuildRequest, paths: BuildPaths) -> Iterator[str]:
-    source = source_of(request)
-    if which(paths.bazel) is None:
-        yield f"bazel or bazelisk on PATH (the sources are made for Bazel {interface_for(request.jax_version).bazel})"
-    if source.compiler is Compiler.GCC and which(paths.gcc) is None:
-        yield "gcc on PATH"
-    if source.compiler is Compiler.CLANG and which(paths.clang) is None:
-        yield "clang, in /usr/lib/llvm-* or on PATH" if not source.clang else f"the clang {source.clang}"
-    if which("git") is None:
-        yield "git on PATH"
-
-
-def _missing_in(rocm: Path) -> Iterator[str]:
-    if not rocm.is_dir():
-        yield f"a ROCm in {rocm}"
-    elif not any((rocm / name).exists() for name in _ROCM_PROGRAMS):
-        yield f"a compiler in the ROCm ({' or '.join(_ROCM_PROGRAMS)} in {rocm})"
 
 
 def describe_host(paths: BuildPaths, runner: Runner) -> str:

@@ -7,6 +7,7 @@ the gfx targets. A build's output goes into a log beside the set, line by line.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -15,11 +16,11 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from filelock import FileLock
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from ci_build.build.plan import SourceLayout
 from ci_build.build.source import bazel, sources
-from ci_build.build.source.build_output import name_of_built, wheel_path
-from ci_build.build.source.build_py import BuildCommand
+from ci_build.build.source.build_py import BuildCommand, cpython_tag
 from core.atomic import write_whole
 from core.digests import file_sha256
 from core.errors import InputError, ProcessError
@@ -32,6 +33,7 @@ from wheelkit.archive.reader import WheelArchive
 
 STATE = "state.json"
 """File of the log folder that describes the last command; `shell` reads it."""
+_WHEEL = re.compile(r"(?:Distribution path|Output wheel): (\S.*?\.whl)\s*$")
 _KEEP = 1 << 16
 _KILLED = 137
 """Exit code of a container whose command was killed."""
@@ -203,6 +205,50 @@ class _Output:
             self.last = line.strip()
 
 
+def wheel_path(line: str) -> str | None:
+    """Return the path of the wheel that a line of the output names; None for other lines."""
+    found = _WHEEL.search(line)
+    return found[1] if found else None
+
+
+def name_of_built(named: list[str], command: BuildCommand) -> str:
+    """Return the file name of the one wheel that a build wrote to `command.output`.
+
+    Args:
+        named: every path that its output names.
+
+    Raises:
+        InputError: the output names no wheel, several, or another one than requested.
+    """
+    paths = list(dict.fromkeys(named))
+    if len(paths) != 1:
+        what = f"{len(paths)} wheels ({', '.join(paths)})" if paths else "no wheel"
+        raise InputError(f"The output of the build of {command.target} names {what}.", hint="Read its log.")
+    folder, _, name = paths[0].rpartition("/")
+    try:
+        project, version, _, tags = parse_wheel_filename(name)
+    except InvalidWheelFilename as error:
+        raise InputError(f"The build wrote a file that is not a wheel: {name}.", hint="Read its log.") from error
+    expected = {cpython_tag(command.python)} if command.python else {"py3"}
+    interpreters = {tag.interpreter for tag in tags}
+    wrong = [
+        text
+        for text, fits in (
+            (f"it is in {folder}", folder == command.output),
+            (f"it is of {project}", project == command.project),
+            (f"its version is {version}", str(version) in command.versions),
+            (f"it is for {', '.join(sorted(interpreters))}", interpreters == expected),
+        )
+        if not fits
+    ]
+    if wrong:
+        raise InputError(
+            f"The build wrote {name} instead of the requested wheel: {'; '.join(wrong)}.",
+            hint=f"Expected is {command.project} {command.versions[0]} in {command.output}.",
+        )
+    return name
+
+
 def made_of(inputs: SourceInputs) -> dict[str, Any]:
     """Return the inputs that decide a build's result beside its command; this repository's commit does not."""
     return {
@@ -222,8 +268,6 @@ def _recorded(record: Path) -> Resolved | None:
 
 def _describe(path: Path, commit: str) -> Resolved:
     """Return a built wheel in the form of a fetched one."""
-    from packaging.utils import parse_wheel_filename
-
     with WheelArchive(path) as archive:
         requires = str(archive.metadata()["Requires-Python"] or "")
     name, version, _, _ = parse_wheel_filename(path.name)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from ci_build.build.source import git_source
 from ci_build.build.source.pins import COMMIT, pins_for
 from core.digests import file_sha256
 from core.errors import InputError, ProcessError, RequestError
@@ -20,6 +19,9 @@ from core.model import BuildRequest, Progress
 from core.process import Runner
 from core.source_request import Checkout, SourceInputs
 
+HEAD = "HEAD"
+"""The commit of `--xla=head` in a dry run; a build resolves it."""
+_GIT = ("git", "-c", "advice.detachedHead=false", "-c", "core.hooksPath=/dev/null")
 _ZIP_EPOCH = 315532800
 """1980-01-01, the oldest time of a member of a zip file."""
 _LEFT_BY_BUILDS = re.compile(r"bazel-.*|\.jax_configure\.bazelrc|MODULE\.bazel\.lock|__pycache__|\.git")
@@ -50,7 +52,7 @@ def resolve_inputs(
     for checkout in request.source.sources:
         if checkout.folder:
             commit, times[checkout.name] = folder_commit(Path(checkout.folder), runner)
-        elif checkout.commit == git_source.HEAD and not offline:
+        elif checkout.commit == HEAD and not offline:
             commit = remote_head(checkout.url, runner)
         else:
             commit = checkout.commit
@@ -85,21 +87,34 @@ def folder_commit(folder: Path, runner: Runner, *, digest: Callable[[], str] | N
     Args:
         digest: computes the digest of a folder outside git; by default a hash of all its files.
     """
+    git = (*_GIT, "-C", str(folder))
     try:
-        root = runner.run(git_source.root_command(str(folder)), check=False)
+        root = runner.run((*git, "rev-parse", "--show-toplevel"), check=False)
         known = root.returncode == 0 and Path(root.stdout.strip()).resolve() == folder.resolve()
     except ProcessError:
         known = False  # git is not installed
     if not known:
         content = tree_digest(folder) if digest is None else digest()
         return f"tree-{content[:16]}", _ZIP_EPOCH
-    commit = runner.run(git_source.commit_command(str(folder))).stdout.strip()
-    seconds = int(runner.run(git_source.time_command(str(folder))).stdout)
-    changed = git_source.changed_paths(runner.run(git_source.changes_command(str(folder))).stdout)
-    changed = tuple(path for path in changed if not _LEFT_BY_BUILDS.fullmatch(path.partition("/")[0]))
+    commit = runner.run((*git, "rev-parse", "--verify", "HEAD^{commit}")).stdout.strip()
+    seconds = int(runner.run((*git, "show", "--no-patch", "--format=%ct", "HEAD")).stdout)
+    status = runner.run((*git, "status", "--porcelain=v1", "-z", "--untracked-files=all")).stdout
+    changed = tuple(path for path in changed_paths(status) if not _LEFT_BY_BUILDS.fullmatch(path.partition("/")[0]))
     if not changed:
         return commit, seconds
     return f"{commit}-dirty.{_digest_of(folder, changed)[:16]}", seconds
+
+
+def changed_paths(text: str) -> tuple[str, ...]:
+    """Return the sorted paths in the output of `git status --porcelain -z`, both for a renamed file."""
+    found, fields = set(), iter(text.split("\0"))
+    for entry in fields:
+        if not entry:
+            continue
+        found.add(entry[3:])
+        if "R" in entry[:2] or "C" in entry[:2]:
+            found.add(next(fields, ""))
+    return tuple(sorted(found - {""}))
 
 
 def tree_digest(folder: Path) -> str:
@@ -135,10 +150,11 @@ def remote_head(url: str, runner: Runner) -> str:
     Raises:
         InputError: the repository has no HEAD.
     """
-    commit = git_source.head_of(runner.run(git_source.remote_head_command(url)).stdout)
-    if commit is None:
+    listed = runner.run((*_GIT, "ls-remote", "--exit-code", url, "HEAD")).stdout
+    found = re.match(r"([0-9a-f]{40})\tHEAD$", listed, re.MULTILINE)
+    if found is None:
         raise InputError(f"The repository has no HEAD: {url}.", hint="Give a commit.")
-    return commit
+    return found[1]
 
 
 def release_of(folder: Path) -> str:
@@ -187,6 +203,15 @@ def pinned_xla(folder: Path) -> str:
     )
 
 
+def fetch_commands(checkout: Checkout, folder: str) -> tuple[tuple[str, ...], ...]:
+    """Return the commands that fetch one commit, without its history, into a folder."""
+    return (
+        (*_GIT, "init", "--quiet", folder),
+        (*_GIT, "-C", folder, "fetch", "--quiet", "--no-tags", "--depth=1", checkout.url, checkout.commit),
+        (*_GIT, "-C", folder, "checkout", "--quiet", "--force", "--detach", checkout.commit),
+    )
+
+
 def fetch_tree(checkout: Checkout, folder: Path, runner: Runner, progress: Progress) -> None:
     """Fetch a source tree at its commit, unless it is there already.
 
@@ -221,7 +246,7 @@ def _fetch(checkout: Checkout, folder: Path, runner: Runner) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
         work = Path(name) / "tree"
         try:
-            for argv in git_source.fetch_commands(checkout, str(work)):
+            for argv in fetch_commands(checkout, str(work)):
                 runner.run(argv, env={"GIT_TERMINAL_PROMPT": "0"})
         except ProcessError as error:
             raise InputError(
@@ -240,7 +265,7 @@ def check_complete(inputs: SourceInputs) -> None:
     Raises:
         InputError: some are unknown.
     """
-    if empty := sorted(name for name, value in inputs.stamps().items() if value in ("", git_source.HEAD)):
+    if empty := sorted(name for name, value in inputs.stamps().items() if value in ("", HEAD)):
         raise InputError(
             f"Internal error: unknown commits or digests of sources: {', '.join(empty)}.",
             hint="Report this; nothing was built.",

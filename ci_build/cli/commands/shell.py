@@ -9,6 +9,7 @@ import cloup
 
 from ci_build.cli.common import State, echo_error, host_runner
 from ci_build.cli.options.environment import OutputMode, child_environment
+from core.errors import MachineError
 from core.process import exec_replace, render
 
 
@@ -27,17 +28,17 @@ def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -
     reporter = state.reporter()
     environment = build_shell.load_environment(folder)
     if show:
-        click.echo(render(build_shell.shell_argv(environment, command, terminal=True)))
+        click.echo(render(build_shell.shell_command(environment, command, terminal=True)[0]))
         return
     build_shell.prepare(environment)
     terminal = OutputMode.detect().terminal and not command
-    argv = build_shell.shell_argv(environment, command, terminal=terminal)
+    argv, env, cwd = build_shell.shell_command(environment, command, terminal=terminal)
     if command:
-        env, cwd = build_shell.variables_of(environment), build_shell.working_directory(environment)
         host_runner(reporter).run(argv, env=env, cwd=cwd, on_line=click.echo, on_error_line=echo_error)
         return
-    build_shell.refuse_without_terminal(terminal=terminal)
+    if not terminal:
+        raise MachineError("A shell needs a terminal.", hint="Give a command to run instead of a shell.")
     reporter.line(
         f"the last build there, of {environment.what}, {environment.state}; its command is in the history (arrow up)"
     )
-    exec_replace(argv, {**child_environment(), **build_shell.variables_of(environment)})
+    exec_replace(argv, {**child_environment(), **env})

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci_build.build.source import bazel, pins
-from ci_build.build.source.build_output import name_of_built, wheel_path
 from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands, version_suffix
+from ci_build.build.source.native import name_of_built, wheel_path
 from core.errors import InputError, RequestError
 from core.model import BuildRequest, GfxTarget
 from core.source_request import ActionCache, Compiler, Credentials, Remote, SourceRequest

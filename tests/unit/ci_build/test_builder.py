@@ -218,22 +218,21 @@ def written(folder: Path, **changes: Any) -> Path:
 
 def test_shell_argv_opens_same_container(tmp_path: Path) -> None:
     place = build_shell.load_environment(written(tmp_path))
-    argv = build_shell.shell_argv(place, terminal=True)
+    argv, env, _ = build_shell.shell_command(place, terminal=True)
+    assert env == {}
     assert argv[-4:] == ("--tty", "--entrypoint", "bash", SPEC.image)
     assert {"--env", "HISTFILE=/out/.history", "--workdir", "/jax", "--interactive", "USER=builder"} <= set(argv)
     build_shell.prepare(place)
     assert (tmp_path / "out/.history").read_text() == "cd /jax\npython build/build.py 'a b'\n"
-    command = build_shell.shell_argv(place, ("ls", "-l"), terminal=False)
+    command, _, _ = build_shell.shell_command(place, ("ls", "-l"), terminal=False)
     assert command[-4:] == ("--entrypoint", "ls", SPEC.image, "-l")
     assert "--tty" not in command
-    assert build_shell.variables_of(place) == {}
 
 
 def test_shell_argv_on_host_uses_same_folder(tmp_path: Path) -> None:
     place = build_shell.load_environment(written(tmp_path, where={"kind": "host"}))
-    assert build_shell.shell_argv(place, terminal=True) == ("bash",)
-    assert build_shell.working_directory(place) == "/jax"
-    assert build_shell.variables_of(place) == {"USER": "builder", "HISTFILE": str(tmp_path / "out/.history")}
+    env = {"USER": "builder", "HISTFILE": str(tmp_path / "out/.history")}
+    assert build_shell.shell_command(place, terminal=True) == (("bash",), env, "/jax")
 
 
 def test_prepare_refuses_removed_mounts(tmp_path: Path) -> None:
@@ -252,9 +251,3 @@ def test_load_environment_refuses_damaged_state(tmp_path: Path, change: dict[str
 def test_load_environment_refuses_set_without_build(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Nothing was compiled"):
         build_shell.load_environment(tmp_path / "dist")
-
-
-def test_shell_needs_terminal() -> None:
-    with pytest.raises(MachineError, match="needs a terminal"):
-        build_shell.refuse_without_terminal(terminal=False)
-    build_shell.refuse_without_terminal(terminal=True)
