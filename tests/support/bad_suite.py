@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,58 +25,36 @@ class BadFile:
     says: Mapping[str, str] = field(default_factory=dict)
 
 
-_DEVICE = (
-    "import os\nfrom pathlib import Path\n"
-    "DEVICE = Path(__file__).parent / 'devices' / f'{os.environ[\"ROCR_VISIBLE_DEVICES\"]}.node'\n"
-)
+_IMPORTS = "import ctypes, os, pytest, resource, signal, subprocess, sys, threading, time\nfrom pathlib import Path\n"
+_DEVICE = "DEVICE = Path(__file__).parent / 'devices' / f'{os.environ[\"ROCR_VISIBLE_DEVICES\"]}.node'\n"
 """File of the fake device of a worker's lease."""
 
 
-def _among_good(bad: str, name: str, verdict: str, says: str = "", head: str = "", also: str = "") -> BadFile:
-    """Return a bad test between good ones; those, and the test named `also`, must pass."""
+def _among_good(verdict: str, bad: str, says: str = "", head: str = "") -> BadFile:
+    """Return a bad test between good ones; those, and further tests in `bad`, must pass."""
+    name, *also = re.findall(r"def (test_\w+)", bad)
     good = "def test_{0}():\n    assert True\n\n"
-    source = f"{head}\n{good.format('before')}{bad}\n\n" + "".join(good.format(f"after_{n}") for n in range(3))
-    rest = dict.fromkeys(("test_before", "test_after_0", "test_after_1", "test_after_2"), "passed")
-    rest |= {also: "passed"} if also else {}
+    after = "".join(good.format(f"after_{n}") for n in range(3))
+    source = f"{_IMPORTS}{head}\n{good.format('before')}{bad}\n\n{after}"
+    rest = dict.fromkeys(("test_before", "test_after_0", "test_after_1", "test_after_2", *also), "passed")
     return BadFile(source=source, verdicts={name: verdict, **rest}, says={name: says} if says else {})
 
 
 FILES: Mapping[str, BadFile] = {
-    "fail": _among_good("def test_fail():\n    assert 1 == 2, 'apples'", "test_fail", "failed", "apples"),
+    "fail": _among_good("failed", "def test_fail():\n    assert 1 == 2, 'apples'", "apples"),
     "flake": _among_good(
-        "def test_flake():\n    first = not MARK.exists()\n    MARK.touch()\n    assert not first, 'only once'",
-        "test_flake",
         "flaky",
+        "def test_flake():\n    first = not MARK.exists()\n    MARK.touch()\n    assert not first, 'only once'",
         "only once",
-        "from pathlib import Path\nMARK = Path(__file__).with_suffix('.mark')",
+        "MARK = Path(__file__).with_suffix('.mark')",
     ),
-    "segfault": _among_good(
-        "def test_segfault():\n    ctypes.string_at(0)",
-        "test_segfault",
-        "crashed",
-        "Segmentation fault",
-        "import ctypes",
-    ),
-    "hang": _among_good(
-        "def test_hang():\n    threading.Event().wait()",
-        "test_hang",
-        "crashed",
-        "still running after",
-        "import threading",
-    ),
-    "stop": _among_good(
-        "def test_stop():\n    os.kill(os.getpid(), signal.SIGSTOP)",
-        "test_stop",
-        "crashed",
-        "still running after",
-        "import os, signal",
-    ),
+    "segfault": _among_good("crashed", "def test_segfault():\n    ctypes.string_at(0)", "Segmentation fault"),
+    "hang": _among_good("crashed", "def test_hang():\n    threading.Event().wait()", "still running after"),
+    "stop": _among_good("crashed", "def test_stop():\n    os.kill(os.getpid(), signal.SIGSTOP)", "still running after"),
     "abort_in_fixture": _among_good(
-        "@pytest.fixture\ndef bad():\n    yield\n    os.abort()\n\ndef test_abort(bad):\n    pass",
-        "test_abort",
         "crashed",
+        "@pytest.fixture\ndef bad():\n    yield\n    os.abort()\n\ndef test_abort(bad):\n    pass",
         "Aborted",
-        "import os, pytest",
     ),
     # Not bad: the lease is in place before any module of the suite is imported.
     "lease": BadFile(
@@ -87,101 +66,65 @@ FILES: Mapping[str, BadFile] = {
         verdicts={"test_lease": "passed"},
     ),
     "leak_device": _among_good(
-        "def test_leak():\n    os.environ['ROCR_VISIBLE_DEVICES'] = '0,1,2,3'",
-        "test_leak",
         "failed",
+        "def test_leak():\n    os.environ['ROCR_VISIBLE_DEVICES'] = '0,1,2,3'",
         "ROCR_VISIBLE_DEVICES='0,1,2,3' instead of",
-        "import os",
     ),
     "hold_device": _among_good(
-        "def test_hold():\n    subprocess.Popen(['sleep', '600'], stdin=DEVICE.open())",
-        "test_hold",
         "failed",
+        "def test_hold():\n    subprocess.Popen(['sleep', '600'], stdin=DEVICE.open())",
         "behind, which held",
-        f"import subprocess\n{_DEVICE}",
+        _DEVICE,
     ),
     "hold_device_later": _among_good(
+        "failed",
         "def test_hold():\n    subprocess.Popen(['sh', '-c', f'sleep 0.2; exec sleep 600 <{DEVICE}'])\n\n"
         "def test_meanwhile():\n    time.sleep(0.5)",
-        "test_hold",
-        "failed",
         "behind, which held",
-        f"import subprocess, time\n{_DEVICE}",
-        "test_meanwhile",
+        _DEVICE,
     ),
     # The fake device's memory is released when the process ends.
     "leak_memory": _among_good(
+        "failed",
         "def test_leak():\n    USED.unlink(missing_ok=True)  # the one of a process that is gone\n"
         "    USED.write_text(str(15 << 30))\n    held = os.open(USED, os.O_RDONLY)\n"
         "    USED.unlink()\n    USED.symlink_to(f'/proc/{os.getpid()}/fd/{held}')\n\n"
         "def test_victim():\n    assert not USED.exists()",
-        "test_leak",
-        "failed",
         "left its device with 1024 MiB of memory free",
-        f"import os\n{_DEVICE}USED = DEVICE.with_suffix('.used')",
-        "test_victim",
+        f"{_DEVICE}USED = DEVICE.with_suffix('.used')",
     ),
     "leave_process": _among_good(
-        "def test_leave():\n    subprocess.Popen(['sleep', '600'], start_new_session=True)",
-        "test_leave",
-        "passed",
-        "",
-        "import subprocess",
+        "passed", "def test_leave():\n    subprocess.Popen(['sleep', '600'], start_new_session=True)"
     ),
-    "exit_early": _among_good("def test_exit():\n    os._exit(0)", "test_exit", "crashed", "os._exit", "import os"),
-    "sys_exit": _among_good("def test_exit():\n    sys.exit(0)", "test_exit", "failed", "SystemExit", "import sys"),
+    "exit_early": _among_good("crashed", "def test_exit():\n    os._exit(0)", "os._exit"),
+    "sys_exit": _among_good("failed", "def test_exit():\n    sys.exit(0)", "SystemExit"),
     "pytest_exit": _among_good(
-        "def test_exit():\n    pytest.exit('done', returncode=0)",
-        "test_exit",
-        "failed",
-        "tried to end pytest",
-        "import pytest",
+        "failed", "def test_exit():\n    pytest.exit('done', returncode=0)", "tried to end pytest"
     ),
-    "interrupt": _among_good(
-        "def test_interrupt():\n    raise KeyboardInterrupt", "test_interrupt", "failed", "tried to end pytest"
-    ),
-    "fork": _among_good("def test_fork():\n    os.fork()", "test_fork", "passed", "", "import os"),
+    "interrupt": _among_good("failed", "def test_interrupt():\n    raise KeyboardInterrupt", "tried to end pytest"),
+    "fork": _among_good("passed", "def test_fork():\n    os.fork()"),
     "kill_parent": _among_good(
-        "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(60)",
-        "test_kill",
-        "crashed",
-        "",
-        "import os, signal, time",
+        "crashed", "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(60)"
     ),
     "kill_parent_and_go_on": _among_good(
-        "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)",
-        "test_kill",
         "crashed",
+        "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)",
         "that started its worker was killed",
-        "import os, signal",
     ),
-    "kill_group": _among_good(
-        "def test_kill():\n    os.killpg(0, signal.SIGKILL)", "test_kill", "crashed", "was killed", "import os, signal"
-    ),
-    "interrupt_parent": _among_good(
-        "def test_interrupt():\n    os.kill(os.getppid(), signal.SIGINT)",
-        "test_interrupt",
-        "passed",
-        "",
-        "import os, signal",
-    ),
+    "kill_group": _among_good("crashed", "def test_kill():\n    os.killpg(0, signal.SIGKILL)", "was killed"),
+    "interrupt_parent": _among_good("passed", "def test_interrupt():\n    os.kill(os.getppid(), signal.SIGINT)"),
     "binary": _among_good(
+        "failed",
         "def test_binary():\n    os.write(1, bytes(range(256)) * 64)\n    sys.stdout.write('\\udcff\\0')\n"
         "    assert '\\udcff' == '\\x00\\x1b', '\\ud800'",
-        "test_binary",
-        "failed",
         "AssertionError",
-        "import os, sys",
     ),
-    "close_all": _among_good(
-        "def test_close():\n    os.closerange(3, 4096)", "test_close", "failed|crashed", "", "import os"
-    ),
+    "close_all": _among_good("failed|crashed", "def test_close():\n    os.closerange(3, 4096)"),
     "use_up_all": _among_good(
+        "passed",
         "def test_use_up():\n    try:\n        while True:\n            HELD.append(os.open(os.devnull, 0))\n"
         "    except OSError:\n        pass",
-        "test_use_up",
-        "passed",
-        head="import os, resource\nHELD = []\nresource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))",
+        head="HELD = []\nresource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))",
     ),
     "import_segfault": BadFile(
         source="import ctypes\nctypes.string_at(0)\n\ndef test_nothing():\n    pass\n",
@@ -208,9 +151,7 @@ FILES: Mapping[str, BadFile] = {
         verdicts={"": "skipped"},
         says={"": "not here"},
     ),
-    "break_pytest": _among_good(
-        "def test_break():\n    os.environ = None", "test_break", "crashed", "INTERNALERROR", "import os"
-    ),
+    "break_pytest": _among_good("crashed", "def test_break():\n    os.environ = None", "INTERNALERROR"),
     "poison": BadFile(
         source="import decimal\n\ndef test_poison():\n    decimal.Decimal = None\n\n"
         "def test_victim():\n    assert decimal.Decimal(1) == 1\n\ndef test_bystander():\n    pass\n",

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from promotion.gates.device.lease import GIB, GpuDevice
+from typing import Any
+
+from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.lease import GIB, GpuDevice, JaxPlatform
+from promotion.gates.device.machine import MachineInfo
+
+
+def device_config(platform: JaxPlatform = JaxPlatform.ROCM, devices: int = 0, **more: Any) -> DeviceGateConfig:
+    """Return the configuration of a run on a machine with so many devices."""
+    family = {"family": "gfx94X-dcgpu"} if platform is JaxPlatform.ROCM else {}
+    machine = MachineInfo(devices=fake_devices(devices))
+    return DeviceGateConfig(platform=platform, machine=machine, environ={}, **{**family, **more})
 
 
 def fake_devices(

@@ -28,6 +28,7 @@ from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.suite import smoke_suite
 from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import StagedSet
+from tests.support.files import write_files
 from tests.support.machine import need
 from tests.support.silent import Silent
 
@@ -138,12 +139,6 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def write(folder: Path, files: Mapping[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
 @pytest.fixture(scope="module")
 def place(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Place:
     need("git")
@@ -161,7 +156,7 @@ def place(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
         # What lies beside the tests is not what is tested.
         "jax/__init__.py": "raise ImportError('this is the checkout, not the wheel')\n",
     }
-    write(repository, files)
+    write_files(repository, files)
     git(repository, "init", "--quiet")
     git(repository, "add", ".")
     git(repository, "commit", "--quiet", "-m", "bad")
@@ -315,7 +310,7 @@ def test_gate_blames_devices_with_wrong_results(place: Place, tmp_path: Path, mo
 @pytest.mark.usefixtures("site")
 def test_gate_refuses_suite_with_unknown_conditions(place: Place) -> None:
     source = place.folder / "unreadable"
-    write(
+    write_files(
         source, {"ci/run_pytest_cpu.sh": "export XLA_FLAGS=$(flags)\npython -m pytest tests\n", "tests/a_test.py": ""}
     )
     status, (evidence,), said = place.gate("device", f"--jax-tests={source}")

@@ -18,15 +18,11 @@ from promotion.gates.common.gate import Check, error
 from promotion.gates.common.runs import check_record
 from promotion.gates.device import evidence as device
 from promotion.gates.device.baseline import RUN, Baseline, baseline, check_ledgers, compare_with_baseline
-from promotion.gates.device.config import DeviceGateConfig
-from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.shards import (
-    Shard,
-)
+from promotion.gates.device.shards import Shard
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.fake_devices import device_config
 from tests.support.promoting import go, staged_in
 from tests.support.wheel_sets import SetWheel, make_wheels, passing_evidence
 from tests.unit.promotion.test_known_tests import entry
@@ -99,9 +95,7 @@ def test_baseline_is_newest_comparable_passed_run(index: Index) -> None:
 
 
 def test_durations_come_from_last_promoted_set(index: Index) -> None:
-    told = DeviceGateConfig(
-        platform=JaxPlatform.ROCM, machine=MachineInfo(devices=()), environ={}, shard=Shard(number=1, count=2)
-    )
+    told = device_config(shard=Shard(number=1, count=2))
     staged = StagedSet(index="multi-arch", digest="a" * 64)
     assert _durations(told, staged, index.bucket, "gfx942") == {}
     index.promoted((LARGE, 30, Outcome.PASSED))
@@ -146,12 +140,7 @@ def test_check_ledgers_reports_expired_entry_that_matches() -> None:
     (found,) = check_ledgers(known, results, SMALL)
     assert (found.code, found.severity) == ("ledger-over", Severity.WARNING)
     assert "no-mosaic in ledgers/flakes.toml expired on 2026-04-01; it would match 1 tests" in found.message
-    assert (
-        DeviceGateConfig(
-            platform=JaxPlatform.ROCM, machine=MachineInfo(devices=()), environ={}, known=known
-        ).known_flake(results[0].id)
-        == ""
-    )
+    assert device_config(known=known).known_flake(results[0].id) == ""
 
 
 @pytest.mark.parametrize(

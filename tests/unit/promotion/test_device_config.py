@@ -9,21 +9,15 @@ from pathlib import Path
 import pytest
 
 from ci_build.cli.commands.gate import device
-from promotion.gates.device.config import AUTO, DeviceGateConfig, reproduce
+from promotion.gates.device.config import AUTO, reproduce
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.suite import SuiteSource
-from tests.support.fake_devices import fake_devices
+from tests.support.fake_devices import device_config
 
-EVERYTHING = DeviceGateConfig(
-    platform=JaxPlatform.ROCM,
-    machine=MachineInfo(devices=()),
-    environ={},
-    family="gfx94X-dcgpu",
+EVERYTHING = device_config(
     source=SuiteSource(location="https://user:secret@example.invalid/jax.git", commit="0" * 40),
     bucket="s3://b c",
-    devices=(8,),
     per_device=12,
     workers=3,
     cpus=4,
@@ -33,6 +27,9 @@ EVERYTHING = DeviceGateConfig(
     retries=0,
     limits=SessionLimits(test=2.5),
 )
+
+
+EVERYTHING = replace(EVERYTHING, devices=(8,))
 
 
 def test_reproduce_repeats_all_options() -> None:
@@ -47,7 +44,7 @@ def test_reproduce_repeats_all_options() -> None:
 
 
 def test_options_omit_defaults() -> None:
-    config = DeviceGateConfig(platform=JaxPlatform.CPU, machine=MachineInfo(devices=()), environ={}, devices=(1, 8))
+    config = replace(device_config(JaxPlatform.CPU), devices=(1, 8))
     assert config.options == {"--platform": "cpu"}
     assert replace(config, per_device=AUTO).options["--workers-per-device"] == "auto"
     # Relative paths become absolute.
@@ -63,12 +60,6 @@ def test_options_cover_each_option_of_the_command() -> None:
     assert offered - which - kept == EVERYTHING.options.keys()
 
 
-def config_for(platform: JaxPlatform, devices: int, size: str = "") -> DeviceGateConfig:
-    family = "gfx94X-dcgpu" if platform is JaxPlatform.ROCM else ""
-    machine = MachineInfo(devices=fake_devices(devices))
-    return DeviceGateConfig(platform=platform, machine=machine, environ={}, family=family, size=size)
-
-
 @pytest.mark.parametrize(
     ("platform", "devices", "size", "names", "left_out"),
     [
@@ -82,5 +73,5 @@ def config_for(platform: JaxPlatform, devices: int, size: str = "") -> DeviceGat
 def test_passes_depend_on_platform_devices_and_size(
     platform: JaxPlatform, devices: int, size: str, names: str, left_out: str
 ) -> None:
-    config = config_for(platform, devices, size)
+    config = device_config(platform, devices, size=size)
     assert (" ".join(config.passes), config.settings["passes"], config.left_out) == (names, names, left_out)

@@ -20,18 +20,12 @@ from promotion.gates.device.machine import MachineInfo, detect_allotment, detect
 from promotion.gates.device.preflight import PREFIX, ExpectedMachine, check_host, check_jax
 from promotion.storage.bucket import sha256_of
 from tests.support.fake_devices import fake_devices
+from tests.support.files import write_files
 from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.writer import Export, shared_library
 from wheelkit.rocm_manifest import RocmLibrary
 
 NO_RUNNER: Any = None
-
-
-def tree(root: Path, files: Mapping[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
 
 
 MEMINFO = "MemTotal:       67108864 kB\nMemFree: 1 kB\n"
@@ -64,7 +58,7 @@ MEMINFO = "MemTotal:       67108864 kB\nMemFree: 1 kB\n"
     ],
 )
 def test_quotas_of_both_versions(tmp_path: Path, files: Mapping[str, str], expected: list[float]) -> None:
-    assert list(quotas(tree(tmp_path, files))) == expected
+    assert list(quotas(write_files(tmp_path, files))) == expected
 
 
 @pytest.mark.parametrize(
@@ -84,13 +78,13 @@ def test_quotas_of_both_versions(tmp_path: Path, files: Mapping[str, str], expec
     ],
 )
 def test_memory_of_both_versions(tmp_path: Path, files: Mapping[str, str], expected: int) -> None:
-    assert memory(tree(tmp_path, files)) == expected
+    assert memory(write_files(tmp_path, files)) == expected
 
 
 def test_detect_allotment_uses_smallest_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4, 20)))
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1200000 100000\n", "proc/meminfo": MEMINFO}
-    root = tree(tmp_path, files)
+    root = write_files(tmp_path, files)
     assert detect_allotment({}, root=root).cores == 12
     assert detect_allotment({module.KUBE: "7500m"}, root=root).cores == 7
     assert detect_allotment({module.KUBE: "0.5"}, root=root).cores == 1
@@ -118,7 +112,7 @@ def gpu(node: int, version: int, unique: int, minor: int) -> dict[str, str]:
 
 def test_detect_machine_reads_topology_of_kfd(tmp_path: Path) -> None:
     cpu = {"sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 96\nsimd_count 0\n"}
-    root = tree(tmp_path, {**cpu, **gpu(10, 90402, 0xABC, 130), **gpu(2, 90402, 0xDEF, 129)})
+    root = write_files(tmp_path, {**cpu, **gpu(10, 90402, 0xABC, 130), **gpu(2, 90402, 0xDEF, 129)})
     (root / "sys/class/kfd/kfd/proc/4711").mkdir(parents=True)
     found = detect_machine(JaxPlatform.ROCM, NO_RUNNER, root)
     assert [(d.index, d.uuid, d.gfx) for d in found.devices] == [
@@ -161,7 +155,7 @@ def test_detect_machine_without_nvidia_smi_finds_nothing() -> None:
 
 
 def test_detect_machine_reports_processor_name(tmp_path: Path) -> None:
-    root = tree(tmp_path, {"proc/cpuinfo": "processor: 0\nmodel name : Some CPU\n"})
+    root = write_files(tmp_path, {"proc/cpuinfo": "processor: 0\nmodel name : Some CPU\n"})
     assert detect_machine(JaxPlatform.CPU, NO_RUNNER, root).facts == {"processor": "Some CPU"}
 
 
@@ -194,12 +188,12 @@ def host(root: Path, devices: Sequence[GpuDevice], **more: Any) -> dict[str, str
 
 
 def test_check_host_accepts_fit_host(tmp_path: Path) -> None:
-    root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+    root = write_files(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
     assert host(root, fake_devices(2)) == {}
 
 
 def test_check_host_names_each_problem(tmp_path: Path) -> None:
-    root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+    root = write_files(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
     assert host(root, ()) == {"devices": "no rocm device is available"}
     (lacking, *_) = check_host(MachineInfo(devices=()), (), wanted(), root)
     assert ([finding.code for finding in lacking.findings], lacking.times) == (["environment"], 0)
@@ -210,13 +204,13 @@ def test_check_host_names_each_problem(tmp_path: Path) -> None:
 
 
 def test_check_host_refuses_small_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+    root = write_files(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=64 << 8, f_frsize=4096))
     assert host(root, fake_devices(2)) == {"/dev/shm": "/dev/shm has 67.1 MB free, not 1.07 GB"}
 
 
 def test_check_host_notes_tenants(tmp_path: Path) -> None:
-    root, devices = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""}), fake_devices(2)
+    root, devices = write_files(tmp_path, {"dev/kfd": "", "dev/shm/x": ""}), fake_devices(2)
     machine = MachineInfo(devices=devices, tenants=("process 7 uses an AMD GPU",))
     (item,) = (item for item in check_host(machine, devices, wanted(), root) if item.name == "preflight: tenants")
     assert [finding.message for finding in item.findings] == ["Tenants: process 7 uses an AMD GPU."]
@@ -226,7 +220,7 @@ def test_check_host_notes_tenants(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("counts", "good"), [((), True), ((2,), True), ((1, 2), True), ((1,), False), ((1, 8), False)])
 def test_check_host_refuses_wrong_number_of_devices(tmp_path: Path, counts: tuple[int, ...], good: bool) -> None:
-    root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+    root = write_files(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
     said = {"devices": f"2 devices are available, not {' or '.join(map(str, counts))}"}
     assert host(root, fake_devices(2), counts=counts) == ({} if good else said)
 
@@ -250,7 +244,9 @@ def site_with(tmp_path: Path, version: str = "7.2.0") -> tuple[ExpectedMachine, 
     import hashlib
 
     plugin = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
-    tree(tmp_path, {f"site/{plugin}": "code", "rocm/lib/libamdhip64.so.7": "", "rocm/.info/version": f"{version}-1\n"})
+    write_files(
+        tmp_path, {f"site/{plugin}": "code", "rocm/lib/libamdhip64.so.7": "", "rocm/.info/version": f"{version}-1\n"}
+    )
     expected = wanted(libraries={plugin: hashlib.sha256(b"code").hexdigest()}, site=tmp_path / "site")
     loaded = [str(tmp_path / "site" / plugin), str(tmp_path / "rocm/lib/libamdhip64.so.7")]
     return expected, answer(libraries=loaded)

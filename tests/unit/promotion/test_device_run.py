@@ -11,23 +11,14 @@ import pytest
 from core.errors import CiBuildError, GateError, MachineError
 from core.process import HostRunner
 from promotion.evidence.test_results import TestVerdict
-from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.run import make_gate, missing_tests, raise_unless_complete
-from promotion.gates.device.shards import (
-    Shard,
-)
+from promotion.gates.device.shards import Shard
 from tests.support.device_results import result
-from tests.support.fake_devices import fake_devices
+from tests.support.fake_devices import device_config
 
 V = TestVerdict
-
-
-def config_for(platform: JaxPlatform, devices: int, size: str = "") -> DeviceGateConfig:
-    family = "gfx94X-dcgpu" if platform is JaxPlatform.ROCM else ""
-    machine = MachineInfo(devices=fake_devices(devices))
-    return DeviceGateConfig(platform=platform, machine=machine, environ={}, family=family, size=size)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +50,13 @@ def test_missing_tests_names_absent_tests() -> None:
     assert many.endswith("a.py::4 and others")
 
 
-def test_raise_unless_complete_accepts_shard_without_executed_tests() -> None:
+def test_raise_unless_complete_accepts_failed_tests_and_empty_shards() -> None:
     raise_unless_complete((), 1, [], shard=True)
-
-
-def test_raise_unless_complete_accepts_failed_tests() -> None:
     raise_unless_complete((), 1, [result("x", V.FAILED), result("y", V.CRASHED), result("z", V.FLAKY)])
 
 
 def test_make_gate_distinguishes_partial_runs() -> None:
-    config = DeviceGateConfig(platform=JaxPlatform.CPU, machine=MachineInfo(devices=()), environ={}, suite="s")
+    config = device_config(JaxPlatform.CPU, suite="s")
     whole_, one, part_ = (
         make_gate(word)
         for word in (config, replace(config, listed=("t.py::a",)), replace(config, shard=Shard(number=1, count=2)))
@@ -82,7 +70,7 @@ def test_make_gate_distinguishes_partial_runs() -> None:
 
 
 def test_gate_refuses_devices_of_several_kinds() -> None:
-    config = config_for(JaxPlatform.ROCM, 2)
+    config = device_config(JaxPlatform.ROCM, 2)
     first, second = config.machine.devices
     mixed = replace(config, machine=MachineInfo(devices=(first, replace(second, gfx="gfx950"))))
     room: Any = SimpleNamespace(runner=HostRunner({}), targets=("gfx942", "gfx950"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.sessions.passes import Suite, base_env
 from promotion.gates.device.shell_env import Script, read_script
 from promotion.gates.device.suite import SuiteSource, jax_suite, parse_source, read_list, smoke_suite, suite_sizes
+from tests.support.files import write_files
 
 DEFAULTS = """
 # What the scripts share.
@@ -47,11 +49,9 @@ tests $rocm_pytest_deselect \
 """
 
 
-def checkout(root: Path, script: str = SCRIPT, defaults: str = DEFAULTS) -> Path:
-    for name, text in {"ci/envs/default.env": defaults, "ci/run_pytest_rocm.sh": script}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
+def checkout(root: Path, script: str = SCRIPT, defaults: str = DEFAULTS, empty: Iterable[str] = ()) -> Path:
+    files = {"ci/envs/default.env": defaults, "ci/run_pytest_rocm.sh": script}
+    return write_files(root, {**files, **dict.fromkeys(empty, "")})
 
 
 def read(root: Path, script: str = SCRIPT, defaults: str = DEFAULTS) -> Script:
@@ -168,11 +168,9 @@ def prepared(root: Path, work: Path, **more: Any) -> Suite:
 
 
 def test_jax_suite_copies_tests_without_jax(tmp_path: Path) -> None:
-    root = checkout(tmp_path / "jax-src")
     names = ("tests/lax_test.py", "tests/d_test.py", "jax/__init__.py", "conftest.py", "tests/__pycache__/x.py")
-    for name in (*names, "docs/autodidax.py", "examples/examples_test.py", "build/test-requirements.txt"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("")
+    more = ("docs/autodidax.py", "examples/examples_test.py", "build/test-requirements.txt")
+    root = checkout(tmp_path / "jax-src", empty=(*names, *more))
     suite = prepared(root, tmp_path / "work", size="large")
     assert sorted(path.name for path in suite.root.iterdir()) == ["conftest.py", "docs", "examples", "tests"]
     assert not (suite.root / "tests/__pycache__").exists()
@@ -206,10 +204,7 @@ def test_smoke_suite_workers_can_share_device(platform: JaxPlatform) -> None:
 
 
 def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
-    root = checkout(tmp_path / "jax-src")
-    (root / "tests").mkdir()
-    for name in "abc":
-        (root / f"tests/{name}_test.py").write_text("")
+    root = checkout(tmp_path / "jax-src", empty=[f"tests/{name}_test.py" for name in "abc"])
     (tmp_path / "list").write_text("tests/a_test.py::A::one  # slow\n\ntests/b_test.py\n")
     tests = prepared(root, tmp_path / "work", listed=read_list(tmp_path / "list"))
     assert tests.files == ("tests/a_test.py", "tests/b_test.py")
@@ -230,19 +225,19 @@ def test_jax_suite_refuses_size_with_most_files_missing(tmp_path: Path) -> None:
 
 
 def test_jax_suite_notes_missing_file_of_size(tmp_path: Path) -> None:
-    root = checkout(tmp_path / "jax-src")
     (gone, *there) = suite_sizes()["small"].files
-    for name in there:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("")
+    root = checkout(tmp_path / "jax-src", empty=there)
     tests = prepared(root, tmp_path / "work", size="small")
     assert tests.notes == (f"The suite lacks {gone} of size small.",)
     assert tests.files == tuple(there)
 
 
 def test_suite_sizes_grow() -> None:
-    assert list(suite_sizes()) == ["small", "medium", "large"]
-    assert [size.multi for size in suite_sizes().values()] == [False, False, True]
+    assert {name: size.multi for name, size in suite_sizes().items()} == {
+        "small": False,
+        "medium": False,
+        "large": True,
+    }
 
 
 def test_smoke_suite_commit_is_digest_of_files() -> None:

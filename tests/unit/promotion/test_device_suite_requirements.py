@@ -8,6 +8,7 @@ import pytest
 
 from promotion.gates.device.config import LOCK
 from promotion.gates.device.suite_requirements import copy_test_helpers, release_mismatch, unmet_requirements
+from tests.support.files import write_files
 
 HAVE = "absl-py==2.5.1 \\\n    --hash=sha256:00\nmpmath==1.4.1 \\\npytest==8.4.2 \\\n"
 
@@ -37,8 +38,7 @@ def test_lock_meets_requirements_of_supported_releases() -> None:
 
 def test_release_mismatch_notes_other_release(tmp_path: Path) -> None:
     assert release_mismatch(tmp_path, "0.10.2") == ""
-    (tmp_path / "jax").mkdir()
-    (tmp_path / "jax/version.py").write_text('import os\n\n_version = "0.10.2"\n')
+    write_files(tmp_path, {"jax/version.py": 'import os\n\n_version = "0.10.2"\n'})
     assert release_mismatch(tmp_path, "0.10.2") == ""
     assert "of jax 0.10.2 but tests jax 0.9.1" in release_mismatch(tmp_path, "0.9.1")
 
@@ -59,13 +59,8 @@ def trees(tmp_path: Path) -> tuple[Path, Path]:
         "tests/deep/b_test.py": "from jax._src.core import Jaxpr\n",
         "tests/odd_test.py": "def (:\n",
     }
-    for name, text in files.items():
-        (tmp_path / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "checkout" / name).write_text(text)
-    for name in ("jax/__init__.py", "jax/_src/__init__.py", "jax/_src/core.py"):
-        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "site" / name).write_text("wheel")
-    return tmp_path / "checkout", tmp_path / "site"
+    own = dict.fromkeys(("jax/__init__.py", "jax/_src/__init__.py", "jax/_src/core.py"), "wheel")
+    return write_files(tmp_path / "checkout", files), write_files(tmp_path / "site", own)
 
 
 def test_copy_test_helpers_copies_only_missing_imports(trees: tuple[Path, Path]) -> None:
@@ -83,6 +78,5 @@ def test_copy_test_helpers_copies_only_missing_imports(trees: tuple[Path, Path])
 
 
 def test_copy_test_helpers_without_jax_copies_nothing(tmp_path: Path) -> None:
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests/a_test.py").write_text("import jax._src.anything\n")
+    write_files(tmp_path, {"tests/a_test.py": "import jax._src.anything\n"})
     assert copy_test_helpers(tmp_path, tmp_path / "site") == ()

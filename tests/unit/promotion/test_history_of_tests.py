@@ -12,21 +12,16 @@ import pytest
 from ci_build.cli import run as ci_build
 from promotion.evidence import known_tests
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.evidence.test_runs import SuiteRun, record
+from promotion.evidence.test_runs import record
 from promotion.storage.directory_bucket import DirBucket
 from tests.unit.promotion.test_known_tests import entry
+from tests.unit.promotion.test_test_runs import run
 
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Path:
     folder = tmp_path / "bucket"
-    runs = [
-        SuiteRun(
-            evidence=f"{number:064x}", set_digest="d" * 64, platform="rocm", family=family, jax="0.10.2", rocm="7.2.0",
-            suite="smoke", finished=f"2026-01-0{number}T00:00:00Z",
-        )
-        for number, family in ((1, "gfx94X-dcgpu"), (2, "gfx1151"))
-    ]  # fmt: skip
+    runs = [run(number, suite="smoke", family=family) for number, family in ((1, "gfx94X-dcgpu"), (2, "gfx1151"))]
     verdicts = {"a_test.py::test_x[1]": TestVerdict.FLAKY, "b_test.py::test_y": TestVerdict.PASSED}
     results = [
         TestResult(id=name, file=name.partition("::")[0], verdict=verdict, seconds=1.25, attempts=1)
