@@ -9,10 +9,10 @@ from promotion.gates.device.lease import GIB, GpuDevice, JaxPlatform
 from promotion.gates.device.machine import MachineInfo
 
 
-def device_config(platform: JaxPlatform = JaxPlatform.ROCM, devices: int = 0, **more: Any) -> DeviceGateConfig:
+def device_config(platform: JaxPlatform = JaxPlatform.ROCM, count: int = 0, **more: Any) -> DeviceGateConfig:
     """Return the configuration of a run on a machine with so many devices."""
     family = {"family": "gfx94X-dcgpu"} if platform is JaxPlatform.ROCM else {}
-    machine = MachineInfo(devices=fake_devices(devices))
+    machine = MachineInfo(devices=fake_devices(count))
     return DeviceGateConfig(platform=platform, machine=machine, environ={}, **{**family, **more})
 
 

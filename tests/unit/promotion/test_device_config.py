@@ -18,6 +18,7 @@ from tests.support.fake_devices import device_config
 EVERYTHING = device_config(
     source=SuiteSource(location="https://user:secret@example.invalid/jax.git", commit="0" * 40),
     bucket="s3://b c",
+    devices=(8,),
     per_device=12,
     workers=3,
     cpus=4,
@@ -27,9 +28,6 @@ EVERYTHING = device_config(
     retries=0,
     limits=SessionLimits(test=2.5),
 )
-
-
-EVERYTHING = replace(EVERYTHING, devices=(8,))
 
 
 def test_reproduce_repeats_all_options() -> None:
@@ -44,7 +42,7 @@ def test_reproduce_repeats_all_options() -> None:
 
 
 def test_options_omit_defaults() -> None:
-    config = replace(device_config(JaxPlatform.CPU), devices=(1, 8))
+    config = device_config(JaxPlatform.CPU, devices=(1, 8))
     assert config.options == {"--platform": "cpu"}
     assert replace(config, per_device=AUTO).options["--workers-per-device"] == "auto"
     # Relative paths become absolute.

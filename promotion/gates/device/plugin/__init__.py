@@ -19,8 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from .journal import EventWriter
-from .worker import WorkerPlugin
+from .worker import EventWriter, WorkerPlugin
 
 SESSION = "JAX_GATE_SESSION"
 

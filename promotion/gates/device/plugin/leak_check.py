@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .journal import getpid
-
 _GIVEN_BACK_SECONDS = 2.0
 """Seconds for a driver to release the memory of a process that ended."""
 _EXITING, _KILLED = 0x404, 1 << (signal.SIGKILL - 1)
@@ -25,6 +23,7 @@ _LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 
 # Copies of functions that tests may replace or mock.
 _kill, _readlink, _listdir, _file, _clock, _sleep = os.kill, os.readlink, os.listdir, open, time.monotonic, time.sleep
+_getpid = os.getpid
 
 
 class LeakCheck:
@@ -144,7 +143,7 @@ def is_dying(pid: int) -> bool:
 
 def _children() -> set[int]:
     """Return the living children of this thread."""
-    with contextlib.suppress(OSError, ValueError), _file(f"/proc/self/task/{getpid()}/children") as file:
+    with contextlib.suppress(OSError, ValueError), _file(f"/proc/self/task/{_getpid()}/children") as file:
         return set(map(int, file.read().split()))
     return set()
 

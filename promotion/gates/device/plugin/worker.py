@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from .journal import LOST, EventWriter, getpid, leave
 from .leak_check import LeakCheck, is_dying
 
+LOST = 71
+"""Exit code of a worker without a journal or without a gate, and of a test's forked child that returned."""
 TEXT_CHARACTERS, SECTION_CHARACTERS = 48_000, 4_000
 _CLAIM_SECONDS = 30.0
 _SETTLE_SECONDS = 5.0
@@ -29,9 +30,40 @@ _MASKS = ("_VISIBLE_DEVICES", "_DEVICE_ORDINAL")
 """Ends of the variables that assign devices; tests may change other variables of a lease, such as thread numbers."""
 
 # Copies of functions that tests may replace or mock.
-_dumps, _open, _close, _clock, _environ = json.dumps, os.open, os.close, time.monotonic, os.environ
-_parent, _kill = os.getppid, os.kill
+_dumps, _open, _write, _close, _now, _clock = json.dumps, os.open, os.write, os.close, time.time, time.monotonic
+_environ, _getpid, _parent, _kill, _leave = os.environ, os.getpid, os.getppid, os.kill, os._exit
 _exits = (pytest.exit.Exception, KeyboardInterrupt)
+
+
+class EventWriter:
+    """Journal of a process, a file of the session that survives crashes."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name, self.pid = name, _getpid()
+        self._path = str(folder / f"{name}.jsonl")
+        self._reserve = _open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def write(self, event: str, **more: object) -> None:
+        """Append an event; a process that cannot do so exits, since its results would be unknown."""
+        line = (_dumps({"event": event, "at": round(_now(), 3), **more}) + "\n").encode()
+        try:
+            file = self._file()
+            done = _write(file, line)
+            _close(file)
+        except OSError:
+            _leave(LOST)
+        if done != len(line):
+            _leave(LOST)
+
+    def _file(self) -> int:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            return _open(self._path, flags, 0o644)
+        except OSError:
+            # If a test leaked all descriptors, use the reserved one.
+            with contextlib.suppress(OSError):
+                _close(self._reserve)
+            return _open(self._path, flags, 0o644)
 
 
 class WorkerPlugin:
@@ -165,7 +197,7 @@ class WorkerPlugin:
         self._write_holders(held)
         if used_up and not self.plan["solo"]:
             self.journal.write("retired")
-            leave(LOST)  # this releases all resources; another worker takes this one's place
+            _leave(LOST)  # this releases all resources; another worker takes this one's place
         return result
 
     def _leave_if_orphan(self) -> None:
@@ -173,7 +205,7 @@ class WorkerPlugin:
         if is_dying(self.plan["gate"]):
             _kill(self.parent, signal.SIGKILL)  # it would start another worker in this one's place
         if _parent() != self.parent or is_dying(self.parent):
-            leave(LOST)
+            _leave(LOST)
 
     def _write_holders(self, held: Mapping[str, str]) -> None:
         for test, text in held.items():
@@ -182,26 +214,15 @@ class WorkerPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Iterator[None]:
         """Turn an exit of pytest into a failure of the test."""
-        return (yield from self._phase())
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_call(self) -> Iterator[None]:
-        """Turn an exit of pytest into a failure of the test."""
-        return (yield from self._phase())
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self) -> Iterator[None]:
-        """Turn an exit of pytest into a failure of the test."""
-        return (yield from self._phase())
-
-    def _phase(self) -> Iterator[None]:
         try:
             return (yield)
         except _exits as problem:
             raise RuntimeError(f"the test tried to end pytest: {problem!r}") from problem
         finally:
-            if getpid() != self.journal.pid:  # a forked child that a test did not end
-                leave(LOST)
+            if _getpid() != self.journal.pid:  # a forked child that a test did not end
+                _leave(LOST)
+
+    pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -231,7 +252,7 @@ class WorkerPlugin:
 
     def _break_down(self, why: str) -> None:
         self.journal.write("internal", text=why[-TEXT_CHARACTERS:])
-        leave(LOST)
+        _leave(LOST)
 
     def _ending(self) -> tuple[str, str]:
         """Return how a test ended according to its reports; an expected failure passed."""
