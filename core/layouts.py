@@ -106,9 +106,6 @@ def search_dirs(
 
     Args:
         layout: a layout or its name.
-        site_packages: folder with the installed wheels.
-        rocm_path: the prefix that ROCM_PATH names.
-        targets: as in `runpath`.
 
     Raises:
         RequestError: an unknown layout, or a layout in a prefix without a prefix.

@@ -387,9 +387,6 @@ def load_wheel(body: Mapping[str, Any]) -> Wheel:
 def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
     """Read `wheels.json`.
 
-    Args:
-        where: what to call it in errors.
-
     Raises:
         WheelSetError: unknown schema, missing or unknown fields, or a digest that is not that of the content.
     """

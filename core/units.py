@@ -22,9 +22,6 @@ def human(size: float) -> str:
 def parse_size(text: str, origin: str = "") -> int:
     """Bytes of a size as people write it: 60GB, 500 MB, 1000 (powers of 1000).
 
-    Args:
-        origin: the option that says it, for the error.
-
     Raises:
         RequestError: it is no size.
     """
@@ -47,9 +44,6 @@ def check_engine_size(text: str, origin: str) -> str:
 
 def parse_url(text: str, origin: str = "") -> SplitResult:
     """Split a URL into its parts.
-
-    Args:
-        origin: name of the option, for the error.
 
     Raises:
         RequestError: an incomplete IPv6 address, or a port that is not a number.

@@ -32,14 +32,9 @@ def repair_plan(
     """Return the repair plan of a wheel: exact targets, documented run path, exact pins, true metadata.
 
     Args:
-        kind: which of the two wheels.
-        request: the build request.
         version: from `versions.wheel_version`.
-        folder: the package's folder inside the wheel.
         members: every native library of the wheel.
         device_members: the libraries that must have code for every gfx target.
-        about: description of the wheel for its Summary.
-        payload: folder with its Python files.
         sources: commits and digests of a build from source, by name.
 
     Raises:
@@ -110,11 +105,6 @@ def content(request: BuildRequest) -> str:
 
 def payload_files(folder: Path, package: str, version: str) -> dict[str, bytes]:
     """Return the Python files of a wheel.
-
-    Args:
-        folder: their folder in this repository.
-        package: folder inside the wheel.
-        version: of the wheel.
 
     Returns:
         Path inside the wheel -> content. `version.py`, which jaxlib reads, is generated here with a stamp that an

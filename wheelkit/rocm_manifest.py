@@ -105,8 +105,6 @@ def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[
     symbol, else to the first one that its user needs. The loader searches all of them.
 
     Args:
-        elfs: the libraries of the wheels.
-        rocm_version: the ROCm that they were built for.
         rocm_sonames: sonames of ROCm; all other needs are left to the system.
     """
     elfs = tuple(elfs)

@@ -57,14 +57,6 @@ def write_file(
 ) -> tuple[int, str]:
     """Append the deflated content of an open file.
 
-    Args:
-        name: the member, for errors.
-        content: the file and its changed ranges.
-        fd: descriptor of the file.
-        out: the new archive.
-        source: the old archive, open.
-        old: the member in the old archive, if it was there.
-
     Returns:
         CRC-32 and SHA-256 of the content.
 
@@ -119,10 +111,7 @@ def write_and_verify(
     """Write a planned stream; inflate and compare each part that ends on a byte while the next one is written.
 
     Args:
-        pool: runs the comparisons.
         out: the splicer's output; also open for reading.
-        content: descriptor of the file with the content.
-        size: bytes of the content.
         split: copied pieces begin and end where the old stream was split, so their content is known. Only recompressed
             pieces are inflated; the caller checks that the content of the others did not change.
 

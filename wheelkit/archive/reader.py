@@ -37,7 +37,6 @@ class WheelArchive:
     """An open wheel; a context manager. Its methods may be called from several threads.
 
     Args:
-        path: the file.
         name: the final file name, if the file still has a temporary one.
 
     Attributes:
@@ -131,7 +130,6 @@ class WheelArchive:
         """Yield the uncompressed bytes of a member, at most 1 MiB at a time.
 
         Args:
-            name: the member.
             cuts: where to split a deflated member while it is inflated; receives the parts.
 
         Raises:

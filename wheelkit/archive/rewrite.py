@@ -56,7 +56,6 @@ class WheelRewrite:
         """Add or replace a member; an existing one keeps its mode, and a new one gets 0644.
 
         Args:
-            name: the member.
             new: the content of a small member, or a function that returns it once the other members are written;
                 `set_file` passes the content of a large one.
 
@@ -79,8 +78,6 @@ class WheelRewrite:
         """Add or replace a large member by the content of a file, which must exist until `write` returns.
 
         Args:
-            name: the member.
-            content: the file.
             changed: byte ranges [start, end) that may differ from the old content; the deflate blocks of the rest are
                 copied. Bytes beyond the shorter of old and new count as changed. None compresses everything.
             blocks: the old member's block boundaries, if they are already known.

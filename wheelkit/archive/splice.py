@@ -75,9 +75,7 @@ def plan_splice(
     Args:
         blocks: boundaries of the old stream, scanned to `scan_goal` at least.
         changed: ranges of the new content that may differ from the old.
-        old_size: bytes of the old content.
         new_size: bytes of the new content; bytes beyond the shorter one count as changed.
-        packed_size: bytes of the old compressed stream.
     """
     edges: list[ByteRange] = [] if old_size == new_size else [(min(old_size, new_size), new_size)]
     waiting = deque(sorted([(start, min(end, new_size)) for start, end in changed if start < new_size] + edges))
@@ -113,7 +111,6 @@ class Splicer:
     """Writer of a planned stream.
 
     Args:
-        out: the file to append to.
         old: descriptor of the archive that holds the old stream, which begins at `old_offset`.
         content: descriptor of the file with the new content.
     """

@@ -24,8 +24,6 @@ def verify_record(
     """Compare every member with RECORD and with its CRC.
 
     Args:
-        archive: an open wheel.
-        progress: receives the progress of extracted members.
         extract: members to write to files on the way, so that nothing is inflated twice.
         cuts: where to split extracted members, see `WheelArchive.chunks`.
 

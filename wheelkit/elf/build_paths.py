@@ -21,7 +21,6 @@ def build_paths(path: Path, sections: Iterable[Section]) -> tuple[str, ...]:
     """Return the distinct absolute paths in the data of a library, sorted.
 
     Args:
-        path: the file, of any size.
         sections: of the file; only data sections are searched.
     """
     ranges = [(s.offset, s.offset + s.file_size) for s in sections if s.name.startswith(_STRINGS)]

@@ -199,12 +199,6 @@ def _write_debug(image: ElfImage, source: Path, out: Path, dropped: Collection[i
     As with `objcopy --only-keep-debug`, loaded sections become NOBITS, except notes, so that the build ID matches.
     Section numbers stay, so symbols need no change.
 
-    Args:
-        image: the unstripped library.
-        source: its path; contents are copied in blocks.
-        out: the file to write.
-        dropped: indices of the sections that the library loses.
-
     Returns:
         CRC-32 of the file, for .gnu_debuglink.
     """

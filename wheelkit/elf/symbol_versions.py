@@ -21,7 +21,6 @@ def needs(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int, int, 
     """Yield (version index, offset of the version's name, offset of the library's name) of each required version.
 
     Args:
-        image: the file.
         tags: dynamic tag -> its first value.
     """
     places = tags.get(constants.DT_VERNEED), tags.get(constants.DT_VERNEEDNUM, 0)

@@ -70,9 +70,7 @@ def shared_library(soname: str, exports: Iterable[Export], *, needed: Sequence[s
     """Return the bytes of a shared library that glibc loads.
 
     Args:
-        soname: DT_SONAME.
         exports: a name may occur several times, with different versions.
-        needed: DT_NEEDED, in order.
         runpath: DT_RUNPATH; empty for none.
     """
     exports = tuple(exports)

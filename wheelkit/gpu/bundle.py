@@ -216,8 +216,6 @@ def select_entries(
     So gfx90a:xnack- keeps gfx90a and gfx90a:xnack- but not gfx90a:xnack+, and gfx90a keeps all three.
 
     Args:
-        entries: of one bundle.
-        targets: targets to serve.
         covers: generic target -> processors that it serves; used if there is no exact code.
     """
     chosen, missing = {entry for entry in entries if entry.is_host}, []

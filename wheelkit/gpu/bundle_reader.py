@@ -69,7 +69,6 @@ def find_bundles(path: Path, *, name: str = "") -> tuple[BundleLocation, ...]:
     """Return the bundles of section .hip_fatbin in order; empty for a file without that section.
 
     Args:
-        path: an ELF file.
         name: name of the file in errors; its file name by default.
 
     Raises:
@@ -159,7 +158,6 @@ class BundleReader:
         """Yield the uncompressed bundle in chunks; a chunk is valid until the next one.
 
         Args:
-            bundle: the bundle.
             stored: most compressed bytes to read, for callers that need only the beginning.
 
         Raises:
@@ -211,7 +209,6 @@ class BundleReader:
         """Decode a whole bundle once and yield the first bytes of entries, in order of offset.
 
         Args:
-            bundle: the bundle.
             size_of: returns how many bytes of an entry to keep; 0 for none.
             verify: compare the MD5 of the whole content with the header's.
 
@@ -233,9 +230,7 @@ class BundleReader:
         """Decode a whole bundle once, directly into the buffers of its entries.
 
         Args:
-            bundle: the bundle.
             room: called once per entry; returns the buffer for its first bytes, empty to skip it.
-            verify: as in `objects`.
 
         Yields:
             Entries in order of offset, as soon as their buffer is full.

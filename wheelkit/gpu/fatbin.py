@@ -79,12 +79,10 @@ def read_targets(
     """List the device code of a file.
 
     Args:
-        path: an ELF file.
         verify: decompress everything; check MD5s, each code object's header against its entry ID, and that the host
             code registers addresses of bundles. Without it, only the entry tables are read.
         machs: processor -> EF_AMDGPU_MACH value. A processor without a value must have the same value in all bundles,
             which no other processor has.
-        name: member path for findings.
 
     Raises:
         ElfError: not an ELF file. Damaged fat binaries are findings.
@@ -158,10 +156,6 @@ def fatbin_kernels(path: Path, *, name: str = "") -> Mapping[int, Mapping[str, f
     """Return the kernels of a file: address of each bundle -> target -> names.
 
     The file is streamed: besides the names, each thread holds one code object in memory.
-
-    Args:
-        path: an ELF file.
-        name: name of the file in errors.
 
     Raises:
         ElfError: not an ELF file, or a damaged code object.

@@ -79,10 +79,8 @@ def slim(
     Args:
         path: an ELF file, changed in place; a file without device code stays unchanged.
         targets: targets that every bundle must serve; see `bundle.select_entries`.
-        covers: generic target -> processors that it serves.
         threads: each needs up to 130 MiB for the bundles of 0.10.2, and twice the new bundle.
         verify: check the MD5 of every old bundle, so that damaged code does not get a valid checksum.
-        name: member path for errors.
 
     Raises:
         ElfError: not an ELF file.

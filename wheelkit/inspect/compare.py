@@ -35,8 +35,6 @@ def compare_wheels(before: Path, now: Path, scratch: Path) -> tuple[Difference, 
     RECORD is left out, since it follows from the other members.
 
     Args:
-        before: the first wheel.
-        now: the second wheel.
         scratch: an existing folder for extracted libraries.
     """
     with (
@@ -75,13 +73,7 @@ def _member(before: WheelArchive, now: WheelArchive, name: str, scratch: Path) -
 
 
 def compare_libraries(before: Path, now: Path, name: str) -> Iterator[Difference]:
-    """Yield every section in which two libraries differ.
-
-    Args:
-        before: the first library.
-        now: the second library.
-        name: their name in the result.
-    """
+    """Yield every section in which two libraries differ."""
     old, new = Elf.read(before).sections, Elf.read(now).sections
     differs = False
     for section in dict.fromkeys((*old, *new)):

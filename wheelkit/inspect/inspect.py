@@ -64,10 +64,7 @@ def inspect_wheel(
     """Inspect any wheel and return a report.
 
     Args:
-        path: the wheel file.
-        expectations: what the wheel must be.
         scratch: folder for the unpacked libraries; needs room for them and is left unchanged.
-        progress: receives each step.
 
     Raises:
         OSError: the file cannot be read at all, or the scratch folder is full.

@@ -31,11 +31,7 @@ def library_facts(
     """Combine all facts about one library.
 
     Args:
-        name: path inside the wheel.
-        elf: its snapshot.
-        device: its fat binaries.
         stored: compressed bytes in the archive.
-        sha256: of its content.
         checkpoints: from inflating it, for the stored size of its sections.
     """
     path = elf.rpath if elf.runpath is None else elf.runpath
@@ -67,7 +63,6 @@ def code_object_facts(path: Path, machs: Mapping[str, int]) -> DeviceCode:
     """Return the device code of a file that is itself a code object, without a bundle.
 
     Args:
-        path: the file.
         machs: processor -> EF_AMDGPU_MACH; without it the target is unknown.
     """
     with path.open("rb") as file:
@@ -152,7 +147,6 @@ def check_module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[
     """Check that Python can import an extension by its file name, and that the wheel's tags match it.
 
     Args:
-        elf: the library.
         pythons: python tags of the wheel, such as cp312.
         abis: ABI tags of the wheel, such as cp312 or none.
     """
@@ -184,7 +178,6 @@ def check_device_code(
 
     Args:
         elfs: libraries of the wheel; those without device code are skipped, since some never have any.
-        expected: the promised targets.
         covers: generic target -> the processors that run its code; such code replaces exact code, by the same choice as
             in slimming (`bundle.select_entries`).
         whole: every library could be read; otherwise missing device code proves nothing.
@@ -207,7 +200,6 @@ def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding
     They share a process with other libraries that contain the same LLVM, so private exports can clash.
 
     Args:
-        elfs: libraries of the wheel.
         plugin: one of them must be a PJRT plugin.
     """
     libraries = list(elfs)
@@ -232,7 +224,6 @@ def check_runtime_targets(
     """Compare device code with the targets that XLA accepts at run time.
 
     Args:
-        elfs: libraries of a JAX wheel for ROCm.
         allow_list: processors that XLA accepts; empty means unknown and skips the check.
         covers: generic target -> the processors that run its code.
         promised: the wheel was requested for certain targets, so leaving others out is intended.

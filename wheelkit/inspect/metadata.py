@@ -106,14 +106,7 @@ _ROCM_IN_SUMMARY = re.compile(r"\bROCm[:\s]\s*([\w.+]+)")
 
 
 def check_identity(meta: WheelMetadata, project: str, version: str, tags: Collection[str]) -> Iterator[Finding]:
-    """Check that file name, METADATA and WHEEL agree (PEP 427, PEP 491).
-
-    Args:
-        meta: metadata of the wheel.
-        project: normalized name, from the file name.
-        version: from the file name.
-        tags: expanded tags of the file name.
-    """
+    """Check that file name, METADATA and WHEEL agree (PEP 427, PEP 491)."""
     if canonicalize_name(meta.name) != project:
         yield finding("metadata-mismatch", f"METADATA says Name {meta.name or '(nothing)'}, the file name {project}.")
     if _version(meta.version) is None or _version(meta.version) != _version(version):
@@ -130,7 +123,6 @@ def check_description(meta: WheelMetadata, rocm: Collection[str], *, has_elf: bo
     """Check the fields of METADATA for installers, licence checks and people.
 
     Args:
-        meta: metadata of the wheel.
         rocm: ROCm versions that compiled the wheel's device code; empty if unknown.
         has_elf: the wheel contains libraries.
     """
@@ -204,12 +196,7 @@ def _pjrt_pin(requirement: Requirement | None, major: str, version: str) -> Iter
 
 
 def check_entry_points(meta: WheelMetadata, files: Collection[str]) -> Iterator[Finding]:
-    """Check that JAX can discover a pjrt wheel and that every entry point names a module of the wheel.
-
-    Args:
-        meta: metadata of the wheel.
-        files: member names.
-    """
+    """Check that JAX can discover a pjrt wheel and that every entry point names a module of the wheel."""
     match = JAX_ROCM.fullmatch(canonicalize_name(meta.name))
     if match and match["kind"] == "pjrt" and not meta.entry_points.get("jax_plugins"):
         yield finding("entry-point-missing", "no entry point in the group jax_plugins.")

@@ -32,7 +32,6 @@ def check_platform(
     Args:
         elfs: libraries of the wheel for the processor; empty for a wheel without any.
         files: path inside the wheel -> file, laid out as in the wheel.
-        platforms: platform tags of the file name.
         allowed_sonames: exact names of libraries that users have; None allows the libraries of ROCm.
     """
     if not elfs:

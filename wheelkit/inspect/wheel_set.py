@@ -30,7 +30,6 @@ def inspect_set(paths: Sequence[Path], inspect: Callable[[Path], WheelReport] = 
     """Inspect wheels that are installed together.
 
     Args:
-        paths: wheel files.
         inspect: `inspect_wheel`, with bound arguments if necessary.
     """
     reports = tuple(inspect(path) for path in paths)

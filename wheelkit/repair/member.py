@@ -56,7 +56,6 @@ def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | 
 
     Args:
         files: path inside the new wheel -> extracted file, edited in place.
-        plan: the changes.
         debug_dir: receives `{member path}.debug` for each library that loses its symbols; None discards the symbols.
 
     Raises:

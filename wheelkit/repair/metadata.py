@@ -43,10 +43,6 @@ class _Field(NamedTuple):
 class Headers:
     """A file of RFC 822 headers; unchanged lines keep their bytes.
 
-    Args:
-        raw: the file.
-        label: name of the file in errors.
-
     Raises:
         RepairError: a line is not a header, or the file is not UTF-8.
     """
@@ -143,9 +139,7 @@ def rewrite_wheel(raw: bytes, *, tags: Sequence[str], build: str) -> bytes:
     """Return WHEEL with the tags of the file name, `Root-Is-Purelib: false`, and this project as a generator.
 
     Args:
-        raw: the source's file.
         tags: expanded, such as ("cp312-cp312-manylinux_2_28_x86_64",).
-        build: build tag, or empty.
     """
     headers = Headers(raw, label="WHEEL")
     headers.set("Generator", *dict.fromkeys([*headers.values("Generator"), GENERATOR]))

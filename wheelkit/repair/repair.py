@@ -47,10 +47,8 @@ def repair(
 
     Args:
         source: a wheel; it is only read.
-        plan: the changes.
         out_dir: an existing folder with room for the unpacked libraries.
         debug_dir: receives `{wheel's stem}/{member}.debug` for each library that loses its symbols; None discards them.
-        progress: receives the steps.
 
     Raises:
         MachineError: a folder is missing, full or read-only.
@@ -190,11 +188,8 @@ def _unpack(
     """Check every member against RECORD and write the libraries to `tree`, laid out as in the new wheel.
 
     Args:
-        archive: the source.
         libraries: old member name -> new.
         cuts: old member name -> split points; cleared if one turns out wrong.
-        tree: the folder for the libraries.
-        progress: receives the progress.
 
     Returns:
         New member name -> file.
