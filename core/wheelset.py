@@ -54,9 +54,6 @@ def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
         return (SHA256SUMS,)
     listed = {name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)}
     wanted = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
-    wrong = {name for name, sha256 in wanted.items() if not _has(folder / name, sha256)}
+    found = {name: file_sha256(folder / name) for name in wanted if (folder / name).is_file()}
+    wrong = {name for name, sha256 in wanted.items() if found.get(name) != sha256}
     return tuple(sorted(wrong | {name for name, _ in listed.items() ^ wanted.items()}))
-
-
-def _has(path: Path, sha256: str) -> bool:
-    return path.is_file() and file_sha256(path) == sha256

@@ -9,7 +9,7 @@ from typing import Any
 from packaging.version import Version
 
 from core import layouts, targets, versions
-from core.model import BuildRequest, RocmVersion
+from core.model import BuildRequest
 from wheelkit.repair.plan import RepairPlan
 
 _LICENSE = Path(__file__).parents[1] / "LICENSE"
@@ -46,7 +46,7 @@ def repair_plan(
         version=version,
         targets=request.targets,
         covers=targets.covers(),
-        rocm_version=rocm_release(rocm),
+        rocm_version=Version(str(rocm)).base_version,  # also of a pre-release: 7.10.0a20251120 -> 7.10.0
         strip=request.strip,
         runpath={f"{folder}/*.so": layouts.runpath(kind, request.targets)},
         hip_soname=layouts.hip_soname(rocm),
@@ -84,11 +84,6 @@ def build_info(
         "stripped": request.strip,
         **({"sources": dict(sources)} if sources else {}),
     }
-
-
-def rocm_release(rocm: RocmVersion) -> str:
-    """Return the release of a ROCm version, also of a pre-release: 7.10.0a20251120 -> 7.10.0."""
-    return Version(str(rocm)).base_version
 
 
 def requires_python(jax_version: str) -> str:

@@ -120,7 +120,9 @@ def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[
                     versions = symbols.setdefault(symbol.library, {}).setdefault(symbol.name, set())
                     versions.add(symbol.version or "")
             elif needed and symbol.bind != "WEAK" and symbol.name not in own and not is_foreign(symbol.name):
-                symbols[_owner(symbol.name, needed)].setdefault(symbol.name, set()).add("")
+                named = [soname for soname in needed if _stem(soname) in symbol.name.lower()]
+                owner = max(named, key=lambda soname: len(_stem(soname)), default=needed[0])
+                symbols[owner].setdefault(symbol.name, set()).add("")
     libraries = {
         soname: RocmLibrary(
             soname=soname,
@@ -135,12 +137,6 @@ def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[
 def is_foreign(symbol: str) -> bool:
     """Return whether a symbol belongs to the interpreter or the C++ standard library rather than to ROCm."""
     return _PYTHON.fullmatch(symbol) is not None or libstdcxx.is_standard(symbol)
-
-
-def _owner(symbol: str, sonames: Iterable[str]) -> str:
-    sonames = tuple(sonames)
-    matching = [soname for soname in sonames if _stem(soname) in symbol.lower()]
-    return max(matching, key=lambda soname: len(_stem(soname)), default=sonames[0])
 
 
 def _stem(soname: str) -> str:

@@ -128,7 +128,8 @@ class Splicer:
     def write(self, piece: CopiedBits | RecompressedBytes) -> None:
         """Write the next piece; a recompressed one ends on a byte."""
         if isinstance(piece, CopiedBits):
-            self._pad_to(piece.start % 8)
+            while self._count != piece.start % 8:
+                self._put(PADDING, 10)
             self._copy(piece)
         else:
             if self._count:
@@ -137,10 +138,6 @@ class Splicer:
                 self._out.write(b"\0\0\xff\xff")
             for data in compress(self._content, piece.start, piece.end, last=piece.last):
                 self._out.write(data)
-
-    def _pad_to(self, phase: int) -> None:
-        while self._count != phase:
-            self._put(PADDING, 10)
 
     def _put(self, bits: int, count: int) -> None:
         self._bits |= bits << self._count

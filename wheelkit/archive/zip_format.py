@@ -165,10 +165,11 @@ def read_central(directory: bytes, count: int, problems: list[str]) -> list[ZipM
         size, packed, offset = _widen((size, packed, offset), extra, name, problems)
         if disk not in (0, MAX16):
             problems.append(f"{name}: it is on another disk")
+        date_time = (date >> 9) + 1980, date >> 5 & 15, date & 31, time >> 11, time >> 5 & 63, (time & 31) * 2
         members.append(
             ZipMember(
                 name=name, method=method, crc32=crc, compressed_size=packed, size=size, external_attr=attr,
-                date_time=_from_dos(date, time), header_offset=offset, data_offset=0, flags=flags,
+                date_time=date_time, header_offset=offset, data_offset=0, flags=flags,
             )
         )  # fmt: skip
     if len(members) != count:
@@ -239,13 +240,6 @@ def _widen(values: tuple[int, ...], extra: dict[int, bytes], name: str, problems
         return values
     numbers = iter(struct.unpack_from(f"<{needed}Q", wide)) if needed else iter(())
     return tuple(next(numbers) if value == MAX32 else value for value in values)
-
-
-def _from_dos(date: int, time: int) -> DateTime:
-    return (
-        (date >> 9) + 1980, date >> 5 & 15, date & 31,
-        time >> 11, time >> 5 & 63, (time & 31) * 2,
-    )  # fmt: skip
 
 
 def full_pread(fd: int, size: int, offset: int) -> bytes:

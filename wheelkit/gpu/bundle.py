@@ -220,7 +220,12 @@ def select_entries(
     """
     chosen, missing = {entry for entry in entries if entry.is_host}, []
     for target in targets:
-        fitting = [e for e in entries if e.size and (t := e.target) and _agree(t, target)]
+        settings = {feature[:-1]: feature for feature in target.features}
+        fitting = [
+            entry
+            for entry in entries
+            if entry.size and entry.target and all(settings.get(f[:-1], f) == f for f in entry.target.features)
+        ]
         exact = [e for e in fitting if e.target and e.target.processor == target.processor]
         generic = [e for e in fitting if e.target and target.processor in (covers or {}).get(e.target.processor, ())]
         if not (exact or generic):
@@ -228,8 +233,3 @@ def select_entries(
         chosen.update(exact or generic)
     kept = tuple(e for e in entries if e in chosen)
     return EntrySelection(kept=kept, dropped=tuple(e for e in entries if e not in chosen), missing=tuple(missing))
-
-
-def _agree(code: GfxTarget, target: GfxTarget) -> bool:
-    settings = {feature[:-1]: feature for feature in target.features}
-    return all(settings.get(feature[:-1], feature) == feature for feature in code.features)

@@ -15,18 +15,20 @@ from pathlib import Path
 from core.digests import file_sha256
 from core.errors import ArchiveError, CiBuildError
 from core.model import Finding, GfxTarget, Progress
+from core.units import human
 from wheelkit import kernel_wheel
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.verify import verify_record
 from wheelkit.elf.constants import ELF64_LITTLE, MAGIC
 from wheelkit.elf.snapshot import Elf
 from wheelkit.findings import finding, sort_findings
-from wheelkit.gpu.fatbin import TargetCode, read_targets
+from wheelkit.gpu.code_object import HEAD_SIZE
+from wheelkit.gpu.fatbin import DeviceCode, TargetCode, read_targets
 from wheelkit.inspect import library, metadata, parts
+from wheelkit.inspect.manylinux import ROCM_SONAME, check_platform
 from wheelkit.inspect.metadata import read_metadata
 from wheelkit.inspect.model import ContentPart, ElfFacts, WheelReport
 from wheelkit.inspect.parts import TracedArchive
-from wheelkit.inspect.platform_tag import ROCM_SONAME, check_platform
 
 _LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
 _NO_LIBRARY = re.compile(r".*\.(py|pyi|txt|md|rst|h|hpp|json|html|css|js|typed|o|a|csv|toml|xml|png|svg)")
@@ -129,9 +131,11 @@ class _Inspection:
             *metadata.check_requirements(meta),
             *metadata.check_entry_points(meta, names),
             *metadata.check_modes({member.name: member.mode for member in self.archive.members}),
-            *metadata.check_size(report.size),
             *self._library_rules(host, report.project, whole=len(elfs) == len(libraries)),
         ]
+        if report.size > metadata.SIZE_BUDGET:
+            text = f"{human(report.size)}, the budget is {human(metadata.SIZE_BUDGET)}."
+            self.findings.append(finding("size-budget", text))
         if kernel_wheel.is_kernel_wheel(self.archive):
             exported = {elf.path: elf.exported for elf in host}
             self.findings += kernel_wheel.check_kernel_wheel(self.archive, self.expectations.machs or {}, exported)
@@ -187,7 +191,10 @@ class _Inspection:
         self.findings += code.findings
         device = code.device
         if elf.machine == "amdgpu":
-            device = library.code_object_facts(path, self.expectations.machs or {})
+            with path.open("rb") as file:  # itself a code object, without a bundle
+                targets = kernel_wheel.target_of(file.read(HEAD_SIZE), self.expectations.machs or {})
+            codes = (TargetCode(target=target, code_bytes=elf.size, bundles=0) for target in targets)
+            device = DeviceCode(targets=tuple(codes))
         return library.library_facts(
             name, elf, device, stored=self.archive[name].compressed_size, sha256=sha256,
             checkpoints=self.archive.checkpoints_of(name),

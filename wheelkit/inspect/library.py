@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from core.model import Finding, GfxTarget
 from core.units import human
@@ -12,11 +12,9 @@ from wheelkit.elf import constants
 from wheelkit.elf.snapshot import Elf
 from wheelkit.findings import finding, some
 from wheelkit.gpu.bundle import BundleEntry, select_entries
-from wheelkit.gpu.code_object import HEAD_SIZE
-from wheelkit.gpu.fatbin import DeviceCode, TargetCode
+from wheelkit.gpu.fatbin import DeviceCode
 from wheelkit.inspect.model import ElfFacts
 from wheelkit.inspect.parts import Checkpoint, split_library
-from wheelkit.kernel_wheel import target_of
 
 
 def library_facts(
@@ -57,18 +55,6 @@ def library_facts(
         device=device,
         sections=split_library(elf.sections.values(), elf.size, stored, checkpoints),
     )
-
-
-def code_object_facts(path: Path, machs: Mapping[str, int]) -> DeviceCode:
-    """Return the device code of a file that is itself a code object, without a bundle.
-
-    Args:
-        machs: processor -> EF_AMDGPU_MACH; without it the target is unknown.
-    """
-    with path.open("rb") as file:
-        targets = target_of(file.read(HEAD_SIZE), machs)
-    size = path.stat().st_size
-    return DeviceCode(targets=tuple(TargetCode(target=name, code_bytes=size, bundles=0) for name in targets))
 
 
 def _symbol_table_bytes(elf: Elf) -> int:

@@ -1,4 +1,4 @@
-"""The manylinux platform that a wheel's libraries support, by auditwheel's policies; nothing is grafted.
+"""The manylinux platform that a wheel's libraries support, by auditwheel's policies, and its tag; nothing is grafted.
 
 auditwheel is used as a library for three reasons. Its command adds libraries of the build machine to the wheel if one
 was not excluded, leaves an unrepaired wheel behind when it fails, and does not see symbol references without a
@@ -8,7 +8,8 @@ version. Source: PEP 600 and auditwheel's manylinux-policy.json.
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -17,11 +18,20 @@ from auditwheel.lddtree import DynamicExecutable, ldd
 from auditwheel.libc import Libc
 from auditwheel.policy import ExternalReference, Policy, WheelPolicies
 
-from core.errors import ElfError, RepairError
+from core.errors import CiBuildError, ElfError, RepairError
 from core.model import Finding, Severity
 from wheelkit.elf import libstdcxx
 from wheelkit.elf.snapshot import Elf
 from wheelkit.findings import finding, some
+from wheelkit.inspect.model import ElfFacts, PlatformSupport
+
+ROCM_SONAME = re.compile(r"lib(amdhip64|amd_\w+|hip\w*|hsa\w*|roc\w*|rccl\w*|MIOpen\w*)(-\w+)*\.so(\.\d+)*")
+"""Libraries of a ROCm installation; allowed if the caller passes no list."""
+
+_LEGACY = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
+_MANYLINUX = re.compile(r"(?P<legacy>manylinux(?:1|2010|2014))_(?P<arch>\w+)|manylinux_(\d+)_(\d+)_(?P<machine>\w+)")
+_DEFAULT = "manylinux_2_28"
+"""Platform to check against if auditwheel has no rules for the tag."""
 
 _SHOWN = 3
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
@@ -68,14 +78,6 @@ class _JudgedLibrary:
     assumed: Mapping[str, str]
     unknown: tuple[str, ...]
     optional: tuple[str, ...]
-
-    @property
-    def versions(self) -> dict[str, set[str]]:
-        """Soname -> versions required from it, including assumed ones, without the loader's own."""
-        required = {k: set(v) for k, v in self.elf.version_needs.items() if not k.startswith("ld-linux")}
-        if self.assumed:
-            required.setdefault(libstdcxx.SONAME, set()).update(self.assumed.values())
-        return required
 
 
 def platform_verdict(
@@ -169,8 +171,9 @@ def _best(members: Sequence[_JudgedLibrary], policies: WheelPolicies) -> Policy:
         return policies.linux
     versions: dict[str, set[str]] = {}
     for member in members:
-        for soname, names in member.versions.items():
-            versions.setdefault(soname, set()).update(names)
+        for soname, names in (*member.elf.version_needs.items(), (libstdcxx.SONAME, member.assumed.values())):
+            if not soname.startswith("ld-linux"):
+                versions.setdefault(soname, set()).update(names)
     complete = [
         policy
         for policy in policies
@@ -236,3 +239,63 @@ def _too_new(policy: Policy, versions: Iterable[str]) -> list[str]:
         for prefix, _, number in [version.partition("_")]
         if prefix in policy.symbol_versions and number not in policy.symbol_versions[prefix]
     ]
+
+
+def check_platform(
+    elfs: Sequence[ElfFacts],
+    files: Mapping[str, Path],
+    platforms: Sequence[str],
+    allowed_sonames: Collection[str] | None,
+) -> tuple[PlatformSupport | None, list[Finding]]:
+    """Compare the needs of the libraries with the platform tags.
+
+    Args:
+        elfs: libraries of the wheel for the processor; empty for a wheel without any.
+        files: path inside the wheel -> file, laid out as in the wheel.
+        allowed_sonames: exact names of libraries that users have; None allows the libraries of ROCm.
+    """
+    if not elfs:
+        return None, []
+    needed = {soname for elf in elfs for soname in elf.needed}
+    own = {Path(elf.path).name for elf in elfs}
+    allowed = frozenset(filter(ROCM_SONAME.fullmatch, needed) if allowed_sonames is None else allowed_sonames) - own
+    claimed = sorted(filter(_MANYLINUX.fullmatch, platforms), key=_glibc)
+    findings = [finding("tag-untrue", "the platform tag is `any`, but it has libraries.")] if "any" in platforms else []
+    if not claimed and not any(p == "any" or p.startswith("linux_") for p in platforms):
+        return None, findings
+    try:
+        result = platform_verdict(
+            files, allowed_sonames=allowed, platform=claimed[0] if claimed else f"{_DEFAULT}_{elfs[0].machine}"
+        )
+    except CiBuildError as error:
+        return None, [*findings, finding("tag-unjudged", error.message)]
+    except Exception as error:  # auditwheel and pyelftools raise many kinds of errors for damaged libraries
+        return None, [*findings, finding("tag-unjudged", f"auditwheel cannot read the libraries ({error!r}).")]
+    findings += _against_tags(result, claimed, platforms)
+    return PlatformSupport(policy=result.policy, external=result.external), findings
+
+
+def _against_tags(result: PlatformVerdict, claimed: Sequence[str], platforms: Sequence[str]) -> Iterator[Finding]:
+    """Yield the findings that follow from the verdict; without a manylinux tag its details are left out."""
+    honest = result.policy
+    if not claimed:
+        if _MANYLINUX.fullmatch(honest) and "any" not in platforms:
+            yield finding("tag-too-new", f"{platforms[0]} promises nothing; the libraries allow {honest}.")
+        return
+    yield from result.findings
+    lowest = claimed[0]
+    if not result.ok:
+        yield finding("tag-untrue", f"{lowest} is promised, the libraries allow {honest}.")
+    elif _MANYLINUX.fullmatch(honest) and _glibc(honest) < _glibc(lowest):
+        yield finding("tag-too-new", f"{lowest} is promised, the libraries allow {honest}.")
+    if len(claimed) > 1:
+        yield finding("tag-redundant", f"{lowest} implies {', '.join(claimed[1:])}.")
+    if result.external:
+        yield finding("tag-by-exception", f"{lowest} holds only if users have {', '.join(result.external)}.")
+
+
+def _glibc(platform: str) -> tuple[int, int]:
+    """Return the glibc version of a manylinux tag (PEP 600; PEP 513, 571 and 599 for the old names)."""
+    match = _MANYLINUX.fullmatch(platform)
+    assert match is not None
+    return _LEGACY[match["legacy"]] if match["legacy"] else (int(match[3]), int(match[4]))

@@ -14,7 +14,6 @@ from packaging.version import InvalidVersion, Version
 
 from core.errors import ArchiveError
 from core.model import Finding
-from core.units import human
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import UNINSTALLABLE, finding
 from wheelkit.inspect.model import WheelMetadata
@@ -225,12 +224,6 @@ def check_modes(files: Mapping[str, int]) -> Iterator[Finding]:
         mode = files[private[0]]
         text = f"{len(private)} of {len(files)} files, such as {private[0]} with {mode:04o}."
         yield finding("mode-private", text)
-
-
-def check_size(stored: int) -> Iterator[Finding]:
-    """Check that the wheel, of so many bytes, is not too large to publish."""
-    if stored > SIZE_BUDGET:
-        yield finding("size-budget", f"{human(stored)}, the budget is {human(SIZE_BUDGET)}.")
 
 
 def _version(text: str) -> Version | None:

@@ -106,14 +106,11 @@ def _metadata(meta: WheelMetadata) -> Iterator[tuple[str, str]]:
     always = [line for line in meta.requires_dist if "extra ==" not in line]
     yield "requires", ", ".join(always) or "nothing"
     if meta.extras:
-        counts = [(extra, sum(_is_of(line, extra) for line in meta.requires_dist)) for extra in meta.extras]
-        yield "extras", ", ".join(f"{extra} ({count})" for extra, count in counts)
+        lines = [line.replace("'", '"') for line in meta.requires_dist]
+        counts = {extra: sum(f'extra == "{extra}"' in line for line in lines) for extra in meta.extras}
+        yield "extras", ", ".join(f"{extra} ({count})" for extra, count in counts.items())
     for group, entries in meta.entry_points.items():
         yield "entry points", f"[{group}] " + ", ".join(f"{name} = {ref}" for name, ref in entries.items())
-
-
-def _is_of(line: str, extra: str) -> bool:
-    return f'extra == "{extra}"' in line or f"extra == '{extra}'" in line
 
 
 def _parts(report: WheelReport) -> Table:
@@ -172,7 +169,9 @@ def _findings(findings: Sequence[Finding]) -> Table:
         head = Text.assemble((FINDING_KINDS[code].title, "bold"), (f"  {code}", "dim"))
         table.add_row(Text(severity.value, style=_STYLE[severity]), head)
         for item in items[:_SHOWN_MEMBERS]:
-            table.add_row("", _line(_sentence(item)))
+            place = PurePosixPath(item.member).name
+            message = item.message.replace("It ", "it ", 1) if item.message.startswith("It ") else item.message
+            table.add_row("", _line(f"{place}: {message}" if place else item.message))
         if len(items) > _SHOWN_MEMBERS:
             hidden = items[_SHOWN_MEMBERS:]
             names = list(dict.fromkeys(PurePosixPath(item.member).name for item in hidden))
@@ -180,11 +179,3 @@ def _findings(findings: Sequence[Finding]) -> Table:
             table.add_row("", _line(f"and {len(hidden)} more{named}"))
         table.add_row("", _line(f"-> {items[0].remedy}", "green"))
     return table
-
-
-def _sentence(item: Finding) -> str:
-    """Return a finding's message, prefixed with the file's name if it is about one file."""
-    place = PurePosixPath(item.member).name
-    if not place:
-        return item.message
-    return f"{place}: {item.message.replace('It ', 'it ', 1) if item.message.startswith('It ') else item.message}"

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -58,7 +57,11 @@ def repair(
             neither wheel nor debug files are left behind.
     """
     with WheelArchive(source) as archive, _scratch(out_dir) as scratch, ThreadPoolExecutor(2) as pool:
-        name = _new_name(archive.name, plan.version)
+        try:
+            version = str(Version(plan.version))
+        except InvalidVersion as error:
+            raise RepairError(f"{plan.version!r} is not a version (PEP 440).") from error
+        name = archive.name._replace(version=version, build="", platform=PLATFORM)
         rewrite = WheelRewrite(archive, date_time=EPOCH)
         renamed = _rename_folders(rewrite, archive, name)
         _rewrite_texts(rewrite, archive, name, plan)
@@ -79,8 +82,13 @@ def repair(
         for edit in edits:
             if edit.changed or edit.elf.size != edit.size_before:
                 rewrite.set_file(edit.name, edit.path, changed=edit.changed, blocks=blocks.get(edit.name))
+
+        def build_info(record: Mapping[str, RecordEntry]) -> bytes:
+            info = {**plan.build_info, "members": to_json(_infos(edits, record))}
+            return (json.dumps(info, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
         if plan.build_info_path:
-            rewrite.set(plan.build_info_path, partial(_build_info, edits, plan))
+            rewrite.set(plan.build_info_path, build_info)
         _say(progress, f"Writing {name}")
         final = out_dir / str(name)
         written = rewrite.write(scratch / final.name)
@@ -140,13 +148,6 @@ def _scratch(out_dir: Path) -> Iterator[Path]:
 def _say(progress: Progress | None, text: str) -> None:
     if progress is not None:
         progress.step(text)
-
-
-def _new_name(old: WheelName, version: str) -> WheelName:
-    try:
-        return old._replace(version=str(Version(version)), build="", platform=PLATFORM)
-    except InvalidVersion as error:
-        raise RepairError(f"{version!r} is not a version (PEP 440).") from error
 
 
 def _rename_folders(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName) -> dict[str, str]:
@@ -246,11 +247,6 @@ def _listed(findings: Iterable[Finding]) -> str:
 
 def _infos(edits: Iterable[MemberEdit], record: Mapping[str, RecordEntry]) -> tuple[MemberInfo, ...]:
     return tuple(edit.info(record[edit.name].sha256) for edit in edits)
-
-
-def _build_info(edits: Iterable[MemberEdit], plan: RepairPlan, record: Mapping[str, RecordEntry]) -> bytes:
-    info = {**plan.build_info, "members": to_json(_infos(edits, record))}
-    return (json.dumps(info, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def _publish_debug(edits: Sequence[MemberEdit], debug_dir: Path | None, stem: str) -> dict[str, Path]:
