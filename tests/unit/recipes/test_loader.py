@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,10 +21,11 @@ PLACES = ("ROCM_PATH", "LD_LIBRARY_PATH")
 MI300 = {"gfx_target_version": 90402, "unique_id": 0x18F1A2B3C4D5E6F7}
 PHOENIX = {"gfx_target_version": 110003}
 MI200 = {"gfx_target_version": 90010, "unique_id": 0xABC}
+OLD = {"gfx_target_version": 90006}
 
 
 class Machine:
-    """A made-up machine: its site-packages, its GPUs, its /opt/rocm."""
+    """A made-up machine: its site-packages with a whole set of packages, its GPU, its /opt/rocm."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,13 +33,17 @@ class Machine:
         self.site.mkdir()
         (self.site / "jaxlib").mkdir()
         self.jaxlib("0.10.2")
+        self.install()
+        self.gpus(MI300)
 
     def jaxlib(self, version: str) -> None:
         (self.site / "jaxlib/version.py").write_text(f"__version__ = {version!r}\n")
 
     def install(self, major: int = 7, *, plugin: bool = True, **changes: Any) -> None:
+        """Install the packages of a major; `plugin` is whether the plugin is there."""
         package = install(self.site, "pjrt", major, build_info(**changes))
         (package / "xla_rocm_plugin.so").touch()
+        shutil.rmtree(self.site / f"jax_rocm{major}_plugin", ignore_errors=True)
         if plugin:
             install(self.site, "plugin", major, build_info(PLUGIN_NEEDED, targets=()))
 
@@ -51,12 +57,20 @@ class Machine:
         return importlib.import_module(f"{package}{name}")
 
     def gpus(self, *gpus: dict[str, int]) -> None:
-        kfd_tree(self.folder / "nodes", *gpus)
-        (self.folder / "kfd").touch()
+        """Give it exactly these GPUs, and the device kfd if there is one."""
+        shutil.rmtree(self.folder / "nodes", ignore_errors=True)
+        (self.folder / "kfd").unlink(missing_ok=True)
+        if gpus:
+            kfd_tree(self.folder / "nodes", *gpus)
+            (self.folder / "kfd").touch()
 
     def reasons(self, major: int = 7, *, need_gpu: bool = True) -> tuple[str, ...]:
         found: tuple[str, ...] = self.load("._diagnose", major).reasons(need_gpu=need_gpu)
         return found
+
+    def acting(self) -> list[int]:
+        """Return the major that acts, as each of two installed majors sees it."""
+        return [self.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)]
 
     def library(self, path: str) -> Path:
         file = self.folder / path
@@ -90,12 +104,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     [(90402, "gfx942"), (90010, "gfx90a"), (110000, "gfx1100"), (110003, "gfx1103"), (100306, "gfx1036"), (0, "")],
 )
 def test_gfx_name_decodes_kfd_number(machine: Machine, version: int, name: str) -> None:
-    machine.install()
     assert machine.load("._gpus").gfx_name(version) == name
 
 
 def test_installed_lists_nodes_with_simds_in_order(machine: Machine) -> None:
-    machine.install()
     machine.gpus(*[MI300] * 9, PHOENIX)  # node 10 comes after node 2
     found = machine.load("._gpus").installed()
     assert [gpu.name for gpu in found] == ["gfx942"] * 9 + ["gfx1103"]
@@ -104,7 +116,6 @@ def test_installed_lists_nodes_with_simds_in_order(machine: Machine) -> None:
 
 
 def test_unreadable_node_is_skipped(machine: Machine) -> None:
-    machine.install()
     machine.gpus(MI300, PHOENIX)
     properties = machine.folder / "nodes/1/properties"
     properties.unlink()
@@ -113,7 +124,7 @@ def test_unreadable_node_is_skipped(machine: Machine) -> None:
 
 
 def test_wsl_has_one_gpu_of_unknown_kind(machine: Machine) -> None:
-    machine.install()
+    machine.gpus()
     (machine.folder / "dxg").touch()
     assert [gpu.name for gpu in machine.load("._gpus").installed()] == [""]
     assert machine.reasons() == ()  # no /dev/kfd there, and no target to compare
@@ -141,7 +152,6 @@ def test_wsl_has_one_gpu_of_unknown_kind(machine: Machine) -> None:
     ],
 )
 def test_masks(machine: Machine, environ: dict[str, str], left: list[str], mask: str) -> None:
-    machine.install()
     machine.gpus(MI300, PHOENIX, MI200)
     gpus = machine.load("._gpus")
     found, why = gpus.visible(gpus.installed(), environ)
@@ -151,14 +161,23 @@ def test_masks(machine: Machine, environ: dict[str, str], left: list[str], mask:
 # Reasons
 
 
-def test_working_machine_has_no_reason(machine: Machine) -> None:
-    machine.install()
-    machine.gpus(MI300)
+@pytest.mark.parametrize(
+    ("targets", "gpu"),
+    [
+        (["gfx942", "gfx950"], MI300),
+        (["gfx942", "gfx11-generic"], PHOENIX),  # covered by generic code
+        (["gfx90a:sramecc+:xnack-"], MI200),  # features do not count
+    ],
+)
+def test_working_machine_has_no_reason(machine: Machine, targets: list[str], gpu: dict[str, int]) -> None:
+    machine.install(targets=targets)
+    machine.gpus(gpu)
     assert machine.reasons() == ()
 
 
 def test_no_gpu(machine: Machine) -> None:
     machine.install(needed=["libmissing.so.7"])
+    machine.gpus()
     [text] = machine.reasons()
     assert "no AMD GPU was found" in text
     assert f"{machine.folder}/nodes" in text
@@ -168,21 +187,57 @@ def test_no_gpu(machine: Machine) -> None:
 
 def test_optional_gpu_keeps_other_reasons(machine: Machine) -> None:
     machine.install(needed=["libmissing.so.7"])
+    machine.gpus()
     [text] = machine.reasons(need_gpu=False)
     assert "libmissing.so.7 is missing" in text
 
 
-def test_hidden_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.install()
-    machine.gpus(MI300)
-    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "-1")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda _: os.environ.update(HIP_VISIBLE_DEVICES="-1"),
+            ["gfx942 was found, but is hidden by HIP_VISIBLE_DEVICES=-1. Unset HIP_VISIBLE_DEVICES."],
+        ),
+        (
+            lambda machine: machine.gpus(PHOENIX),
+            [
+                "GPU gfx1103 is not among this wheel's targets (gfx942, gfx950)",
+                "python3 build/ci_build dist_wheels --targets=gfx942,gfx950,gfx1103",
+            ],
+        ),
+        (
+            lambda machine: (
+                machine.install(targets=["gfx942", "gfx906"]),
+                machine.gpus(OLD),
+            ),
+            ["XLA of jax 0.10.2 does not accept GPU gfx906. It accepts gfx90a, gfx942"],
+        ),
+        (
+            lambda machine: (machine.site / "jaxlib/version.py").write_text("raise ImportError('broken')"),
+            ["jaxlib cannot be imported (broken)"],
+        ),
+        (lambda machine: machine.install(plugin=False), ["jax-rocm7-plugin is not installed"]),
+        (
+            lambda machine: install(machine.site, "plugin", 7, build_info(version="0.10.1+rocm7.2.0")),
+            ["jax-rocm7-plugin 0.10.1+rocm7.2.0 is installed, which is another version"],
+        ),
+        (
+            lambda machine: (machine.site / "jax_plugins/xla_rocm7/xla_rocm_plugin.so").unlink(),
+            ["xla_rocm_plugin.so is missing"],
+        ),
+    ],
+)
+def test_single_problem_is_the_reason(
+    machine: Machine, change: Callable[[Machine], object], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    change(machine)
     [text] = machine.reasons()
-    assert "gfx942 was found, but is hidden by HIP_VISIBLE_DEVICES=-1. Unset HIP_VISIBLE_DEVICES." in text
+    assert [part for part in said if part not in text] == []
 
 
 def test_closed_kfd_is_a_reason(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.install()
-    machine.gpus(MI300)
     diagnose = machine.load("._diagnose")
     monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and path == machine.folder / "kfd"))
     assert "kfd may not be opened. Join the groups render and video" in diagnose.reasons()[0]
@@ -190,35 +245,7 @@ def test_closed_kfd_is_a_reason(machine: Machine, monkeypatch: pytest.MonkeyPatc
     assert "kfd does not exist" in diagnose.reasons()[0]
 
 
-def test_gpu_outside_targets(machine: Machine) -> None:
-    machine.install()
-    machine.gpus(PHOENIX)
-    [text] = machine.reasons()
-    assert "GPU gfx1103 is not among this wheel's targets (gfx942, gfx950)" in text
-    assert "python3 build/ci_build dist_wheels --targets=gfx942,gfx950,gfx1103" in text
-
-
-def test_gpu_covered_by_generic_code(machine: Machine) -> None:
-    machine.install(targets=["gfx942", "gfx11-generic"])
-    machine.gpus(PHOENIX)
-    assert machine.reasons() == ()
-
-
-def test_features_of_target_are_ignored(machine: Machine) -> None:
-    machine.install(targets=["gfx90a:sramecc+:xnack-"])
-    machine.gpus(MI200)
-    assert machine.reasons() == ()
-
-
-def test_gpu_refused_by_xla(machine: Machine) -> None:
-    machine.install(targets=["gfx942", "gfx906"])
-    machine.gpus({"gfx_target_version": 90006})
-    [text] = machine.reasons()
-    assert "XLA of jax 0.10.2 does not accept GPU gfx906. It accepts gfx90a, gfx942" in text
-
-
 def test_one_good_gpu_suffices_and_bad_one_is_named(machine: Machine) -> None:
-    machine.install()
     machine.gpus(PHOENIX, MI300)
     assert machine.reasons() == ()
     advice = machine.load("._diagnose").advice()
@@ -226,10 +253,8 @@ def test_one_good_gpu_suffices_and_bad_one_is_named(machine: Machine) -> None:
 
 
 def test_small_shared_memory_with_several_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.install()
     diagnose = machine.load("._diagnose")
     monkeypatch.setattr(sys.modules["jax_plugins.xla_rocm7._gpus"], "shm_mib", lambda: 64.0)
-    machine.gpus(MI300)
     assert not [text for text in diagnose.advice() if "shm" in text]
     kfd_tree(machine.folder / "more", MI300, MI300)
     sys.modules["jax_plugins.xla_rocm7._gpus"].NODES = machine.folder / "more"  # type: ignore[attr-defined]
@@ -241,8 +266,6 @@ def test_small_shared_memory_with_several_gpus(machine: Machine, monkeypatch: py
 
 
 def test_missing_plugin_libraries_are_advice(machine: Machine) -> None:
-    machine.install()
-    machine.gpus(MI300)
     [text] = machine.load("._diagnose").advice()
     assert text.startswith(
         "Parts of jax, such as jax.numpy.linalg, will not work on the GPU: libhipblas.so.3, libhipsolver.so.1, "
@@ -251,8 +274,6 @@ def test_missing_plugin_libraries_are_advice(machine: Machine) -> None:
 
 
 def test_unimportable_plugin_module_is_advice(machine: Machine) -> None:
-    machine.install()
-    machine.gpus(MI300)
     for soname in PLUGIN_NEEDED:
         machine.library(f"opt/rocm/lib/{soname}")
     plugin = machine.site / "jax_rocm7_plugin"
@@ -273,41 +294,12 @@ def test_unimportable_plugin_module_is_advice(machine: Machine) -> None:
     ("installed", "good"), [("0.10.2", True), ("0.10.2.post1", True), ("0.10.1", False), ("0.12.0", False)]
 )
 def test_jaxlib_of_other_version(machine: Machine, installed: str, good: bool) -> None:
-    machine.install()
-    machine.gpus(MI300)
     machine.jaxlib(installed)
     found = machine.reasons()
     assert (found == ()) == good
     if not good:
         assert f"it works with jaxlib >=0.10.2,<0.10.3, but jaxlib {installed} is installed" in found[0]
         assert "pip install jax==0.10.2 jax-rocm7-pjrt==0.10.2+rocm7.2.0 jax-rocm7-plugin==0.10.2+rocm7.2.0" in found[0]
-
-
-def test_no_jaxlib(machine: Machine) -> None:
-    machine.install()
-    machine.gpus(MI300)
-    (machine.site / "jaxlib/version.py").write_text("raise ImportError('broken')")
-    assert "jaxlib cannot be imported (broken)" in machine.reasons()[0]
-
-
-def test_no_plugin(machine: Machine) -> None:
-    machine.install(plugin=False)
-    machine.gpus(MI300)
-    assert "jax-rocm7-plugin is not installed" in machine.reasons()[0]
-
-
-def test_plugin_of_other_version(machine: Machine) -> None:
-    machine.install()
-    machine.gpus(MI300)
-    install(machine.site, "plugin", 7, build_info(version="0.10.1+rocm7.2.0"))
-    assert "jax-rocm7-plugin 0.10.1+rocm7.2.0 is installed, which is another version" in machine.reasons()[0]
-
-
-def test_no_native_library(machine: Machine) -> None:
-    machine.install()
-    machine.gpus(MI300)
-    (machine.site / "jax_plugins/xla_rocm7/xla_rocm_plugin.so").unlink()
-    assert "xla_rocm_plugin.so is missing" in machine.reasons()[0]
 
 
 def test_all_reasons_in_one_text(machine: Machine) -> None:
@@ -326,7 +318,6 @@ def test_all_reasons_in_one_text(machine: Machine) -> None:
 
 def test_missing_libraries_with_searched_folders(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install(needed=["libhere.so.1", "libgone.so.7", "liblost.so.2"])
-    machine.gpus(MI300)
     machine.library("site/_rocm_sdk_core/lib/libhere.so.1")
     machine.library("prefix/lib64/libgone.so.6")
     monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
@@ -358,7 +349,6 @@ def test_missing_libraries_with_searched_folders(machine: Machine, monkeypatch: 
 )
 def test_each_layout_is_found(machine: Machine, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     machine.install(needed=["libhere.so.1"])
-    machine.gpus(MI300)
     monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(machine.folder / "ld"))
     assert "libhere.so.1 is missing" in machine.reasons()[0]
@@ -368,13 +358,11 @@ def test_each_layout_is_found(machine: Machine, monkeypatch: pytest.MonkeyPatch,
 
 def test_libraries_of_other_family_do_not_count(machine: Machine) -> None:
     machine.install(needed=["libhere.so.1"])
-    machine.gpus(MI300)
     machine.library("site/_rocm_sdk_libraries_gfx110X_all/lib/libhere.so.1")
     assert "libhere.so.1 is missing" in machine.reasons()[0]
 
 
 def test_order_of_layouts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.install()
     rocm = machine.load("._rocm")
     monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{machine.folder}/ld:")
@@ -403,7 +391,6 @@ def loaded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
 def test_preload_skips_libraries_of_linker(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, loaded: Callable[..., list[str]]
 ) -> None:
-    machine.install()
     monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
     machine.library("site/_rocm_sdk_core/lib/libone.so.1")
     two = machine.library("prefix/lib/libtwo.so.1")
@@ -418,7 +405,6 @@ def test_preload_skips_libraries_of_linker(
 
 
 def test_variables_name_existing_files_only(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.install()
     rocm = machine.load("._rocm")
     environ: dict[str, str] = {}
     (machine.folder / "opt/rocm/lib/llvm/bin").mkdir(parents=True)
@@ -438,7 +424,6 @@ def test_variables_name_existing_files_only(machine: Machine, monkeypatch: pytes
 def test_variables_never_name_a_compiler_from_ld_library_path(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine.install()
     rocm = machine.load("._rocm")
     machine.library("ld/llvm/bin/ld.lld")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(machine.folder / "ld"))
@@ -448,7 +433,6 @@ def test_variables_never_name_a_compiler_from_ld_library_path(
 
 
 def test_variables_of_the_user_stay(machine: Machine) -> None:
-    machine.install()
     rocm = machine.load("._rocm")
     machine.library("opt/rocm/lib/llvm/bin/ld.lld")
     machine.library("opt/rocm/amdgcn/bitcode/ocml.bc")
@@ -469,21 +453,17 @@ def test_variables_of_the_user_stay(machine: Machine) -> None:
     ("package", "major"), [("jax_plugins.xla_rocm7", 7), ("jax_plugins.xla_rocm10", 10), ("xla_rocm99", 99)]
 )
 def test_major_is_read_from_package_name(machine: Machine, package: str, major: int) -> None:
-    machine.install()
     assert machine.load("._majors").own_major(package) == major
 
 
 def test_package_of_other_name_is_refused(machine: Machine) -> None:
-    machine.install()
     with pytest.raises(ImportError, match=r"pjrt\.payload is not named like jax_plugins\.xla_rocm7"):
         machine.load("._majors").own_major("pjrt.payload")
 
 
 @pytest.mark.parametrize("major", [10, 99])
 def test_each_major_looks_for_its_own_plugin(machine: Machine, major: int) -> None:
-    machine.install(7)
     machine.install(major, plugin=False)
-    machine.gpus(MI300)
     assert machine.reasons(7) == ()
     assert f"jax-rocm{major}-plugin is not installed" in machine.reasons(major)[0]
     machine.install(major)
@@ -491,46 +471,33 @@ def test_each_major_looks_for_its_own_plugin(machine: Machine, major: int) -> No
 
 
 def test_highest_working_major_acts(machine: Machine) -> None:
-    machine.install(7)
     machine.install(10, needed=["libamdhip64.so.10"])
-    machine.gpus(MI300)
     machine.load("", 10)
-    for own in (7, 10):
-        assert machine.load("._majors", own).acting_major(own, need_gpu=True) == 7
+    assert machine.acting() == [7, 7]
     machine.library("opt/rocm/lib/libamdhip64.so.10")
-    for own in (7, 10):
-        assert machine.load("._majors", own).acting_major(own, need_gpu=True) == 10
+    assert machine.acting() == [10, 10]
 
 
 def test_highest_major_reports_if_none_works(machine: Machine) -> None:
-    machine.install(7)
     machine.install(10)
+    machine.gpus()
     machine.load("", 10)
-    assert [machine.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)] == [10, 10]
+    assert machine.acting() == [10, 10]
 
 
-def test_major_loaded_by_jaxlib_acts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.install(7)
-    machine.install(10)
-    machine.gpus(MI300)
+@pytest.mark.parametrize("broken", [False, True])
+def test_major_loaded_by_jaxlib_acts_and_reports(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    machine.install(7, targets=["gfx90a" if broken else "gfx942"])
+    machine.install(10, requires_jaxlib="<0.1" if broken else ">=0.10.2,<0.10.3")
     machine.load("", 10)
     monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))
-    assert [machine.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)] == [7, 7]
-
-
-def test_loaded_major_reports_even_if_broken(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.install(7, targets=["gfx90a"])
-    machine.install(10, requires_jaxlib="<0.1")
-    machine.gpus(MI300)
-    machine.load("", 10)
-    monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))
-    assert [machine.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)] == [7, 7]
+    assert machine.acting() == [7, 7]
 
 
 def test_second_plugin_is_not_loaded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.install(7)
     machine.install(10)
-    machine.gpus(MI300)
     monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))
     importlib.import_module("jax_rocm7_plugin")
     with pytest.raises(ImportError, match="jax_rocm7_plugin is loaded already, and two ROCm majors do not mix"):
@@ -539,7 +506,6 @@ def test_second_plugin_is_not_loaded(machine: Machine, monkeypatch: pytest.Monke
 
 
 def test_foreign_plugin_package_is_ignored(machine: Machine) -> None:
-    machine.install(7)
     other = machine.site / "jax_plugins/xla_rocm10"
     other.mkdir()
     (other / "__init__.py").write_text("def initialize(): pass\n")
@@ -565,7 +531,6 @@ def test_build_info_can_be_read_from_both_packages(machine: Machine) -> None:
 
 @pytest.mark.parametrize("damage", ["gone", "text"])
 def test_damaged_build_info_is_an_import_error(machine: Machine, damage: str) -> None:
-    machine.install()
     for package in ("jax_plugins/xla_rocm7", "jax_rocm7_plugin"):
         file = machine.site / package / "build_info.json"
         file.unlink() if damage == "gone" else file.write_text("{")
@@ -578,7 +543,6 @@ def test_both_wheels_read_build_info_equally() -> None:
 
 
 def test_importing_the_loader_does_not_import_jax(machine: Machine) -> None:
-    machine.install()
     machine.load("")
     assert "jax" not in sys.modules
 
@@ -588,25 +552,17 @@ def test_plugin_without_pjrt_can_be_imported(machine: Machine) -> None:
     assert importlib.import_module("jax_rocm7_plugin").__version__ == "0.10.2+rocm7.2.0"
 
 
-def test_plugin_loads_rocm_from_rocm_path(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.install()
-    machine.gpus(MI300)
+@pytest.mark.parametrize("gpus", [[MI300], []])
+def test_plugin_loads_rocm_from_rocm_path_if_there_is_a_gpu(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, gpus: list[dict[str, int]]
+) -> None:
+    machine.gpus(*gpus)
     library = machine.library("prefix/lib/libhipblas.so.3")
     monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
     calls: list[str] = []
     monkeypatch.setattr(machine.load("._rocm").ctypes, "CDLL", calls.append)
     importlib.import_module("jax_rocm7_plugin")
-    assert calls == [str(library)]
-
-
-def test_plugin_loads_nothing_without_gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.install()
-    machine.library("prefix/lib/libhipblas.so.3")
-    monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
-    calls: list[str] = []
-    monkeypatch.setattr(machine.load("._rocm").ctypes, "CDLL", calls.append)
-    importlib.import_module("jax_rocm7_plugin")
-    assert calls == []
+    assert calls == ([str(library)] if gpus else [])
 
 
 # Versions
@@ -635,7 +591,6 @@ def test_plugin_loads_nothing_without_gpu(machine: Machine, monkeypatch: pytest.
     ],
 )
 def test_specifiers(machine: Machine, specifier: str, version: str, good: bool) -> None:
-    machine.install()
     assert machine.load("._versions").accepts(specifier, version) is good
 
 
