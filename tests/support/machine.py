@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,6 +19,13 @@ def need(*programs: str) -> None:
     """Skip the test unless these programs are on PATH."""
     if missing := [program for program in programs if shutil.which(program) is None]:
         pytest.skip(f"needs {', '.join(missing)} on PATH")
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports on loopback that nothing uses now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [item.getsockname()[1] for item in sockets]
 
 
 @cache

@@ -34,12 +34,14 @@ def made_code(
     kernels: Iterable[Mapping[str, object]] | None = None,
     text: bytes = END,
     note: bytes | None = None,
+    abi: int = 4,
 ) -> bytes:
     """A code object with a note about its kernels and a section of machine code.
 
     Args:
         flags: e_flags.
         note: content of the metadata note instead of that about `kernels`.
+        abi: EI_ABIVERSION.
     """
     about = {"amdhsa.version": [1, 2], "amdhsa.kernels": list(kernels if kernels is not None else [kernel()])}
     description = msgpack.packb(about) if note is None else note
@@ -51,6 +53,6 @@ def made_code(
         rows.append(struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, len(data), len(content), 0, 0, 4, 0))
         data += content
     data += bytes(-len(data) % 8)
-    ident = b"\x7fELF\x02\x01\x01\x40\x04".ljust(16, b"\0")
+    ident = (b"\x7fELF\x02\x01\x01\x40" + bytes([abi])).ljust(16, b"\0")
     data[:64] = struct.pack("<16sHHIQQQIHHHHHH", ident, 3, 224, 1, 0, 0, len(data), flags, 64, 0, 0, 64, len(rows), 3)
     return bytes(data) + b"".join(rows)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from collections.abc import Mapping
 from typing import Any
 
-import msgpack
-
+from tests.support.made_code import made_code
 from tests.support.made_wheel import MACHS, MadeWheel, library
 from tests.support.tiny_elf import TinySymbol
 
@@ -28,21 +26,9 @@ def code(gfx: str = "gfx942", kernels: Mapping[str, int] | None = None, *, flags
         flags: further bits of e_flags, such as 0x300 for xnack on.
         abi: EI_ABIVERSION.
     """
-    entries = [
-        {".name": name, ".symbol": f"{name}.kd", ".kernarg_segment_size": size}
-        for name, size in ({"a": 16} if kernels is None else kernels).items()
-    ]
-    text: bytes = msgpack.packb({"amdhsa.kernels": entries, "amdhsa.version": [1, 2]})
-    note = struct.pack("<III", 7, len(text), 32) + b"AMDGPU\0\0" + text + bytes(-len(text) % 4)
-    names = b"\0.note\0.shstrtab\0"
-    body = note + names
-    body += bytes(-len(body) % 8)
-    sections = bytes(64)
-    sections += struct.pack("<IIQQQQIIQQ", 1, 7, 2, 64, 64, len(note), 0, 0, 4, 0)
-    sections += struct.pack("<IIQQQQIIQQ", 7, 3, 0, 0, 64 + len(note), len(names), 0, 0, 1, 0)
-    ident = b"\x7fELF\x02\x01\x01\x40" + bytes([abi]) + bytes(7)
-    header = struct.pack("<HHIQQQIHHHHHH", 3, 224, 1, 0, 0, 64 + len(body), MACHS[gfx] | flags, 64, 56, 0, 64, 3, 2)
-    return ident + header + body + sections
+    held = {"a": 16} if kernels is None else kernels
+    entries = [{".name": name, ".symbol": f"{name}.kd", ".kernarg_segment_size": size} for name, size in held.items()]
+    return made_code(MACHS[gfx] | flags, kernels=entries, abi=abi)
 
 
 def manifest(files: Mapping[str, bytes]) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.support.machine import free_ports
 
 PROGRAM = "docker-registry"
 _START_SECONDS = 30
@@ -23,9 +24,8 @@ def obstacle() -> str:
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[str]:
     """Serve until the end of the block; gives host and port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "config.yml"
     config.write_text(

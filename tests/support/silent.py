@@ -15,6 +15,16 @@ class Silent:
     def advance(self, done: int, total: int) -> None: ...
 
 
+class Steps(Silent):
+    """Progress that records its steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
+
+
 class NoProcesses:
     """A runner for gates that start nothing."""
 

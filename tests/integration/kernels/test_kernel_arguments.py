@@ -74,31 +74,24 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
 def test_fp8_refuses_unsupported_shapes(
     kernel_tree: KernelTree, fake_machine: FakeMachine, size: tuple[int, int, int], words: str
 ) -> None:
-    args, results = fp8_call("gemm_fp8_mi350", *size)
     library = kernel_tree.library("gemm_fp8_mi350")
-
-    def call() -> None:
-        fake_machine.call(library, "JaxAiterGemmFp8Mi350", args, results, device=MI350)
-
-    refused(call, INVALID, "f8e4m3fn", words)
+    with refused(INVALID, "f8e4m3fn", words):
+        fake_machine.call(library, "JaxAiterGemmFp8Mi350", *fp8_call("gemm_fp8_mi350", *size), device=MI350)
 
 
 def test_operands_beyond_address_range_are_refused(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
-    args, results = bf16_call(1 << 20, 1 << 12, 64)
-    call = {"splitk": 0, "kernel": ""}
-    library = kernel_tree.library("gemm_bf16")
-    refused(
-        lambda: fake_machine.call(library, "JaxAiterGemmBf16", args, results, call), UNIMPLEMENTED, "4 GiB or more"
-    )  # fmt: skip
+    library, words = kernel_tree.library("gemm_bf16"), {"splitk": 0, "kernel": ""}
+    with refused(UNIMPLEMENTED, "4 GiB or more"):
+        fake_machine.call(library, "JaxAiterGemmBf16", *bf16_call(1 << 20, 1 << 12, 64), words)
 
 
 @pytest.mark.parametrize(("out", "bias", "words"), [("f32", 64, "it adds no bias"), ("bf16", 0, "its result is f32")])
 def test_unsupported_bias_or_bf16_is_an_error(
     kernel_tree: KernelTree, fake_machine: FakeMachine, out: str, bias: int, words: str
 ) -> None:
-    args, results = bf16_call(64, 64, 64, out=out, bias=bias)
-    library, call = kernel_tree.library("gemm_bf16"), {"splitk": 0, "kernel": ""}
-    refused(lambda: fake_machine.call(library, "JaxAiterGemmBf16", args, results, call), UNIMPLEMENTED, words)
+    library, call = kernel_tree.library("gemm_bf16"), bf16_call(64, 64, 64, out=out, bias=bias)
+    with refused(UNIMPLEMENTED, words):
+        fake_machine.call(library, "JaxAiterGemmBf16", *call, {"splitk": 0, "kernel": ""})
 
 
 def test_handlers_declare_what_modules_toml_says(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:

@@ -243,11 +243,9 @@ def test_unsupported_shapes_and_masks_are_errors(
     fake = ck.FakeCk(libraries[direction])
 
     def fails(case: Case, code: int, *words: str) -> None:
-        def call() -> None:
-            ask(libraries, fake_machine, direction, case, 0)
-
         fake.said()
-        refused(call, code, *words)
+        with refused(code, *words):
+            ask(libraries, fake_machine, direction, case, 0)
 
     fake.answer(-1)
     try:

@@ -26,10 +26,10 @@ CSV = "bf16gemm_outf32.csv"
 HEAD = "knl_name,knl_file,tn,tileM,tileN,pf"
 
 
-def gemm(machine: FakeMachine, library: Library, device: int = MI300, kernel: str = "") -> None:
+def gemm(machine: FakeMachine, library: Library, device: int = MI300, kernel: str = "", out: str = "f32") -> None:
     """One call that would work: 512 x 512 x 1024."""
-    args, results = bf16_call(512, 512, 1024)
-    machine.call(library, "JaxAiterGemmBf16", args, results, {"splitk": 0, "kernel": kernel}, device=device)
+    words = {"splitk": 0, "kernel": kernel}
+    machine.call(library, "JaxAiterGemmBf16", *bf16_call(512, 512, 1024, out=out), words, device=device)
 
 
 @pytest.fixture
@@ -48,7 +48,8 @@ def test_missing_object_is_named_then_found(fake_machine: FakeMachine, library: 
     content = (folder / OBJECT).read_bytes()
     (folder / OBJECT).unlink()
     shapes = "Called with a bf16[512,1024], b bf16[512,1024], bias f32[0], out f32[512,512], semaphore u32[1024]."
-    refused(lambda: gemm(fake_machine, library), NOT_FOUND, str(folder / OBJECT), "is not there", shapes)
+    with refused(NOT_FOUND, str(folder / OBJECT), "is not there", shapes):
+        gemm(fake_machine, library)
     (folder / OBJECT).write_bytes(content)
     gemm(fake_machine, library)
 
@@ -56,7 +57,8 @@ def test_missing_object_is_named_then_found(fake_machine: FakeMachine, library: 
 @pytest.mark.parametrize("size", [0, 3, 63, 64, 1000, 16000, -1])
 def test_truncated_object_is_damaged(fake_machine: FakeMachine, library: Library, folder: Path, size: int) -> None:
     (folder / OBJECT).write_bytes((folder / OBJECT).read_bytes()[:size])
-    refused(lambda: gemm(fake_machine, library), DATA_LOSS, str(folder / OBJECT), "is damaged")
+    with refused(DATA_LOSS, str(folder / OBJECT), "is damaged"):
+        gemm(fake_machine, library)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,8 @@ def test_file_that_is_not_elf_is_refused(
     fake_machine: FakeMachine, library: Library, folder: Path, content: bytes | Path, word: str
 ) -> None:
     (folder / OBJECT).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
-    refused(lambda: gemm(fake_machine, library), DATA_LOSS, str(folder / OBJECT), word)
+    with refused(DATA_LOSS, str(folder / OBJECT), word):
+        gemm(fake_machine, library)
 
 
 @settings(max_examples=150)
@@ -95,9 +98,8 @@ def test_object_for_other_processor_is_refused(
 ) -> None:
     other = kernel_tree.hsa / "gfx950" / "gemm_bf16" / OBJECT
     (folder / OBJECT).write_bytes(other.read_bytes())
-    refused(
-        lambda: gemm(fake_machine, library), PRECONDITION, str(folder / OBJECT), "code for gfx950", "gfx942:sramecc+"
-    )
+    with refused(PRECONDITION, str(folder / OBJECT), "code for gfx950", "gfx942:sramecc+"):
+        gemm(fake_machine, library)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,8 @@ def test_damaged_table_is_an_error(
     fake_machine: FakeMachine, library: Library, folder: Path, text: str, code: int, words: list[str]
 ) -> None:
     (folder / CSV).write_text(text)
-    refused(lambda: gemm(fake_machine, library), code, str(folder), *words)
+    with refused(code, str(folder), *words):
+        gemm(fake_machine, library)
 
 
 @pytest.mark.parametrize(("change", "count"), [(Path.unlink, 0), (lambda csv: csv.with_name("b.csv").touch(), 2)])
@@ -127,11 +130,13 @@ def test_two_tables_are_refused(
     fake_machine: FakeMachine, library: Library, folder: Path, change: Callable[[Path], None], count: int
 ) -> None:
     change(folder / CSV)
-    refused(lambda: gemm(fake_machine, library), NOT_FOUND, str(folder), f"has {count} tables")
+    with refused(NOT_FOUND, str(folder), f"has {count} tables"):
+        gemm(fake_machine, library)
 
 
 def test_missing_table_row_is_named(fake_machine: FakeMachine, library: Library, folder: Path) -> None:
-    refused(lambda: gemm(fake_machine, library, kernel="other"), NOT_FOUND, str(folder / CSV), "no row", "other")
+    with refused(NOT_FOUND, str(folder / CSV), "no row", "other"):
+        gemm(fake_machine, library, kernel="other")
 
 
 def test_kernel_with_more_arguments_is_refused(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
@@ -142,12 +147,8 @@ def test_kernel_with_more_arguments_is_refused(kernel_tree: KernelTree, fake_mac
     (module / name).write_bytes((kernel_tree.hsa / "gfx950" / "gemm_fp4" / name).read_bytes())
     (module / CSV).write_text(f"{HEAD}\n{kernel},{name},1,64,64,3\n")
     library = kernel_tree.fresh("gemm_bf16", hsa)
-    args, results = bf16_call(512, 512, 1024, out="bf16")
-    call = {"splitk": 0, "kernel": ""}
-    refused(
-        lambda: fake_machine.call(library, "JaxAiterGemmBf16", args, results, call, device=MI350),
-        PRECONDITION, name, "384 bytes of arguments", "packs 352",
-    )  # fmt: skip
+    with refused(PRECONDITION, name, "384 bytes of arguments", "packs 352"):
+        gemm(fake_machine, library, MI350, out="bf16")
 
 
 def test_kernel_with_fewer_arguments_is_refused(fake_machine: FakeMachine, library: Library, folder: Path) -> None:
@@ -156,12 +157,8 @@ def test_kernel_with_fewer_arguments_is_refused(fake_machine: FakeMachine, libra
     (folder / CSV).write_text(
         f"knl_name,co_name,tileM,tileN,bPreshuffle,splitK,subK,bias\n{KERNEL},{newer},64,64,0,0,64,1\n"
     )
-    args, results = bf16_call(512, 512, 1024, out="bf16")
-    call = {"splitk": 0, "kernel": ""}
-    refused(
-        lambda: fake_machine.call(library, "JaxAiterGemmBf16", args, results, call),
-        PRECONDITION, newer, "288 bytes", "not the 304",
-    )  # fmt: skip
+    with refused(PRECONDITION, newer, "288 bytes", "not the 304"):
+        gemm(fake_machine, library, out="bf16")
 
 
 @pytest.fixture
@@ -195,7 +192,8 @@ def test_hip_error_is_reported(
     fake_machine: FakeMachine, library: Library, failing: Callable[[str, int], None], function: str, words: list[str]
 ) -> None:
     failing(function, 1)
-    refused(lambda: gemm(fake_machine, library), INTERNAL, "HIP failed at", "hipErrorInvalidValue (1)", *words)
+    with refused(INTERNAL, "HIP failed at", "hipErrorInvalidValue (1)", *words):
+        gemm(fake_machine, library)
     fake_machine.fail(function, 0)
     gemm(fake_machine, library)
 
@@ -204,7 +202,8 @@ def test_hip_error_is_reported(
 def test_hip_with_other_device_structure_is_refused(fake_machine: FakeMachine, library: Library, kind: int) -> None:
     fake_machine.layout(kind)
     try:
-        refused(lambda: gemm(fake_machine, library), PRECONDITION, "libamdhip64.so.7", "another device structure")
+        with refused(PRECONDITION, "libamdhip64.so.7", "another device structure"):
+            gemm(fake_machine, library)
     finally:
         fake_machine.layout(0)
     gemm(fake_machine, library)
@@ -212,16 +211,16 @@ def test_hip_with_other_device_structure_is_refused(fake_machine: FakeMachine, l
 
 def test_target_without_kernels_names_folders(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     library = kernel_tree.fresh("gemm_bf16")
-    refused(
-        lambda: gemm(fake_machine, library, RDNA4), NOT_FOUND, "gfx1201",
-        str(kernel_tree.hsa / "gfx1201" / "gemm_bf16"), str(kernel_tree.hsa / "gfx12-generic" / "gemm_bf16"),
-    )  # fmt: skip
+    folders = [str(kernel_tree.hsa / gfx / "gemm_bf16") for gfx in ("gfx1201", "gfx12-generic")]
+    with refused(NOT_FOUND, "gfx1201", *folders):
+        gemm(fake_machine, library, RDNA4)
 
 
 def test_library_without_root_is_an_error(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     library = kernel_tree.fresh("gemm_bf16")
     library.library.jax_aiter_set_root(None)
-    refused(lambda: gemm(fake_machine, library), PRECONDITION, "libgemm_bf16.so", "jax_aiter_set_root")
+    with refused(PRECONDITION, "libgemm_bf16.so", "jax_aiter_set_root"):
+        gemm(fake_machine, library)
 
 
 _CHILD = """

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.kernels_fake import golden
 from tests.support.kernels_fake.calls import FakeMachine
-from tests.support.kernels_fake.gemm_calls import FP8, fp8_call, launched
+from tests.support.kernels_fake.gemm_calls import FP8, fp8_call, launch
 from tests.support.kernels_fake.scalar import ScalarWave
 from tests.support.kernels_fake.trees import KernelTree, find_device
 
@@ -36,17 +36,15 @@ def read_by(path: Path, arguments: bytes, block: int, starts: list[int]) -> list
 def test_code_object_reads_scales_in_handler_order(
     kernel_tree: KernelTree, fake_machine: FakeMachine, module: str, m: int
 ) -> None:
-    fake_machine.records()
-    args, results = fp8_call(module, m, N, K)
+    args, _ = call = fp8_call(module, m, N, K)
     place = ("gfx942", 304) if module == "flatmm_fp8" else ("gfx950", 256)
     library, symbol = kernel_tree.library(module), FP8[module][0]
-    fake_machine.call(library, symbol, args, results, device=find_device(*place))
-    launch, _ = launched(fake_machine)
+    found, _ = launch(fake_machine, library, symbol, call, find_device(*place))
     path = kernel_tree.source / place[0] / f"{M_OF[module][m]}.co"
-    assert launch.sha256 == golden.digest(path)
+    assert found.sha256 == golden.digest(path)
     rows, columns = args[3].shape
     for block in range(N // 256):
-        x, w, x_scale, w_scale = read_by(path, launch.arguments, block, [one.address for one in args])
+        x, w, x_scale, w_scale = read_by(path, found.arguments, block, [one.address for one in args])
         steps = range(STEPS)
         assert x == {128 * step for step in steps}  # of xq[M,K]
         assert x_scale == {4 * m * step for step in steps}  # of x_scale[K/128,M]

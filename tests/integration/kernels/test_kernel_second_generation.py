@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from tests.support.kernels_fake.calls import FakeMachine, Library
-from tests.support.kernels_fake.gemm_calls import bf16_call, launched
+from tests.support.kernels_fake.gemm_calls import bf16_call, launch
 from tests.support.kernels_fake.refused import refused
 from tests.support.kernels_fake.trees import KernelTree, find_device
 
@@ -44,12 +44,10 @@ def arguments(data: bytes) -> dict[str, int]:
 @pytest.mark.parametrize("out", ["bf16", "f32"])
 @pytest.mark.parametrize("bias", [0, 512])
 def test_split_with_semaphores(library: Library, fake_machine: FakeMachine, out: str, bias: int) -> None:
-    args, results = bf16_call(512, 512, 1024, out=out, bias=bias)
-    fake_machine.records()
-    fake_machine.call(library, "JaxAiterGemmBf16", args, results, {"splitk": 0, "kernel": ""}, device=MI300)
-    launch, before = launched(fake_machine)
-    assert (launch.kernel, launch.grid, len(launch.arguments)) == (CLEAN, (8, 8, 4), 352)
-    assert arguments(launch.arguments) == {
+    args, results = call = bf16_call(512, 512, 1024, out=out, bias=bias)
+    found, before = launch(fake_machine, library, "JaxAiterGemmBf16", call, MI300, splitk=0, kernel="")
+    assert (found.kernel, found.grid, len(found.arguments)) == (CLEAN, (8, 8, 4), 352)
+    assert arguments(found.arguments) == {
         "splitk": 4,
         "is_out_b16": int(out == "bf16"),
         "bias": args[2].address if bias else 0,
@@ -57,17 +55,15 @@ def test_split_with_semaphores(library: Library, fake_machine: FakeMachine, out:
         "semaphore": results[1].address,
     }
     stride = 512 * (2 if out == "bf16" else 4)
-    assert struct.unpack_from("<I", launch.arguments, 96) == (stride,)
+    assert struct.unpack_from("<I", found.arguments, 96) == (stride,)
     assert [(record.to, record.value, record.size) for record in before] == [(results[1].address, 0, 4096)]
 
 
 def test_without_a_split_there_is_nothing_to_zero(library: Library, fake_machine: FakeMachine) -> None:
-    args, results = bf16_call(512, 512, 1024, out="bf16")
-    fake_machine.records()
-    fake_machine.call(library, "JaxAiterGemmBf16", args, results, {"splitk": 1, "kernel": ""}, device=MI300)
-    launch, before = launched(fake_machine)
-    assert (launch.kernel, launch.grid, len(launch.arguments)) == (PLAIN, (8, 16, 1), 336)
-    assert arguments(launch.arguments) == {"splitk": 1, "is_out_b16": 1, "bias": 0, "add_bias": 0}
+    call = bf16_call(512, 512, 1024, out="bf16")
+    found, before = launch(fake_machine, library, "JaxAiterGemmBf16", call, MI300, splitk=1, kernel="")
+    assert (found.kernel, found.grid, len(found.arguments)) == (PLAIN, (8, 16, 1), 336)
+    assert arguments(found.arguments) == {"splitk": 1, "is_out_b16": 1, "bias": 0, "add_bias": 0}
     assert before == []
 
 
@@ -86,8 +82,6 @@ def test_without_a_split_there_is_nothing_to_zero(library: Library, fake_machine
 def test_unsupported_gemm_is_refused(
     library: Library, fake_machine: FakeMachine, kernel: str, out: str, bias: int, splitk: int, why: str
 ) -> None:
-    args, results = bf16_call(4096, 4096, 1024, out=out, bias=bias)
-    call = {"splitk": splitk, "kernel": kernel}
-    refused(
-        lambda: fake_machine.call(library, "JaxAiterGemmBf16", args, results, call, device=MI300), UNIMPLEMENTED, why
-    )  # fmt: skip
+    call, words = bf16_call(4096, 4096, 1024, out=out, bias=bias), {"splitk": splitk, "kernel": kernel}
+    with refused(UNIMPLEMENTED, why):
+        fake_machine.call(library, "JaxAiterGemmBf16", *call, words, device=MI300)

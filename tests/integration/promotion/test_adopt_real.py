@@ -18,7 +18,7 @@ from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.coverage import kernel_rules
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
-from tests.integration.promotion.test_promotion import Steps
+from tests.support.silent import Steps
 
 MEMBER = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 

@@ -28,6 +28,7 @@ from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.made_code import END, MFMA, MI300, kernel, made_code
+from tests.support.silent import Steps
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 SPEC = 'gpu_device_info {{ rocm_compute_capability {{ gcn_arch_name: "{}" }} }}'
@@ -42,18 +43,6 @@ CODE = {
 LIMITS = ProcessLimits(start_seconds=20, program_seconds=2, memory=400 << 20)
 
 
-class Reporter:
-    """Progress that records its steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-
-    def step(self, text: str) -> None:
-        self.steps.append(text)
-
-    def advance(self, done: int, total: int) -> None: ...
-
-
 class Bench:
     """A staged set, and a gate for programs that misbehave."""
 
@@ -64,7 +53,7 @@ class Bench:
         shutil.copy(Path(__file__).parents[2] / "support" / "bad_child.py", self.child / "child.py")
         for name, data in CODE.items():
             (self.child / f"{name}.hsaco").write_bytes(data)
-        self.reporter = Reporter()
+        self.reporter = Steps()
 
     def gate(
         self,

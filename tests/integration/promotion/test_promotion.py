@@ -27,6 +27,7 @@ from promotion.stage import read_staged, stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.silent import Steps
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
     SetWheel,
@@ -41,18 +42,6 @@ from tests.support.wheel_sets import (
 
 OWN = "{}.{}".format(*sys.version_info[:2])
 ABSENT = "3.99"
-
-
-class Steps:
-    """Progress that remembers its steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-
-    def step(self, text: str) -> None:
-        self.steps.append(text)
-
-    def advance(self, done: int, total: int) -> None: ...
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from promotion.published_check import check_published, read_published
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex
-from tests.integration.promotion.test_promotion import Steps
+from tests.support.silent import Steps
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, ordinary_index, passing_evidence, write_set
 
 OWN = "{}.{}".format(*sys.version_info[:2])

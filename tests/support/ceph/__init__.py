@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import forky
+from tests.support.machine import free_ports
 
 _HERE = Path(__file__).parent
 _START_SECONDS = 90
@@ -66,7 +66,7 @@ def prepared() -> Path:
 def running() -> Iterator[Ceph]:
     """Start it, and end all of it afterwards."""
     tree = prepared()
-    monitor, gateway = _free_ports(2)
+    monitor, gateway = free_ports(2)
     data = f"/srv/{os.getpid()}-{gateway}"
     outside = tree / data.lstrip("/")
     outside.mkdir(parents=True)
@@ -103,11 +103,3 @@ def _user(tree: Path, data: str, name: str) -> User:
     assert done.returncode == 0, done.stderr
     keys = json.loads(done.stdout)["keys"][0]
     return User(name=name, access=keys["access_key"], secret=keys["secret_key"])
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for item in sockets:
-            item.bind(("127.0.0.1", 0))
-        return [item.getsockname()[1] for item in sockets]

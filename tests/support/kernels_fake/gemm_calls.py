@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.kernels_fake import golden
-from tests.support.kernels_fake.calls import LAUNCH, LOAD, MEMSET, FakeMachine, Record, Tensor, tensors
+from tests.support.kernels_fake.calls import LAUNCH, LOAD, MEMSET, FakeMachine, Library, Record, Tensor, tensors
 from tests.support.kernels_fake.trees import GPUS
 
 Call = tuple[list[Tensor], list[Tensor]]
@@ -48,12 +48,16 @@ def fp8_call(module: str, m: int, n: int, k: int) -> Call:
     return made[:4], made[4:]
 
 
-def launched(machine: FakeMachine) -> tuple[Record, list[Record]]:
-    """The launch, which comes last, and the memsets before it."""
+def launch(
+    machine: FakeMachine, library: Library, symbol: str, call: Call, device: int = 0, **attributes: object
+) -> tuple[Record, list[Record]]:
+    """Call a GEMM handler; return its launch, which comes last, and the memsets before it."""
+    machine.records()  # forget what others did
+    machine.call(library, symbol, *call, attributes, device=device)
     records = [record for record in machine.records() if record.what != LOAD]
-    *before, launch = records
-    assert launch.what == LAUNCH
+    *before, last = records
+    assert last.what == LAUNCH
     assert all(record.what == MEMSET for record in before)
-    assert {record.device for record in records} == {launch.device}
-    assert (launch.block, launch.shared) == ((256, 1, 1), 0)
-    return launch, before
+    assert {record.device for record in records} == {last.device}
+    assert (last.block, last.shared) == ((256, 1, 1), 0)
+    return last, before

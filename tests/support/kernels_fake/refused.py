@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from tests.support.kernels_fake.calls import CallError
 
 
-def refused(work: Callable[[], None], code: int, *words: str) -> None:
+@contextmanager
+def refused(code: int, *words: str) -> Iterator[None]:
     with pytest.raises(CallError) as caught:
-        work()
-    for word in words:
-        assert word in caught.value.message
+        yield
+    assert [word for word in words if word not in caught.value.message] == []
     assert caught.value.code == code, caught.value.message

@@ -25,6 +25,7 @@ from filelock import FileLock
 
 from tests.support import forky
 from tests.support.docker import Docker
+from tests.support.machine import free_ports
 from tests.support.rbe.keys import Keys
 
 _HERE = Path(__file__).parent
@@ -124,7 +125,7 @@ def environment() -> Path:
 def running(docker: Docker, folder: Path) -> Iterator[Service]:
     """Start the service without workers, and end it; `folder` is for its data, and empty."""
     programs = environment()
-    port, database = _free_ports(2)
+    port, database = free_ports(2)
     url = f"postgresql+psycopg2://postgres@127.0.0.1:{database}/postgres"
     keys, stored = Keys.make(folder / "keys"), folder / "cas"
     settings = string.Template((_HERE / "server.yml").read_text())
@@ -191,11 +192,3 @@ def _await(port: int, alive: Callable[[], bool], said: Callable[[], str]) -> Non
             return
         time.sleep(0.1)
     raise AssertionError(f"no server listens on port {port}: {said()}")
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for item in sockets:
-            item.bind(("127.0.0.1", 0))
-        return [item.getsockname()[1] for item in sockets]

@@ -31,20 +31,13 @@ from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support import sets
 from tests.support.promoting import NOW, POLICY, RELEASED, offered, staged_in
+from tests.support.silent import Silent
 from tests.support.wheel_sets import SetWheel, make_wheels
 
 WHEEL = sets.wheel_set().wheels[0]
 
 
 PROJECTS = ("jax-rocm{major}-pjrt", "jax-rocm{major}-plugin", "jaxlib")
-
-
-class Steps:
-    def step(self, text: str) -> None:
-        pass
-
-    def advance(self, done: int, total: int) -> None:
-        pass
 
 
 def made_up(filename: str, sha256: str) -> dict[str, Any]:
@@ -105,10 +98,10 @@ def ours(bucket: DirBucket, staged: StagedSet) -> set[str]:
 
 
 def test_pages_link_attestations(bucket: DirBucket, staged: StagedSet) -> None:
-    done = attest(bucket, staged, sign, Steps())
+    done = attest(bucket, staged, sign, Silent())
     assert set(done) == ours(bucket, staged)
     assert done
-    assert attest(bucket, staged, sign, Steps()) == (), "once is enough"
+    assert attest(bucket, staged, sign, Silent()) == (), "once is enough"
     promoted = go(bucket, staged).promoted
     seen = offered(bucket)
     for wheel in promoted.wheels:
@@ -129,7 +122,7 @@ def test_pages_without_attestations_have_no_links(bucket: DirBucket, staged: Sta
 
 
 def test_promote_refuses_attestation_of_other_bytes(bucket: DirBucket, staged: StagedSet) -> None:
-    attest(bucket, staged, sign, Steps())
+    attest(bucket, staged, sign, Silent())
     name = sorted(ours(bucket, staged))[0]
     path = bucket.root / staged.file(provenance_name(name))
     path.chmod(0o644)
@@ -143,7 +136,7 @@ def test_promote_refuses_attestation_of_other_bytes(bucket: DirBucket, staged: S
 
 def test_attest_refuses_provenance_of_other_wheel(bucket: DirBucket, staged: StagedSet) -> None:
     with pytest.raises(BucketError, match="is not the provenance of its wheel"):
-        attest(bucket, staged, lambda name, _: sign(name, "0" * 64), Steps())
+        attest(bucket, staged, lambda name, _: sign(name, "0" * 64), Silent())
     assert not list(bucket.root.rglob("*.provenance"))
 
 
@@ -153,7 +146,7 @@ def test_attest_refuses_changed_wheel(bucket: DirBucket, staged: StagedSet) -> N
     path.chmod(0o644)
     path.write_bytes(b"other bytes")
     with pytest.raises(BucketError, match="was expected"):
-        attest(bucket, staged, sign, Steps())
+        attest(bucket, staged, sign, Silent())
 
 
 def in_attestation(body: dict[str, Any]) -> dict[str, Any]:
@@ -245,7 +238,7 @@ def test_attest_without_packages_reports_remedy(
 
 
 def test_promote_prints_signers(bucket: DirBucket, staged: StagedSet) -> None:
-    done = attest(bucket, staged, sign, Steps())
+    done = attest(bucket, staged, sign, Silent())
     promotion = go(bucket, staged)
     assert promotion.attested == {str(ME): sorted(done)}
     assert promotion.promoted.policy["attested"] == {str(ME): sorted(done)}
@@ -255,7 +248,7 @@ def test_promote_prints_signers(bucket: DirBucket, staged: StagedSet) -> None:
 
 
 def test_verify_checks_attestations(bucket: DirBucket, staged: StagedSet) -> None:
-    attest(bucket, staged, sign, Steps())
+    attest(bucket, staged, sign, Silent())
     done = go(bucket, staged)
     attested = sorted(name for names in done.attested.values() for name in names)
     assert [*verify(bucket, RELEASED, verify_attestations=vouched)] == []
@@ -278,7 +271,7 @@ def test_promote_refuses_unverifiable_attestation(
 ) -> None:
     monkeypatch.setitem(sys.modules, "sigstore.errors", None)
     assert not POLICY.attestations.required
-    done = attest(bucket, staged, sign, Steps())
+    done = attest(bucket, staged, sign, Silent())
     reasons = check(bucket, staged, POLICY).blocked_by
     assert len(reasons) == len(done)
     for name in done:
@@ -298,7 +291,7 @@ def test_promote_requires_attestations_of_policy(bucket: DirBucket, staged: Stag
     assert {reason.partition(" ")[0] for reason in reasons} == ours(bucket, staged)
     assert all(reason.endswith("has no attestation, which the policy requires: run `ci_build attest` on the set.")
                for reason in reasons)  # fmt: skip
-    attest(bucket, staged, sign, Steps())
+    attest(bucket, staged, sign, Silent())
     assert check(bucket, staged, policy, verify=vouched).allowed
     other = replace(rule, identities={"release": replace(ME, repository=ME.repository + "s")})
     word = check(bucket, staged, replace(POLICY, attestations=other), verify=vouched)
