@@ -36,12 +36,7 @@ class Engine(ABC):
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """One command of the client."""
         done = subprocess.run(
-            [self.program, *words],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_SECONDS,
+            [self.program, *words], env=self.environment, capture_output=True, text=True, check=False, timeout=_SECONDS
         )
         assert done.returncode == 0 or not check, f"{words[0]}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
         return done

@@ -65,10 +65,7 @@ def request(jax_version: str, *, full: bool = False) -> BuildRequest:
             source,
             xla="c" * 40,
             jaxlib=True,
-            remote=Remote(
-                endpoint="grpcs://executors.example:443",
-                platform=interface.rbe_platform,
-            ),
+            remote=Remote(endpoint="grpcs://executors.example:443", platform=interface.rbe_platform),
             credentials=Credentials(
                 ca="/home/me/ca.crt",
                 cert="/home/me/client.crt",

@@ -195,10 +195,7 @@ def padded_wheels(folder: Path, size: int) -> list[SetWheel]:
     wheels = make_wheels(folder, pythons=("3.12",))
     padding = bytes(size // len(wheels))
     return [
-        SetWheel(
-            data=data,
-            wheel=replace(wheel.wheel, size=len(data), sha256=hashlib.sha256(data).hexdigest()),
-        )
+        SetWheel(data=data, wheel=replace(wheel.wheel, size=len(data), sha256=hashlib.sha256(data).hexdigest()))
         for wheel in wheels
         for data in (padding + wheel.data,)
     ]

@@ -17,23 +17,10 @@ Importing loads no kernels and starts no backend.
 
 import importlib
 
-from jax_aiter._errors import (
-    BackendError,
-    JaxAiterError,
-    ManifestError,
-    ModuleLoadError,
-    NotDifferentiableError,
-)
+from jax_aiter._errors import BackendError, JaxAiterError, ManifestError, ModuleLoadError, NotDifferentiableError
 from jax_aiter._info import info
 
-__all__ = [
-    "BackendError",
-    "JaxAiterError",
-    "ManifestError",
-    "ModuleLoadError",
-    "NotDifferentiableError",
-    "info",
-]
+__all__ = ["BackendError", "JaxAiterError", "ManifestError", "ModuleLoadError", "NotDifferentiableError", "info"]
 
 
 def __getattr__(name: str) -> str:

@@ -171,10 +171,7 @@ def decide(
 
 
 def choose(
-    operation: str,
-    targets: Sequence[FfiTarget] | None = None,
-    *,
-    obstacles: Mapping[str, str] = MappingProxyType({}),
+    operation: str, targets: Sequence[FfiTarget] | None = None, *, obstacles: Mapping[str, str] = MappingProxyType({})
 ) -> Choice:
     """Return the choice for an operation in this process and load its module.
 

@@ -108,10 +108,7 @@ def test_bf16_splits_a_square_to_fill_the_gpu(kernel_tree: KernelTree, fake_mach
     for shape in ((1, 128, 128), (129, 256, 512), (1000, 4096, 8192), (192, 384, 640))
     for splitk in (0, 2, 4)
 )
-@given(
-    shape=st.tuples(st.integers(1, 5000), multiples(200, 64), multiples(200, 64)),
-    splitk=st.integers(0, 20),
-)
+@given(shape=st.tuples(st.integers(1, 5000), multiples(200, 64), multiples(200, 64)), splitk=st.integers(0, 20))
 def test_i8(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape, splitk: int) -> None:
     m, n, k = shape
     table = golden.rows(kernel_tree.source, "gfx942", "gemm_i8")

@@ -23,10 +23,7 @@ PROBLEMS = (
         "kernels that only some targets have",
         "coverage: passes with the entries of `kernel_rules.toml`; `kernel-missing` without them",
     ),
-    (
-        "unversioned symbols of std::filesystem",
-        "abi: `unversioned-symbol-too-new`, a warning for adopted wheels",
-    ),
+    ("unversioned symbols of std::filesystem", "abi: `unversioned-symbol-too-new`, a warning for adopted wheels"),
 )
 """Problems of the published wheels of 0.12.0 and the findings of the gates."""
 
@@ -41,13 +38,7 @@ def table() -> str:
         lines.append(f"| {fault.name} | {fault.how} | {findings} |")
     lines += ["", "Only a run on a GPU detects this:", "", "| fault | method |", "|---|---|"]
     lines += [f"| {fault.name} | {fault.how} |" for fault in device_code.BEYOND]
-    lines += [
-        "",
-        "The published wheels of 0.12.0 have these problems:",
-        "",
-        "| problem | gate: finding |",
-        "|---|---|",
-    ]
+    lines += ["", "The published wheels of 0.12.0 have these problems:", "", "| problem | gate: finding |", "|---|---|"]
     lines += [f"| {problem} | {finding} |" for problem, finding in PROBLEMS]
     return "\n".join(lines)
 

@@ -132,12 +132,7 @@ def test_library_key_covers_every_input(change: str, src: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit",
-    [
-        replace(UNIT, defines={"X": "1"}),
-        replace(UNIT, kernels=("k", "l")),
-        replace(UNIT, name="v"),
-    ],
+    "unit", [replace(UNIT, defines={"X": "1"}), replace(UNIT, kernels=("k", "l")), replace(UNIT, name="v")]
 )
 def test_code_object_key_covers_every_input(unit: Unit, src: Path) -> None:
     before = next(iter(keys(src, "gfx942").values()))

@@ -207,10 +207,7 @@ def test_optional_gpu_keeps_other_reasons(machine: Machine) -> None:
             ],
         ),
         (
-            lambda machine: (
-                machine.install(targets=["gfx942", "gfx906"]),
-                machine.gpus(OLD),
-            ),
+            lambda machine: (machine.install(targets=["gfx942", "gfx906"]), machine.gpus(OLD)),
             ["XLA of jax 0.10.2 does not accept GPU gfx906. It accepts gfx90a, gfx942"],
         ),
         (
