@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import json
 import lzma
 import tarfile
-import zipfile
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
 from tests.support.made_rocm import make_rocm
+from tests.support.made_wheel import MadeWheel
 
 CORE, DEVEL = "_rocm_sdk_core", "_rocm_sdk_devel"
 FAMILY = "gfx94X-dcgpu"
@@ -22,25 +22,14 @@ _KERNELS = ("lib/rocblas/", "lib/hipblaslt/", "share/miopen/")
 
 def make_wheel(name: str, version: str, files: Mapping[str, tuple[bytes, int]]) -> tuple[str, bytes]:
     """File name and bytes of a wheel; `files` is path -> content and mode."""
-    project = name.replace("-", "_")
-    info = f"{project}-{version}.dist-info"
-    rows = dict(files) | {
-        f"{info}/METADATA": (f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(), 0o644),
-        f"{info}/WHEEL": (b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-linux_x86_64\n", 0o644),
-    }
-    record = "".join(f"{path},sha256={_digest(data)},{len(data)}\n" for path, (data, _) in rows.items())
-    rows[f"{info}/RECORD"] = (f"{record}{info}/RECORD,,\n".encode(), 0o644)
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, (data, mode) in rows.items():
-            entry = zipfile.ZipInfo(path, (2025, 11, 20, 0, 0, 0))
-            entry.external_attr = mode << 16
-            archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
-    return f"{project}-{version}-py3-none-linux_x86_64.whl", file.getvalue()
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    made = MadeWheel(project=name.replace("-", "_"), version=version, platform="linux_x86_64")
+    made.files = {path: data for path, (data, _) in files.items()}
+    made.modes = {path: mode for path, (_, mode) in files.items()}
+    made.metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    made.wheel = ["Wheel-Version: 1.0", "Root-Is-Purelib: false", "Tag: py3-none-linux_x86_64"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = made.write(Path(folder))
+        return path.name, path.read_bytes()
 
 
 def make_packages(folder: Path, version: str, *, split: bool = False, packed: str = ".xz") -> dict[str, bytes]:

@@ -59,16 +59,9 @@ def environment(pythons: dict[str, Path]) -> Environment:
             if not (folder / "ready").exists():
                 shutil.rmtree(folder, ignore_errors=True)
                 subprocess.run([pythons[version], "-m", "venv", folder], check=True)
-                argv = [
-                    str(folder / "bin" / "python"),
-                    "-m",
-                    "pip",
-                    "install",
-                    "--quiet",
-                    "--no-input",
-                    "--require-hashes",
-                ]
-                argv += ["--disable-pip-version-check", "--only-binary=:all:", "--requirement", str(lock)]
+                argv = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
+                argv += ["--disable-pip-version-check", "--only-binary=:all:", "--require-hashes"]
+                argv += ["--requirement", str(lock)]
                 done = subprocess.run(argv, capture_output=True, text=True, check=False)
                 if done.returncode:
                     assert "DO NOT MATCH THE HASHES" not in done.stderr, done.stderr
@@ -93,15 +86,7 @@ def run(python: Path, folder: Path, *arguments: str, package: Path = PACKAGE) ->
     env |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(folder), "XLA_FLAGS": QUICK}
     argv = [str(python), "-m", "pytest", "--quiet", "-W", "error", "-p", "no:cacheprovider"]
     argv += ["-p", "tests.jax_aiter.fixtures", "-o", "python_files=check_*.py", "-o", "python_functions=check_*"]
-    argv += [
-        "--rootdir",
-        str(folder),
-        "--junit-xml",
-        "results.xml",
-        "--basetemp",
-        str(folder / "temporary"),
-        *arguments,
-    ]
+    argv += [f"--rootdir={folder}", "--junit-xml=results.xml", f"--basetemp={folder / 'temporary'}", *arguments]
     done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert (folder / "results.xml").exists(), done.stdout + done.stderr
     cases = ET.parse(folder / "results.xml").getroot().iter("testcase")

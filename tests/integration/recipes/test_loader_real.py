@@ -128,18 +128,8 @@ def _needed(members: list[dict[str, Any]]) -> list[str]:
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install jax and jaxlib with their dependencies from the package index."""
     folder = tmp_path_factory.mktemp("jax")
-    argv = [
-        sys.executable,
-        "-m",
-        "uv",
-        "pip",
-        "install",
-        "--quiet",
-        "--target",
-        str(folder),
-        "--python",
-        sys.executable,
-    ]
+    argv = [sys.executable, "-m", "uv", "pip", "install", "--quiet"]
+    argv += [f"--target={folder}", f"--python={sys.executable}"]
     subprocess.run([*argv, "jax==0.10.2", "jaxlib==0.10.2"], check=True, env={**os.environ, **uv_environment()})
     return folder
 

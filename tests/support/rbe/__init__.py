@@ -106,15 +106,8 @@ def environment() -> Path:
         if not (folder / "complete").exists():
             forky.remove(folder)
             subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            argv = [
-                str(folder / "bin/python"),
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--require-hashes",
-                "--only-binary=:all:",
-            ]
+            argv = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--require-hashes"]
+            argv += ["--only-binary=:all:"]
             done = subprocess.run([*argv, "--requirement", lock], capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr[-3000:]
             (folder / "complete").touch()

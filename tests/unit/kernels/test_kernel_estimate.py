@@ -136,9 +136,12 @@ def test_dry_run_prints_cost_and_required_names() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--targets=gfx1100", "--require=gemm_bf16"], "gemm_bf16 is required and has no code for gfx1100"),
+        (["--targets=gfx942,gfx1100", "--require=gemm_bf16"], "gemm_bf16 is required and has no code for gfx1100"),
         (["--targets=gfx1100", "--require=gemm"], "Unknown kernel module: gemm"),
-        (["--targets=gfx942", "--modules=gemm_bf16"], "The wheel would lack flatmm_fp8, .*--allow-partial"),
+        (
+            ["--targets=gfx942", "--modules=gemm_bf16"],
+            "The wheel would lack flatmm_fp8, gemm_i8, mha_fwd_asm, .*add --allow-partial",
+        ),
         (
             ["--targets=gfx942", "--modules=gemm_i8", "--require=rms_norm", "--allow-partial"],
             "rms_norm is required but missing in --modules",
