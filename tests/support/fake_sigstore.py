@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from cryptography import x509
@@ -25,6 +25,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tests.support.file_server import served
 
 Claims = Mapping[str, str]
 Key = ec.EllipticCurvePrivateKey
@@ -446,16 +448,10 @@ def serving(sigstore: FakeSigstore, claims: Claims) -> Iterator[Mapping[str, str
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        sigstore.url = f"http://127.0.0.1:{server.server_port}"
-        try:
-            yield {
-                "GITHUB_ACTIONS": "true",
-                "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "of this job",
-                "ACTIONS_ID_TOKEN_REQUEST_URL": f"{sigstore.url}/token",
-            }
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(Handler) as address:
+        sigstore.url = f"http://{address}"
+        yield {
+            "GITHUB_ACTIONS": "true",
+            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "of this job",
+            "ACTIONS_ID_TOKEN_REQUEST_URL": f"{sigstore.url}/token",
+        }

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 import ssl
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -118,22 +121,47 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+@contextmanager
+def served(handler: Callable[..., BaseHTTPRequestHandler], context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Serve on loopback until the end of the block; gives host and port."""
+    with _Server(("127.0.0.1", 0), handler) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager
 def serving(behaviour: Behaviour, context: ssl.SSLContext | None = None) -> Iterator[Behaviour]:
     """Serve on loopback until the end of the block; `url` of the behaviour says where."""
-    handler = type("Handler", (_Handler,), {"behaviour": behaviour})
-    with _Server(("127.0.0.1", 0), handler) as server:
-        if context is not None:
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        behaviour.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield behaviour
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(type("Handler", (_Handler,), {"behaviour": behaviour}), context) as address:
+        behaviour.url = f"http://{address}"
+        yield behaviour
+
+
+@contextmanager
+def serving_folder(folder: Path, seen: list[str] | None = None) -> Iterator[str]:
+    """Serve a folder with http.server as it is: no negotiation, no ranges; gives its URL.
+
+    Args:
+        seen: gets the path of each request.
+    """
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
+            if seen is not None:
+                seen.append(self.path)
+
+    with served(partial(Handler, directory=str(folder))) as address:
+        yield f"http://{address}"

@@ -9,13 +9,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pip
 
@@ -146,27 +142,6 @@ def pins(
     path = folder / "images.toml"
     path.write_text(text)
     return path
-
-
-@contextmanager
-def serving_folder(folder: Path, seen: list[str]) -> Iterator[str]:
-    """A server of files that says what kind they are, as pip wants an index to; gives its URL."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        def __init__(self, *args: Any, **more: Any) -> None:
-            super().__init__(*args, directory=str(folder), **more)
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
-            seen.append(self.path)
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @dataclass

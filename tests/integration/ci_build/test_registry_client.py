@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from ci_build.images.pin_updates import fetch_digest
 from core.errors import InputError
 from core.http.client import Client, RetryPolicy
+from tests.support.file_server import served
 
 MANIFEST = json.dumps({"schemaVersion": 2, "manifests": []}).encode()
 DIGEST = "sha256:" + hashlib.sha256(MANIFEST).hexdigest()
@@ -71,13 +71,8 @@ def told() -> Iterator[Told]:
             self.end_headers()
             self.wfile.write(body)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        behaviour.address = f"127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with served(Handler) as behaviour.address:
         yield behaviour
-        server.shutdown()
-        thread.join()
 
 
 def ask(told: Told, repository: str = "a/b", reference: str = "1", below: str = "") -> str:

@@ -16,7 +16,7 @@ from ci_build.build.set_files import write_set
 from core.model import WheelSet
 from core.pip import Resolved
 from tests.support import docker, image_parts
-from tests.support.file_server import Behaviour, serving
+from tests.support.file_server import Behaviour, serving, serving_folder
 from tests.support.image_parts import Place
 from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
 from tests.support.wheel_sets import make_set, make_wheels, plain
@@ -174,7 +174,7 @@ def index(folder: Path, version: str, seen: list[str]) -> Iterator[str]:
         page.mkdir(parents=True)
         path = made.write(page)
         (page / "index.html").write_text(f'<a href="{path.name.replace("+", "%2B")}">{path.name}</a>')
-    with image_parts.serving_folder(folder, seen) as url:
+    with serving_folder(folder, seen) as url:
         yield f"{url}/simple"
 
 

@@ -27,6 +27,7 @@ from promotion.policy.policy import load_policy
 from promotion.promote import promote
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
+from tests.support.file_server import serving_folder
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
     SetWheel,
@@ -162,33 +163,10 @@ def test_clients_install_with_html_pages_only(
         page.unlink()
     # A static host knows no Accept header: it gives index.html to everybody.
     plain = tmp_path / "static"
-    with StaticServer(index.bucket.root) as url:
+    with serving_folder(index.bucket.root) as url:
         argv = install_argv(client, index, plain, PLUGIN)
-        runner.run(tuple(word.replace(index.server.url, url) for word in argv))
+        runner.run(tuple(word.replace(index.server.url, f"{url}/") for word in argv))
     assert (plain / PJRT_LIBRARY).is_file()
-
-
-class StaticServer:
-    """http.server as it is: no negotiation, no ranges."""
-
-    def __init__(self, root: Path) -> None:
-        from functools import partial
-        from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-
-        class Quiet(SimpleHTTPRequestHandler):
-            def log_message(self, *args: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
-        self.thread = threading.Thread(target=self.server.serve_forever)
-
-    def __enter__(self) -> str:
-        self.thread.start()
-        return f"http://127.0.0.1:{self.server.server_port}/"
-
-    def __exit__(self, *error: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
 
 
 def tamper(index: ServedIndex, folder: Path) -> None:
