@@ -104,7 +104,7 @@ class Devices:
 
     def start(self) -> tuple[str, str]:
         """Load the plugin and return the device_kind of the devices and jax's version."""
-        import jax
+        import jax  # Late: an error must become an event.
         from jax._src import hardware_utils
 
         # The upstream loader does nothing on a machine without a GPU; ours needs none while jax runs on the CPU.
@@ -115,7 +115,7 @@ class Devices:
 
     def mesh(self, count: int) -> Any:  # noqa: ANN401 - jax is not imported here
         """Return a mesh of that many devices with the axes of declaration.MESH (size 1 for a single device)."""
-        from jax.experimental import topologies
+        from jax.experimental import topologies  # Late, as in `start`.
 
         if count not in self.meshes:
             topology = topologies.get_topology_desc(platform="rocm", target_config=self.spec, topology=f"1x1x{count}")
@@ -126,7 +126,7 @@ class Devices:
 
     def pallas_mesh(self) -> AbstractContextManager[Any]:
         """Set the mesh from which Pallas reads the architecture since jax 0.12, instead of a real device."""
-        from jax import sharding
+        from jax import sharding  # Late, as in `start`.
 
         if not hasattr(sharding, "AbstractDevice"):
             return nullcontext()
@@ -137,7 +137,7 @@ class Devices:
 
 def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, out: Path) -> dict[str, Any]:  # noqa: ANN401
     """Compile one program, write its code objects to `out`, and return their names and statistics."""
-    import jax
+    import jax  # Late, as in `Devices.start`.
     from jax.sharding import NamedSharding, PartitionSpec
 
     set_flags(declared.flags, declared.x64)
@@ -178,7 +178,7 @@ def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, o
 
 def set_flags(wanted: tuple[str, ...], x64: bool) -> None:
     """Set jax's options for a program, and reset those of earlier programs."""
-    import jax
+    import jax  # Late, as in `Devices.start`.
 
     FLAGS.update(wanted)
     for name in FLAGS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 from core.errors import BucketError
 from core.model import Finding, GfxTarget, MemberInfo, Severity, Tier, Wheel
@@ -25,12 +24,18 @@ _REBUILD = "Build and stage the set again."
 
 def run(context: GateContext) -> Iterator[Check]:
     """Yield a check for each wheel, one for the set and one for its index."""
+    expectations = Expectations(
+        targets=tuple(map(GfxTarget.parse, context.wheel_set.targets)),
+        covers=covers(),
+        machs=machs(),
+        allow_list=lists()["compiler-supported"],
+    )
     reports = []
     for wheel in context.wheel_set.wheels:
-        path = context.wheel(wheel)
-        report = _inspect(context, path)
+        report = inspect_wheel(context.wheel(wheel), expectations, scratch=context.work, progress=context.progress)
         reports.append(report)
-        findings = (*_wheel_findings(report, wheel), *_member_differences(report, wheel))
+        found = as_published(report.findings) if wheel.as_published else report.findings
+        findings = (*(_with_location(item, report.filename) for item in found), *_member_differences(report, wheel))
         notes = sorted({finding.code for finding in report.findings if finding.severity is Severity.NOTE})
         yield Check(name=wheel.filename, findings=findings, details={"sha256": report.sha256, "notes": notes})
     yield Check(name="set", findings=tuple(_with_location(finding, "") for finding in check_set(reports)))
@@ -38,22 +43,6 @@ def run(context: GateContext) -> Iterator[Check]:
 
 
 GATE = Gate(name="inspection", tier=Tier.STRUCTURE, per_target=False, run=run)
-
-
-def _inspect(context: GateContext, path: Path) -> WheelReport:
-    expectations = Expectations(
-        targets=tuple(map(GfxTarget.parse, context.wheel_set.targets)),
-        covers=covers(),
-        machs=machs(),
-        allow_list=lists()["compiler-supported"],
-    )
-    return inspect_wheel(path, expectations, scratch=context.work, progress=context.progress)
-
-
-def _wheel_findings(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
-    """Yield the findings of a wheel with its name."""
-    for finding in as_published(report.findings) if wheel.as_published else report.findings:
-        yield _with_location(finding, report.filename)
 
 
 def _with_location(finding: Finding, filename: str) -> Finding:
@@ -64,30 +53,25 @@ def _with_location(finding: Finding, filename: str) -> Finding:
 
 def _member_differences(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
     """Compare the libraries of a wheel with their entries in wheels.json."""
-    actual = {member.path: member for member in member_infos(report)}
-    recorded = {member.path: member for member in wheel.members}
+    actual = {member.path: _fields(member) for member in member_infos(report)}
+    recorded = {member.path: _fields(member) for member in wheel.members}
     for path in sorted(actual.keys() | recorded.keys()):
-        differences = _differences(actual.get(path), recorded.get(path))
+        if path not in actual:
+            differences = "the wheel has no such library"
+        elif path not in recorded:
+            differences = "wheels.json does not list it"
+        else:
+            rows = ((name, value, recorded[path][name]) for name, value in actual[path].items())
+            differences = "; ".join(f"{name} is {has!r}, not {listed!r}" for name, has, listed in rows if has != listed)
         if differences:
             text = f"{wheel.filename}: wheels.json is wrong about {path}: {differences}."
             yield error("wheels-json-untrue", text, _REBUILD, member=path)
 
 
-def _differences(actual: MemberInfo | None, recorded: MemberInfo | None) -> str:
-    if actual is None:
-        return "the wheel has no such library"
-    if recorded is None:
-        return "wheels.json does not list it"
-    names = (field.name for field in dataclasses.fields(actual))
-    return "; ".join(
-        f"{name} is {_sorted(getattr(actual, name))!r}, not {_sorted(getattr(recorded, name))!r}"
-        for name in names
-        if _sorted(getattr(actual, name)) != _sorted(getattr(recorded, name))
-    )
-
-
-def _sorted(value: object) -> object:
-    return sorted(value) if isinstance(value, tuple) else value
+def _fields(member: MemberInfo) -> dict[str, object]:
+    """Return the fields of a library, with sorted lists instead of tuples."""
+    values = {field.name: getattr(member, field.name) for field in dataclasses.fields(member)}
+    return {name: sorted(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _index_findings(context: GateContext) -> Iterator[Finding]:

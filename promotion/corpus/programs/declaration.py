@@ -44,7 +44,7 @@ MESH: Mapping[str, int] = {"data": 2, "model": 4}
 FEATURES = frozenset({"f64", "fp8", "int4", "pallas", "ffi", "collectives"})
 """Features that a program may declare, by which reports group programs."""
 
-MATRIX_INSTRUCTIONS: Mapping[str, str] = {"mfma": "v_mfma_", "wmma": "v_wmma_"}
+MATRIX_CORES = frozenset({"mfma", "wmma"})
 
 _ARGUMENT = re.compile(r"(\w+)\[([\d,]*)\](?:@([\w|,-]+))?")
 
@@ -130,7 +130,7 @@ def declare(name: str, summary: str, *arguments: str, **options: Any) -> Program
         (declared.devices in (1, 8), "devices must be 1 or 8"),
         (declared.devices == 8 or not any(a.axes for a in declared.arguments), "mesh axes need 8 devices"),
         (FEATURES.issuperset(declared.needs), f"needs may be {', '.join(sorted(FEATURES))}"),
-        (MATRIX_INSTRUCTIONS.keys() >= set(declared.matrix_cores), "matrix_cores may be 'mfma' and 'wmma'"),
+        (MATRIX_CORES.issuperset(declared.matrix_cores), "matrix_cores may be 'mfma' and 'wmma'"),
         (bool(summary), "the docstring is missing"),
     ):
         if not good:

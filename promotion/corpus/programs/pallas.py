@@ -78,7 +78,7 @@ def masked_load(x: Array) -> Array:
 )  # fmt: skip
 def flash_attention(q: Array, k: Array, v: Array) -> Array:
     """Flash attention, as it comes with jax."""
-    from jax.experimental.pallas.ops.gpu import attention
+    from jax.experimental.pallas.ops.gpu import attention  # Late: an error fails this program only.
 
     result: Array = attention.mha(q, k, v, segment_ids=None, causal=True)
     return result

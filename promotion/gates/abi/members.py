@@ -11,12 +11,11 @@ from pathlib import Path, PurePosixPath
 
 from core.errors import ArchiveError, CiBuildError
 from core.model import Finding, Progress, Severity, Wheel
-from promotion.gates.abi.symbols import abbreviate
 from promotion.gates.common.gate import Check, GateContext, warning
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.elf.build_paths import build_paths
 from wheelkit.elf.snapshot import Elf
-from wheelkit.findings import as_published, finding
+from wheelkit.findings import as_published, finding, some
 from wheelkit.gpu.code_object import is_code_object
 from wheelkit.inspect.library import check_search_path
 from wheelkit.inspect.manylinux import platform_libraries, platform_verdict
@@ -153,6 +152,6 @@ def _build_path_findings(member: ElfMember, file: Path) -> Iterator[Finding]:
             yield replace(item, message=f"has a RUNPATH of the build machine: {item.message}")
     found = build_paths(file, member.elf.sections.values())
     if strings := [text for text in found if not any(text in entry for entry in entries)]:
-        text = f"contains paths of the build machine: {abbreviate(strings)}."
+        text = f"contains paths of the build machine: {some(strings)}."
         remedy = "Compile with -ffile-prefix-map, and pass relative paths to tools."
         yield warning("build-path-in-strings", text, remedy)

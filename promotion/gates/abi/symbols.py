@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from core.model import Finding
 from promotion.gates.common.gate import error, warning
 from wheelkit.elf.snapshot import Elf, Symbol
+from wheelkit.findings import some
 from wheelkit.rocm_manifest import is_foreign
-
-_SHOWN = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,20 +113,20 @@ def unmet_symbols(
             missing.setdefault(key[0], []).append(symbol.name)
     remedy = f"Build it against {rocm}, or pass the manifest of its ROCm."
     for (library, version), symbols in sorted(lost_versions.items()):
-        names, has = abbreviate([symbol.name for symbol in symbols]), ", ".join(sorted(exports[library].versions))
+        names, has = some([symbol.name for symbol in symbols]), ", ".join(sorted(exports[library].versions))
         text = f"needs version {version} of {library} (for {names}); that of {exports[library].origin} has {has}."
         # The loader rejects a version needed by weak symbols only, unless the linker marked it; not every linker does.
         finding = error if any(symbol.bind != "WEAK" for symbol in symbols) else warning
         yield finding("symbol-version-missing", text, remedy)
     for (library, version), others in sorted(other_versions.items()):
         has = ", ".join(sorted({v or "none" for name in others for v in exports[library].symbols[name]}))
-        text = f"needs {abbreviate(others)} in version {version}; {library} of {exports[library].origin} has {has}."
+        text = f"needs {some(others)} in version {version}; {library} of {exports[library].origin} has {has}."
         yield error("symbol-version-missing", text, remedy)
     for library, names_of_missing in sorted(missing.items()):
         count = f"{len(names_of_missing)} symbol{'s' * (len(names_of_missing) > 1)}"
         known = f"{library} of {exports[library].origin} does not export" if library in exports else ""
         where = known or "no library that it needs exports"
-        yield error("symbol-missing", f"needs {count} that {where}: {abbreviate(names_of_missing)}.", remedy)
+        yield error("symbol-missing", f"needs {count} that {where}: {some(names_of_missing)}.", remedy)
 
 
 def closure(needed: Sequence[str], exports: Mapping[str, LibraryExports]) -> Iterator[LibraryExports]:
@@ -140,9 +139,3 @@ def closure(needed: Sequence[str], exports: Mapping[str, LibraryExports]) -> Ite
             fresh = [name for name in provider.needed if name not in seen]
             seen.update(fresh)
             waiting.extend(fresh)
-
-
-def abbreviate(names: Sequence[str]) -> str:
-    """Return the first names and the number of the others."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -29,7 +29,7 @@ from promotion.evidence.evidence import (
 )
 from promotion.evidence.signing import Signer
 from promotion.gates.common.code_digest import code_digest
-from promotion.gates.common.gate import Check, Gate, GateContext, error
+from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.policy.policy import EDITION, edition
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
@@ -58,11 +58,6 @@ def run_gates(
     with evidence for each target run for the remaining targets. Later gates run even when an earlier one fails.
 
     Args:
-        bucket: the bucket with the staged set.
-        staged: the staged set.
-        gates: gates in order.
-        runner: starts processes.
-        progress: reports each step.
         targets: targets of the set to check; None means all.
         redo: also run gates that passed.
         signer: signs the evidence; a gate that passed under another key runs again.
@@ -82,7 +77,10 @@ def run_gates(
         shared.mkdir()
         for gate in gates:
             subjects = gate.subjects(selected)
-            by_target = {old.target: old for old in last if old.target in subjects and _is_reusable(old, gate)}
+            passed = (old for old in last if (old.gate, old.outcome) == (gate.name, Outcome.PASSED))
+            by_target = {
+                old.target: old for old in passed if old.target in subjects and old.settings == _settings(gate)
+            }
             pending = tuple(target for target in subjects if target not in by_target)
             if by_target:
                 on = "this set" if ANY in by_target else ", ".join(by_target)
@@ -143,11 +141,6 @@ def _settings(gate: Gate) -> dict[str, str]:
     return {**gate.settings, "code": code_digest(), EDITION: edition()}
 
 
-def _is_reusable(old: Evidence, gate: Gate) -> bool:
-    """Report whether evidence is a pass of this gate with its current settings."""
-    return old.gate == gate.name and old.outcome is Outcome.PASSED and old.settings == _settings(gate)
-
-
 def raise_for_failures(evidences: Iterable[Evidence]) -> None:
     """Raise one error that lists the errors of every gate that did not pass.
 
@@ -180,13 +173,7 @@ def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
         code = ENVIRONMENT if isinstance(problem, MachineError) else "gate-error"
         failure = (error(code, problem.message, problem.hint or "Run the gate again."),)
     except OSError as problem:
-        failure = (
-            error(
-                "gate-error",
-                f"{type(problem).__name__}: {problem}.",
-                "Check disk space and memory.",
-            ),
-        )
+        failure = (error("gate-error", f"{type(problem).__name__}: {problem}.", "Check disk space and memory."),)
     except AssertionError:
         raise
     except Exception as problem:
@@ -217,7 +204,7 @@ def make_evidence(
     elif count["skipped"] == count.total():
         outcome = Outcome.SKIPPED
         text = f"Every check was skipped: {next(check.skipped for check in checks if check.skipped)}."
-        failure = (Finding(code="gate-skipped", severity=Severity.WARNING, message=text, remedy=""),)
+        failure = (warning("gate-skipped", text),)
     else:
         outcome = Outcome.PASSED
     return Evidence(

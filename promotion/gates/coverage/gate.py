@@ -6,20 +6,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from core.errors import ElfError, FatbinError
+from core.errors import ArchiveError, ElfError, FatbinError
 from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, Wheel, WheelSet
 from core.targets import lists, machs
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
-from promotion.gates.coverage.kernel_coverage import check_modules
 from promotion.gates.coverage.kernel_rules import RULES_FILE, KernelRule, load_rules, missing_kernels, rules_for
 from promotion.policy.policy import device_members_digest, load_policy
 from promotion.policy.set_rules import missing_targets, unused_targets
 from promotion.storage.bucket import sha256_of
+from wheelkit import kernel_wheel
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import finding
 from wheelkit.gpu.fatbin import fatbin_kernels, read_targets
 from wheelkit.gpu.registration import RegisteredKernels, registered_kernels
-from wheelkit.kernel_wheel import is_kernel_wheel
+from wheelkit.kernel_wheel import KernelManifest
 
 _MAGIC = b"\x7fELF"
 _SHOWN = 3
@@ -68,8 +68,8 @@ def run(context: GateContext) -> Iterator[Check]:
             continue
         targets_by_library: Mapping[str, tuple[str, ...]] = {}
         with WheelArchive(context.wheel(wheel)) as archive:
-            if is_kernel_wheel(archive):
-                modules, targets_by_library = check_modules(context, wheel, archive)
+            if kernel_wheel.is_kernel_wheel(archive):
+                modules, targets_by_library = _check_modules(context, wheel, archive)
                 yield from modules
             context.progress.step(f"device code of {wheel.filename}")
             for library in _libraries(context, wheel, archive, owed.get(wheel.name, ())):
@@ -184,3 +184,54 @@ def _unread_kernels(library: _LibraryCode) -> Iterator[Finding]:
         text = f"{library.name}: cannot read who registers {unknown} bundles and the names of {names} kernels."
         remedy = "Compare wheelkit/gpu/registration.py with the module constructors that the compiler generates."
         yield warning("kernels-unread", text, remedy, member=library.path)
+
+
+def _check_modules(
+    context: GateContext, wheel: Wheel, archive: WheelArchive
+) -> tuple[list[Check], Mapping[str, tuple[str, ...]]]:
+    """Check the modules of a wheel for each target.
+
+    Returns:
+        A check for each module and target and one for the wheel if it has other findings; and library -> targets of
+        the set that its module supports, which is empty when the manifest cannot be read.
+    """
+    context.progress.step(f"kernels of {wheel.filename}")
+    found = kernel_wheel.check_kernel_wheel(archive, machs(), {})
+    promised = {member.path: member.targets for member in wheel.members}
+    objects = kernel_wheel.member_infos(archive, kernel_wheel.code_objects(archive), archive.record(), machs())
+    try:
+        manifest = kernel_wheel.read_manifest(archive)
+    except ArchiveError:
+        return [Check(name=wheel.filename, findings=found)], {}
+    errors = [item for item in found if item.severity is Severity.ERROR and item.code != "target-missing"]
+    for info in objects:
+        if promised.get(info.path, ()) != info.targets:
+            recorded = ", ".join(promised.get(info.path, ())) or "nothing"
+            target = ", ".join(info.targets) or "an unknown target"
+            text = f"{info.path} is code for {target}; wheels.json has {recorded}."
+            errors.append(error("wheels-json-untrue", text, "Build and stage the set again.", member=info.path))
+    checks = [Check(name=wheel.filename, findings=tuple(errors))] if errors else []
+    for target in context.targets:
+        checks += _modules(wheel, manifest, target)
+    targets_by_library = {
+        module.library: tuple(t for t in context.targets if GfxTarget.parse(t).processor in module.targets)
+        for module in manifest.modules
+    }
+    return checks, targets_by_library
+
+
+def _modules(wheel: Wheel, manifest: KernelManifest, target: str) -> Iterator[Check]:
+    processor = GfxTarget.parse(target).processor
+    if processor not in manifest.targets:
+        text = f"{wheel.filename} was not built for {target}, only for {', '.join(manifest.targets)}."
+        yield Check(name=wheel.filename, target=target, findings=(finding("target-missing", text),))
+        return
+    missing = tuple(kernel_wheel.check_target(manifest, processor))
+    for module in manifest.modules:
+        if processor in module.targets:
+            yield Check(
+                name=f"{wheel.filename}: {module.name}",
+                target=target,
+                findings=tuple(item for item in missing if item.member == module.library),
+                details={"kind": module.kind, "code_objects": len(module.objects.get(processor, {}))},
+            )

@@ -9,20 +9,20 @@ import re
 import time
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core.model import Finding, Severity, Wheel, WheelSet
+from core.model import Finding, Wheel, WheelSet
 from core.process import ProcessResult, Runner
-from promotion.gates.common.gate import Check, error
+from promotion.gates.common.gate import Check, error, warning
 from promotion.gates.common.installers import Installer
 from promotion.gates.common.requirements import wheels_for
 
 _JAXLIB = "jaxlib"
+_LOWER_BOUNDS = ("==", ">=", "~=", "===")
 _SECONDS = 300.0
 _REJECTED = re.compile(r"conflicting dependencies|ResolutionImpossible|depends? on jaxlib")
 """Errors of pip and uv for contradicting requirements, not for a missing file or index."""
@@ -41,16 +41,18 @@ def check_pair(
         version: version of `python`.
         folder: an empty directory.
     """
-    started, jaxlib = time.monotonic(), _next_minor(wheel_set)
-    write_jaxlib(folder, jaxlib)
-    findings: list[Finding] = []
-    own = {wheel.name for wheel in wheel_set.wheels}
+    started, findings = time.monotonic(), list[Finding]()
+    versions = {wheel.name: wheel.version for wheel in wheel_set.wheels}
+    major, minor = Version(versions.get(_JAXLIB, wheel_set.jax_version)).release[:2]
+    jaxlib = f"{major}.{minor + 1}.0"
+    _write_stand_in(folder, _JAXLIB, jaxlib)
     for wheel in wheels_for(wheel_set, version):
         if wheel.name != _JAXLIB:
             # Other dependencies are generated too, so that only jaxlib can be rejected.
-            for text in wheel.requires_dist:
-                if canonicalize_name(Requirement(text).name) not in own:
-                    write_stand_in(folder, *_stand_in(Requirement(text)))
+            for requirement in map(Requirement, wheel.requires_dist):
+                if canonicalize_name(requirement.name) not in versions:
+                    bounds = [spec.version for spec in requirement.specifier if spec.operator in _LOWER_BOUNDS]
+                    _write_stand_in(folder, requirement.name, bounds[0].removesuffix(".*") if bounds else "1")
             requirements = folder / f"{wheel.name}.txt"
             requirements.write_text(f"{wheel.name}=={wheel.version}\n{_JAXLIB}=={jaxlib}\n")
             command = installer.resolve_alone(python, requirements, index, folder)
@@ -63,8 +65,8 @@ def check_pair(
 def _pair_findings(wheel: Wheel, jaxlib: str, completed: ProcessResult) -> Iterator[Finding]:
     if completed.returncode == 0:
         text = f"{wheel.filename} can be installed with jaxlib {jaxlib}, with which every compilation fails."
-        finding = error("pair-accepted", text, "Restrict jaxlib in its Requires-Dist to compatible versions.")
-        yield replace(finding, severity=Severity.WARNING) if wheel.as_published else finding
+        finding = warning if wheel.as_published else error
+        yield finding("pair-accepted", text, "Restrict jaxlib in its Requires-Dist to compatible versions.")
         return
     output = " ".join((completed.stdout + completed.stderr).split())  # uv wraps lines
     if not _REJECTED.search(output):
@@ -72,25 +74,7 @@ def _pair_findings(wheel: Wheel, jaxlib: str, completed: ProcessResult) -> Itera
         yield error("pair-untried", text, "Read the output, fix the cause and run the gate again.")
 
 
-def _next_minor(wheel_set: WheelSet) -> str:
-    """Return the minor version of jaxlib after the set's own."""
-    own = [wheel.version for wheel in wheel_set.wheels if wheel.name == _JAXLIB]
-    major, minor = Version(own[0] if own else wheel_set.jax_version).release[:2]
-    return f"{major}.{minor + 1}.0"
-
-
-def _stand_in(requirement: Requirement) -> tuple[str, str]:
-    """Return name and version of a distribution that a requirement accepts: its lower bound."""
-    bounds = [spec.version for spec in requirement.specifier if spec.operator in ("==", ">=", "~=", "===")]
-    return requirement.name, bounds[0].removesuffix(".*") if bounds else "1"
-
-
-def write_jaxlib(folder: Path, version: str) -> Path:
-    """Write a jaxlib with metadata only."""
-    return write_stand_in(folder, _JAXLIB, version)
-
-
-def write_stand_in(folder: Path, project: str, version: str) -> Path:
+def _write_stand_in(folder: Path, project: str, version: str) -> None:
     """Write a distribution with metadata only."""
     name = canonicalize_name(project).replace("-", "_")
     info = f"{name}-{version}.dist-info"
@@ -103,4 +87,3 @@ def write_stand_in(folder: Path, project: str, version: str) -> Path:
         for name, text in files.items():
             archive.writestr(name, text)
         archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD")))
-    return path

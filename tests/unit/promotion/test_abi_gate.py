@@ -29,6 +29,7 @@ HIP, BLAS = "libamdhip64.so.7", "librocblas.so.5"
 USES = (TinySymbol("hipFree", HIP, "hip_4.2"), TinySymbol("rocblas_sgemm"), TinySymbol("optional", bind="WEAK"))
 RUNPATH = runpath("pjrt", [GfxTarget.parse(target) for target in TARGETS])
 BUILD_INFO = "jax_plugins/xla_rocm7/build_info.json"
+CANONICAL = "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"
 
 
 def rocm(soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str) -> RocmLibrary:
@@ -176,25 +177,38 @@ def test_library_missing_in_packages_is_reported(tmp_path: Path) -> None:
 # Faults of the ROCm
 
 
-def test_symbol_missing_in_rocm_is_an_error(tmp_path: Path) -> None:
-    found = errors(judge(tmp_path, our_pjrt(), without(MANIFEST, HIP, symbols={"hipOther": ("hip_4.2",)})))
-    assert set(found) == {"symbol-missing"}
-    assert f"{HIP} of ROCm 7.2.0 does not export: hipFree" in found["symbol-missing"]
-    assert f"{our_pjrt().filename}: {PJRT_LIBRARY} needs" in found["symbol-missing"]
+def fault(folder: Path, content: bytes, code: str, manifest: RocmManifest = MANIFEST) -> str:
+    """The message of the one kind of error that a library gives; it names the wheel and the library."""
+    found = errors(judge(folder, our_pjrt(content), manifest))
+    assert set(found) == {code}
+    assert found[code].startswith(f"{our_pjrt().filename}: {PJRT_LIBRARY} ")
+    return found[code]
 
 
-def test_symbol_version_missing_in_rocm_is_an_error(tmp_path: Path) -> None:
-    found = errors(judge(tmp_path, our_pjrt(), without(MANIFEST, HIP, symbols={"hipFree": ("hip_6.0",)})))
-    assert set(found) == {"symbol-version-missing"}
-    assert f"version hip_4.2 of {HIP} (for hipFree)" in found["symbol-version-missing"]
+def renamed_blas() -> RocmManifest:
+    libraries = {**MANIFEST.libraries, "librocblas.so.6": rocm("librocblas.so.6", {"rocblas_sgemm": ("",)})}
+    del libraries[BLAS]
+    return dataclasses.replace(MANIFEST, libraries=libraries)
 
 
-def test_soname_renamed_in_rocm_is_an_error(tmp_path: Path) -> None:
-    renamed = {**MANIFEST.libraries, "librocblas.so.6": rocm("librocblas.so.6", {"rocblas_sgemm": ("",)})}
-    del renamed[BLAS]
-    found = errors(judge(tmp_path, our_pjrt(), dataclasses.replace(MANIFEST, libraries=renamed)))
-    assert set(found) == {"needed-unresolved"}
-    assert f"needs {BLAS} (available: librocblas.so.6)" in found["needed-unresolved"]
+@pytest.mark.parametrize(
+    ("manifest", "code", "words"),
+    [
+        (
+            without(MANIFEST, HIP, symbols={"hipOther": ("hip_4.2",)}),
+            "symbol-missing",
+            f"{PJRT_LIBRARY} needs 1 symbol that {HIP} of ROCm 7.2.0 does not export: hipFree",
+        ),
+        (
+            without(MANIFEST, HIP, symbols={"hipFree": ("hip_6.0",)}),
+            "symbol-version-missing",
+            f"version hip_4.2 of {HIP} (for hipFree)",
+        ),
+        (renamed_blas(), "needed-unresolved", f"needs {BLAS} (available: librocblas.so.6)"),
+    ],
+)
+def test_rocm_without_needed_parts_is_an_error(tmp_path: Path, manifest: RocmManifest, code: str, words: str) -> None:
+    assert words in fault(tmp_path, native(), code, manifest)
 
 
 def test_library_outside_every_layout_is_an_error(tmp_path: Path) -> None:
@@ -217,36 +231,25 @@ def test_unresolved_library_of_rocm_is_a_warning(tmp_path: Path) -> None:
 # Faults of the wheel
 
 
-def fault(folder: Path, content: bytes, code: str, manifest: RocmManifest = MANIFEST) -> str:
-    """The message of the one kind of error that a library gives; it names the wheel and the library."""
-    found = errors(judge(folder, our_pjrt(content), manifest))
-    assert set(found) == {code}
-    assert found[code].startswith(f"{our_pjrt().filename}: {PJRT_LIBRARY} ")
-    return found[code]
-
-
-def test_leaked_needed_is_an_error(tmp_path: Path) -> None:
-    leaked = native(needed=(HIP, BLAS, "libnuma.so.1"))
-    assert "libnuma.so.1" in fault(tmp_path, leaked, "needed-unresolved")
-
-
-def test_needed_path_is_an_error(tmp_path: Path) -> None:
-    leaked = native(needed=(HIP, BLAS, "bazel-out/bin/libown.so"))
-    found = errors(judge(tmp_path, our_pjrt(leaked)))
-    assert "bazel-out/bin/libown.so" in found["needed-build-path"]
-    assert "needed-unresolved" not in found
-
-
 @pytest.mark.parametrize(
-    ("entry", "code"),
+    ("content", "code", "words"),
     [
-        ("$ORIGIN/../_solib_x86_64/x", "runpath-build-leftover"),
-        ("/home/builder/lib", "runpath-build-machine"),
-        ("lib", "runpath-unsafe"),
+        (native(needed=(HIP, BLAS, "libnuma.so.1")), "needed-unresolved", "libnuma.so.1"),
+        (native(needed=(HIP, BLAS, "bazel-out/bin/libown.so")), "needed-build-path", "bazel-out/bin/libown.so"),
+        (native(runpath=f"{RUNPATH}:$ORIGIN/../_solib_x86_64/x"), "runpath-build-leftover", "_solib_x86_64/x"),
+        (native(runpath=f"{RUNPATH}:/home/builder/lib"), "runpath-build-machine", "/home/builder/lib"),
+        (native(runpath=f"{RUNPATH}:lib"), "runpath-unsafe", "lib"),
+        (
+            native(*USES, TinySymbol(CANONICAL), needed=(HIP, BLAS, "libstdc++.so.6")),
+            "unversioned-symbol-too-new",
+            "needs 1 symbol of std::filesystem without a version: _ZNSt10filesystem9canonical",
+        ),
+        (native(*USES, TinySymbol("dlsym", "libc.so.6", "GLIBC_2.34")), "symbol-version-too-new", "GLIBC_2.34"),
+        (native()[:400], "elf-unreadable", "cannot be read"),
     ],
 )
-def test_leaked_runpath_is_an_error(tmp_path: Path, entry: str, code: str) -> None:
-    assert entry in fault(tmp_path, native(runpath=f"{RUNPATH}:{entry}"), code)
+def test_faulty_library_is_an_error(tmp_path: Path, content: bytes, code: str, words: str) -> None:
+    assert words in fault(tmp_path, content, code)
 
 
 def test_build_paths_in_strings_are_a_warning(tmp_path: Path) -> None:
@@ -262,22 +265,6 @@ def test_runpath_without_layouts_is_an_error(tmp_path: Path) -> None:
     assert set(errors(found)) == {"layout-unresolved"}
     failed = sorted(name for name, check in checks(found).items() if check["outcome"] == "failed")
     assert failed == [f"layout {name}, Python 3.12" for name in ("opt-rocm", "prefix", "tarball")]
-
-
-def test_unversioned_symbol_of_newer_libstdcxx_is_an_error(tmp_path: Path) -> None:
-    symbols = (*USES, TinySymbol("_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"))
-    needed = (HIP, BLAS, "libstdc++.so.6")
-    message = fault(tmp_path, native(*symbols, needed=needed), "unversioned-symbol-too-new")
-    assert "needs 1 symbol of std::filesystem without a version: _ZNSt10filesystem9canonical" in message
-
-
-def test_newer_glibc_version_is_an_error(tmp_path: Path) -> None:
-    newer = TinySymbol("dlsym", "libc.so.6", "GLIBC_2.34")
-    assert "GLIBC_2.34" in fault(tmp_path, native(*USES, newer), "symbol-version-too-new")
-
-
-def test_truncated_library_is_an_error(tmp_path: Path) -> None:
-    assert "cannot be read" in fault(tmp_path, native()[:400], "elf-unreadable")
 
 
 def test_damaged_member_is_an_error(tmp_path: Path) -> None:
@@ -320,8 +307,7 @@ def test_library_of_wheel_may_provide_symbols(tmp_path: Path) -> None:
 
 
 def test_adopted_wheel_has_errors_for_load_failures_only(tmp_path: Path) -> None:
-    newer = TinySymbol("_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE")
-    made = our_pjrt(native(*USES, newer, runpath="$ORIGIN/../_solib_x86_64/x"), preload=())
+    made = our_pjrt(native(*USES, TinySymbol(CANONICAL), runpath="$ORIGIN/../_solib_x86_64/x"), preload=())
     mild = judge(tmp_path / "mild", made, published=True)
     assert mild.outcome is Outcome.PASSED
     assert set(warnings(mild)) == {"runpath-build-leftover", "unversioned-symbol-too-new", "layout-unresolved"}

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from core.model import Finding, Severity
-from promotion.gates.abi.symbols import LibraryExports, abbreviate, closure, unmet_needs, unmet_symbols
+from promotion.gates.abi.symbols import LibraryExports, closure, unmet_needs, unmet_symbols
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf.snapshot import Elf
+from wheelkit.findings import some
 
 HIP = "libamdhip64.so.7"
 SYSTEM = frozenset({"libc.so.6"})
@@ -122,6 +123,6 @@ def test_closure_is_breadth_first_and_finite() -> None:
     assert names == ["libplain.so.1", HIP, "libdeep.so.1"]
 
 
-def test_abbreviate_shows_first_names() -> None:
-    assert abbreviate(["a", "b"]) == "a, b"
-    assert abbreviate(list("abcdef")) == "a, b, c, d and 2 more"
+def test_some_shows_first_names() -> None:
+    assert some(["a", "b"]) == "a, b"
+    assert some(list("abcdef")) == "a, b, c, d and 2 more"

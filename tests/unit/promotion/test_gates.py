@@ -330,7 +330,7 @@ def test_failed_gate_runs_again(bucket: DirBucket, staged: StagedSet) -> None:
 
 def test_code_digest_covers_modules_and_tables() -> None:
     names = [path.name for path in sources()]
-    assert {"kernel_coverage.py", "leak_check.py", "libstdcxx.txt", "targets.toml", "layouts.toml"} <= set(names)
+    assert {"kernel_rules.py", "leak_check.py", "libstdcxx.txt", "targets.toml", "layouts.toml"} <= set(names)
     assert all(path.is_file() for path in sources())
 
 
