@@ -61,19 +61,6 @@ class Scenario:
     files: Mapping[PurePosixPath, InstalledLibrary]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoadResult:
-    """Result of loading one library.
-
-    Attributes:
-        found: soname -> path, or SYSTEM.
-        missing: (path of the library that needs it, soname) of each unresolved need.
-    """
-
-    found: Mapping[str, str]
-    missing: tuple[tuple[PurePosixPath, str], ...]
-
-
 def scenarios(libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | None) -> tuple[Scenario, ...]:
     """Return every declared installation of these libraries for the targets of a set; None means all targets."""
     libraries = tuple(libraries)
@@ -113,26 +100,31 @@ def load(
     system: Collection[str],
     preload: Sequence[str] = (),
 ) -> LoadResult:
-    """Load one library of a wheel.
+    """Load one library of a wheel in a new process.
 
     Args:
         wheels: libraries of all installed wheels by path.
         system: sonames of the platform.
         preload: sonames that the wheel's loader loads first if the RUNPATH does not find the same file.
     """
-    process = _Process(files={**scenario.files, **wheels}, wheels=wheels, system=system)
+    process = LoadResult(files={**scenario.files, **wheels}, wheels=wheels, system=system)
     for soname in preload:
         ours = next((folder / soname for folder in scenario.folders if folder / soname in process.files), None)
         if ours is not None and ours != process.search(library, soname):
             process.open(process.files[ours], name=soname)
     process.open(library, name=library.soname)
     del process.found[library.soname]
-    return LoadResult(found=process.found, missing=tuple(process.missing))
+    return process
 
 
 @dataclass(kw_only=True, slots=True)
-class _Process:
-    """A process with its visible files and loaded libraries."""
+class LoadResult:
+    """A process with its visible files and loaded libraries.
+
+    Attributes:
+        found: soname -> path, or SYSTEM.
+        missing: (path of the library that needs it, soname) of each unresolved need.
+    """
 
     files: Mapping[PurePosixPath, InstalledLibrary]
     wheels: Mapping[PurePosixPath, InstalledLibrary]

@@ -75,13 +75,11 @@ class RocmLibraries:
     """A ROCm to load wheels with.
 
     Attributes:
-        folder: root of the tree.
         weak: whether it was derived from the wheels' own needs, so that it proves nothing about a real ROCm.
         kind: TREE, FROM_MANIFEST or FROM_NEEDS.
         env: changes to the environment in addition to `Site.env`; symbols are bound immediately.
     """
 
-    folder: Path
     weak: bool
     kind: str
     env: Mapping[str, str]
@@ -140,7 +138,7 @@ def rocm_libraries(context: GateContext, site: Site, rocm: RocmTree | None) -> R
             manifest = from_needs(_read_libraries(context, site), version, sonames)
         folders, kind = write_stubs(manifest, folder), FROM_NEEDS if manifest.weak else FROM_MANIFEST
     env = {"ROCM_PATH": str(folder), "LD_LIBRARY_PATH": ":".join(map(str, folders)), "LD_BIND_NOW": "1"}
-    return RocmLibraries(folder=folder, weak=kind == FROM_NEEDS, kind=kind, env=env)
+    return RocmLibraries(weak=kind == FROM_NEEDS, kind=kind, env=env)
 
 
 def _read_libraries(context: GateContext, site: Site) -> Iterator[Elf]:

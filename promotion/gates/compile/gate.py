@@ -6,12 +6,13 @@ was being compiled, and a new process continues with the remaining programs.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from promotion.corpus.programs.declaration import Program
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.rocm_manifest import RocmTree
-from promotion.gates.common.site import make_site, rocm_libraries
+from promotion.gates.common.site import RocmLibraries, Site, make_site, rocm_libraries
 from promotion.gates.compile.budget import Budget, load_budget
 from promotion.gates.compile.child_run import ChildRun, Fate, ProcessLimits, run_child
 from promotion.gates.compile.drift import GATE_NAME, PreviousCode, code_of_checks, compare, previous_code
@@ -49,22 +50,7 @@ COMPILER = "compiler"
 """Name of the check of the processes; names of programs contain a dot."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompilerEnvironment:
-    """The environment that compiles programs.
-
-    Attributes:
-        argv: interpreter with options.
-        env: changes to the environment.
-        rocm: kind of ROCm libraries, see `RocmLibraries.kind`.
-    """
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    rocm: str
-
-
-def install_compiler(context: GateContext, rocm: RocmTree | None) -> CompilerEnvironment:
+def install_compiler(context: GateContext, rocm: RocmTree | None) -> tuple[Site, RocmLibraries]:
     """Install the staged wheels for the first Python of the set that this machine has.
 
     Raises:
@@ -73,12 +59,8 @@ def install_compiler(context: GateContext, rocm: RocmTree | None) -> CompilerEnv
     """
     versions = context.wheel_set.python_versions
     found = find_pythons(versions, context.runner, find_uv_bin())
-    version = next((version for version in versions if version in found), versions[0])
-    site = make_site(context, version)
-    libraries = rocm_libraries(context, site, rocm)
-    # faulthandler prints the traceback of a crash, which is recorded in the evidence.
-    argv = (*site.isolated, "-X", "faulthandler")
-    return CompilerEnvironment(argv=argv, env={**site.env, **libraries.env}, rocm=libraries.kind)
+    site = make_site(context, next((version for version in versions if version in found), versions[0]))
+    return site, rocm_libraries(context, site, rocm)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +75,7 @@ class CompileOptions:
         before: code to compare with; None selects the set of the index that was promoted last.
         limits: limits of each process; None means minutes, and an equal share of the memory.
         live: displays the table of targets and programs during the run.
-        compiler: returns the environment that compiles.
+        compiler: returns the environment that compiles, and its ROCm.
     """
 
     corpus: str = "full"
@@ -103,7 +85,7 @@ class CompileOptions:
     before: PreviousCode | None = None
     limits: ProcessLimits | None = None
     live: Live = lambda _table: nullcontext()
-    compiler: Callable[[GateContext, RocmTree | None], CompilerEnvironment] = install_compiler
+    compiler: Callable[[GateContext, RocmTree | None], tuple[Site, RocmLibraries]] = install_compiler
 
 
 def make_gate(corpus: CompileCorpus, options: CompileOptions, budget: Budget | None = None) -> Gate:
@@ -173,18 +155,19 @@ class _CompileRun:
         runner = self.context.runner
         if not isinstance(runner, HostRunner):
             raise GateError("Internal error in the gate compile: it needs a runner on this machine.")
-        compiler = self.options.compiler(self.context, self.options.rocm)
+        site, rocm = self.options.compiler(self.context, self.options.rocm)
         before = PreviousCode() if self.options.programs else self.options.before
         if before is None:
             before = previous_code(self.context.bucket, self.context.staged.index, self.jax)
-        for target, batch_results in self._compile(runner, compiler):
+        # faulthandler prints the traceback of a crash, which is recorded in the evidence.
+        argv = (*site.isolated, "-X", "faulthandler", str(self.corpus.child))
+        run = functools.partial(run_child, runner, argv, {**site.env, **rocm.env})
+        for target, batch_results in self._compile(run):
             checks = list(self._program_checks(target, batch_results))
             yield from checks
-            yield self._compiler_check(target, batch_results, compiler, checks, before)
+            yield self._compiler_check(target, batch_results, rocm.kind, checks, before)
 
-    def _compile(
-        self, runner: HostRunner, compiler: CompilerEnvironment
-    ) -> Iterator[tuple[str, Sequence[BatchResult]]]:
+    def _compile(self, run: Callable[..., ChildRun]) -> Iterator[tuple[str, Sequence[BatchResult]]]:
         """Yield each target with the results of its batches as soon as it is finished."""
         count, memory = share_machine(len(os.sched_getaffinity(0)), available_memory(), self.options.jobs)
         limits = self.options.limits or ProcessLimits(memory=memory)
@@ -192,20 +175,17 @@ class _CompileRun:
         pending = Counter(batch.target for batch in work)
         finished: dict[str, list[BatchResult]] = defaultdict(list)
 
-        def start(batch: Batch) -> ChildRun:
-            return self._run_batch(runner, compiler, batch, limits)
-
         with self.options.live(self.table.rows):
-            for batch_result in compile_batches(work, start, count, self.stop):
+            for batch_result in compile_batches(
+                work, lambda batch: self._run_batch(run, batch, limits), count, self.stop
+            ):
                 target = batch_result.batch.target
                 finished[target].append(batch_result)
                 if len(finished[target]) == pending[target]:
                     self.context.progress.step(_summary(target, finished[target]))
                     yield target, finished[target]
 
-    def _run_batch(
-        self, runner: HostRunner, compiler: CompilerEnvironment, batch: Batch, limits: ProcessLimits
-    ) -> ChildRun:
+    def _run_batch(self, run: Callable[..., ChildRun], batch: Batch, limits: ProcessLimits) -> ChildRun:
         if self.stop.is_set():
             raise GateError("The gate was stopped.")
         out = Path(tempfile.mkdtemp(prefix=f"{batch.target.replace(':', '~')}-", dir=self.context.work))
@@ -215,15 +195,8 @@ class _CompileRun:
             "programs": list(batch.programs),
             "out": str(out),
         }
-        return run_child(
-            runner,
-            (*compiler.argv, str(self.corpus.child)),
-            compiler.env,
-            request,
-            limits=limits,
-            stop=self.stop,
-            on_event=lambda program, fate: self.table.note(batch.target, program, fate),
-        )
+        note = functools.partial(self.table.note, batch.target)
+        return run(request, limits=limits, stop=self.stop, on_event=note)
 
     def _program_checks(self, target: str, batch_results: Sequence[BatchResult]) -> Iterator[Check]:
         rocm = f" --rocm {self.options.rocm.folder}" if self.options.rocm else ""
@@ -249,7 +222,7 @@ class _CompileRun:
         self,
         target: str,
         batch_results: Sequence[BatchResult],
-        compiler: CompilerEnvironment,
+        rocm: str,
         checks: Sequence[Check],
         before: PreviousCode,
     ) -> Check:
@@ -257,7 +230,7 @@ class _CompileRun:
         findings = [finding for batch_result in batch_results for finding in _problems(target, batch_result)]
         processes, seconds, peak = _cost(batch_results)
         details: dict[str, Any] = {
-            "rocm": compiler.rocm,
+            "rocm": rocm,
             "processes": processes,
             "seconds": round(seconds, 3),
             "peak_bytes": peak,

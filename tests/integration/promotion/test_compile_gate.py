@@ -21,9 +21,10 @@ from promotion.corpus.programs.declaration import Program
 from promotion.evidence.evidence import read_all
 from promotion.gates.common.gate import Gate
 from promotion.gates.common.runs import run_gates
+from promotion.gates.common.site import RocmLibraries, Site
 from promotion.gates.compile.child_run import ProcessLimits
 from promotion.gates.compile.drift import PreviousCode
-from promotion.gates.compile.gate import COMPILER, CompileOptions, CompilerEnvironment, make_gate
+from promotion.gates.compile.gate import COMPILER, CompileOptions, make_gate
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
@@ -70,7 +71,9 @@ class Bench:
             child=self.child / "child.py",
             digest="d",
         )
-        compiler = CompilerEnvironment(argv=(sys.executable, "-I"), env={}, rocm="none")
+        bytecode = {"PYTHONPYCACHEPREFIX": str(self.child / "bytecode")}
+        site = Site(python=Path(sys.executable), version="", folder=self.child, env=bytecode)
+        compiler = site, RocmLibraries(weak=False, kind="none", env={})
         return make_gate(corpus, CompileOptions(jobs=1, limits=limits, compiler=lambda *_: compiler, **options))
 
     def run(self, gate: Gate, *, redo: bool = True) -> Evidence:
@@ -172,7 +175,9 @@ def test_program_killed_from_outside_runs_again(bench: Bench) -> None:
 def test_evidence_keeps_last_output_of_process(bench: Bench) -> None:
     evidence = bench.run(bench.gate("bad.abort"))
     (check,) = (c for c in evidence.details["checks"] if c["name"] == "bad.abort")
-    assert check["error"] == "The process died of SIGABRT.\nterminate called without a reason"
+    lines = check["error"].splitlines()
+    assert lines[:2] == ["The process died of SIGABRT.", "terminate called without a reason"]
+    assert "Fatal Python error: Aborted" in lines
 
 
 def test_many_crashes_do_not_skip_other_programs(bench: Bench) -> None:

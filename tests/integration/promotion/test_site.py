@@ -185,10 +185,11 @@ def test_rocm_libraries_use_manifest_of_set(tmp_path: Path, index: Path) -> None
     data = dump_manifest(MANIFEST)
     rocm = rocm_libraries(room_with(tmp_path, index, data, hashlib.sha256(data).hexdigest()), site_in(tmp_path), None)
     assert (rocm.kind, rocm.weak) == (FROM_MANIFEST, False)
-    assert [path.name for path in (rocm.folder / "lib").iterdir()] == [HIP.soname]
+    folder = Path(rocm.env["ROCM_PATH"])
+    assert [path.name for path in (folder / "lib").iterdir()] == [HIP.soname]
     assert rocm.env == {
-        "ROCM_PATH": str(rocm.folder),
-        "LD_LIBRARY_PATH": str(rocm.folder / "lib"),
+        "ROCM_PATH": str(folder),
+        "LD_LIBRARY_PATH": str(folder / "lib"),
         "LD_BIND_NOW": "1",
     }
 
@@ -229,7 +230,7 @@ def test_real_tree_overrides_manifest(tmp_path: Path, index: Path) -> None:
         "lib/librocblas.so.5",
     )
     rocm = rocm_libraries(context, site_in(tmp_path), real)
-    assert (rocm.kind, rocm.weak, rocm.folder) == (TREE, False, tmp_path)
+    assert (rocm.kind, rocm.weak, rocm.env["ROCM_PATH"]) == (TREE, False, str(tmp_path))
     lib = tmp_path / "lib"
     assert rocm.env["LD_LIBRARY_PATH"] == f"{lib}:{lib}/x86_64-linux-gnu:{lib}/rocm_sysdeps/lib"
 

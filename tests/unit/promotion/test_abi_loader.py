@@ -71,7 +71,7 @@ def test_scenarios_cover_every_layout_and_family() -> None:
 )
 def test_plugin_resolves_libraries_in_every_layout(path: str, layout: str, hip: str, blas: str) -> None:
     done = loaded(wheel_library(path), machine(layout), preload=NEEDED[:3])
-    assert done.missing == ()
+    assert done.missing == []
     assert done.found == {
         "libamdhip64.so.7": f"{hip}/libamdhip64.so.7",
         "librocblas.so.5": f"{blas}/librocblas.so.5",
@@ -86,13 +86,13 @@ def test_plugin_resolves_libraries_in_every_layout(path: str, layout: str, hip: 
 def test_prefix_needs_preloads(layout: str) -> None:
     library = wheel_library()
     done = loaded(library, machine(layout))
-    assert done.missing == tuple((library.path, soname) for soname in NEEDED[:3])
+    assert done.missing == [(library.path, soname) for soname in NEEDED[:3]]
 
 
 def test_other_soname_version_is_missing_in_every_layout() -> None:
     library = wheel_library(needed=("libamdhip64.so.6",))
     for scenario in scenarios(ROCM, TARGETS):
-        assert loaded(library, scenario, preload=("libamdhip64.so.6",)).missing == ((library.path, "libamdhip64.so.6"),)
+        assert loaded(library, scenario, preload=("libamdhip64.so.6",)).missing == [(library.path, "libamdhip64.so.6")]
 
 
 def test_folder_missing_in_runpath_leaves_libraries_unresolved() -> None:
@@ -112,7 +112,7 @@ def test_library_beside_it_is_loaded_with_its_needs() -> None:
     other = wheel_library("jax_rocm7_plugin/libother.so", needed=(), search="")
     done = loaded(library, machine("opt-rocm"), inner, other)
     assert (done.missing, done.found) == (
-        (),
+        [],
         {
             "libown.so": "site-packages/jax_rocm7_plugin/inner/libown.so",
             "libother.so": "site-packages/jax_rocm7_plugin/libother.so",
@@ -124,10 +124,10 @@ def test_loaded_library_satisfies_later_needs() -> None:
     # librocblas has no RUNPATH; libamdhip64 comes first, as a direct need.
     libraries = (rocm("libamdhip64.so.7"), rocm("librocblas.so.5", "libamdhip64.so.7", runpath=()))
     both = wheel_library(needed=("librocblas.so.5", "libamdhip64.so.7"))
-    assert loaded(both, machine("opt-rocm", libraries)).missing == ()
+    assert loaded(both, machine("opt-rocm", libraries)).missing == []
     blas = wheel_library(needed=("librocblas.so.5",))
     place = PurePosixPath("/opt/rocm/lib/librocblas.so.5")
-    assert loaded(blas, machine("opt-rocm", libraries)).missing == ((place, "libamdhip64.so.7"),)
+    assert loaded(blas, machine("opt-rocm", libraries)).missing == [(place, "libamdhip64.so.7")]
 
 
 def test_manifest_of_packages_applies_to_other_layouts() -> None:
