@@ -175,10 +175,11 @@ class _CompileRun:
         pending = Counter(batch.target for batch in work)
         finished: dict[str, list[BatchResult]] = defaultdict(list)
 
+        def start(batch: Batch) -> ChildRun:
+            return self._run_batch(run, batch, limits)
+
         with self.options.live(self.table.rows):
-            for batch_result in compile_batches(
-                work, lambda batch: self._run_batch(run, batch, limits), count, self.stop
-            ):
+            for batch_result in compile_batches(work, start, count, self.stop):
                 target = batch_result.batch.target
                 finished[target].append(batch_result)
                 if len(finished[target]) == pending[target]:
@@ -245,7 +246,11 @@ class _CompileRun:
 def _problems(target: str, batch_result: BatchResult) -> Iterator[Finding]:
     """Yield failures of processes that no program caused; errors if programs were not compiled."""
     incomplete = any(result.fate is Fate.NOT_RUN for result in batch_result.results)
-    for problem in dict.fromkeys(run.problem for run in batch_result.runs if run.problem):
+    problems: dict[str, str] = {}
+    for run in batch_result.runs:
+        # Stack traces differ, so the first line identifies a problem.
+        problems.setdefault(run.problem.partition("\n")[0], run.problem)
+    for problem in filter(None, problems.values()):
         if incomplete:
             text = f"{target}: the compiler cannot be used. {problem}"
             yield error("compiler-unusable", text, "Check the findings of the gates abi and load.")
