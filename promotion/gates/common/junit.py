@@ -7,7 +7,7 @@ The elements are those that Jenkins, GitLab and GitHub actions have in common: `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -21,9 +21,13 @@ _ITSELF = "the gate itself"
 
 def junit(evidences: Iterable[Evidence]) -> bytes:
     """Return the XML document for evidence."""
-    root = ET.Element("testsuites", name="gates")
-    for evidence in evidences:
-        root.append(_suite(evidence))
+    return document("gates", map(_suite, evidences))
+
+
+def document(name: str, suites: Iterable[ET.Element]) -> bytes:
+    """Return an XML document with these suites."""
+    root = ET.Element("testsuites", name=name)
+    root.extend(suites)
     for count in ("tests", "failures", "errors"):
         root.set(count, str(sum(int(suite.get(count, "0")) for suite in root)))
     root.set("time", f"{sum(float(suite.get('time', '0')) for suite in root):.3f}")
@@ -39,20 +43,21 @@ def _suite(evidence: Evidence) -> ET.Element:
     if evidence.outcome is Outcome.ERROR:
         cases.insert(0, _gate_case(name, evidence, checks))
     begun, ended = (datetime.fromisoformat(text) for text in (evidence.started, evidence.ended))
-    suite = ET.Element(
-        "testsuite",
-        name=name,
-        tests=str(len(cases)),
-        failures=str(sum(case.find("failure") is not None for case in cases)),
-        errors=str(sum(case.find("error") is not None for case in cases)),
-        skipped=str(sum(case.find("skipped") is not None for case in cases)),
-        time=f"{(ended - begun).total_seconds():.3f}",
-        timestamp=begun.strftime("%Y-%m-%dT%H:%M:%S"),
-    )
-    properties = ET.SubElement(suite, "properties")
+    properties = ET.Element("properties")
     facts = {"set": evidence.set_digest, "tier": evidence.tier.value, "machine": evidence.machine, **evidence.settings}
     for key, value in facts.items():
         ET.SubElement(properties, "property", name=clean(key), value=clean(str(value)))
+    suite = make_suite(name, cases, (ended - begun).total_seconds(), timestamp=begun.strftime("%Y-%m-%dT%H:%M:%S"))
+    suite.insert(0, properties)
+    return suite
+
+
+def make_suite(name: str, cases: Sequence[ET.Element], seconds: float, **attributes: str) -> ET.Element:
+    """Return a suite of these cases, with their numbers."""
+    kinds = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+    counts = {count: str(sum(case.find(kind) is not None for case in cases)) for count, kind in kinds.items()}
+    numbers = {"tests": str(len(cases)), **counts, "time": f"{seconds:.3f}"}
+    suite = ET.Element("testsuite", {"name": clean(name), **numbers, **attributes})
     suite.extend(cases)
     return suite
 

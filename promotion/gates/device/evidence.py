@@ -12,8 +12,7 @@ from xml.etree import ElementTree as ET
 
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
 from promotion.gates.common.gate import Check, error
-from promotion.gates.common.junit import clean
-from promotion.gates.device.results import counts
+from promotion.gates.common.junit import clean, document, make_suite
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
 
@@ -126,18 +125,13 @@ def to_junit(results: Iterable[TestResult], name: str, reproduce: Reproduce) -> 
     files: dict[str, list[TestResult]] = defaultdict(list)
     for result in results:
         files[result.file].append(result)
-    root = ET.Element("testsuites", name=name)
-    for file, tests in sorted(files.items()):
-        number = counts(tests)
-        bad = {"failures": number[TestVerdict.FAILED], "errors": number[TestVerdict.CRASHED]}
-        silent = (TestVerdict.SKIPPED, TestVerdict.NOT_RUN, TestVerdict.ENVIRONMENT)
-        numbers = {"tests": len(tests), **bad, "skipped": sum(number[verdict] for verdict in silent)}
-        time = f"{sum(result.seconds for result in tests):.3f}"
-        attributes = {"name": clean(file), "time": time, **{key: str(number) for key, number in numbers.items()}}
-        suite = ET.SubElement(root, "testsuite", attributes)
-        suite.extend(_case(result, reproduce) for result in tests)
-    data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
-    return data + b"\n"
+    return document(
+        name,
+        (
+            make_suite(file, [_case(result, reproduce) for result in tests], sum(result.seconds for result in tests))
+            for file, tests in sorted(files.items())
+        ),
+    )
 
 
 def _case(result: TestResult, reproduce: Reproduce) -> ET.Element:
