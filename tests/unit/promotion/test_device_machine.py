@@ -162,16 +162,14 @@ def test_detect_machine_reports_processor_name(tmp_path: Path) -> None:
 # Preflight
 
 
-def wanted(platform: JaxPlatform = JaxPlatform.ROCM, count: int = 2, **more: object) -> ExpectedMachine:
-    fields: dict[str, object] = {
-        "platform": platform,
-        "targets": ("gfx942",),
-        "count": count,
-        "libraries": {},
-        "site": Path("/site"),
-        "rocm_version": "7.2.0",
-    }
-    return ExpectedMachine(**{**fields, **more})  # type: ignore[arg-type]
+EXPECTED = ExpectedMachine(
+    platform=JaxPlatform.ROCM,
+    targets=("gfx942",),
+    count=2,
+    libraries={},
+    site=Path("/site"),
+    rocm_version="7.2.0",
+)
 
 
 def bad(checks: Iterable[Check]) -> dict[str, str]:
@@ -183,82 +181,69 @@ def bad(checks: Iterable[Check]) -> dict[str, str]:
     }
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return the root of a machine's file system."""
+    return write_files(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+
+
 def host(root: Path, devices: Sequence[GpuDevice], **more: Any) -> dict[str, str]:
-    return bad(check_host(MachineInfo(devices=tuple(devices), tenants=("one",)), devices, wanted(**more), root))
+    machine = MachineInfo(devices=tuple(devices), tenants=("one",))
+    return bad(check_host(machine, devices, replace(EXPECTED, **more), root))
 
 
-def test_check_host_accepts_fit_host(tmp_path: Path) -> None:
-    root = write_files(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
-    assert host(root, fake_devices(2)) == {}
-
-
-def test_check_host_names_each_problem(tmp_path: Path) -> None:
-    root = write_files(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+def test_check_host_names_each_problem(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert host(root, ()) == {"devices": "no rocm device is available"}
-    (lacking, *_) = check_host(MachineInfo(devices=()), (), wanted(), root)
+    (lacking, *_) = check_host(MachineInfo(devices=()), (), EXPECTED, root)
     assert ([finding.code for finding in lacking.findings], lacking.times) == (["environment"], 0)
     assert host(root, fake_devices(2, gfx="gfx950")) == {"devices": "the devices are gfx950, not gfx942"}
     poor = [GpuDevice(index=0, gfx="gfx942", memory=16 * GIB, free=GIB)]
     assert list(host(root, poor)) == ["device memory"]
-    assert list(host(tmp_path / "other", fake_devices(2))) == ["/dev/kfd", "/dev/shm"]
-
-
-def test_check_host_refuses_small_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = write_files(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+    assert list(host(root / "other", fake_devices(2))) == ["/dev/kfd", "/dev/shm"]
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=64 << 8, f_frsize=4096))
     assert host(root, fake_devices(2)) == {"/dev/shm": "/dev/shm has 67.1 MB free, not 1.07 GB"}
 
 
-def test_check_host_notes_tenants(tmp_path: Path) -> None:
-    root, devices = write_files(tmp_path, {"dev/kfd": "", "dev/shm/x": ""}), fake_devices(2)
+def test_check_host_notes_tenants(root: Path) -> None:
+    devices = fake_devices(2)
     machine = MachineInfo(devices=devices, tenants=("process 7 uses an AMD GPU",))
-    (item,) = (item for item in check_host(machine, devices, wanted(), root) if item.name == "preflight: tenants")
+    (item,) = (item for item in check_host(machine, devices, EXPECTED, root) if item.name == "preflight: tenants")
     assert [finding.message for finding in item.findings] == ["Tenants: process 7 uses an AMD GPU."]
-    assert not item.failed
-    assert item.details == {"tenants": ["process 7 uses an AMD GPU"]}
+    assert (item.failed, item.details) == (False, {"tenants": ["process 7 uses an AMD GPU"]})
 
 
 @pytest.mark.parametrize(("counts", "good"), [((), True), ((2,), True), ((1, 2), True), ((1,), False), ((1, 8), False)])
-def test_check_host_refuses_wrong_number_of_devices(tmp_path: Path, counts: tuple[int, ...], good: bool) -> None:
-    root = write_files(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+def test_check_host_refuses_wrong_number_of_devices(root: Path, counts: tuple[int, ...], good: bool) -> None:
     said = {"devices": f"2 devices are available, not {' or '.join(map(str, counts))}"}
     assert host(root, fake_devices(2), counts=counts) == ({} if good else said)
 
 
-def answer(**changes: object) -> dict[str, object]:
-    kernel = {"kind": "MI300X", "capability": "gfx942", "kernel": ""}
-    said: dict[str, object] = {
-        "error": "",
-        "platforms": ["gpu"],
-        "default": "gpu",
-        "client": "rocm 70200",
-        "version": "0.10.2",
-        "devices": [{"id": 0, **kernel}, {"id": 1, **kernel}],
-        "libraries": [],
+KERNEL = {"id": 0, "kind": "MI300X", "capability": "gfx942", "kernel": ""}
+ANSWER: dict[str, Any] = {
+    "error": "",
+    "platforms": ["gpu"],
+    "default": "gpu",
+    "client": "rocm 70200",
+    "version": "0.10.2",
+    "devices": [KERNEL, {**KERNEL, "id": 1}],
+}
+PLUGIN = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+
+
+def site_with(folder: Path, version: str = "7.2.0") -> tuple[ExpectedMachine, dict[str, Any]]:
+    """Return what is expected of a site whose plugin is loaded, above a ROCm of a version, and jax's answer."""
+    files = {f"site/{PLUGIN}": "code", "rocm/lib/libamdhip64.so.7": "", "rocm/.info/version": f"{version}-1\n"}
+    loaded = [str(write_files(folder, files) / name) for name in (f"site/{PLUGIN}", "rocm/lib/libamdhip64.so.7")]
+    return replace(EXPECTED, libraries={PLUGIN: sha256_of(b"code")}, site=folder / "site"), {
+        **ANSWER,
+        "libraries": loaded,
     }
-    return {**said, **changes}
-
-
-def site_with(tmp_path: Path, version: str = "7.2.0") -> tuple[ExpectedMachine, dict[str, object]]:
-    """A site whose plugin is loaded, above a ROCm of a version."""
-    import hashlib
-
-    plugin = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
-    write_files(
-        tmp_path, {f"site/{plugin}": "code", "rocm/lib/libamdhip64.so.7": "", "rocm/.info/version": f"{version}-1\n"}
-    )
-    expected = wanted(libraries={plugin: hashlib.sha256(b"code").hexdigest()}, site=tmp_path / "site")
-    loaded = [str(tmp_path / "site" / plugin), str(tmp_path / "rocm/lib/libamdhip64.so.7")]
-    return expected, answer(libraries=loaded)
-
-
-def test_check_jax_accepts_fit_jax(tmp_path: Path) -> None:
-    expected, said = site_with(tmp_path)
-    assert bad(check_jax(said, expected)) == {}
 
 
 def test_check_jax_names_each_problem(tmp_path: Path) -> None:
     expected, said = site_with(tmp_path)
+    first, second = said["devices"]
+    plugin, hip = said["libraries"]
 
     def problems(**changes: object) -> dict[str, str]:
         return bad(check_jax({**said, **changes}, expected))
@@ -267,22 +252,13 @@ def test_check_jax_names_each_problem(tmp_path: Path) -> None:
     assert list(problems(platforms=["cpu"], default="cpu")) == ["platform"]
     assert list(problems(client="cuda 13000")) == ["platform"]
     assert list(problems(devices=[])) == ["device count"]
-    devices = said["devices"]
-    assert isinstance(devices, list)
-    assert list(problems(devices=[devices[0], {**devices[1], "kernel": "a product of floats is wrong"}])) == [
-        "kernel on device 1"
-    ]
-    assert list(problems(devices=[devices[0], {**devices[1], "capability": "gfx90a:sramecc+"}])) == ["gfx name"]
-    libraries = said["libraries"]
-    assert isinstance(libraries, list)
-    assert "none of" in problems(libraries=libraries[1:])["libraries"]
-    assert (
-        "does not belong to the set" in problems(libraries=["/usr/lib/xla_rocm_plugin.so", *libraries[1:]])["libraries"]
-    )
-    other = str(tmp_path / "elsewhere/jax_plugins/xla_rocm7/xla_rocm_plugin.so")
-    assert "instead of" in problems(libraries=[other, *libraries[1:]])["libraries"]
-    assert list(problems(libraries=libraries[:1])) == ["ROCm"]
-    Path(libraries[0]).write_text("other code")
+    assert list(problems(devices=[first, {**second, "kernel": "wrong"}])) == ["kernel on device 1"]
+    assert list(problems(devices=[first, {**second, "capability": "gfx90a:sramecc+"}])) == ["gfx name"]
+    assert "none of" in problems(libraries=[hip])["libraries"]
+    assert "does not belong" in problems(libraries=["/usr/lib/xla_rocm_plugin.so", hip])["libraries"]
+    assert "instead of" in problems(libraries=[str(tmp_path / "elsewhere" / PLUGIN), hip])["libraries"]
+    assert list(problems(libraries=[plugin])) == ["ROCm"]
+    Path(plugin).write_text("other code")
     assert "has sha256" in problems()["libraries"]
 
 
@@ -300,7 +276,7 @@ def test_check_jax_compares_libraries_with_manifest(tmp_path: Path) -> None:
 
     def items(**changes: Any) -> list[Check]:
         library = RocmLibrary(soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols={}, size=elf.size)
-        told = wanted(rocm={"libamdhip64.so.7": replace(library, **changes)})
+        told = replace(EXPECTED, rocm={"libamdhip64.so.7": replace(library, **changes)})
         return [*check_jax({**said, "libraries": [str(hip), "/lib/libc.so.6"]}, told)]
 
     def problem(**changes: Any) -> str:
