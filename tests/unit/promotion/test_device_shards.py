@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -75,58 +74,57 @@ STAGED = StagedSet(index="multi-arch", digest="a" * 64)
 SETTINGS = {"suite": "s", "size": "large", "python": "3.12", "passes": "single"}
 
 
+SHARD = ShardResult(
+    shard=Shard(number=1, count=1),
+    target="gfx942",
+    settings=SETTINGS,
+    tests=digest_of_tests(["a", "b"]),
+    problems=(),
+    notes=(),
+    results=(),
+    run={"devices": ["0"]},
+    at="2026-01-01T00:00:01Z",
+)
+
+
 def shard_result(number: int, count: int, *results: TestResult, **changes: Any) -> ShardResult:
-    fields: dict[str, Any] = {
-        "shard": Shard(number=number, count=count),
-        "target": "gfx942",
-        "settings": SETTINGS,
-        "tests": digest_of_tests(["a", "b"]),
-        "problems": (),
-        "notes": (),
-        "results": results,
-        "run": {"devices": ["0"]},
-        "at": f"2026-01-01T00:00:0{number}Z",
-    }
-    return ShardResult(**{**fields, **changes})
+    at = f"2026-01-01T00:00:0{number}Z"
+    return replace(SHARD, **{"shard": Shard(number=number, count=count), "results": results, "at": at, **changes})
 
 
-def signer() -> Signer:
-    return Signer(signing_key().encode(), origin="tests")
+SIGNER = Signer(signing_key().encode(), origin="tests")
 
 
-def collected(bucket: MemoryBucket, settings: Mapping[str, str] | None = None) -> tuple[ShardResult, ...]:
-    asked = {"suite": "s", "size": "large"} if settings is None else settings
-    return collect_shards(bucket, STAGED, "device", asked, ["gfx942"], signer())
+def stored(*shards: ShardResult, signer: Signer | None = SIGNER) -> MemoryBucket:
+    bucket = MemoryBucket()
+    for shard in shards:
+        upload_shard(bucket, STAGED, "device", shard, signer)
+    return bucket
+
+
+def collected(bucket: MemoryBucket, **settings: str) -> tuple[ShardResult, ...]:
+    asked = {"suite": "s", "size": "large", **settings}
+    return collect_shards(bucket, STAGED, "device", asked, ["gfx942"], SIGNER)
 
 
 def test_collect_shards_returns_shards_in_order() -> None:
-    bucket = MemoryBucket()
-    parts = [
-        shard_result(2, 2, result("b", V.PASSED)),
-        shard_result(1, 2, result("a", V.FAILED, BINARY.replace("\udcff", ""))),
-    ]
-    for one in parts:
-        upload_shard(bucket, STAGED, "device", one, signer())
-    assert collected(bucket) == (parts[1], parts[0])
+    second = shard_result(2, 2, result("b", V.PASSED))
+    first = shard_result(1, 2, result("a", V.FAILED, BINARY.replace("\udcff", "")))
+    assert collected(stored(second, first)) == (first, second)
 
 
 def test_collect_shards_prefers_newest_attempt() -> None:
-    bucket = MemoryBucket()
     first = shard_result(1, 1, result("a", V.FAILED), at="2026-01-01T00:00:00Z")
     second = shard_result(1, 1, result("a", V.PASSED), at="2026-01-02T00:00:00Z")
-    for one in (second, first):
-        upload_shard(bucket, STAGED, "device", one, signer())
-    assert collected(bucket) == (second,)
+    assert collected(stored(second, first)) == (second,)
 
 
 def test_collect_shards_names_missing_shards() -> None:
-    bucket = MemoryBucket()
-    for number in (1, 3, 4):
-        upload_shard(bucket, STAGED, "device", shard_result(number, 4), signer())
+    bucket = stored(*(shard_result(number, 4) for number in (1, 3, 4)))
     with pytest.raises(GateError, match="lacks 2/4"):
         collected(bucket)
     with pytest.raises(RequestError, match="the newest shard has suite 's', not 'another'"):
-        collected(bucket, {"suite": "another"})
+        collected(bucket, suite="another")
     with pytest.raises(RequestError, match=r"has no shard of device.*\. Run"):
         collected(MemoryBucket())
 
@@ -140,48 +138,35 @@ def test_collect_shards_names_missing_shards() -> None:
     ],
 )
 def test_collect_shards_does_not_mix_runs(other: dict[str, Any]) -> None:
-    bucket = MemoryBucket()
-    upload_shard(bucket, STAGED, "device", shard_result(1, 2), signer())
-    upload_shard(bucket, STAGED, "device", shard_result(2, 2, **other), signer())
     with pytest.raises(GateError, match="No run is complete"):
-        collected(bucket)
+        collected(stored(shard_result(1, 2), shard_result(2, 2, **other)))
 
 
-def test_collect_shards_takes_machine_settings_from_shards() -> None:
+@pytest.mark.parametrize(("asked", "python"), [("", "3.11"), ("3.11", "3.11"), ("3.12", "3.12")])
+def test_collect_shards_takes_machine_settings_from_shards(asked: str, python: str) -> None:
     """The machine that joins shards may have no device and no Python of the set."""
-    bucket = MemoryBucket()
-    for python, when in (("3.12", "2026-01-01"), ("3.11", "2026-01-02")):
-        made = shard_result(1, 1, settings={**SETTINGS, "python": python}, at=f"{when}T00:00:00Z")
-        upload_shard(bucket, STAGED, "device", made, signer())
-    found = {
-        asked: collect_shards(
-            bucket, STAGED, "device", {**SETTINGS, "python": asked, "passes": "all"}, ["gfx942"], signer()
+    bucket = stored(
+        *(
+            shard_result(1, 1, settings={**SETTINGS, "python": python}, at=f"{day}T00:00:00Z")
+            for python, day in (("3.12", "2026-01-01"), ("3.11", "2026-01-02"))
         )
-        for asked in ("", "3.11", "3.12")
-    }
-    assert {asked: dict(shards[0].settings) for asked, shards in found.items()} == {
-        "": {**SETTINGS, "python": "3.11"},
-        "3.11": {**SETTINGS, "python": "3.11"},
-        "3.12": SETTINGS,
-    }
+    )
+    (found,) = collected(bucket, python=asked, passes="all")
+    assert found.settings == {**SETTINGS, "python": python}
 
 
 def test_collect_shards_refuses_unsigned_shard() -> None:
-    bucket = MemoryBucket()
-    upload_shard(bucket, STAGED, "device", shard_result(1, 1), None)
     with pytest.raises(GateError, match="not signed"):
-        collected(bucket)
+        collected(stored(shard_result(1, 1), signer=None))
 
 
 def test_collect_shards_refuses_shard_of_another_set() -> None:
     bucket = MemoryBucket()
     other = StagedSet(index="multi-arch", digest="b" * 64)
-    key = upload_shard(bucket, other, "device", shard_result(1, 1), signer())
-    moved = key.replace("b" * 64, "a" * 64)
-
+    key = upload_shard(bucket, other, "device", shard_result(1, 1), SIGNER)
     for suffix in ("", ".sig"):
         data = bucket.get(key + suffix)
-        bucket.put_if_absent(moved + suffix, data, sha256=sha256_of(data))
+        bucket.put_if_absent(key.replace("b" * 64, "a" * 64) + suffix, data, sha256=sha256_of(data))
     with pytest.raises(GateError, match="another set"):
         collected(bucket)
 
