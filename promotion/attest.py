@@ -6,7 +6,6 @@ see `promotion.evidence.attestation_verification`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,11 +16,10 @@ from core.errors import BucketError, MachineError, RequestError
 from core.model import Progress
 from promotion.check import verify_attestations
 from promotion.evidence.attestation_verification import (
-    CONFIG,
     GITHUB,
     GITLAB,
     ISSUER,
-    REPOSITORY,
+    identity_of,
     load_trust,
     missing_packages,
     verifier,
@@ -75,6 +73,7 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
         RequestError: the trust configuration is invalid or contains no signing service.
     """
     try:
+        # Not always installed.
         from pypi_attestations import Attestation, AttestationBundle, Distribution, Provenance
         from sigstore.oidc import IdentityToken, detect_credential
         from sigstore.sign import SigningContext
@@ -114,6 +113,7 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
 @contextmanager
 def _sigstore_errors() -> Iterator[None]:
     """Raise MachineError for errors of the packages."""
+    # Not always installed.
     from pypi_attestations import AttestationError
     from requests import RequestException
     from sigstore._internal.fulcio import ExpiredCertificate
@@ -134,6 +134,7 @@ def _sigstore_errors() -> Iterator[None]:
 
 def _publisher(attestation: Attestation) -> Any:  # noqa: ANN401 - one of the package's kinds
     """Return the publisher in the format of PEP 740, from the certificate."""
+    # Not always installed.
     from pypi_attestations import GitHubPublisher, GitLabPublisher
 
     kind, repository, file = publisher_of(attestation.certificate_claims)
@@ -148,19 +149,21 @@ def publisher_of(claims: Mapping[str, str]) -> tuple[str, str, str]:
     Raises:
         MachineError: the certificate is not from GitHub or GitLab.
     """
-    issuer, config = claims.get(ISSUER, ""), claims.get(CONFIG, "")
-    if issuer == GITHUB:
-        found = re.fullmatch(r"https://github\.com/([^/]+/[^/]+)/\.github/workflows/([^@]+)@.+", config)
-        kind = "GitHub"
-    else:
-        found = re.fullmatch(r"https://gitlab\.com/(.+?)//([^@]+)@.+", config) if issuer == GITLAB else None
-        kind = "GitLab"
-    if found is None or not claims.get(REPOSITORY, "").endswith(found[1]):
+    hosts = {
+        GITHUB: ("GitHub", "https://github.com/", ".github/workflows/"),
+        GITLAB: ("GitLab", "https://gitlab.com/", ""),
+    }
+    try:
+        identity = identity_of(claims)
+        kind, host, folder = hosts[identity.issuer]
+        if not (identity.repository.startswith(host) and identity.workflow.startswith(folder)):
+            raise ValueError(identity)
+    except (KeyError, ValueError) as error:
         raise MachineError(
-            f"The identity does not belong to a job of GitHub or GitLab: issuer {issuer or 'unknown'}.",
+            f"The identity does not belong to a job of GitHub or GitLab: issuer {claims.get(ISSUER) or 'unknown'}.",
             hint="Run `ci_build attest` in a job of one of them.",
-        )
-    return kind, found[1], found[2]
+        ) from error
+    return kind, identity.repository.removeprefix(host), identity.workflow.removeprefix(folder)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,6 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
@@ -46,21 +45,6 @@ pip verifies every file by its sha256 and uses no network. set/ describes the wh
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Place:
-    """The location of a set in the bucket.
-
-    Attributes:
-        wheel_set: the set.
-        wheels: file name of a wheel -> key.
-        files: name of each other file, including evidence -> key.
-    """
-
-    wheel_set: WheelSet
-    wheels: Mapping[str, str]
-    files: Mapping[str, str]
-
-
 def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progress: Progress) -> Path:
     """Write the archive of a staged or released set; equal sets and evidence give equal bytes.
 
@@ -72,27 +56,27 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
         BucketError: there is no such set, or its bytes differ from its record.
         WheelSetError: the set has no lock file.
     """
-    place = _find(bucket, staged)
+    wheel_set, wheels, files = _find(bucket, staged)
     name = f"{staged.index}-{staged.digest[:12]}"
     with tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.absolute().parent) as work:
         root = Path(work) / name
         (root / "wheels").mkdir(parents=True)
-        progress.step(f"collect {len(place.wheels)} wheels of {staged}")
-        for filename, key in place.wheels.items():
+        progress.step(f"collect {len(wheels)} wheels of {staged}")
+        for filename, key in wheels.items():
             _take(bucket, key, root / "wheels" / filename)
-        for wheel in place.wheel_set.wheels:
+        for wheel in wheel_set.wheels:
             if (found := sha256_of(root / "wheels" / wheel.filename)) != wheel.sha256:
-                raise BucketError(f"{place.wheels[wheel.filename]} has sha256 {found}, not {wheel.sha256}.")
-        for file, key in place.files.items():
+                raise BucketError(f"{wheels[wheel.filename]} has sha256 {found}, not {wheel.sha256}.")
+        for file, key in files.items():
             (root / "set" / file).parent.mkdir(parents=True, exist_ok=True)
             _take(bucket, key, root / "set" / file)
-        for version in place.wheel_set.python_versions:
+        for version in wheel_set.python_versions:
             progress.step(f"fetch what the lock pins for Python {version}")
-            _fetch_pins(place.wheel_set, bucket.get(place.files[PYLOCK]).decode(), version, root, runner)
+            _fetch_pins(wheel_set, bucket.get(files[PYLOCK]).decode(), version, root, runner)
         for page in pages("simple/", _offers(root / "wheels")):
             (root / page.key).parent.mkdir(parents=True, exist_ok=True)
             (root / page.key).write_bytes(page.data)
-        (root / "README.txt").write_text(_readme(name, place.wheel_set))
+        (root / "README.txt").write_text(_readme(name, wheel_set))
         progress.step(f"write {out}")
         part = Path(work) / "bundle.tar"
         _tar(root, part)
@@ -100,7 +84,8 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
     return out
 
 
-def _find(bucket: Bucket, staged: StagedSet) -> _Place:
+def _find(bucket: Bucket, staged: StagedSet) -> tuple[WheelSet, Mapping[str, str], Mapping[str, str]]:
+    """Return a set, and the keys of its wheels and of its other files, including evidence, by name."""
     released = ReleasedIndex(index=staged.index)
     in_set: Callable[[str], str] = staged.file
     folder = staged.root
@@ -123,7 +108,7 @@ def _find(bucket: Bucket, staged: StagedSet) -> _Place:
     }
     if PYLOCK not in others:
         raise WheelSetError(f"Set {staged} has no lock file: {PYLOCK}.", hint="Build it with `ci_build dist_wheels`.")
-    return _Place(wheel_set=wheel_set, wheels=wheels, files=others)
+    return wheel_set, wheels, others
 
 
 def _take(bucket: Bucket, key: str, path: Path) -> None:

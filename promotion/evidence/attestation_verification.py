@@ -6,6 +6,7 @@ attestation is reported as a problem.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ def load_trust(file: Path | None) -> Trust:
         RequestError: the file is neither.
     """
     try:
+        # Not always installed.
         from sigstore.errors import Error as SigstoreError
         from sigstore.models import ClientTrustConfig, TrustedRoot
     except ImportError as error:
@@ -84,6 +86,7 @@ def load_trust(file: Path | None) -> Trust:
 
 
 def _public_trust() -> Trust:
+    # Not always installed.
     from sigstore.errors import Error as SigstoreError
     from sigstore.errors import TUFError
     from sigstore.models import ClientTrustConfig
@@ -107,18 +110,17 @@ def lazy_verifier(trust_config: Path | None = None) -> Verify:
 
     When loading fails, each attestation gets that problem.
     """
-    loaded: list[Verify] = []
+    load = functools.cache(lambda: verifier(load_trust(trust_config)))
 
     def verify(data: bytes, filename: str, digest: str) -> AttestationReport:
         if problems := provenance_problems(data, filename, digest):
             return AttestationReport(wheel=filename, problems=problems)
         try:
-            if not loaded:
-                loaded.append(verifier(load_trust(trust_config)))
+            by_root = load()
         except (MachineError, RequestError) as error:
             text = f"{provenance_name(filename)} cannot be verified. {error.message} {error.hint}".rstrip()
             return AttestationReport(wheel=filename, problems=(text,))
-        return loaded[0](data, filename, digest)
+        return by_root(data, filename, digest)
 
     return verify
 
@@ -131,6 +133,7 @@ def verifier(trust: Trust) -> Verify:
         RequestError: the root is invalid.
     """
     try:
+        # Not always installed.
         from pypi_attestations import Provenance
         from sigstore.errors import Error as SigstoreError
         from sigstore.verify import Verifier
@@ -174,6 +177,7 @@ def _signer(by_root: Any, publisher: Any, attestation: Any) -> Identity:  # noqa
     certificate was valid at that time, the signature, and that the log entry is for this statement. The policy decides
     about the identity.
     """
+    # Not always installed.
     from pypi_attestations import AttestationError
 
     if len(attestation.verification_material.transparency_entries) != 1:

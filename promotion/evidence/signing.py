@@ -12,12 +12,20 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
 
 from core.errors import RequestError
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 EVIDENCE_TYPE = "application/vnd.jax-rocm.evidence+json"
 SUFFIX = ".sig"
@@ -61,8 +69,6 @@ class Signer:
     @property
     def key(self) -> str:
         """The public key."""
-        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
         return self._key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
     def sign(self, data: bytes, kind: str) -> Signature:
@@ -85,9 +91,6 @@ def load_signer(path: Path) -> Signer:
 
 def new_key(path: Path) -> Signer:
     """Create a private key that only its owner can read; FileExistsError when the file exists."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
     text = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     path.parent.mkdir(parents=True, exist_ok=True)
     # The file appears with the complete key.
@@ -115,9 +118,6 @@ def load_signature(data: bytes, name: str) -> Signature:
 
 def public_key(text: str) -> str:
     """Return a public key without its comment; ValueError when it is not an Ed25519 key in OpenSSH format."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-
     words = text.split()
     try:
         if words[:1] != [_KIND] or len(words) < 2:
@@ -130,10 +130,6 @@ def public_key(text: str) -> str:
 
 def is_valid_signature(data: bytes, kind: str, signature: Signature) -> bool:
     """Return whether the key in a signature signed the document."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-
     key = load_ssh_public_key(signature.key.encode())
     assert isinstance(key, Ed25519PublicKey)
     try:
@@ -149,10 +145,6 @@ def _encoded(data: bytes, kind: str) -> bytes:
 
 
 def _private_key(text: bytes, origin: str) -> Ed25519PrivateKey:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
-
     load = load_ssh_private_key if b"OPENSSH" in text else load_pem_private_key
     try:
         key = load(text, None)

@@ -85,24 +85,22 @@ def job_matrix(
             without.append(family.name)
         for python in pythons:
             jobs += _jobs(family, occasion, python, wheel_set=wheel_set, jax_tests=jax_tests, seed=seed)
-    merges = {
-        (job.family, job.python): _merge(job, wheel_set, jax_tests) for job in jobs if not job.shard.endswith("/1")
-    }
-    return JobMatrix(jobs=tuple(jobs), merges=tuple(merges.values()), without_runner=tuple(without))
+    sharded = {(job.family, job.python): job for job in jobs if not job.shard.endswith("/1")}
+    command = ("python3", "build/ci_build", "gate", "merge", wheel_set)
+    merges = tuple(
+        MergeJob(
+            name=f"{family} py{python} {job.suite} merge", family=family, python=python,
+            argv=(*command, *_run_of(family, python, job.suite, jax_tests)),
+        )
+        for (family, python), job in sharded.items()
+    )  # fmt: skip
+    return JobMatrix(jobs=tuple(jobs), merges=merges, without_runner=tuple(without))
 
 
 def _run_of(family: str, python: str, suite: str, jax_tests: str) -> list[str]:
     """Return the options that identify a run, for its shards and their merge."""
     options = ["--platform", "rocm", "--family", family, "--python", python]
     return options if suite == SANITY else [*options, "--jax-tests", jax_tests, "--size", suite]
-
-
-def _merge(job: Job, wheel_set: str, jax_tests: str) -> MergeJob:
-    run = _run_of(job.family, job.python, job.suite, jax_tests)
-    argv = ("python3", "build/ci_build", "gate", "merge", wheel_set, *run)
-    return MergeJob(
-        name=f"{job.family} py{job.python} {job.suite} merge", family=job.family, python=job.python, argv=argv
-    )
 
 
 def _jobs(

@@ -30,7 +30,7 @@ def open_bucket(text: str) -> Bucket:
         if re.match(r"\w+:/", text):
             raise RequestError(f"{text!r} is not a bucket.", hint="Give a folder or s3://NAME/PREFIX.")
         return DirBucket(Path(text))
-    # boto3 is slow to import and needed for S3 only.
+    # Start-up time: boto3 is slow to import and needed for S3 only.
     from promotion.storage.s3_bucket import S3Bucket
     from promotion.storage.s3_client import connect
 

@@ -6,6 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import boto3
+from boto3.exceptions import Boto3Error
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
 from core.errors import BucketError
 from promotion.storage.bucket import AbsentError, changed_meanwhile
 
@@ -37,10 +42,6 @@ def connect(*, endpoint: str | None = None, region: str | None = None) -> S3Clie
         endpoint: URL of a store other than AWS. None means the AWS configuration.
         region: None means the AWS configuration.
     """
-    import boto3
-    from botocore.config import Config
-    from botocore.exceptions import BotoCoreError
-
     config = Config(
         connect_timeout=_CONNECT_SECONDS,
         read_timeout=_READ_SECONDS,
@@ -79,9 +80,6 @@ def call(method: Callable[..., Any], key: str, **words: Any) -> Any:  # noqa: AN
 @contextlib.contextmanager
 def bucket_errors(key: str) -> Iterator[None]:
     """Raise BucketError for errors of boto3."""
-    from boto3.exceptions import Boto3Error
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
-
     try:
         yield
     except ClientError as error:

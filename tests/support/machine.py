@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,17 @@ def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [item.getsockname()[1] for item in sockets]
+
+
+def user_environment(find_links: Path | None = None) -> dict[str, str]:
+    """Return the environment of a user without settings of pip and uv.
+
+    Args:
+        find_links: the folder that the user has instead of a package index.
+    """
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
+    found = {**kept, "PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1", "NO_PROXY": "127.0.0.1"}
+    return found | ({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(find_links)} if find_links else {})
 
 
 @cache

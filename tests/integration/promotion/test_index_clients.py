@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -21,23 +20,12 @@ from uv import find_uv_bin
 
 from core.errors import MachineError, ProcessError
 from core.process import HostRunner
-from promotion.evidence.evidence import record
 from promotion.index.serve import IndexServer, Served
-from promotion.policy.policy import load_policy
-from promotion.promote import promote
-from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.file_server import serving_folder
-from tests.support.wheel_sets import (
-    PJRT_LIBRARY,
-    SetWheel,
-    make_set,
-    make_wheels,
-    passing_evidence,
-    pjrt,
-    set_wheel,
-    write_set,
-)
+from tests.support.machine import user_environment
+from tests.support.promoting import go, staged_in
+from tests.support.wheel_sets import PJRT_LIBRARY, SetWheel, make_wheels, pjrt, set_wheel
 
 OWN = "{}.{}".format(*sys.version_info[:2])
 VERSIONS = ("0.10.2+rocm7.2.0", "0.10.2+rocm7.3.0")
@@ -78,12 +66,8 @@ class ServedIndex:
 def index(tmp_path: Path) -> Iterator[ServedIndex]:
     bucket = DirBucket(tmp_path / "bucket")
     sets = [make_wheels(tmp_path / "w", version=version, pythons=(OWN,)) for version in VERSIONS]
-    for number, wheels in enumerate(sets):
-        wheel_set = make_set(wheels, python_versions=(OWN,))
-        staged = stage(bucket, write_set(tmp_path / f"set{number}", wheels, wheel_set))
-        for evidence in passing_evidence(wheel_set):
-            record(bucket, staged, evidence)
-        promote(bucket, staged, load_policy(staged.index))
+    for wheels in sets:
+        go(bucket, staged_in(bucket, tmp_path, wheels, python_versions=(OWN,)))
     requests: list[Served] = []
     with IndexServer(bucket.root, on_request=requests.append) as server:
         yield ServedIndex(bucket=bucket, server=server, sets=sets, requests=requests)
@@ -91,8 +75,7 @@ def index(tmp_path: Path) -> Iterator[ServedIndex]:
 
 @pytest.fixture
 def runner() -> HostRunner:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
-    return HostRunner({**kept, "PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1", "NO_PROXY": "127.0.0.1"})
+    return HostRunner(user_environment())
 
 
 def install_argv(client: str, index: ServedIndex, target: Path, *words: str) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from promotion.stage import read_staged, stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.machine import user_environment
 from tests.support.silent import Steps
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
@@ -47,11 +47,7 @@ ABSENT = "3.99"
 @pytest.fixture
 def runner(tmp_path: Path) -> HostRunner:
     """Processes whose ordinary package index is a folder with a small jax."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
-    folder = ordinary_index(tmp_path / "ordinary")
-    return HostRunner(
-        {**kept, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "UV_NO_CONFIG": "1"}
-    )
+    return HostRunner(user_environment(ordinary_index(tmp_path / "ordinary")))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from promotion.index.serve import IndexServer
 from promotion.storage.directory_bucket import DirBucket
 from tests.support import live
 from tests.support.live import COUNT, OWN, Scene, staged_sets
+from tests.support.machine import user_environment
 from tests.support.promoting import RELEASED, objects
 from tests.support.promotion_child import act
 from tests.support.wheel_sets import ordinary_index
@@ -105,18 +105,15 @@ def test_installers_always_find_consistent_set(scene: Scene, tmp_path: Path, cli
 def resolved(client: str, simple: str, ordinary: Path, out: Path) -> str:
     """The version of the plugin that an installer takes; its pjrt has to be the same."""
     out.mkdir()
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
     if client == "pip":
         argv = [sys.executable, "-m", "pip", "download", "--dest", str(out), "--no-cache-dir", "--only-binary=:all:"]
-        environment = {**kept, "PIP_CONFIG_FILE": os.devnull}
     else:
         (out / "in.txt").write_text("jax-rocm7-plugin\n")
         argv = [find_uv_bin(), "pip", "compile", str(out / "in.txt"), "--no-cache", "--python-version", OWN]
         argv += ["--no-header", "--no-annotate", "--output-file", str(out / "out.txt")]
-        environment = {**kept, "UV_NO_CONFIG": "1"}
     argv += ["--index-url", simple, "--find-links", str(ordinary)]
     argv += ["jax-rocm7-plugin"] if client == "pip" else ["--index-strategy", "unsafe-best-match"]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(argv, env=user_environment(), capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     if client == "uv":
         pins = dict(line.split("==") for line in (out / "out.txt").read_text().split())

@@ -16,17 +16,15 @@ import pytest
 from ci_build import cli
 from core.errors import GateError, RequestError
 from core.process import HostRunner
-from promotion.evidence.evidence import record
 from promotion.gates.common.gate import Check
 from promotion.index.serve import IndexServer
-from promotion.policy.policy import load_policy
-from promotion.promote import promote
 from promotion.published_check import check_published, read_published
-from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex
+from tests.support.machine import user_environment
+from tests.support.promoting import go, staged_in
 from tests.support.silent import Steps
-from tests.support.wheel_sets import SetWheel, make_set, make_wheels, ordinary_index, passing_evidence, write_set
+from tests.support.wheel_sets import SetWheel, make_wheels, ordinary_index
 
 OWN = "{}.{}".format(*sys.version_info[:2])
 VERSIONS = ("0.10.2+rocm7.2.0", "0.10.2+rocm7.3.0")
@@ -57,14 +55,11 @@ class Published:
 @pytest.fixture
 def published(tmp_path: Path) -> Iterator[Published]:
     bucket, digests = DirBucket(tmp_path / "bucket"), []
-    for number, version in enumerate(VERSIONS):
+    for version in VERSIONS:
         wheels = make_wheels(tmp_path / "w", version=version, pythons=(OWN,))
-        wheel_set = make_set(wheels, python_versions=(OWN,))
-        staged = stage(bucket, write_set(tmp_path / f"set{number}", wheels, wheel_set))
-        for evidence in passing_evidence(wheel_set):
-            record(bucket, staged, evidence)
-        promote(bucket, staged, load_policy(staged.index))
-        digests.append(wheel_set.digest)
+        staged = staged_in(bucket, tmp_path, wheels, python_versions=(OWN,))
+        go(bucket, staged)
+        digests.append(staged.digest)
     with IndexServer(bucket.root) as server:
         yield Published(bucket=bucket, url=server.url + INDEX.simple, digests=digests, wheels=wheels)
 
@@ -72,10 +67,7 @@ def published(tmp_path: Path) -> Iterator[Published]:
 @pytest.fixture
 def users(tmp_path: Path) -> dict[str, str]:
     """The environment of a user whose ordinary package index is a folder with a small jax."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
-    folder = ordinary_index(tmp_path / "ordinary")
-    own = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "UV_NO_CONFIG": "1"}
-    return {**kept, **own}
+    return user_environment(ordinary_index(tmp_path / "ordinary"))
 
 
 def checks(published: Published, users: dict[str, str], digest: str | None = None, **more: Any) -> list[Check]:

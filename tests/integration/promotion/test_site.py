@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import FROM_MANIFEST, FROM_NEEDS, TREE, Site, make_site, rocm_libraries
 from promotion.gates.load import gate as load_gate
 from tests.support.gating import gate_context, stage_wheels
+from tests.support.machine import user_environment
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
     TARGETS,
@@ -42,10 +42,8 @@ def index(tmp_path: Path) -> Path:
 
 def room_for(folder: Path, index: Path, wheels: Sequence[SetWheel], pythons: Sequence[str] = (OWN,)) -> GateContext:
     """A staged set whose user has a folder for a package index, by pip's configuration."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
-    user = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "UV_NO_CONFIG": "1"}
     staged = stage_wheels(folder, wheels, python_versions=pythons)
-    return gate_context(folder, *staged, HostRunner({**kept, **user}))
+    return gate_context(folder, *staged, HostRunner(user_environment(index)))
 
 
 def installed(site: Site) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from tests.support.faults.injections import Inject
 
@@ -10,7 +11,7 @@ PROGRAM = "numpy.elementwise"
 """Program that the compile gate compiles, which uses the device libraries."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Catch:
     """An expected finding of a gate.
 
@@ -45,21 +46,5 @@ class Fault:
     wheel: str = "plugin"
 
 
-def inspection(code: str, names: str, remedy: str, *, warns: bool = False) -> Catch:
-    """Return an expected finding of the inspection gate."""
-    return Catch(gate="inspection", code=code, names=names, remedy=remedy, warns=warns)
-
-
-def abi(code: str, names: str, remedy: str) -> Catch:
-    """Return an expected finding of the ABI gate."""
-    return Catch(gate="abi", code=code, names=names, remedy=remedy)
-
-
-def load(code: str, names: str, remedy: str) -> Catch:
-    """Return an expected finding of the load gate."""
-    return Catch(gate="load", code=code, names=names, remedy=remedy)
-
-
-def coverage(code: str, names: str, remedy: str) -> Catch:
-    """Return an expected finding of the coverage gate."""
-    return Catch(gate="coverage", code=code, names=names, remedy=remedy)
+inspection, abi, load, coverage = (partial(Catch, gate) for gate in ("inspection", "abi", "load", "coverage"))
+"""Create an expected finding of a gate."""

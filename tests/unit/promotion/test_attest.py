@@ -207,18 +207,19 @@ GITLAB = {
     "1.3.6.1.4.1.57264.1.12": "https://gitlab.com/group/sub/name",
     "1.3.6.1.4.1.57264.1.18": "https://gitlab.com/group/sub/name//ci/release.yml@refs/heads/main",
 }
+REFS = {"1.3.6.1.4.1.57264.1.13": "0" * 40, "1.3.6.1.4.1.57264.1.14": "refs/heads/main"}
 
 
 def test_publisher_of_reads_certificate() -> None:
-    assert publisher_of(GITHUB) == ("GitHub", "owner/name", "release.yml")
-    assert publisher_of(GITLAB) == ("GitLab", "group/sub/name", "ci/release.yml")
+    assert publisher_of({**GITHUB, **REFS}) == ("GitHub", "owner/name", "release.yml")
+    assert publisher_of({**GITLAB, **REFS}) == ("GitLab", "group/sub/name", "ci/release.yml")
 
 
 @pytest.mark.parametrize("oid", sorted(GITHUB))
 def test_publisher_of_refuses_other_issuers(oid: str) -> None:
     for claims in (GITHUB, GITLAB):
         with pytest.raises(MachineError, match="not belong to a job of"):
-            publisher_of({**claims, oid: "https://somewhere.invalid"})
+            publisher_of({**claims, **REFS, oid: "https://somewhere.invalid"})
     with pytest.raises(MachineError, match="issuer unknown"):
         publisher_of({})
 
@@ -329,9 +330,6 @@ def test_load_trust_refuses_invalid_file(bucket: DirBucket, tmp_path: Path) -> N
     found = lazy_verifier(tmp_path / "absent.json")(sign(WHEEL.filename, WHEEL.sha256), WHEEL.filename, WHEEL.sha256)
     assert len(found.problems) == 1
     assert (found.signers, found.trust) == ((), "")
-
-
-REFS = {"1.3.6.1.4.1.57264.1.13": "0" * 40, "1.3.6.1.4.1.57264.1.14": "refs/heads/main"}
 
 
 def test_identity_of_reads_certificate() -> None:

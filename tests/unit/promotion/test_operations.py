@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import BucketError, PromotionBlockedError, RequestError
+from core.errors import PromotionBlockedError, RequestError
 from promotion.index.audit import verify
 from promotion.index.ledger import LedgerEntry, read_ledger
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexState, apply_change
@@ -360,15 +360,6 @@ def test_verify_reports_lost_ledger(index: Index) -> None:
     for ask in (verify, history):
         with pytest.raises(RequestError, match="has no index other"):
             list(ask(index.bucket, ReleasedIndex(index="other")))
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_append_refuses_ledger_with_gap(index: Index, number: int) -> None:
-    index.bucket.path(RELEASED.ledger_entry(number)).unlink()
-    before = objects(index.bucket)
-    with pytest.raises(BucketError, match=f"gap or a foreign file: .*{number}.json"):
-        index.mark(EntryKind.PIN, "3")
-    assert objects(index.bucket) == before
 
 
 # Laws: incremental updates equal a complete render, and every intermediate state is consistent

@@ -37,7 +37,7 @@ from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_ev
 
 ONE: dict[str, Any] = {"python_versions": ("3.12",)}
 ME: dict[str, Any] = {"actor": "tests", "now": lambda: NOW}
-BROKEN = [b"", b"{", b"null", b"[]", b'"text"', b"\x00\xff\xfe", b'{"schema": 99}']
+BROKEN = [b"", b"{", b"null", b"[]", b'"text"', b"\x00\xff\xfe", b'{"schema": 99}', b'{"schema": 2}']
 
 
 def wheels_of(folder: Path, minor: int = 2) -> list[SetWheel]:
@@ -130,6 +130,7 @@ def test_ledger_gap_is_reported(bucket: MemoryBucket, staged: StagedSet, tmp_pat
     bucket.damage(key, None)
     for act in (
         lambda: rollback(bucket, RELEASED, to=hole, reason="x", **ME),
+        lambda: mark(bucket, RELEASED, EntryKind.PIN, ["3"], reason="x", **ME),
         lambda: apply(bucket, RELEASED, RetentionRule(days=1), **ME),
         lambda: publish(bucket, RELEASED, everything=True),
         lambda: list(history(bucket, RELEASED)),
