@@ -27,12 +27,11 @@ class RefusalError(BucketError):
 
     Attributes:
         status: HTTP status.
-        code: such as AccessDenied.
     """
 
-    def __init__(self, message: str, *, status: int, code: str, hint: str) -> None:
+    def __init__(self, message: str, *, status: int, hint: str) -> None:
         super().__init__(message, hint=hint)
-        self.status, self.code = status, code
+        self.status = status
 
 
 def connect(*, endpoint: str | None = None, region: str | None = None) -> S3Client:
@@ -103,4 +102,4 @@ def _meaning(answer: Any, key: str) -> BucketError:  # noqa: ANN401 - boto3's an
     if status == 412:
         return changed_meanwhile(key)
     hint = "Check the credentials and the bucket's policy." if status in (401, 403) else "Check the store."
-    return RefusalError(f"The store refused {key}: {status} {code}.", status=status, code=code, hint=hint)
+    return RefusalError(f"The store refused {key}: {status} {code}.", status=status, hint=hint)

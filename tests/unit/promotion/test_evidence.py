@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,7 @@ from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support import sets
+from tests.support.memory_bucket import MemoryBucket
 
 STAGED = StagedSet(index="multi-arch", digest="ab" * 32)
 EVIDENCE = sets.evidence(
@@ -76,9 +79,8 @@ def test_record_refuses_evidence_of_another_set(tmp_path: Path) -> None:
         lambda b: b.update(findings=7),
     ],
 )
-def test_load_evidence_refuses_invalid_field(change: object) -> None:
+def test_load_evidence_refuses_invalid_field(change: Callable[[dict[str, Any]], object]) -> None:
     body = json.loads(dump_evidence(EVIDENCE))
-    assert callable(change)
     change(body)
     with pytest.raises(BucketError, match="some/key"):
         load_evidence(json.dumps(body).encode(), "some/key")
@@ -118,44 +120,29 @@ def signer(tmp_path: Path) -> Signer:
     return new_key(tmp_path / "key")
 
 
-class Ordered(DirBucket):
-    """Notes the order of writes."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.order: list[str] = []
-
-    def put_if_absent(self, key: str, data: bytes | Path, *, sha256: str) -> bool:
-        self.order.append(key)
-        return super().put_if_absent(key, data, sha256=sha256)
-
-
-def test_record_stores_signature_before_evidence(tmp_path: Path, signer: Signer) -> None:
-    bucket = Ordered(tmp_path / "bucket")
+def test_record_stores_signature_before_evidence(signer: Signer) -> None:
+    order: list[str] = []
+    bucket = MemoryBucket(order.append)
     key = record(bucket, STAGED, EVIDENCE, signer=signer)
-    assert bucket.order == [f"{key}.sig", key]
+    assert order == [f"{key}.sig", key]
     assert record(bucket, STAGED, EVIDENCE, signer=signer) == key
     assert read_all(bucket, STAGED) == {key: EvidenceFile(evidence=EVIDENCE, key=signer.key)}
 
 
-def test_read_all_reports_signature_of_other_evidence(tmp_path: Path, signer: Signer) -> None:
-    bucket = DirBucket(tmp_path / "bucket")
+def test_read_all_reports_signature_of_other_evidence(signer: Signer) -> None:
+    bucket = MemoryBucket()
     one = record(bucket, STAGED, EVIDENCE, signer=signer)
     two = record(bucket, STAGED, replace(EVIDENCE, outcome=Outcome.PASSED), signer=signer)
-    path = bucket.root / f"{two}.sig"
-    path.chmod(0o644)
-    path.write_bytes(bucket.get(f"{one}.sig"))
+    bucket.damage(f"{two}.sig", bucket.get(f"{one}.sig"))
     said = read_all(bucket, STAGED)
     assert said[one].key == signer.key
     assert (said[two].key, said[two].flaw) == ("", f"{two}.sig is not the signature of {two}.")
 
 
-def test_read_all_reports_damaged_signature(tmp_path: Path, signer: Signer) -> None:
-    bucket = DirBucket(tmp_path / "bucket")
+def test_read_all_reports_damaged_signature(signer: Signer) -> None:
+    bucket = MemoryBucket()
     key = record(bucket, STAGED, EVIDENCE, signer=signer)
-    path = bucket.root / f"{key}.sig"
-    path.chmod(0o644)
-    path.write_bytes(b"{}")
+    bucket.damage(f"{key}.sig", b"{}")
     (said,) = read_all(bucket, STAGED).values()
     assert (said.evidence, said.key) == (EVIDENCE, "")
     assert "is not a signature" in said.flaw
