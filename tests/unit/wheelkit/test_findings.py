@@ -6,6 +6,7 @@ import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,124 +42,83 @@ def test_inspect_clean_wheel_has_no_findings(make: Callable[[], MadeWheel], veri
     assert list(tmp_path.iterdir()) == [tmp_path / report.filename]
 
 
-# One way to break a pjrt wheel for each code: (edit of the wheel, expected codes, key phrase of a message); most edits
-# cause only the finding of their own code.
+# One way to break a pjrt wheel for each code; most edits cause only the finding of their own code.
 
 Break = Callable[[MadeWheel], object]
-BREAKS: dict[str, tuple[Break, set[str], str]] = {}
+INIT, VERSION = "jax_plugins/xla_rocm7/__init__.py", "jax_plugins/xla_rocm7/version.py"
 
 
-def breaks(code: str, *also: str, says: str = "") -> Callable[[Break], Break]:
-    """Register how to break a wheel for a code; `also` are the findings that cannot be avoided with it."""
-
-    def register(function: Break) -> Break:
-        BREAKS[f"{code}:{function.__name__}"] = (function, {code, *also}, says)
-        return function
-
-    return register
+def case(code: str, edit: Break, *also: str, says: str = "") -> object:
+    """A way to break a wheel: expected codes, of which `also` cannot be avoided, and a key phrase of a message."""
+    return pytest.param(edit, {code, *also}, says, id=f"{code} {says}".strip())
 
 
-@breaks("archive-damaged", says="cut short")
-def truncated(made: MadeWheel) -> None:
-    made.archive = lambda data: data[:-30]
+def damaged(old: bytes, new: bytes) -> Break:
+    """The archive with other bytes."""
+    return lambda made: setattr(made, "archive", lambda data: data.replace(old, new))
 
 
-@breaks("archive-damaged", says="occurs 2 times")
-def duplicate_member(made: MadeWheel) -> None:
-    made.files["jax_plugins/xla_rocm7/versioN.py"] = b"x"
-    made.archive = lambda data: data.replace(b"versioN.py", b"version.py")
+def recorded(change: Callable[[list[list[str]]], list[list[str]]]) -> Break:
+    """RECORD with other rows."""
+    return lambda made: setattr(made, "record", change)
 
 
-@breaks("archive-damaged", says="zip bomb")
+def held(path: str, data: bytes) -> Break:
+    """A member with this content."""
+    return lambda made: made.files.update({path: data})
+
+
+def field(name: str, *values: str) -> Break:
+    """METADATA or WHEEL with other values of a field."""
+    return lambda made: made.replace(name, *values)
+
+
+def platform(name: str) -> Break:
+    """A wheel for other platforms, in its name and in WHEEL."""
+
+    def edit(made: MadeWheel) -> None:
+        made.platform = name
+        made.replace("Tag", *(f"py3-none-{tag}" for tag in name.split(".")))
+
+    return edit
+
+
+def sections(*more: tuple[str, int, int, bytes]) -> Break:
+    """The library with more sections."""
+    return lambda made: made.files.update({LIB: with_sections(made.files[LIB], *more)})
+
+
+def made_of(*symbols: TinySymbol, **more: Any) -> Break:
+    """A library with other symbols or needs."""
+    return lambda made: linked(made, *symbols, **more)
+
+
+def bundles(*fatbins: bytes) -> Break:
+    """A library with these fat binaries."""
+    return lambda made: coded(made, *fatbins)
+
+
+def stored(path: str, content: bytes | None, old: bytes, new: bytes) -> Break:
+    """A member that is not compressed, changed in the archive after its CRC was computed."""
+
+    def edit(made: MadeWheel) -> None:
+        made.stored = (path,)
+        made.files[path] = content or made.files[path]
+        damaged(old, new)(made)
+
+    return edit
+
+
 def bomb(made: MadeWheel) -> None:
     made.files["zeros"] = bytes(4096)
-
-    def claim(data: bytes) -> bytes:
-        size, huge = struct.pack("<I", 4096), struct.pack("<I", 1 << 30)
-        return data.replace(size, huge)
-
-    made.archive = claim
+    damaged(struct.pack("<I", 4096), struct.pack("<I", 1 << 30))(made)
 
 
-@breaks("archive-damaged", says="..")
-def path_escape(made: MadeWheel) -> None:
-    made.files["../../evil.py"] = b"x"
+def duplicate_member(made: MadeWheel) -> None:
+    made.files["jax_plugins/xla_rocm7/versioN.py"] = b"x"
+    damaged(b"versioN.py", b"version.py")(made)
 
 
-@breaks("archive-damaged", says="absolute")
-def absolute_path(made: MadeWheel) -> None:
-    made.files["/etc/evil.py"] = b"x"
-
-
-@breaks("archive-damaged", says="not match the file name")
-def foreign_dist_info(made: MadeWheel) -> None:
-    made.archive = lambda data: data.replace(b"1.2.3.dist-info", b"9.9.9.dist-info")
-
-
-@breaks("member-damaged", says="CRC")
-def wrong_crc(made: MadeWheel) -> None:
-    made.stored = ("jax_plugins/xla_rocm7/__init__.py",)
-    made.files[made.stored[0]] = b"# the original\n"
-    made.archive = lambda data: data.replace(b"# the original\n", b"# changed later")
-
-
-@breaks("member-damaged", says="plugin.so")
-def library_with_wrong_crc(made: MadeWheel) -> None:
-    made.stored = (LIB,)
-    made.archive = lambda data: data.replace(b"fcntl64", b"fcntl65")
-
-
-@breaks("record-wrong-hash")
-def other_hash(made: MadeWheel) -> None:
-    made.record = lambda rows: [[rows[0][0], rows[1][1], rows[0][2]], *rows[1:]]
-
-
-@breaks("record-wrong-size")
-def other_size(made: MadeWheel) -> None:
-    made.record = lambda rows: [[*rows[0][:2], "7"], *rows[1:]]
-
-
-@breaks("record-missing-entry", says="__init__.py")
-def no_entry(made: MadeWheel) -> None:
-    made.record = lambda rows: rows[1:]
-
-
-@breaks("record-no-such-file", says="ghost.py")
-def ghost(made: MadeWheel) -> None:
-    made.record = lambda rows: [["ghost.py", *rows[0][1:]], *rows]
-
-
-@breaks("record-duplicate-entry")
-def entry_twice(made: MadeWheel) -> None:
-    made.record = lambda rows: [rows[0], *rows]
-
-
-@breaks("record-no-sha256")
-def entry_without_hash(made: MadeWheel) -> None:
-    made.record = lambda rows: [[rows[0][0], "", rows[0][2]], *rows[1:]]
-
-
-@breaks("record-malformed")
-def entry_with_two_fields(made: MadeWheel) -> None:
-    made.record = lambda rows: [["only", "two"], *rows]
-
-
-@breaks("record-unreadable")
-def record_is_not_text(made: MadeWheel) -> None:
-    made.record = lambda rows: [["\udcff", "", ""], *rows]
-
-
-@breaks("mode-private", says="0600")
-def private_mode(made: MadeWheel) -> None:
-    made.modes[LIB] = 0o600
-
-
-@breaks("elf-unreadable")
-def library_cut_off(made: MadeWheel) -> None:
-    made.files[LIB] = made.files[LIB][:4000]
-
-
-@breaks("elf-unreadable")
 def dynamic_symbols_without_end(made: MadeWheel) -> None:
     elf = bytearray(made.files[LIB])
     (table,) = struct.unpack_from("<Q", elf, 0x28)
@@ -166,42 +126,6 @@ def dynamic_symbols_without_end(made: MadeWheel) -> None:
     made.files[LIB] = bytes(elf)
 
 
-@breaks("elf-not-read")
-def library_of_32_bits(made: MadeWheel) -> None:
-    made.files["old.so"] = b"\x7fELF\x01\x01\x01" + bytes(60)
-
-
-@breaks("symbols-not-stripped", says="9.0 kB")
-def symbol_tables(made: MadeWheel) -> None:
-    made.files[LIB] = with_sections(made.files[LIB], (".symtab", 2, 0, bytes(6000)), (".strtab", 3, 0, bytes(3000)))
-
-
-@breaks("runpath-build-leftover", says="2 of 3 entries")
-def runpath_leftovers(made: MadeWheel) -> None:
-    linked(made, runpath="$ORIGIN/../../_solib_x86_64/_Ux:$ORIGIN/a.so.runfiles/__main__/x:/opt/rocm/lib")
-
-
-@breaks("runpath-build-machine", says="/home/builder")
-def runpath_of_a_machine(made: MadeWheel) -> None:
-    linked(made, runpath="$ORIGIN:/home/builder/rocm/lib")
-
-
-@breaks("runpath-unsafe", says="(empty)")
-def runpath_with_empty_entry(made: MadeWheel) -> None:
-    linked(made, runpath="$ORIGIN::/opt/rocm/lib")
-
-
-@breaks("runpath-unsafe", says="lib/rocm")
-def runpath_relative(made: MadeWheel) -> None:
-    linked(made, runpath="lib/rocm")
-
-
-@breaks("runpath-excessive", says="41 entries")
-def runpath_too_long(made: MadeWheel) -> None:
-    linked(made, runpath=":".join(f"$ORIGIN/{number}" for number in range(41)))
-
-
-@breaks("rpath-used")
 def rpath(made: MadeWheel) -> None:
     linked(made, runpath="$ORIGIN")
     old = made.files[LIB]
@@ -209,263 +133,167 @@ def rpath(made: MadeWheel) -> None:
     assert made.files[LIB] != old
 
 
-@breaks("hip-needed-missing", says="hipMalloc")
-def hip_without_needed(made: MadeWheel) -> None:
-    linked(made, TinySymbol("hipMalloc"), TinySymbol("hipblasCreate"))
-
-
-@breaks("tag-by-exception", says="libamdhip64.so.7")
-def hip_with_needed(made: MadeWheel) -> None:
-    linked(made, TinySymbol("hipMalloc"), needed=("libc.so.6", "libamdhip64.so.7"))
-
-
-@breaks("needed-not-allowed", "tag-untrue", says="libsurprise.so.1")
-def unexpected_needed(made: MadeWheel) -> None:
-    linked(made, needed=("libc.so.6", "libsurprise.so.1"))
-
-
-@breaks("symbol-version-too-new", "tag-untrue", says="manylinux_2_34_x86_64")
-def tag_too_old(made: MadeWheel) -> None:
-    linked(made, TinySymbol("pthread_create", "libc.so.6", "GLIBC_2.34"))
-
-
-@breaks("unversioned-symbol-too-new", "tag-untrue", says="std::filesystem")
-def symbol_without_version(made: MadeWheel) -> None:
-    linked(made, TinySymbol(CANONICAL), needed=("libc.so.6", "libstdc++.so.6"))
-
-
-@breaks("unversioned-symbol-optional")
-def weak_symbol_without_version(made: MadeWheel) -> None:
-    linked(made, TinySymbol(CANONICAL, bind="WEAK"), needed=("libc.so.6", "libstdc++.so.6"))
-
-
-@breaks("machine-foreign", "tag-untrue")
-def other_machine(made: MadeWheel) -> None:
-    linked(made, machine=183)
-
-
-@breaks("isa-too-new", "tag-untrue")
-def other_isa(made: MadeWheel) -> None:
-    linked(made, isa_needed=4)
-
-
-@breaks("libc-foreign", "tag-untrue", "needed-not-allowed")
-def other_libc(made: MadeWheel) -> None:
-    made.files[LIB] = library(TinySymbol("x"), fatbins=[fat_binary()], needed=("libc.musl-x86_64.so.1",))
-
-
-@breaks("tag-mismatch")
-def other_tag_in_wheel(made: MadeWheel) -> None:
-    made.replace("Tag", "py3-none-manylinux_2_17_x86_64")
-
-
-@breaks("tag-untrue", says="`any`")
-def pure_tag(made: MadeWheel) -> None:
-    made.platform = "any"
-    made.replace("Tag", "py3-none-any")
-
-
-@breaks("tag-unjudged")
-def unknown_platform(made: MadeWheel) -> None:
-    made.platform = "manylinux_2_999_x86_64"
-    made.replace("Tag", "py3-none-manylinux_2_999_x86_64")
-
-
-@breaks("tag-unjudged", says="auditwheel cannot read")
-def symbols_without_strings(made: MadeWheel) -> None:
-    made.files[LIB] = with_sections(made.files[LIB], (".symtab", 2, 0, bytes(600)))
-
-
-@breaks("tag-too-new", says="manylinux_2_5_x86_64")
-def modest_library(made: MadeWheel) -> None:
-    made.files[LIB] = library(TinySymbol("malloc", "libc.so.6", "GLIBC_2.2.5"), fatbins=[fat_binary()])
-
-
-@breaks("tag-too-new", says="linux_x86_64 promises nothing")
-def plain_linux(made: MadeWheel) -> None:
-    made.platform = "linux_x86_64"
-    made.replace("Tag", "py3-none-linux_x86_64")
-
-
-@breaks("tag-redundant", says="manylinux_2_34_x86_64")
-def two_platforms(made: MadeWheel) -> None:
-    made.platform = "manylinux_2_28_x86_64.manylinux_2_34_x86_64"
-    made.replace("Tag", *(f"py3-none-{platform}" for platform in made.platform.split(".")))
-
-
-@breaks("purelib-with-elf")
-def purelib(made: MadeWheel) -> None:
-    made.replace("Root-Is-Purelib", "true")
-
-
-@breaks("bundle-damaged", says="MD5")
-def wrong_md5(made: MadeWheel) -> None:
-    good = fat_binary()
-    coded(made, good, good[:24] + bytes(8) + good[32:])
-
-
-@breaks("code-object-wrong", says="gfx1100")
-def code_of_another_processor(made: MadeWheel) -> None:
-    coded(made, fat_binary(), fat_binary(machs={"gfx950": MACHS["gfx1100"]}))
-
-
-@breaks("bundle-damaged", says="0x123456")
-def registered_elsewhere(made: MadeWheel) -> None:
-    wrapper = struct.pack("<IIQQ", 0x48495046, 1, 0x123456, 0)
-    made.files[LIB] = with_sections(made.files[LIB], (".hipFatBinSegment", 1, 3, wrapper))
-
-
-@breaks("target-missing", says="gfx950")
-def one_target_less(made: MadeWheel) -> None:
-    coded(made, fat_binary(["gfx942"]))
-
-
-@breaks("target-extra", "target-refused", says="gfx1100")
-def one_target_more(made: MadeWheel) -> None:
-    coded(made, fat_binary(["gfx942", "gfx950", "gfx1100"]))
-
-
-@breaks("target-extra", says="gfx9-4-generic")
-def generic_beside_exact(made: MadeWheel) -> None:
-    coded(made, fat_binary(["gfx942", "gfx950", "gfx9-4-generic"]))
-
-
-@breaks("target-refused", "target-extra", says="1 of 3 targets")
-def refused_target(made: MadeWheel) -> None:
-    coded(made, fat_binary(["gfx906", "gfx942", "gfx950"]))
-
-
-@breaks("bundles-uneven", says="gfx950 in 1")
-def uneven(made: MadeWheel) -> None:
-    coded(made, fat_binary(), fat_binary(["gfx942"]))
-
-
-@breaks("device-code-missing")
-def no_device_code(made: MadeWheel) -> None:
-    coded(made)
-
-
-@breaks("metadata-unreadable", "metadata-mismatch", "requires-python-missing")
-def metadata_is_not_text(made: MadeWheel) -> None:
-    made.info["METADATA"] = b"Name: \xff"
-
-
-@breaks("metadata-unreadable", "tag-mismatch")
 def no_wheel_file(made: MadeWheel) -> None:
-    made.archive = lambda data: data.replace(b"dist-info/WHEEL", b"dist-info/wheel")
+    damaged(b"dist-info/WHEEL", b"dist-info/wheel")(made)
     made.record = lambda rows: [[row[0].replace("/WHEEL", "/wheel"), *row[1:]] for row in rows]
 
 
-@breaks("metadata-mismatch", says="Version 1.2.4")
 def other_version(made: MadeWheel) -> None:
     made.replace("Version", "1.2.4")
-    version = "jax_plugins/xla_rocm7/version.py"
-    made.files[version] = made.files[version].replace(b"1.2.3", b"1.2.4")
+    made.files[VERSION] = made.files[VERSION].replace(b"1.2.3", b"1.2.4")
 
 
-@breaks("metadata-mismatch", says="Name jax-rocm8-pjrt")
-def other_name(made: MadeWheel) -> None:
-    made.replace("Name", "jax-rocm8-pjrt")
-
-
-@breaks("metadata-mismatch", says="not a requirement")
-def nonsense_requirement(made: MadeWheel) -> None:
-    made.metadata.append("Requires-Dist: scipy >>> 1")
-
-
-@breaks("summary-rocm-unknown")
-def unknown_rocm(made: MadeWheel) -> None:
-    made.replace("Summary", "JAX PJRT plugin (ROCm:unknown)")
-
-
-@breaks("summary-rocm-wrong", says="7.0.2")
-def wrong_rocm(made: MadeWheel) -> None:
-    comment = b"AMD clang version 22.0.0git (llvm-project roc-7.0.2 26014)\0"
-    made.files[LIB] = with_sections(made.files[LIB], (".comment", 1, 0, comment))
-
-
-@breaks("requires-python-missing")
-def any_python(made: MadeWheel) -> None:
-    made.replace("Requires-Python")
-
-
-@breaks("license-missing")
-def no_licence(made: MadeWheel) -> None:
-    del made.info["licenses/LICENSE.txt"]
-
-
-def stamp(made: MadeWheel, value: str) -> None:
-    made.files["jax_plugins/xla_rocm7/version.py"] = f"_release_version: str | None = {value}\n".encode()
-
-
-@breaks("version-unstamped")
-def unstamped(made: MadeWheel) -> None:
-    stamp(made, "None")
-
-
-@breaks("version-stale", says="1.2.3.post1")
-def stale_stamp(made: MadeWheel) -> None:
-    stamp(made, "'1.2.3.post1'")
-
-
-@breaks("jaxlib-unpinned")
 def any_jaxlib(made: MadeWheel) -> None:
     made.replace("Requires-Dist", 'jaxlib; extra == "cpu"')
     made.metadata.append("Provides-Extra: cpu")
 
 
-@breaks("extra-uninstallable", says="2 distributions")
 def dead_extra(made: MadeWheel) -> None:
     made.metadata += ["Provides-Extra: with-rocm"]
     made.metadata += [f'Requires-Dist: amd_{x}_instinct; extra == "with-rocm"' for x in ("rccl", "hipfft")]
     made.metadata += ['Requires-Dist: scipy; extra == "with-rocm"']
 
 
-@breaks("entry-point-missing")
-def not_discoverable(made: MadeWheel) -> None:
-    del made.info["entry_points.txt"]
+def entry_points(text: bytes) -> Break:
+    return lambda made: made.info.update({"entry_points.txt": text})
 
 
-@breaks("entry-point-broken", says="jax_plugins.xla_rocm8")
-def entry_point_elsewhere(made: MadeWheel) -> None:
-    made.info["entry_points.txt"] = b"[jax_plugins]\nxla_rocm7 = jax_plugins.xla_rocm8:initialize [x]\n"
+GOOD = fat_binary()
+MODEST = library(TinySymbol("malloc", "libc.so.6", "GLIBC_2.2.5"), fatbins=[GOOD])
+MUSL = library(TinySymbol("x"), fatbins=[GOOD], needed=("libc.musl-x86_64.so.1",))
+LEFTOVERS = "$ORIGIN/../../_solib_x86_64/_Ux:$ORIGIN/a.so.runfiles/__main__/x:/opt/rocm/lib"
+WRAPPER = struct.pack("<IIQQ", 0x48495046, 1, 0x123456, 0)
+COMMENT = b"AMD clang version 22.0.0git (llvm-project roc-7.0.2 26014)\0"
+CPP = ("libc.so.6", "libstdc++.so.6")
+BREAKS = [
+    case("archive-damaged", lambda made: setattr(made, "archive", lambda data: data[:-30]), says="cut short"),
+    case("archive-damaged", duplicate_member, says="occurs 2 times"),
+    case("archive-damaged", bomb, says="zip bomb"),
+    case("archive-damaged", held("../../evil.py", b"x"), says=".."),
+    case("archive-damaged", held("/etc/evil.py", b"x"), says="absolute"),
+    case("archive-damaged", damaged(b"1.2.3.dist-info", b"9.9.9.dist-info"), says="not match the file name"),
+    case("member-damaged", stored(INIT, b"# the original\n", b"# the original\n", b"# changed later"), says="CRC"),
+    case("member-damaged", stored(LIB, None, b"fcntl64", b"fcntl65"), says="plugin.so"),
+    case("record-wrong-hash", recorded(lambda rows: [[rows[0][0], rows[1][1], rows[0][2]], *rows[1:]])),
+    case("record-wrong-size", recorded(lambda rows: [[*rows[0][:2], "7"], *rows[1:]])),
+    case("record-missing-entry", recorded(lambda rows: rows[1:]), says="__init__.py"),
+    case("record-no-such-file", recorded(lambda rows: [["ghost.py", *rows[0][1:]], *rows]), says="ghost.py"),
+    case("record-duplicate-entry", recorded(lambda rows: [rows[0], *rows])),
+    case("record-no-sha256", recorded(lambda rows: [[rows[0][0], "", rows[0][2]], *rows[1:]])),
+    case("record-malformed", recorded(lambda rows: [["only", "two"], *rows])),
+    case("record-unreadable", recorded(lambda rows: [["\udcff", "", ""], *rows])),
+    case("mode-private", lambda made: made.modes.update({LIB: 0o600}), says="0600"),
+    case("elf-unreadable", lambda made: made.files.update({LIB: made.files[LIB][:4000]})),
+    case("elf-unreadable", dynamic_symbols_without_end),
+    case("elf-not-read", held("old.so", b"\x7fELF\x01\x01\x01" + bytes(60))),
+    case("library-not-elf", held("jax_plugins/xla_rocm7/helper.so", b"#!/bin/sh\n:\n"), says="12 bytes, no ELF"),
+    case("library-not-elf", held("jax_plugins/xla_rocm7/libhelper.so.1", b""), says="0 bytes, no ELF"),
+    case(
+        "symbols-not-stripped",
+        sections((".symtab", 2, 0, bytes(6000)), (".strtab", 3, 0, bytes(3000))),
+        says="9.0 kB",
+    ),
+    case("runpath-build-leftover", made_of(runpath=LEFTOVERS), says="2 of 3 entries"),
+    case("runpath-build-machine", made_of(runpath="$ORIGIN:/home/builder/rocm/lib"), says="/home/builder"),
+    case("runpath-unsafe", made_of(runpath="$ORIGIN::/opt/rocm/lib"), says="(empty)"),
+    case("runpath-unsafe", made_of(runpath="lib/rocm"), says="lib/rocm"),
+    case("runpath-excessive", made_of(runpath=":".join(f"$ORIGIN/{n}" for n in range(41))), says="41 entries"),
+    case("rpath-used", rpath),
+    case("hip-needed-missing", made_of(TinySymbol("hipMalloc"), TinySymbol("hipblasCreate")), says="hipMalloc"),
+    case(
+        "tag-by-exception",
+        made_of(TinySymbol("hipMalloc"), needed=("libc.so.6", "libamdhip64.so.7")),
+        says="libamdhip64.so.7",
+    ),
+    case(
+        "needed-not-allowed", made_of(needed=("libc.so.6", "libsurprise.so.1")), "tag-untrue", says="libsurprise.so.1"
+    ),
+    case(
+        "symbol-version-too-new",
+        made_of(TinySymbol("pthread_create", "libc.so.6", "GLIBC_2.34")),
+        "tag-untrue",
+        says="manylinux_2_34_x86_64",
+    ),
+    case(
+        "unversioned-symbol-too-new",
+        made_of(TinySymbol(CANONICAL), needed=CPP),
+        "tag-untrue",
+        says="std::filesystem",
+    ),
+    case("unversioned-symbol-optional", made_of(TinySymbol(CANONICAL, bind="WEAK"), needed=CPP)),
+    case("machine-foreign", made_of(machine=183), "tag-untrue"),
+    case("isa-too-new", made_of(isa_needed=4), "tag-untrue"),
+    case("libc-foreign", held(LIB, MUSL), "tag-untrue", "needed-not-allowed"),
+    case("tag-mismatch", field("Tag", "py3-none-manylinux_2_17_x86_64")),
+    case("tag-untrue", platform("any"), says="`any`"),
+    case("tag-unjudged", platform("manylinux_2_999_x86_64")),
+    case("tag-unjudged", sections((".symtab", 2, 0, bytes(600))), says="auditwheel cannot read"),
+    case("tag-too-new", held(LIB, MODEST), says="manylinux_2_5_x86_64"),
+    case("tag-too-new", platform("linux_x86_64"), says="linux_x86_64 promises nothing"),
+    case("tag-redundant", platform("manylinux_2_28_x86_64.manylinux_2_34_x86_64"), says="manylinux_2_34_x86_64"),
+    case("purelib-with-elf", field("Root-Is-Purelib", "true")),
+    case("bundle-damaged", bundles(GOOD, GOOD[:24] + bytes(8) + GOOD[32:]), says="MD5"),
+    case("bundle-damaged", sections((".hipFatBinSegment", 1, 3, WRAPPER)), says="0x123456"),
+    case("code-object-wrong", bundles(GOOD, fat_binary(machs={"gfx950": MACHS["gfx1100"]})), says="gfx1100"),
+    case("target-missing", bundles(fat_binary(["gfx942"])), says="gfx950"),
+    case("target-extra", bundles(fat_binary(["gfx942", "gfx950", "gfx1100"])), "target-refused", says="gfx1100"),
+    case("target-extra", bundles(fat_binary(["gfx942", "gfx950", "gfx9-4-generic"])), says="gfx9-4-generic"),
+    case("target-refused", bundles(fat_binary(["gfx906", "gfx942", "gfx950"])), "target-extra", says="1 of 3 targets"),
+    case("bundles-uneven", bundles(GOOD, fat_binary(["gfx942"])), says="gfx950 in 1"),
+    case("device-code-missing", bundles()),
+    case(
+        "metadata-unreadable",
+        lambda made: made.info.update({"METADATA": b"Name: \xff"}),
+        "metadata-mismatch",
+        "requires-python-missing",
+    ),
+    case("metadata-unreadable", no_wheel_file, "tag-mismatch"),
+    case("metadata-mismatch", other_version, says="Version 1.2.4"),
+    case("metadata-mismatch", field("Name", "jax-rocm8-pjrt"), says="Name jax-rocm8-pjrt"),
+    case(
+        "metadata-mismatch",
+        lambda made: made.metadata.append("Requires-Dist: scipy >>> 1"),
+        says="not a requirement",
+    ),
+    case("summary-rocm-unknown", field("Summary", "JAX PJRT plugin (ROCm:unknown)")),
+    case("summary-rocm-wrong", sections((".comment", 1, 0, COMMENT)), says="7.0.2"),
+    case("requires-python-missing", field("Requires-Python")),
+    case("license-missing", lambda made: made.info.pop("licenses/LICENSE.txt")),
+    case("version-unstamped", held(VERSION, b"_release_version: str | None = None\n")),
+    case("version-stale", held(VERSION, b"_release_version: str | None = '1.2.3.post1'\n"), says="1.2.3.post1"),
+    case("jaxlib-unpinned", any_jaxlib),
+    case("extra-uninstallable", dead_extra, says="2 distributions"),
+    case("entry-point-missing", lambda made: made.info.pop("entry_points.txt")),
+    case(
+        "entry-point-broken",
+        entry_points(b"[jax_plugins]\nxla_rocm7 = jax_plugins.xla_rocm8:initialize [x]\n"),
+        says="jax_plugins.xla_rocm8",
+    ),
+    case(
+        "entry-point-broken",
+        entry_points(b"xla_rocm7 = jax_plugins.xla_rocm7\n"),
+        "entry-point-missing",
+        says="cannot be read",
+    ),
+    case("pjrt-api-missing", made_of(entry=()), says="no library exports GetPjrtApi"),
+    case(
+        "exports-unexpected",
+        made_of(TinySymbol("_ZN4llvm4initEv", defined=True)),
+        says="1 symbols, such as _ZN4llvm4initEv",
+    ),
+    case(
+        "init-name-wrong",
+        made_of(TinySymbol("PyInit_elsewhere", defined=True)),
+        "python-tag-wrong",
+        says="elsewhere",
+    ),
+]
 
 
-@breaks("entry-point-broken", "entry-point-missing", says="cannot be read")
-def entry_points_without_group(made: MadeWheel) -> None:
-    made.info["entry_points.txt"] = b"xla_rocm7 = jax_plugins.xla_rocm7\n"
-
-
-@breaks("library-not-elf", says="12 bytes, no ELF")
-def script_in_place_of_a_library(made: MadeWheel) -> None:
-    made.files["jax_plugins/xla_rocm7/helper.so"] = b"#!/bin/sh\n:\n"
-
-
-@breaks("library-not-elf", says="0 bytes, no ELF")
-def empty_library(made: MadeWheel) -> None:
-    made.files["jax_plugins/xla_rocm7/libhelper.so.1"] = b""
-
-
-@breaks("pjrt-api-missing", says="no library exports GetPjrtApi")
-def library_without_entry(made: MadeWheel) -> None:
-    linked(made, entry=())
-
-
-@breaks("exports-unexpected", says="1 symbols, such as _ZN4llvm4initEv")
-def library_that_offers_too_much(made: MadeWheel) -> None:
-    linked(made, TinySymbol("_ZN4llvm4initEv", defined=True))
-
-
-@breaks("init-name-wrong", "python-tag-wrong", says="elsewhere")
-def module_of_another_name(made: MadeWheel) -> None:
-    linked(made, TinySymbol("PyInit_elsewhere", defined=True))
-
-
-@pytest.mark.parametrize("case", BREAKS)
-def test_inspect_broken_wheel_has_expected_findings(case: str, tmp_path: Path) -> None:
-    spoil, expected, says = BREAKS[case]
+@pytest.mark.parametrize(("edit", "expected", "says"), BREAKS)
+def test_inspect_broken_wheel_has_expected_findings(edit: Break, expected: set[str], says: str, tmp_path: Path) -> None:
     made = clean_pjrt()
-    spoil(made)
+    edit(made)
     report = look(made, tmp_path)
     assert codes(report) == sorted(expected)
     assert says in " ".join(finding.message for finding in report.findings)
