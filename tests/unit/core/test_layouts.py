@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import os.path
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,9 +10,8 @@ import pytest
 from core import targets as gfx
 from core.errors import RequestError
 from core.layouts import allowed_sonames, family_packages, hip_soname, load_layouts, package_of, runpath, search_dirs
-from core.model import BuildRequest, Payload, RocmVersion
+from core.model import RocmVersion
 from core.versions import Kind
-from wheelkit import recipe_base
 
 KINDS: tuple[Kind, ...] = ("pjrt", "plugin")
 SITE = Path("/venv/lib/python3.12/site-packages")
@@ -185,32 +181,3 @@ def test_listed_libraries_and_packages_agree() -> None:
 )
 def test_package_of_library(soname: str, package: str) -> None:
     assert package_of(soname) == package
-
-
-def test_loader_searches_every_folder_of_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    payload = Path(__file__).parents[3] / "pjrt" / "payload"
-    package = tmp_path / "payload_copy"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    for name in ("_rocm.py", "build_info.py"):
-        shutil.copy(payload / name, package)
-    request = BuildRequest(
-        payload=Payload.PUBLISHED,
-        jax_version="0.10.2",
-        rocm_version=RocmVersion(text="7.2.0"),
-        python_versions=("3.12",),
-        targets=None,
-    )
-    info = recipe_base.build_info("pjrt", request, "0.10.2+rocm7.2.0")
-    (package / "build_info.json").write_text(json.dumps(info))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    loader = importlib.import_module("payload_copy._rocm")
-    families = family_packages(None)
-    for layout in load_layouts().layouts.values():
-        for folder in (folder.replace("{family}", family) for folder in layout.folders for family in families):
-            inside = folder
-            if layout.root == "site-packages":
-                package_name, _, inside = folder.partition("/")
-                assert package_name in loader.packages()
-            assert inside in loader.LIBRARY_FOLDERS
-        assert layout.root in ("site-packages", "ROCM_PATH", str(loader.OPT_ROCM))

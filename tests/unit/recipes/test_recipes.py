@@ -20,7 +20,12 @@ from tests.support import fake_site
 from wheelkit.repair.plan import RepairPlan
 
 MI300 = (GfxTarget.parse("gfx942"), GfxTarget.parse("gfx950"))
-BOTH = [pytest.param(pjrt, id="pjrt"), pytest.param(plugin, id="plugin")]
+
+
+@pytest.fixture(params=[pjrt, plugin], ids=["pjrt", "plugin"])
+def recipe(request: pytest.FixtureRequest) -> ModuleType:
+    module: ModuleType = request.param
+    return module
 
 
 def request(**changes: Any) -> BuildRequest:
@@ -65,7 +70,6 @@ def test_plugin() -> None:
     assert made.runpath["jax_rocm7_plugin/*.so"].startswith("$ORIGIN/../_rocm_sdk_core/lib:")
 
 
-@pytest.mark.parametrize("recipe", BOTH)
 def test_both(recipe: ModuleType) -> None:
     made = plan(recipe)
     assert made.targets == MI300
@@ -78,7 +82,6 @@ def test_both(recipe: ModuleType) -> None:
     assert {"libMIOpen.so.1", "libamdhip64.so.7"} <= made.allowed_sonames
 
 
-@pytest.mark.parametrize("recipe", BOTH)
 @pytest.mark.parametrize(
     ("jax", "python"), [("0.9.1", ">=3.11"), ("0.10.2.post1", ">=3.11"), ("0.11.0", ">=3.12"), ("0.12.0", ">=3.12")]
 )
@@ -86,7 +89,6 @@ def test_requires_python_follows_jax(recipe: ModuleType, jax: str, python: str) 
     assert plan(recipe, jax_version=jax).requires_python == python
 
 
-@pytest.mark.parametrize("recipe", BOTH)
 @pytest.mark.parametrize("major", [10, 99])
 def test_any_major_works(recipe: ModuleType, major: int) -> None:
     made = plan(recipe, rocm_version=RocmVersion(text=f"{major}.1.0"))
@@ -97,13 +99,11 @@ def test_any_major_works(recipe: ModuleType, major: int) -> None:
     assert all(path.startswith(made.build_info_path.rpartition("/")[0]) for path in made.files)
 
 
-@pytest.mark.parametrize("recipe", BOTH)
 def test_unlisted_rocm_release_is_refused(recipe: ModuleType) -> None:
     with pytest.raises(RequestError, match=r"sonames of ROCm 6\.4"):
         plan(recipe, rocm_version=RocmVersion(text="6.4.0"))
 
 
-@pytest.mark.parametrize("recipe", BOTH)
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -119,7 +119,6 @@ def test_no_silent_option(recipe: ModuleType, field: str, value: Any) -> None:
     assert plan(recipe, **{field: value}).build_info != plan(recipe).build_info
 
 
-@pytest.mark.parametrize("recipe", BOTH)
 def test_all_targets(recipe: ModuleType) -> None:
     made = plan(recipe, targets=None)
     assert made.targets is None
@@ -127,7 +126,6 @@ def test_all_targets(recipe: ModuleType) -> None:
     assert made.build_info["requested_targets"] is None
 
 
-@pytest.mark.parametrize("recipe", BOTH)
 def test_files_are_the_payload_and_the_version(recipe: ModuleType) -> None:
     made = plan(recipe)
     folder = made.build_info_path.rpartition("/")[0]
@@ -140,7 +138,6 @@ def test_files_are_the_payload_and_the_version(recipe: ModuleType) -> None:
         ast.parse(content, path, feature_version=(3, 11))
 
 
-@pytest.mark.parametrize("recipe", BOTH)
 def test_payload_imports_jax_and_standard_library_only(recipe: ModuleType) -> None:
     for path, content in plan(recipe).files.items():
         for node in ast.walk(ast.parse(content)):
@@ -155,7 +152,6 @@ def test_payload_imports_jax_and_standard_library_only(recipe: ModuleType) -> No
                 )
 
 
-@pytest.mark.parametrize("recipe", BOTH)
 def test_build_info_is_readable_by_loader(recipe: ModuleType) -> None:
     info = plan(recipe).build_info
     assert json.loads(json.dumps(info)) == info

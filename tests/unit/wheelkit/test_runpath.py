@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -95,28 +96,26 @@ def test_set_runpath_requires_a_runpath(tmp_path: Path) -> None:
         set_runpath(tiny_elf(tmp_path / "old.so", runpath=OLD, runpath_tag=15), NEW)
 
 
-@pytest.mark.parametrize("inside", [0, 5, len(OLD) - 1])
-def test_set_runpath_protects_shared_library_name(tmp_path: Path, inside: int) -> None:
+def value_of(path: Path) -> int:
+    """Offset of the RUNPATH in the string table."""
+    return next(value for _, tag, value in entries(path) if tag == 29)
+
+
+@pytest.mark.parametrize(
+    ("place", "layout", "inside"),
+    [
+        *((lambda path: entries(path)[0][0] + 8, "<Q", inside) for inside in (0, 5, len(OLD) - 1)),
+        (lambda path: Elf.read(path).sections[".dynsym"].offset + 24, "<I", 9),
+        (lambda path: Elf.read(path).sections[".gnu.version_r"].offset + 16 + 8, "<I", 9),
+    ],
+    ids=["library", "library-middle", "library-end", "symbol", "version"],
+)
+def test_set_runpath_protects_shared_name(
+    tmp_path: Path, place: Callable[[Path], int], layout: str, inside: int
+) -> None:
     path = make(tmp_path / "lib.so")
-    (runpath,) = [value for _, tag, value in entries(path) if tag == 29]
-    (place,) = [place for place, tag, _ in entries(path) if tag == 1]
-    patch(path, place + 8, struct.pack("<Q", runpath + inside))
-    with pytest.raises(ElfError, match="shares"):
-        set_runpath(path, NEW)
-
-
-def test_set_runpath_protects_shared_symbol_name(tmp_path: Path) -> None:
-    path = make(tmp_path / "lib.so")
-    (runpath,) = [value for _, tag, value in entries(path) if tag == 29]
-    patch(path, Elf.read(path).sections[".dynsym"].offset + 24, struct.pack("<I", runpath + 9))
-    with pytest.raises(ElfError, match="shares"):
-        set_runpath(path, NEW)
-
-
-def test_set_runpath_protects_shared_version_name(tmp_path: Path) -> None:
-    path = make(tmp_path / "lib.so")
-    (runpath,) = [value for _, tag, value in entries(path) if tag == 29]
-    patch(path, Elf.read(path).sections[".gnu.version_r"].offset + 16 + 8, struct.pack("<I", runpath + 9))
+    assert entries(path)[0][1] == 1
+    patch(path, place(path), struct.pack(layout, value_of(path) + inside))
     with pytest.raises(ElfError, match="shares"):
         set_runpath(path, NEW)
 
@@ -152,19 +151,13 @@ def test_add_needed_replaces_relocation_count(tmp_path: Path) -> None:
     assert 0x6FFFFFF9 not in [tag for _, tag, _ in entries(path)]
 
 
-def test_add_needed_refuses_without_spare_entry(tmp_path: Path) -> None:
-    path = make(tmp_path / "lib.so")
-    set_runpath(path, NEW)
+@pytest.mark.parametrize(("spare", "shorten", "message"), [(0, True, "no spare dynamic entry"), (1, False, "no room")])
+def test_add_needed_refuses_without_room(tmp_path: Path, spare: int, shorten: bool, message: str) -> None:
+    path = make(tmp_path / "lib.so", spare=spare)
+    if shorten:
+        set_runpath(path, NEW)
     before = path.read_bytes()
-    with pytest.raises(ElfError, match="no spare dynamic entry"):
-        add_needed(path, HIP)
-    assert path.read_bytes() == before
-
-
-def test_add_needed_refuses_without_room_for_name(tmp_path: Path) -> None:
-    path = make(tmp_path / "lib.so", spare=1)
-    before = path.read_bytes()
-    with pytest.raises(ElfError, match="no room"):
+    with pytest.raises(ElfError, match=message):
         add_needed(path, HIP)
     assert path.read_bytes() == before
 
@@ -172,8 +165,7 @@ def test_add_needed_refuses_without_room_for_name(tmp_path: Path) -> None:
 def test_add_needed_keeps_referenced_bytes(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so", spare=1)
     set_runpath(path, NEW)
-    (runpath,) = [value for _, tag, value in entries(path) if tag == 29]
-    empty = runpath + len(NEW) + 1 + 4  # an empty name, four bytes into the free ones
+    empty = value_of(path) + len(NEW) + 1 + 4  # an empty name, four bytes into the free ones
     patch(path, Elf.read(path).sections[".dynsym"].offset + 24, struct.pack("<I", empty))
     with pytest.raises(ElfError, match="no room"):
         add_needed(path, HIP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,9 +95,7 @@ def test_strip_renumbers_exported_symbols(library: Path) -> None:
     elf = Elf.read(library)
     order = list(elf.sections)
     place = elf.sections[".dynsym"].offset + 2 * 24 + 6  # `helper`, its section number
-    data = bytearray(library.read_bytes())
-    struct.pack_into("<H", data, place, order.index(".comment"))
-    library.write_bytes(data)
+    patched(library, "<H", place, order.index(".comment"))
     report = strip_symbols(library)
     (number,) = struct.unpack_from("<H", library.read_bytes(), place)
     assert list(Elf.read(library).sections)[number] == ".comment"
@@ -154,29 +153,39 @@ def test_strip_keeps_loaded_bytes_after_symbols(library: Path) -> None:
     assert report.dropped == (".debug_info", ".symtab", ".strtab")
 
 
-def refusals(path: Path, tmp_path: Path, message: str) -> None:
-    before, files = path.read_bytes(), sorted(tmp_path.iterdir())
-    with pytest.raises(ElfError, match=message):
-        strip_symbols(path, tmp_path / "lib.debug")
-    assert path.read_bytes() == before
-    assert sorted(tmp_path.iterdir()) == files
-
-
-def test_strip_refuses_section_that_refers_to_symbols(library: Path, tmp_path: Path) -> None:
+def refers_to_symbols(library: Path) -> None:
     set_field(library, ".comment", 40, list(Elf.read(library).sections).index(".symtab"))
-    refusals(library, tmp_path, "refers to its symbol table")
 
 
-def test_strip_refuses_loaded_symbols(library: Path, tmp_path: Path) -> None:
+def patched(library: Path, layout: str, offset: int, value: int) -> None:
     data = bytearray(library.read_bytes())
-    struct.pack_into("<Q", data, 64 + 32, Elf.read(library).sections[".symtab"].offset + 8)  # p_filesz of PT_LOAD
+    struct.pack_into(layout, data, offset, value)
     library.write_bytes(data)
-    refusals(library, tmp_path, "loads its section")
 
 
-def test_strip_refuses_export_from_debug_section(library: Path, tmp_path: Path) -> None:
+def loads_symbols(library: Path) -> None:
+    patched(library, "<Q", 64 + 32, Elf.read(library).sections[".symtab"].offset + 8)  # p_filesz of PT_LOAD
+
+
+def exports_from_debug_section(library: Path) -> None:
     elf = Elf.read(library)
-    data = bytearray(library.read_bytes())
-    struct.pack_into("<H", data, elf.sections[".dynsym"].offset + 2 * 24 + 6, list(elf.sections).index(".debug_info"))
-    library.write_bytes(data)
-    refusals(library, tmp_path, "exports a symbol of a debug section")
+    patched(library, "<H", elf.sections[".dynsym"].offset + 2 * 24 + 6, list(elf.sections).index(".debug_info"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (refers_to_symbols, "refers to its symbol table"),
+        (loads_symbols, "loads its section"),
+        (exports_from_debug_section, "exports a symbol of a debug section"),
+    ],
+)
+def test_strip_refuses_used_symbols(
+    library: Path, tmp_path: Path, change: Callable[[Path], None], message: str
+) -> None:
+    change(library)
+    before, files = library.read_bytes(), sorted(tmp_path.iterdir())
+    with pytest.raises(ElfError, match=message):
+        strip_symbols(library, tmp_path / "lib.debug")
+    assert library.read_bytes() == before
+    assert sorted(tmp_path.iterdir()) == files
