@@ -15,7 +15,7 @@ from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from core.pip import InputStore, Resolved
 from core.process import HostRunner
 from core.report import Reporter
-from tests.integration.wheelkit.test_repair_real import broken, one_bit
+from tests.integration.wheelkit.test_repair_real import broken
 from wheelkit.repair.plan import RepairedWheel, RepairPlan
 from wheelkit.repair.repair import repair
 
@@ -83,7 +83,7 @@ def test_damaged_bundle_is_never_accepted(plugin: Path, tmp_path: Path, checks: 
     """Not at the second attempt either, nor beside a good input."""
     cache = tmp_path / "cache"
     build(plugin, cache, "gfx942")
-    damaged = broken(plugin, tmp_path, _solver=one_bit)
+    damaged = broken(plugin, tmp_path)
     for targets in (("gfx942",), ("gfx942",), ("gfx950",)):
         with pytest.raises(FatbinError, match=r"_solver\.so.*MD5"):
             build(damaged, cache, *targets)

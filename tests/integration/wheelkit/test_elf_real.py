@@ -251,11 +251,3 @@ def test_snapshot_of_published_pjrt_library(pjrt: Path, tmp_path: Path, left_out
     after = Elf.read(pjrt)
     assert (after.undefined, after.exported, after.version_needs) == (elf.undefined, elf.exported, elf.version_needs)
     debug.unlink()
-
-
-def test_snapshot_unversioned_symbols_of_0_12_0(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
-    with unpacked(real_wheel("jax-rocm7-pjrt", "0.12.0"), tmp_path) as (library,):
-        undefined = Elf.read(library).undefined
-    bare = [s for s in undefined if s.version is None and s.bind == "GLOBAL" and "filesystem" in s.name]
-    assert len(bare) == 3
-    assert all(symbol.library is None for symbol in bare)

@@ -16,7 +16,6 @@ import pytest
 import zstandard
 
 from core import targets
-from core.errors import FatbinError
 from core.model import GfxTarget
 from tests.support.real_libraries import unpacked
 from wheelkit.elf.snapshot import Elf
@@ -189,30 +188,3 @@ def test_slim_published_plugins(
             assert fatbin_kernels(path) == {
                 address: {target: names[target] for target in kept} for address, names in fatbin_kernels(old).items()
             }
-
-
-def test_slim_published_wheel_without_target_is_refused(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
-    with unpacked(real_wheel("jax-rocm7-plugin", "0.10.2"), tmp_path) as libraries:
-        (path,) = (library for library in libraries if library.name == "_linalg.so")
-        before = path.read_bytes()
-        with pytest.raises(FatbinError, match="bundle 0 at byte 0xc000 has no code for gfx1250"):
-            slim(path, gfx("gfx942", "gfx1250"))
-        assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
-def test_read_targets_reports_damaged_published_bundle(
-    real_wheel: Callable[..., Path], tmp_path: Path, place: float
-) -> None:
-    with unpacked(real_wheel("jax-rocm7-plugin", "0.10.2"), tmp_path) as libraries:
-        (path,) = (library for library in libraries if library.name == "_solver.so")
-        second = find_bundles(path)[1]
-        data = bytearray(path.read_bytes())
-        data[second.offset + int(second.size * place)] ^= 0x04
-        path.write_bytes(data)
-        (found,) = read_targets(path, verify=True, name="_solver.so").findings
-        assert (found.code, found.member) == ("bundle-damaged", "_solver.so")
-        assert f"bundle 1 at byte {second.offset:#x}" in found.message
-        with pytest.raises(FatbinError, match="bundle 1 at byte"):
-            slim(path, gfx(*WANTED))
-        assert path.read_bytes() == data

@@ -246,37 +246,20 @@ def test_repair_published_pjrt(real_wheel: RealWheel, tmp_path: Path) -> None:
 # Nothing comes out
 
 
-def broken(source: Path, folder: Path, **members: Callable[[bytes], bytes]) -> Path:
-    """A copy of a wheel with changed members (suffix -> change); RECORD follows."""
+def broken(source: Path, folder: Path) -> Path:
+    """A copy of a wheel with one bit changed in the checked content of a compressed bundle; RECORD follows."""
     out = folder / source.name
     lines: list[str] = []
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
         for entry in old.infolist():
-            data = old.read(entry)
-            change = next((c for suffix, c in members.items() if Path(entry.filename).stem == suffix), None)
-            if change is not None:
-                data = change(data)
+            data = bytearray(old.read(entry))
+            if entry.filename.endswith("/_solver.so"):
+                data[data.rindex(b"CCOB") + 24] ^= 1
             if entry.filename.endswith("/RECORD"):
-                data = "".join([*lines, f"{entry.filename},,\n"]).encode()
-            lines.append(record_line(entry.filename, data))
-            new.writestr(entry, data)
+                data = bytearray("".join([*lines, f"{entry.filename},,\n"]).encode())
+            lines.append(record_line(entry.filename, bytes(data)))
+            new.writestr(entry, bytes(data))
     return out
-
-
-def replacing(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
-    assert len(old) == len(new)
-
-    def change(data: bytes) -> bytes:
-        assert old in data
-        return data.replace(old, new)
-
-    return change
-
-
-def one_bit(data: bytes) -> bytes:
-    """Turn one bit of the last compressed bundle's checked content."""
-    at = data.rindex(b"CCOB")
-    return data[: at + 24] + bytes([data[at + 24] ^ 1]) + data[at + 25 :]
 
 
 def refused(source: Path, folder: Path, chosen: RepairPlan, error: type[CiBuildError], named: str) -> None:
@@ -288,33 +271,22 @@ def refused(source: Path, folder: Path, chosen: RepairPlan, error: type[CiBuildE
     assert not (folder / "debug").exists()
 
 
-def test_repair_published_refuses_unexpected_library(plugin: Path, tmp_path: Path) -> None:
-    source = broken(plugin, tmp_path, _sparse=replacing(b"libhipsparse.so.4\0", b"libunheard.so.17\0\0"[:18]))
-    refused(source, tmp_path, plan("plugin"), RepairError, r"_sparse\.so \[needed-not-allowed\].*libunheard\.so\.17")
-
-
-def test_repair_published_reports_every_unlisted_library(plugin: Path, tmp_path: Path) -> None:
-    chosen = plan("plugin", allowed_sonames=frozenset({"libamdhip64.so.7", "libhip*", "lib*"}))
-    missing = ["libhipblas.so.3", "libhipsolver.so.1", "librocsolver.so.0", "libhipsparse.so.4", "libMIOpen.so.1"]
-    refused(plugin, tmp_path, chosen, RepairError, "(?s)" + "".join(f"(?=.*{name})" for name in missing))
-
-
 def test_repair_published_refuses_missing_target(plugin: Path, tmp_path: Path) -> None:
     chosen = plan("plugin", targets=(GFX942, GfxTarget.parse("gfx1250")))
     refused(plugin, tmp_path, chosen, FatbinError, r"_linalg\.so.*gfx1250.*_prng\.so.*gfx1250.*_solver\.so")
 
 
 def test_repair_published_refuses_damaged_bundle(plugin: Path, tmp_path: Path) -> None:
-    refused(broken(plugin, tmp_path, _solver=one_bit), tmp_path, plan("plugin"), FatbinError, r"_solver\.so")
+    refused(broken(plugin, tmp_path), tmp_path, plan("plugin"), FatbinError, r"_solver\.so")
 
 
 def test_repair_keeping_all_targets_refuses_damaged_bundle(plugin: Path, tmp_path: Path) -> None:
-    source = broken(plugin, tmp_path, _solver=one_bit)
+    source = broken(plugin, tmp_path)
     refused(source, tmp_path, plan("plugin", targets=None), RepairError, "MD5")
 
 
 def test_repair_checks_bundle_checksums_by_default(plugin: Path, tmp_path: Path) -> None:
-    source = broken(plugin, tmp_path, _solver=one_bit)
+    source = broken(plugin, tmp_path)
     (tmp_path / "out").mkdir()
     made = repair(source, plan("plugin", verify_bundles=False), tmp_path / "out")
     assert made.targets_kept == ("gfx942", "gfx950")
@@ -335,20 +307,6 @@ def test_repair_accepts_generic_code_for_covered_processors(real_wheel: RealWhee
 
 def test_repair_refuses_unexpected_device_code(plugin: Path, tmp_path: Path) -> None:
     refused(plugin, tmp_path, plan("plugin", device_members=WITH_CODE[:2]), RepairError, r"_solver\.so has device code")
-
-
-def test_repair_refuses_unversioned_symbols_of_pjrt_0_12_0(real_wheel: RealWheel, tmp_path: Path) -> None:
-    """Three std::filesystem symbols without a version; auditwheel alone calls it manylinux_2_27."""
-    with zipfile.ZipFile(real_wheel("jax-rocm7-pjrt", "0.12.0")) as wheel:
-        wheel.extract(LIBRARY, tmp_path)
-    path = tmp_path / LIBRARY
-    judged = platform_verdict(
-        {LIBRARY: path}, allowed_sonames=frozenset(Elf.read(path).needed), platform="manylinux_2_28_x86_64"
-    )
-    (finding,) = [f for f in judged.findings if f.severity == "error"]
-    assert finding.code == "unversioned-symbol-too-new"
-    assert "3 symbols of std::filesystem" in finding.message
-    assert "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE" in finding.message
 
 
 @pytest.mark.parametrize("version", ["0.7.1", "0.9.1"])
