@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ci_build.doctor import choice, examined, machine, packages, rocm, screen
@@ -96,12 +97,14 @@ def run(arguments: Sequence[str]) -> int:
     except CiBuildError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
-    system = os.uname()
+    system, libc = os.uname(), ""
+    with suppress(OSError, ValueError):
+        libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     here = ExaminedSystem(
         environ=environ,
         root=Path("/"),
         system=(system.sysname, system.machine, system.release),
-        libc=_libc(),
+        libc=libc,
         python=python,
     )
     facts = examine(here, options.index)
@@ -110,13 +113,6 @@ def run(arguments: Sequence[str]) -> int:
     print(text)  # noqa: T201
     wrong = any(problem.severity is Severity.ERROR for problem in problems)
     return SickMachineError.exit_code if wrong else 0
-
-
-def _libc() -> str:
-    try:
-        return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (OSError, ValueError):
-        return ""
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
 def _other_packages(facts: Facts) -> tuple[str, str]:
     chosen, python = facts.choice, facts.python
     wrong = [p.name for p in facts.packages.installed.values() if p.major and p.major != chosen.major]
-    return remedies.uninstall(python, *wrong), remedies.install(python, chosen.packages, chosen.index)
+    return remedies.uninstall(python, *wrong), remedies.install(python, chosen)
 
 
 def of_python(facts: Facts) -> Iterator[Problem]:
@@ -69,12 +69,11 @@ def of_python(facts: Facts) -> Iterator[Problem]:
         return
     what = f"{python.implementation} {python.version}{' without GIL' if python.free_threaded else ''}"
     make, made = remedies.another_python(BEST_PYTHON)
-    chosen = facts.choice
     yield error(
         "python",
         f"There are wheels for CPython {SUPPORTED[0]} to {SUPPORTED[-1]}, and this is {what}.",
         make,
-        remedies.install(made, chosen.packages, chosen.index),
+        remedies.install(made, facts.choice),
     )
 
 
@@ -89,7 +88,7 @@ def of_packages(facts: Facts) -> Iterator[Problem]:
     elif facts.asked_index and not facts.fitting:
         yield _no_set(facts)
     packages, python = facts.packages, facts.python
-    install = remedies.install(python, facts.choice.packages, facts.choice.index)
+    install = remedies.install(python, facts.choice)
     yield from _too_much(facts, install)
     # For a Python without wheels, the remedy is already a new environment.
     missing = _missing(facts) if _supported(python) else []
@@ -103,16 +102,17 @@ def of_packages(facts: Facts) -> Iterator[Problem]:
     for package in damaged:
         some = ", ".join(package.damaged[:3]) + (" and more" if len(package.damaged) > 3 else "")
         again = remedies.pip(
-            python, "install", "--force-reinstall", "--no-deps", *_index(facts), f"{package.name}=={package.version}"
+            python,
+            "install",
+            "--force-reinstall",
+            "--no-deps",
+            *remedies.index_options(facts.choice),
+            f"{package.name}=={package.version}",
         )
         yield error(
             "damaged", f"{package.name} {package.version} is damaged: {some} is missing or has another size.", again
         )
     yield from _gpus(facts, install)
-
-
-def _index(facts: Facts) -> tuple[str, ...]:
-    return ("--extra-index-url", facts.choice.index) if facts.choice.index else ()
 
 
 def _no_set(facts: Facts) -> Problem:

@@ -121,7 +121,12 @@ def look(here: ExaminedSystem) -> Machine:
         gpus=gpus,
         mask=mask,
         kfd=_device(finder.KFD, root) if finder.KFD.exists() else None,
-        render=tuple(_device(path, root) for path in _render_nodes(root)),
+        # A render node of another maker's GPU has another vendor; where sysfs is hidden, each counts.
+        render=tuple(
+            _device(node, root)
+            for node in sorted((root / "dev/dri").glob("renderD*"))
+            if _text(root / f"sys/class/drm/{node.name}/device/vendor") in ("", _AMD)
+        ),
         groups=tuple(sorted({_group(number) for number in os.getgroups()})),
         shm_mib=finder.shm_mib(),
     )
@@ -166,12 +171,6 @@ def _memory(node: Path) -> int:
         size = facts.get("size_in_bytes", "")
         total += int(size) if facts.get("heap_type") in _VIDEO_MEMORY and size.isdecimal() else 0
     return total
-
-
-def _render_nodes(root: Path) -> list[Path]:
-    # A render node of another maker's GPU has another vendor; where sysfs is hidden, each counts.
-    found = sorted((root / "dev/dri").glob("renderD*"))
-    return [node for node in found if _text(root / f"sys/class/drm/{node.name}/device/vendor") in ("", _AMD)]
 
 
 def _device(path: Path, root: Path) -> Device:

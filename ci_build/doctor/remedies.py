@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from ci_build.doctor.choice import PackageChoice
 from ci_build.doctor.examined import Python
 
 FRESH = "~/jax-rocm"
@@ -44,11 +45,15 @@ def another_python(version: str) -> tuple[str, Python]:
     return f"uv venv --seed --python {version} {FRESH}", made
 
 
-def install(python: Python, packages: Mapping[str, str], index: str = "") -> str:
+def install(python: Python, choice: PackageChoice) -> str:
     """Install exact versions; of a version such as 0.10.2.* the newest post-release."""
-    more = ("--extra-index-url", index) if index else ()
-    words = [f"{name}=={version}" for name, version in packages.items()]
-    return _into(python, "install", *more, *words)
+    words = [f"{name}=={version}" for name, version in choice.packages.items()]
+    return _into(python, "install", *index_options(choice), *words)
+
+
+def index_options(choice: PackageChoice) -> tuple[str, ...]:
+    """Return pip's options for the index of the packages."""
+    return ("--extra-index-url", choice.index) if choice.index else ()
 
 
 def uninstall(python: Python, *names: str) -> str:

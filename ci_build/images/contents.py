@@ -9,8 +9,10 @@ import os
 import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from packaging.markers import Marker
@@ -18,7 +20,8 @@ from packaging.utils import parse_wheel_filename
 
 from ci_build.containers.container import ContainerRunner, Mount, make_spec
 from ci_build.images.builder import ImageBuilder
-from ci_build.images.recipe import ContextFile, existing_file
+from ci_build.images.pins import DOCKER
+from ci_build.images.recipe import ContextFile, existing_file, text_file
 from core import wheelset
 from core.digests import file_sha256
 from core.errors import InputError, ProcessError, RequestError, WheelSetError
@@ -158,20 +161,20 @@ def check_pythons(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> 
 def set_contents(
     builder: ImageBuilder, folder: Path, wheel_set: WheelSet, pythons: Sequence[str], *, look_only: bool = False
 ) -> tuple[Mapping[str, ContextFile], Mapping[str, str]]:
-    """Return the wheels of a set and their locked dependencies for some Pythons, and labels.
+    """Return the contents of an image with a set: wheels, their locked dependencies for some Pythons, and labels.
 
     Args:
         pythons: Pythons of the image, checked by `check_pythons`.
         look_only: download nothing.
 
     Returns:
-        Wheels and `requirements-<Python>.txt`, by name; and labels: versions, the set's digest, source commits.
+        Files of the build context; and labels: versions, the set's digest, source commits.
 
     Raises:
         RequestError: the set has no pylock.toml.
         InputError: a download differs from the lock.
     """
-    files: dict[str, ContextFile] = {}
+    files = {"selftest.py": text_file(DOCKER / "selftest.py")}
     store = InputStore(builder.cache / "inputs")
     for python in pythons:
         own = [wheel for wheel in wheel_set.wheels if wheelset.serves(wheel.filename, python)]
@@ -180,11 +183,11 @@ def set_contents(
         if absent:
             builder.progress.step(f"downloading {len(absent)} wheels for Python {python}")
             store.fetch(absent, python, builder.host, builder.progress.advance)
-        files |= {wheel.filename: existing_file(folder / wheel.filename, wheel.sha256) for wheel in own}
-        files |= {item.filename: existing_file(store.path(item), item.sha256) for item in dependencies}
+        files |= {f"wheels/{wheel.filename}": existing_file(folder / wheel.filename, wheel.sha256) for wheel in own}
+        files |= {f"wheels/{item.filename}": existing_file(store.path(item), item.sha256) for item in dependencies}
         rows = [(wheel.name, wheel.version, wheel.sha256) for wheel in own]
         rows += [(item.name, item.version, item.sha256) for item in dependencies]
-        files[f"requirements-{python}.txt"] = builder.generated(_requirements(rows))
+        files[f"wheels/requirements-{python}.txt"] = builder.generated(_requirements(rows))
     return files, _labels(folder, wheel_set, pythons)
 
 
@@ -231,30 +234,28 @@ def _labels(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> dict[s
 
 
 def read_commits(wheel: Path) -> dict[str, str]:
-    """Return the source commits that a wheel records in build_info.json and commit_info.py."""
+    """Return the source commits that a wheel records in build_info.json and commit_info.py; neither is run."""
     found: dict[str, str] = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            base = name.rpartition("/")[2]
+            base, items = name.rpartition("/")[2], dict[Any, Any]()
             if base == "build_info.json":
-                sources = json.loads(archive.read(name)).get("sources", {})
-                found |= {key: text for key, text in sources.items() if isinstance(text, str) and text}
+                items = json.loads(archive.read(name)).get("sources", {})
             elif base == "commit_info.py":
-                found |= _dictionary(archive.read(name).decode("utf-8", "replace"))
+                with suppress(SyntaxError):
+                    items = _constants(ast.parse(archive.read(name).decode("utf-8", "replace")))
+            found |= {
+                key: text for key, text in items.items() if isinstance(key, str) and isinstance(text, str) and text
+            }
     return found
 
 
-def _dictionary(source: str) -> dict[str, str]:
-    """Return the string items of every dictionary literal in a module, without running it."""
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except SyntaxError:
-        return {}
-    pairs = [
-        (key.value, value.value)
-        for node in nodes
+def _constants(tree: ast.AST) -> dict[Any, Any]:
+    """Return the constant items of every dictionary literal in a module."""
+    return {
+        key.value: value.value
+        for node in ast.walk(tree)
         if isinstance(node, ast.Dict)
         for key, value in zip(node.keys, node.values, strict=True)
         if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
-    ]
-    return {key: value for key, value in pairs if isinstance(key, str) and isinstance(value, str) and value}
+    }

@@ -57,14 +57,7 @@ def _uses(text: str, name: str) -> bool:
 
 
 def check_arguments(text: str, arguments: Iterable[str], name: str) -> None:
-    """Check that a Dockerfile uses all build arguments.
-
-    Args:
-        name: name of the Dockerfile in the error.
-
-    Raises:
-        RequestError: it does not; all unused arguments are listed.
-    """
+    """Check that a Dockerfile uses all build arguments; RequestError has its name and lists the unused ones."""
     unused = sorted(set(arguments) - read_arguments(text)[1] - _PREDEFINED)
     if unused:
         raise RequestError(

@@ -109,10 +109,7 @@ def _in_registry(pin: Pin, reference: str, builder: ImageBuilder) -> str:
 
 
 def fetch_digest(registry: str, repository: str, reference: str, client: Client) -> str:
-    """Return the digest, `sha256:…`, of a tag or digest in a registry.
-
-    Args:
-        registry: host with optional port and path prefix.
+    """Return the digest, `sha256:…`, of a tag or digest in a registry, a host with optional port and path prefix.
 
     Raises:
         InputError: the registry has no such image, or its manifest does not match its digest.

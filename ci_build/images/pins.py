@@ -141,11 +141,7 @@ def _problems(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def with_digests(text: str, changes: Mapping[str, str]) -> str:
-    """Return the text of a file of pins with new digests; everything else, comments too, is kept.
-
-    Args:
-        changes: label -> digest.
-    """
+    """Return the text of a file of pins with new digests by label; everything else, comments too, is kept."""
     lines, table = [], ""
     for line in text.splitlines(keepends=True):
         if header := re.fullmatch(r"\[([^\]]+)\]\s*(?:#.*)?", line.strip()):

@@ -84,11 +84,7 @@ def ubuntu_recipe(builder: ImageBuilder, release: str, pythons: Sequence[str], l
 def rocm_recipe(
     base: BaseImage, tree: ContextFile, version: str, labels: Mapping[str, str], *, name: str = ""
 ) -> Recipe:
-    """Return the recipe of an image with a ROCm tree on a base image.
-
-    Args:
-        name: name of the image; by default the base's name and the ROCm's version.
-    """
+    """Return the recipe of an image with a ROCm tree on a base image; by default, its name tells base and version."""
     return layer(
         base,
         name or f"{base.name}.{rocm_tag(version)}",
@@ -110,7 +106,7 @@ def packages_recipe(
     """
     return layer(
         base,
-        f"{base.name}{separator(base.name)}therock-{sanitize(version)}".lower(),
+        f"{base.name}{'-' if base.name == BUILDER else '.'}therock-{sanitize(version)}".lower(),
         "therock.Dockerfile",
         files={f"rocm-wheels/{name}": file for name, file in wheels.items()},
         arguments={"PYTHON": python},
@@ -118,38 +114,8 @@ def packages_recipe(
     )
 
 
-def wheels_recipe(
-    base: BaseImage,
-    name: str,
-    files: Mapping[str, ContextFile],
-    pythons: Sequence[str],
-    labels: Mapping[str, str],
-) -> Recipe:
-    """Return the recipe of an image with the wheels of a set on a base image.
-
-    Args:
-        files: wheels and `requirements-<Python>.txt` with their hashes, by file name.
-    """
-    return layer(
-        base,
-        name,
-        "jax.Dockerfile",
-        files={
-            **{f"wheels/{file}": what for file, what in files.items()},
-            "selftest.py": text_file(DOCKER / "selftest.py"),
-        },
-        arguments={"PYTHONS": " ".join(pythons)},
-        labels=labels,
-    )
-
-
 def image_contents(name: str, labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the versions of jax, rocm, python and system in an image, for the compatibility tables; empty if unknown.
-
-    Args:
-        name: customary name of the image.
-        labels: labels of the image.
-    """
+    """Return jax, rocm, python and system of an image, for the compatibility tables; empty if unknown."""
     own = {key.removeprefix(OURS[0]): text for key, text in labels.items() if key.startswith(OURS[0])}
     system = _SYSTEM.search(name)
     return {
@@ -158,11 +124,6 @@ def image_contents(name: str, labels: Mapping[str, str]) -> Mapping[str, str]:
         "python": ", ".join(filter(None, own.get("python_versions", "").split(","))),
         "system": system[0] if system else "",
     }
-
-
-def separator(name: str) -> str:
-    """Return the separator between an image's name and that of its ROCm."""
-    return "-" if name == BUILDER else "."
 
 
 def find_base(builder: ImageBuilder, name: str) -> BaseImage:
@@ -216,11 +177,7 @@ def rocm_tag(version: str) -> str:
 
 
 def tree_file(root: Path, digest: str) -> ContextFile:
-    """Return a ROCm tree as part of a build context.
-
-    Args:
-        digest: digest of its content; if empty, the directory is read to compute one.
-    """
+    """Return a ROCm tree as part of a build context; without a digest, it is read to compute one."""
     if digest:
         return existing_file(root, digest)
     sha256 = hashlib.sha256()

@@ -22,7 +22,7 @@ from ci_build.cli.options.table import chosen_options
 from ci_build.images import runtime
 from ci_build.images.local import sanitize
 from ci_build.images.manylinux import BUILDER, LLVM, builder_image, builder_recipe, planned_image
-from ci_build.images.recipe import UNKNOWN, BaseImage, ContextFile, Recipe
+from ci_build.images.recipe import UNKNOWN, BaseImage, ContextFile, Recipe, layer
 from core.errors import RequestError
 from core.process import render
 
@@ -311,8 +311,12 @@ def build_set_images(state: State, values: Mapping[str, Any]) -> Mapping[str, Ma
         files, labels = set_contents(job.builder, directory, wheel_set, pythons, look_only=job.dry_run)
         if "com.amdgpu.jax_commit" not in labels:
             job.reporter.warning("The wheels do not record their source commits, so the image does not either.")
+        arguments = {"PYTHONS": " ".join(pythons)}
         recipes = [
-            runtime.wheels_recipe(bases[name], f"jax-{name}.{suffix}", files, pythons, labels) for name in releases
+            layer(
+                bases[name], f"jax-{name}.{suffix}", "jax.Dockerfile", files=files, arguments=arguments, labels=labels
+            )
+            for name in releases
         ]
     job.build(recipes, planned, title="images build runtime")
     return {recipe.name: recipe.labels for recipe in recipes}
