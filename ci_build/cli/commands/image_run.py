@@ -19,6 +19,7 @@ from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import ContainerRunner, ContainerSpec, container_argv
 from ci_build.containers.engine import Engine
 from ci_build.images import run_image
+from ci_build.images.contents import read_checked_set
 from core.errors import InputError, RequestError
 from core.process import render
 
@@ -68,9 +69,6 @@ def run(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of opt
 @click.pass_obj
 def test(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
     """Build the images of SET, as `images build runtime` does, and run their tests, as `images run` does."""
-    # It resolves requirements, which --help needs not.
-    from ci_build.images.contents import read_checked_set
-
     build_only, wheels = values["docker_build_only"], values["wheels"]
     jax_version = read_checked_set(wheels).jax_version
     if values["jax_version"] not in ("latest", jax_version):
