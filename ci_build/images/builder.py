@@ -20,8 +20,8 @@ from ci_build.images import local
 from ci_build.images.dockerfile import check_arguments
 from ci_build.images.local import ContainerImage
 from ci_build.images.pins import ImagePins, Pin
-from ci_build.images.recipe import CONTENT_LABEL, BaseImage, ContextFile, Recipe, build_argv, generated_file
-from core.errors import InputError, NoContainerEngineError, ProcessError, RequestError
+from ci_build.images.recipe import CONTENT_LABEL, BaseImage, ContextFile, Recipe, build_argv
+from core.errors import InputError, NoContainerEngineError, ProcessError
 from core.model import Progress
 from core.process import HostRunner, without_credentials
 
@@ -82,22 +82,14 @@ class ImageBuilder:
 
     def push(self, image: ContainerImage, names: Sequence[str]) -> str:
         """Push an image under its content's tag and further names; return the first as name@sha256:…."""
-        self.check_push()
         given = [image.name.removeprefix(f"{self.registry}/")]
         given += [name if ":" in name.rpartition("/")[2] else f"{name}:latest" for name in names]
         pushed, *_ = [local.push(self.engine, self.host, image.id, f"{self.registry}/{name}") for name in given]
         return pushed
 
-    def check_push(self) -> None:
-        """Raise RequestError if no registry is configured."""
-        if not self.registry:
-            raise RequestError(
-                "--push needs a registry.", hint="Give --image-registry, or set CI_BUILD_IMAGE_REGISTRY."
-            )
-
-    def find_built(self, recipe: Recipe, name: str = "") -> ContainerImage | None:
+    def find_built(self, recipe: Recipe) -> ContainerImage | None:
         """Return the image of a recipe if the engine has one with exactly that content."""
-        found = self.find(name or recipe.tag)
+        found = self.find(recipe.tag)
         return found if found is not None and found.labels.get(CONTENT_LABEL) == recipe.content else None
 
     def build(self, recipe: Recipe) -> ContainerImage:
@@ -196,8 +188,15 @@ class ImageBuilder:
         return {**files, "downloads/SHA256SUMS": self.generated(sums)}
 
     def generated(self, text: str) -> ContextFile:
-        """Return a generated file as part of a build context."""
-        return generated_file(text, self.folder / "made")
+        """Return a generated file as part of a build context; it is stored under its digest."""
+        path = self.folder / "made" / hashlib.sha256(text.encode()).hexdigest()
+
+        def write() -> Path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return path
+
+        return ContextFile(digest=path.name, source=write)
 
     def _fetch(self, pin: Pin) -> Path:
         """Return the file of a pin; an interrupted download resumes.

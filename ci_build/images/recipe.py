@@ -133,18 +133,6 @@ def text_file(path: Path) -> ContextFile:
     return ContextFile(digest=file_sha256(path), source=lambda: path, executable=os.access(path, os.X_OK))
 
 
-def generated_file(text: str, folder: Path) -> ContextFile:
-    """Return a generated file as part of a build context; it is stored in `folder` under its digest."""
-    path = folder / hashlib.sha256(text.encode()).hexdigest()
-
-    def write() -> Path:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return ContextFile(digest=path.name, source=write)
-
-
 def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache: bool = False) -> tuple[str, ...]:
     """Return the command that builds an image.
 

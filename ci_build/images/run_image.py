@@ -9,9 +9,7 @@ from pathlib import Path
 
 from ci_build.containers.container import ContainerSpec, Mount, make_spec
 from ci_build.containers.engine import Engine
-from ci_build.images.builder import ImageBuilder
-from ci_build.images.local import ContainerImage
-from core.errors import InputError, MachineError, RequestError
+from core.errors import MachineError, RequestError
 
 HERE = "/rocm-jax"
 """The current directory in the container; rocm-jax's scripts rely on it."""
@@ -51,22 +49,6 @@ def commands(labels: Mapping[str, str], command: str, *, gpu: bool) -> tuple[tup
     pythons = [name for name in labels.get("com.amdgpu.python_versions", "").split(",") if name]
     more = () if gpu else ("--no-gpu",)
     return tuple((f"/opt/python/{python}/bin/python3", SELFTEST, *more) for python in pythons)
-
-
-def find_image(builder: ImageBuilder, name: str, *, pull: bool) -> ContainerImage:
-    """Return an image, pulled from a configured registry if it is missing and may be.
-
-    Raises:
-        InputError: neither the engine nor the registry has it.
-    """
-    found = builder.find(name)
-    if found is None and pull and builder.registry:
-        return builder.pull(name)
-    if found is None:
-        raise InputError(
-            f"There is no image {name} on this machine.", hint="Build it with `ci_build images build runtime`."
-        )
-    return found
 
 
 def run_spec(

@@ -64,8 +64,9 @@ class ImageJob:
                 raise RequestError(
                     f"--tag is one name, but {count} images will be built.", hint="Select one with --filter."
                 )
-        if self.values["push"]:
-            self.builder.check_push()
+        if self.values["push"] and not self.builder.registry:
+            hint = "Give --image-registry, or set CI_BUILD_IMAGE_REGISTRY."
+            raise RequestError("--push needs a registry.", hint=hint)
         if self.builder.builder_image and self.builder.no_cache:
             raise RequestError("--no-cache has no effect with --builder-image.", hint="Omit one of them.")
 

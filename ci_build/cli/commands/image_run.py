@@ -97,8 +97,13 @@ def test(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of op
 def _run(state: State, image_name: str, values: Mapping[str, Any]) -> None:
     job = ImageJob(state, values)
     spec_for = _checked_spec(job.settings, values)
+    image = job.builder.find(image_name)
     # A dry run pulls nothing.
-    image = run_image.find_image(job.builder, image_name, pull=not job.dry_run)
+    if image is None and job.builder.registry and not job.dry_run:
+        image = job.builder.pull(image_name)
+    if image is None:
+        hint = "Build it with `ci_build images build runtime`."
+        raise InputError(f"There is no image {image_name} on this machine.", hint=hint)
     for name in ("rocm_jax", "jax", "xla"):
         if commit := image.labels.get(f"com.amdgpu.{name}_commit"):
             job.reporter.line(f"{name.replace('_', '-')}: {commit}")

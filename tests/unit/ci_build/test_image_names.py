@@ -25,7 +25,6 @@ from ci_build.images.recipe import (
     Recipe,
     build_argv,
     describe,
-    generated_file,
     text_file,
 )
 from core.errors import RequestError
@@ -80,7 +79,7 @@ def test_recipe_on_unknown_base_has_no_digest() -> None:
     assert told[1:] == [f"jax-y:CONTENT on {RECIPE.tag}, with", "jax-z:CONTENT on jax-y:CONTENT, with"]
 
 
-def test_recipe_digest_covers_mode_and_path(tmp_path: Path) -> None:
+def test_recipe_digest_covers_mode_and_path(image_builder: ImageBuilder) -> None:
     for files in (
         {"b": RECIPE.files["a"]},
         {"a": replace(RECIPE.files["a"], executable=True)},
@@ -88,7 +87,7 @@ def test_recipe_digest_covers_mode_and_path(tmp_path: Path) -> None:
     ):
         assert replace(RECIPE, files=files).content != RECIPE.content
     assert RECIPE.tag == f"jax-x:{RECIPE.content[:16]}"
-    made = generated_file("text", tmp_path / "made")
+    made = image_builder.generated("text")
     assert made.source().read_text() == "text"
     assert text_file(made.source()).digest == made.digest
 
