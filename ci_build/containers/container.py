@@ -20,6 +20,9 @@ from core.errors import ProcessError, RequestError
 from core.process import HostRunner, LineSink, ProcessResult, failure, ignore_interrupts, merge_environment
 
 _TEMPORARY = ("/tmp", "/tmp/home", "/var/tmp")  # noqa: S108 - inside the container
+"""Directories in memory that any user may write to and run programs from."""
+_PROCESSES = "32768"
+"""Limit of processes and threads."""
 _KILLED = 137
 """Exit code of a command that was ended by SIGKILL, as the kernel does when memory runs out."""
 
@@ -55,13 +58,10 @@ class ContainerSpec:
         userns: user namespace mode, such as keep-id; empty for the engine's default.
         memory: memory limit including swap, such as 32g; empty for none.
         shm_size: size of /dev/shm, such as 64g.
-        pids: limit of processes and threads.
         devices: device files of this machine, such as /dev/kfd.
         groups: further groups of the commands, by name or number.
         capabilities: capabilities of the commands.
         security: further security options of the engine.
-        read_only: whether the image's own files are read-only.
-        temporary: directories in memory that any user may write to and run programs from.
     """
 
     engine: str
@@ -75,13 +75,10 @@ class ContainerSpec:
     userns: str = ""
     memory: str = ""
     shm_size: str = "64g"
-    pids: int = 32768
     devices: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     security: tuple[str, ...] = ()
-    read_only: bool = True
-    temporary: tuple[str, ...] = _TEMPORARY
 
 
 def make_spec(
@@ -131,9 +128,9 @@ def container_argv(
     words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
     words += [word for name in spec.capabilities for word in ("--cap-add", name)]
     words += [word for name in spec.security for word in ("--security-opt", name)]
-    words += ["--read-only"] if spec.read_only else []
-    words += [word for path in spec.temporary for word in ("--tmpfs", f"{path}:rw,exec,nosuid,nodev,mode=1777")]
-    words += ["--network", spec.network, "--shm-size", spec.shm_size, "--pids-limit", str(spec.pids)]
+    words += ["--read-only"]
+    words += [word for path in _TEMPORARY for word in ("--tmpfs", f"{path}:rw,exec,nosuid,nodev,mode=1777")]
+    words += ["--network", spec.network, "--shm-size", spec.shm_size, "--pids-limit", _PROCESSES]
     if spec.memory:
         # Without --memory-swap, the same amount of swap could be used as well.
         words += ["--memory", spec.memory, "--memory-swap", spec.memory]

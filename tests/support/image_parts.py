@@ -100,7 +100,6 @@ def llvm() -> bytes:
 
 
 BAZEL = b'#!/bin/sh\nexec /usr/bin/bazel "$@"\n'
-LIBTINFO = b"a library\n"
 
 
 def python(version: str, unique: bytes) -> bytes:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -52,15 +51,6 @@ def containers(own: Engine, text: str) -> list[str]:
     """Ids of the containers, running or not, whose command holds a text."""
     rows = own.ask("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Command}}").splitlines()
     return [row.split()[0] for row in rows if text in row]
-
-
-def eventually(condition: object, seconds: float = 30) -> None:
-    assert callable(condition)
-    for _ in range(int(seconds * 10)):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it did not happen")
 
 
 def test_outputs_belong_to_caller_and_rest_is_read_only(spec: ContainerSpec, host: HostRunner, tmp_path: Path) -> None:

@@ -45,13 +45,10 @@ OTHERS: dict[str, Any] = {
     "userns": "keep-id",
     "memory": "9g",
     "shm_size": "2g",
-    "pids": 99,
     "devices": ("/dev/dri",),
     "groups": ("render",),
     "capabilities": ("SYS_PTRACE",),
     "security": ("label=disable",),
-    "read_only": False,
-    "temporary": ("/run",),
 }
 
 
@@ -68,6 +65,9 @@ def test_container_argv_has_least_privilege_and_argv_list() -> None:
     assert values(argv, "--cap-add") == []
     assert "no-new-privileges" in values(argv, "--security-opt")
     assert "--read-only" in argv
+    assert values(argv, "--pids-limit") == ["32768"]
+    options = "rw,exec,nosuid,nodev,mode=1777"
+    assert values(argv, "--tmpfs") == [f"{path}:{options}" for path in ("/tmp", "/tmp/home", "/var/tmp")]
     assert "--privileged" not in argv
     assert values(argv, "--user") == ["12:34"]
     assert values(argv, "--network") == ["none"]
