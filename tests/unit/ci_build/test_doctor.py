@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,17 +58,6 @@ def test_doctor_finds_no_problem_on_good_machine(machine: FakeMachine) -> None:
     ]
 
 
-@dataclass(frozen=True)
-class Case:
-    """One problem: its cause, and the expected diagnosis."""
-
-    code: str
-    harm: Callable[[FakeMachine], object]
-    says: str
-    commands: tuple[str, ...]
-    severity: Severity = Severity.ERROR
-
-
 def _no_cards(m: FakeMachine) -> FakeMachine:
     return m.remove("sys/module", "sys/class/kfd", "dev/kfd", "sys/bus").card(1, "0x10de")
 
@@ -96,186 +85,166 @@ def _twice(m: FakeMachine) -> None:
 
 
 REINSTALL = f"{PIP} install --force-reinstall --no-deps jax-rocm7-plugin==0.10.2"
-CASES = {
-    "platform": Case(
-        "platform", lambda m: setattr(m, "kernel", ("Linux", "aarch64", "6.8")), "Linux on x86_64 alone", ()
-    ),
-    "an old glibc": Case("glibc", lambda m: setattr(m, "libc", "glibc 2.27"), "this system has glibc 2.27", ()),
-    "musl": Case("glibc", lambda m: setattr(m, "libc", ""), "another C library", ()),
-    "no driver": Case(
+Row = tuple[str, Callable[[FakeMachine], object], str, tuple[str, ...]]
+"""Code of a problem, its cause, a part of the message, and the commands that fix it."""
+ERRORS: list[Row] = [
+    ("platform", lambda m: setattr(m, "kernel", ("Linux", "aarch64", "6.8")), "Linux on x86_64 alone", ()),
+    ("glibc", lambda m: setattr(m, "libc", "glibc 2.27"), "this system has glibc 2.27", ()),
+    ("glibc", lambda m: setattr(m, "libc", ""), "another C library", ()),
+    (
         "driver-missing",
         lambda m: m.remove("sys/module", "sys/class/kfd", "dev/kfd"),
         "2 AMD GPUs are on the PCI bus",
         ("sudo modprobe amdgpu",),
     ),
-    "a GPU that cannot compute": Case(
-        "gpu-not-in-kfd", lambda m: m.remove("sys/class/kfd"), "amdgpu does not offer computing", ()
-    ),
-    "no GPU": Case("gpu-missing", _no_cards, "This machine has no AMD GPU.", ()),
-    "no GPU in the container": Case(
-        "gpu-missing", lambda m: _no_cards(m).write(".dockerenv", ""), "start it with the GPUs' devices", (RUN,)
-    ),
-    "no kfd": Case(
-        "device-missing", lambda m: m.remove("dev/kfd"), "there is no /dev/kfd; load", ("sudo modprobe amdgpu",)
-    ),
-    "no kfd in the container": Case(
-        "device-missing", lambda m: m.write("run/.containerenv", "").remove("dev/kfd"), "started without it", (RUN,)
-    ),
-    "no render node": Case(
-        "device-missing",
-        lambda m: m.remove("dev/dri"),
-        "there is no render node in /dev/dri",
-        ("sudo modprobe amdgpu",),
-    ),
-    "hidden": Case(
+    ("gpu-not-in-kfd", lambda m: m.remove("sys/class/kfd"), "amdgpu does not offer computing", ()),
+    ("gpu-missing", _no_cards, "This machine has no AMD GPU.", ()),
+    ("gpu-missing", lambda m: _no_cards(m).write(".dockerenv", ""), "start it with the GPUs' devices", (RUN,)),
+    ("device-missing", lambda m: m.remove("dev/kfd"), "there is no /dev/kfd; load", ("sudo modprobe amdgpu",)),
+    ("device-missing", lambda m: m.write("run/.containerenv", "").remove("dev/kfd"), "started without it", (RUN,)),
+    ("device-missing", lambda m: m.remove("dev/dri"), "there is no render node in /dev/dri", ("sudo modprobe amdgpu",)),
+    (
         "gpu-hidden",
         lambda m: m.environ.update(HIP_VISIBLE_DEVICES="-1"),
         "HIP_VISIBLE_DEVICES=-1 hides it",
         ("unset HIP_VISIBLE_DEVICES",),
     ),
-    "another platform": Case(
-        "platforms", lambda m: m.environ.update(JAX_PLATFORMS="cpu"), "JAX_PLATFORMS=cpu", ("unset JAX_PLATFORMS",)
-    ),
-    "override": Case(
-        "gfx-override",
-        lambda m: m.environ.update(HSA_OVERRIDE_GFX_VERSION="9.4.2"),
-        "take the GPU for another one",
-        ("unset HSA_OVERRIDE_GFX_VERSION",),
-        Severity.WARNING,
-    ),
-    "no ROCm": Case("rocm-missing", lambda m: m.remove("opt/rocm"), "There is no ROCm", (ROCM_WHEELS,)),
-    "ROCm elsewhere": Case(
+    ("platforms", lambda m: m.environ.update(JAX_PLATFORMS="cpu"), "JAX_PLATFORMS=cpu", ("unset JAX_PLATFORMS",)),
+    ("rocm-missing", lambda m: m.remove("opt/rocm"), "There is no ROCm", (ROCM_WHEELS,)),
+    (
         "rocm-elsewhere",
         lambda m: m.remove("opt/rocm").rocm("opt/rocm-7.1.0", "7.1.0").rocm("opt/rocm-7.2.0", "7.2.0"),
         "opt/rocm-7.2.0, which is not",
         ("export ROCM_PATH=@/opt/rocm-7.2.0",),
     ),
-    "a wrong ROCM_PATH": Case(
-        "rocm-path", lambda m: m.environ.update(ROCM_PATH="/nowhere"), "ROCM_PATH=/nowhere has no", ("unset ROCM_PATH",)
-    ),
-    "another ROCm": Case(
+    ("rocm-path", lambda m: m.environ.update(ROCM_PATH="/nowhere"), "ROCM_PATH=/nowhere has no", ("unset ROCM_PATH",)),
+    (
         "rocm-major",
         lambda m: m.remove("opt/rocm").rocm("opt/rocm", "6.4.1-83", "libamdhip64.so.6"),
         "need ROCm 7, and there is ROCm 6.4.1 in",
         (ROCM_WHEELS,),
     ),
-    "a newer ROCm": Case(
+    (
         "rocm-major",
         lambda m: m.remove("opt/rocm").rocm("opt/rocm", "10.1.0", "libamdhip64.so.10"),
         "need ROCm 7, and there is ROCm 10.1.0 in",
         (ROCM_WHEELS,),
     ),
-    "packages for ROCm 6": Case(
+    (
         "rocm-major",
         _old_packages,
         "need ROCm 6, and there is ROCm 7.2.0 in",
         (f"{PIP} uninstall -y jax-rocm60-pjrt jax-rocm60-plugin", INSTALL),
     ),
-    "an older ROCm first": Case(
-        "rocm-mixed", _rocm_before, "ROCm 7.0.1 before 7.2.0", ("unset LD_LIBRARY_PATH",), Severity.WARNING
-    ),
-    "half a ROCm": Case(
+    (
         "library-missing",
         lambda m: m.remove("opt/rocm/lib/libMIOpen.so.1"),
         "libMIOpen.so.1, needed by _linalg.so, was not found.",
         (ROCM_WHEELS,),
     ),
-    "an old Python": Case(
+    (
         "python",
         lambda m: m.python.update(version="3.10.13"),
         "CPython 3.11 to 3.14, and this is CPython 3.10.13",
         ("uv venv --seed --python 3.12 ~/jax-rocm", INSTALL.replace(PYTHON, "~/jax-rocm/bin/python")),
     ),
-    "no GIL": Case(
+    (
         "python",
         lambda m: m.python.update(free_threaded=True),
         "without GIL",
         ("uv venv --seed --python 3.12 ~/jax-rocm", INSTALL.replace(PYTHON, "~/jax-rocm/bin/python")),
     ),
-    "nothing installed": Case(
+    (
         "not-installed",
         lambda m: _no_native(m).uninstall("jax", "jaxlib"),
         "jax, jaxlib, jax-rocm7-pjrt and jax-rocm7-plugin are not installed",
         (INSTALL,),
     ),
-    "no plugin": Case(
-        "not-installed", lambda m: m.uninstall("jax-rocm7-plugin"), "jax-rocm7-plugin is not installed", (INSTALL,)
-    ),
-    "two majors": Case(
+    ("not-installed", lambda m: m.uninstall("jax-rocm7-plugin"), "jax-rocm7-plugin is not installed", (INSTALL,)),
+    (
         "several-majors",
         lambda m: m.native("pjrt", 8).native("plugin", 8),
         "for ROCm 7 and 8 are side by side",
         (f"{PIP} uninstall -y jax-rocm8-pjrt jax-rocm8-plugin", INSTALL),
     ),
-    "twice": Case("twice", _twice, "jaxlib is there twice", (f"{PIP} uninstall -y jaxlib",) * 2 + (INSTALL,)),
-    "leftovers": Case(
+    ("twice", _twice, "jaxlib is there twice", (f"{PIP} uninstall -y jaxlib",) * 2 + (INSTALL,)),
+    (
         "leftovers",
         lambda m: m.native("plugin", 6).remove("jax_rocm6_plugin-0.10.2.dist-info"),
         "jax_rocm6_plugin belong to no installed package",
         ("rm -r @site/jax_rocm6_plugin",),
     ),
-    "CUDA beside": Case(
-        "cuda-beside",
-        lambda m: m.distribution("jax-cuda12-plugin", "0.10.2"),
-        "jax-cuda12-plugin is also installed",
-        (f"{PIP} uninstall -y jax-cuda12-plugin",),
-        Severity.WARNING,
-    ),
-    "an old pjrt": Case(
+    (
         "misfit",
         lambda m: m.uninstall("jax-rocm7-pjrt").native("pjrt", version="0.9.1"),
         "jax-rocm7-plugin 0.10.2 needs jax-rocm7-pjrt==0.10.2, but 0.9.1 is installed",
         (INSTALL,),
     ),
-    "a post-release of pjrt": Case(
+    (
         "misfit",
         lambda m: m.uninstall("jax-rocm7-pjrt").native("pjrt", version="0.10.2.post2"),
         "but 0.10.2.post2 is installed",
         (INSTALL,),
     ),
-    "a new jaxlib": Case(
+    (
         "misfit",
         _new_jaxlib,
         "jax-rocm7-pjrt 0.10.2 goes with jaxlib 0.10, but 0.12.0 is installed",
         (INSTALL.replace("0.10.2", "0.12.0"),),
     ),
-    "a damaged file": Case(
+    (
         "damaged",
         lambda m: (m.site / "jax_rocm7_plugin/_linalg.so").write_bytes(b"\x7fELF"),
         "_linalg.so is missing or has another size",
         (REINSTALL,),
     ),
-    "a GPU that XLA refuses": Case(
-        "gpu-unsupported", lambda m: m.gpus(RX5700), "XLA does not accept gfx1010; it accepts gfx908", ()
-    ),
-    "one GPU that XLA refuses": Case(
-        "gpu-unsupported",
-        lambda m: m.gpus(RX5700, MI300),
-        "XLA does not accept gfx1010.",
-        ("export HIP_VISIBLE_DEVICES=1",),
-        Severity.WARNING,
-    ),
-    "a GPU that the wheel has no code for": Case(
+    ("gpu-unsupported", lambda m: m.gpus(RX5700), "XLA does not accept gfx1010; it accepts gfx908", ()),
+    (
         "gpu-not-in-wheel",
         lambda m: m.gpus(MI200),
         "jax-rocm7-pjrt 0.10.2 has no code for gfx90a, only for gfx942, gfx950.",
         ("python3 build/ci_build release --local --targets=gfx90a",),
     ),
-}
+]
+WARNINGS: list[Row] = [
+    (
+        "gfx-override",
+        lambda m: m.environ.update(HSA_OVERRIDE_GFX_VERSION="9.4.2"),
+        "take the GPU for another one",
+        ("unset HSA_OVERRIDE_GFX_VERSION",),
+    ),
+    ("rocm-mixed", _rocm_before, "ROCm 7.0.1 before 7.2.0", ("unset LD_LIBRARY_PATH",)),
+    (
+        "cuda-beside",
+        lambda m: m.distribution("jax-cuda12-plugin", "0.10.2"),
+        "jax-cuda12-plugin is also installed",
+        (f"{PIP} uninstall -y jax-cuda12-plugin",),
+    ),
+    (
+        "gpu-unsupported",
+        lambda m: m.gpus(RX5700, MI300),
+        "XLA does not accept gfx1010.",
+        ("export HIP_VISIBLE_DEVICES=1",),
+    ),
+]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_doctor_names_each_problem_with_its_remedy(name: str, machine: FakeMachine) -> None:
-    case = CASES[name]
-    case.harm(machine)
+@pytest.mark.parametrize(
+    ("severity", "row"),
+    [*((Severity.ERROR, row) for row in ERRORS), *((Severity.WARNING, row) for row in WARNINGS)],
+    ids=[row[2] for row in (*ERRORS, *WARNINGS)],
+)
+def test_doctor_names_each_problem_with_its_remedy(severity: Severity, row: Row, machine: FakeMachine) -> None:
+    code, harm, says, commands = row
+    harm(machine)
     found = {problem.code: problem for problem in machine.problems()}
-    assert case.code in found
-    problem = found[case.code]
-    assert case.says in problem.message
+    assert code in found
+    problem = found[code]
+    assert says in problem.message
     places = {"@site": str(machine.site), "@": str(machine.root)}
-    wanted = [re.sub("@site|@", lambda m: places[m[0]], command) for command in case.commands]
+    wanted = [re.sub("@site|@", lambda m: places[m[0]], command) for command in commands]
     assert list(problem.commands) == wanted
-    assert problem.severity == case.severity
+    assert problem.severity == severity
     text = screen.show(machine.facts(), machine.problems())
     for command in wanted:
         assert f"     {command}" in text.splitlines(), "a command is a line of its own"
