@@ -22,7 +22,7 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
     needs = {package.major for package in facts.packages.native("pjrt")} or {facts.choice.major}
     install = remedies.install_rocm(python, max(needs), facts.machine.names, ROCM_INDEX)
     if trees.prefix_empty:
-        yield error("rocm-path", f"ROCM_PATH={trees.prefix} has no libraries.", "unset ROCM_PATH")
+        yield error("rocm-path", f"ROCM_PATH={facts.environ['ROCM_PATH']} has no libraries.", "unset ROCM_PATH")
     if not trees.found:
         if trees.elsewhere:
             newest = trees.elsewhere[-1]

@@ -44,14 +44,12 @@ class Trees:
     Attributes:
         found: what the loader would search, in its order.
         elsewhere: folders under /opt that hold a ROCm and that nothing points to.
-        prefix: what ROCM_PATH says; empty when it is not set.
         prefix_empty: ROCM_PATH names a folder that holds no libraries.
         layouts: the loader's own, to look libraries up in.
     """
 
     found: tuple[InstalledRocm, ...]
     elsewhere: tuple[str, ...]
-    prefix: str
     prefix_empty: bool
     layouts: tuple[Any, ...]
 
@@ -73,15 +71,12 @@ def look(here: ExaminedSystem, core_version: str) -> Trees:
             rocm = _rocm(layout.name, prefix, libraries, core_version)
             if rocm.hip_majors or (rocm.version and not layout.flat):
                 found.append(rocm)
-    prefix = here.environ.get("ROCM_PATH", "")
-    named = [layout for layout in layouts if prefix and layout.name.startswith("ROCM_PATH=")]
     elsewhere = sorted(str(path) for path in finder.OPT_ROCM.parent.glob("rocm-*") if _hip_majors([path / "lib"]))
     reached = {str(Path(rocm.folder).resolve()) for rocm in found}
     return Trees(
         found=tuple(found),
         elsewhere=tuple(path for path in elsewhere if str(Path(path).resolve()) not in reached),
-        prefix=prefix,
-        prefix_empty=any(not layout.folders() for layout in named),
+        prefix_empty=any(layout.name.startswith("ROCM_PATH=") and not layout.folders() for layout in layouts),
         layouts=layouts,
     )
 
