@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ci_build.build.kernels import check_source, find_compilers, planned
 from ci_build.build.output_dir import check_output_dir
+from ci_build.build.plan import BuildPlan, make_plan
+from ci_build.build.request import WheelSetRequest
 from ci_build.build.source import source_build
-from ci_build.build.source.source_build import PreparedBuild
+from ci_build.build.source.source_build import PreparedBuild, SourceBuildContext
+from ci_build.rocm.request import report_plan
+from ci_build.rocm.tree import read_tree
+from core import targets
 from core.errors import InputError, RequestError
 from core.model import BuildRequest, Payload
 from core.process import HostRunner, render
 from core.report import Reporter
 from core.units import human
 from wheelkit.repair.plan import PLATFORM
+from wheelkit.rocm_manifest import dump_manifest, load_manifest
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
     from ci_build.build.execute import BuildResult
-    from ci_build.build.plan import BuildPlan
-    from ci_build.build.request import WheelSetRequest
     from ci_build.rocm.source import Rocm
     from core.http.client import Connect
 
@@ -32,43 +38,28 @@ def prepare(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, co
         InputError: the ROCm or its manifest cannot be read.
         MachineError: the machine lacks tools of a build without a container.
     """
-    # Imported here, because a request that is refused needs none of it.
-    from ci_build.build import plan
-    from core import targets
-
     build = request.build
     check_output_dir(request.out)  # before a ROCm is downloaded
-    rocm = _obtain_rocm(request, reporter, runner, connect)
+    context = SourceBuildContext(
+        request=request, rocm=None, manifest=b"", reporter=reporter, runner=runner, connect=connect
+    )
+    if request.rocm is not None and request.dry_run:
+        report_plan(request.rocm, reporter)
+    elif request.rocm is not None:
+        from ci_build.rocm.source import obtain_rocm  # Start-up time: it loads requests.
+
+        if build.source is not None:
+            source_build.check_environment(context)
+        rocm = obtain_rocm(request.rocm, request.storage, reporter, runner, connect)
+        context = replace(context, rocm=rocm)
     for finding in targets.warnings_for(build.targets or ()):
         reporter.warning(f"{finding.message} {finding.remedy}")
     if build.kernels is not None:
-        from ci_build.build.kernels import check_source
-
         check_source(build.kernels)
-    manifest = _manifest(request, rocm, reporter)
+    manifest = _manifest(request, context.rocm, reporter)
     if build.payload is Payload.PUBLISHED:
-        return PreparedBuild(plan=plan.make_plan(build, rocm_manifest=manifest))
-    return source_build.prepare(
-        source_build.SourceBuildContext(
-            request=request, rocm=rocm, manifest=manifest, reporter=reporter, runner=runner, connect=connect
-        )
-    )
-
-
-def _obtain_rocm(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, connect: Connect) -> Rocm | None:
-    """Return the ROCm, downloaded, verified and locked; None in a dry run."""
-    if request.rocm is None:
-        return None
-    if request.dry_run:
-        from ci_build.rocm.request import report_plan  # slow to import, as below
-
-        report_plan(request.rocm, reporter)
-        return None
-    # A build without a ROCm, and a dry run, import no HTTP client.
-    from ci_build.rocm import source as rocm_source
-
-    source_build.check_environment(request, reporter, runner, connect)
-    return rocm_source.obtain_rocm(request.rocm, request.storage, reporter, runner, connect)
+        return PreparedBuild(plan=make_plan(build, rocm_manifest=manifest))
+    return source_build.prepare(replace(context, manifest=manifest))
 
 
 def _manifest(request: WheelSetRequest, rocm: Rocm | None, reporter: Reporter) -> bytes:
@@ -76,14 +67,10 @@ def _manifest(request: WheelSetRequest, rocm: Rocm | None, reporter: Reporter) -
     path, version = request.rocm_manifest, str(request.build.rocm_version)
     if rocm is None and path is None:
         return b""
-    from wheelkit.rocm_manifest import dump_manifest, load_manifest
-
     if rocm is not None:
         return dump_manifest(rocm.facts.manifest)
     assert path is not None
     if path.is_dir():
-        from ci_build.rocm.tree import read_tree
-
         manifest, notes = read_tree(path, version, progress=reporter)
         for note in notes:
             reporter.warning(note)
@@ -106,14 +93,12 @@ def dist_wheels(
     request: WheelSetRequest, prepared: PreparedBuild, reporter: Reporter, runner: HostRunner
 ) -> BuildResult:
     """Build the wheel set of a plan."""
-    from ci_build.build.execute import execute
+    from ci_build.build.execute import execute  # Start-up time: a dry run builds nothing.
 
     plan = prepared.plan
     with reporter.group(f"dist_wheels: {plan.version} for {_targets(plan)}"):
         compilers = None
         if request.build.kernels is not None:
-            from ci_build.build.kernels import find_compilers
-
             compilers = find_compilers(request.build.kernels, request.cache, runner)
         result = execute(
             plan,
@@ -155,8 +140,6 @@ def plan_lines(plan: BuildPlan, out: Path) -> Iterator[str]:
 
 def kernel_lines(request: BuildRequest, version: str) -> Iterator[str]:
     """Yield the lines of a dry run of the kernels."""
-    from ci_build.build.kernels import planned
-
     plan = planned(request, version)
     yield f"kernels {version} with the {plan['toolchain']} toolchain"
     for row in plan["modules"]:

@@ -152,7 +152,7 @@ class _Run:
 
     def _build_kernels(self, step: Step) -> None:
         """Build the kernels; the packed wheel is the input of the next step."""
-        from kernels import assemble, recipe
+        from kernels import assemble, recipe  # Start-up time: only sets with kernels need them.
 
         request, version = self.plan.request, self.plan.version
         self.progress.step(step.what)

@@ -138,7 +138,7 @@ def tag_options(url: str) -> tuple[str, ...]:
 
 def show(report: SetReport) -> None:
     """Print every report on standard output, then the findings about the set."""
-    from rich.console import Console
+    from rich.console import Console  # Start-up time: --json needs no screen.
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
     for wheel in report.wheels:

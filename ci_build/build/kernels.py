@@ -13,6 +13,9 @@ from core import targets
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest
 from core.process import HostRunner
+from kernels.catalog import load_catalog
+from kernels.modules import processors
+from kernels.recipe import check_jax, chosen_modules, refuse_code_alone
 
 if TYPE_CHECKING:
     from core.report import Reporter
@@ -27,9 +30,6 @@ def check_request(request: BuildRequest) -> None:
     Raises:
         RequestError: JAX is too old, a module is unknown, or the source does not exist.
     """
-    from kernels.catalog import load_catalog
-    from kernels.recipe import check_jax
-
     assert request.kernels is not None
     catalog = load_catalog()
     check_jax(catalog, request.jax_version)
@@ -43,8 +43,7 @@ def check_source(request: KernelRequest) -> None:
     Raises:
         RequestError: the source is neither a path nor a version.
     """
-    from kernels.catalog import load_catalog
-    from kernels.sources import check_wish
+    from kernels.sources import check_wish  # Start-up time: it loads the decompressors.
 
     for source in load_catalog().sources.values():
         check_wish(request.source, source)
@@ -56,7 +55,7 @@ def capacity(jobs: str | None, memory: str | None) -> Capacity:
     Raises:
         RequestError: a value is not a number above 0.
     """
-    from kernels.graph import Capacity
+    from kernels.graph import Capacity  # Start-up time: only a build needs it.
 
     default = Capacity()
     for option, value in (("--jobs", jobs), ("--memory", memory)):
@@ -72,12 +71,13 @@ def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> C
         NoContainerEngineError: there is no engine.
         RequestError: the engine does not have the image.
     """
-    from kernels.assemble import THIS_MACHINE, CompilerLocation
+    from kernels.assemble import THIS_MACHINE, CompilerLocation  # Start-up time: only a build needs it.
 
     if request.toolchain == "pypi":
         return THIS_MACHINE
     if request.toolchain == "rocm":
         return CompilerLocation(launcher=which("sccache") or which("ccache") or "")
+    # Start-up time: only this toolchain needs containers.
     from ci_build.containers.container import Mount, container_argv, make_spec
     from ci_build.containers.engine import find_engine
     from kernels.rocmchain import INSIDE
@@ -130,9 +130,6 @@ def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[i
 
 def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Return the support of each target by each module: yes, portable or unsupported."""
-    from kernels.catalog import load_catalog
-    from kernels.modules import processors
-
     catalog = load_catalog()
     return [
         {
@@ -152,15 +149,13 @@ def planned(request: BuildRequest, version: str) -> dict[str, Any]:
     Raises:
         RequestError: the build would refuse the request.
     """
-    from kernels import estimate, recipe
-    from kernels.catalog import load_catalog
-    from kernels.modules import processors
+    from kernels import estimate
 
     assert request.kernels is not None
     catalog = load_catalog()
     wanted = targets.expand(targets.ALL) if request.targets is None else request.targets
-    chosen = recipe.chosen_modules(catalog, processors(wanted), request.kernels)
-    recipe.refuse_code_alone(chosen)
+    chosen = chosen_modules(catalog, processors(wanted), request.kernels)
+    refuse_code_alone(chosen)
     most = estimate.bound(chosen, processors(wanted))
     return {
         "version": version,
@@ -182,7 +177,7 @@ def compile_part(
         units: regular expression that selects units by name; empty selects all.
         only_say: only forecast.
     """
-    from kernels.build import said
+    from kernels.build import said  # Start-up time: only a build needs it.
 
     if only_say:
         job.fetch(runner, reporter)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import tomli_w
 from packaging.markers import Marker
 from packaging.pylock import Package, PackageWheel, Pylock
 from packaging.specifiers import SpecifierSet
@@ -34,8 +35,6 @@ def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> s
     Args:
         resolved: Python version -> pip's resolution; entries that the set replaces are omitted.
     """
-    import tomli_w
-
     own = {wheel.name for wheel in wheel_set.wheels}
     packages = [_own_package(wheel, wheel_set.python_versions) for wheel in wheel_set.wheels]
     foreign: dict[tuple[str, str, str], tuple[Resolved, list[str]]] = {}

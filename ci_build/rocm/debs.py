@@ -30,12 +30,6 @@ _DATA = {"data.tar": "tar", "data.tar.gz": "gz", "data.tar.xz": "xz", "data.tar.
 _PREFIX = re.compile(r"/opt/(rocm(?:-[\w.+~-]+)?)(?:/(.*))?")
 
 
-def debs_in(source: str) -> tuple[Path, ...]:
-    """Return the .deb files of a folder, by name; none if the source is no folder."""
-    folder = Path(source)
-    return tuple(sorted(folder.glob("*.deb"))) if folder.is_dir() else ()
-
-
 def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
     """Return the files with their sha256; the version is found in the unpacked ROCm."""
     sha256 = {}

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import tomli_w
+
 from core.atomic import write_whole
 from core.errors import InputError
 
@@ -88,8 +90,6 @@ def _words(value: object) -> str:
 
 def dump_lock(lock: RocmLock) -> str:
     """Return a lock as TOML."""
-    import tomli_w
-
     body = {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(lock).items()}
     if not lock.packages:
         del body["packages"]

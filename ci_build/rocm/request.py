@@ -83,6 +83,12 @@ def is_index(source: str) -> bool:
     return source.startswith(SCHEME)
 
 
+def debs_in(source: str) -> tuple[Path, ...]:
+    """Return the .deb files of a folder, by name; none if the source is no folder."""
+    folder = Path(source)
+    return tuple(sorted(folder.glob("*.deb"))) if folder.is_dir() else ()
+
+
 def check_source(asked: RocmSource) -> None:
     """Refuse a source that cannot be the requested ROCm; nothing is downloaded.
 

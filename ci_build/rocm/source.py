@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build.rocm.debs import debs_in, packages_of, prefix_of_debs
+from ci_build.rocm.debs import packages_of, prefix_of_debs
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
 from ci_build.rocm.listing import parse_name
 from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
@@ -21,6 +21,7 @@ from ci_build.rocm.request import (
     RocmSource,
     RocmStorage,
     check_source,
+    debs_in,
     file_name,
     is_index,
     is_url,

@@ -68,11 +68,6 @@ def device_options(wanted: Iterable[GfxTarget], rocm: str) -> tuple[str, ...]:
     return tuple(options)
 
 
-def xla_options(folder: str) -> tuple[str, ...]:
-    """Return the override of the pinned XLA, for WORKSPACE and for Bzlmod."""
-    return (setting("override_repository", f"xla={folder}"), setting("override_module", f"xla={folder}"))
-
-
 def cache_options(cache: ActionCache, disk: str) -> tuple[str, ...]:
     """Return the options of action caches.
 
@@ -126,26 +121,13 @@ def remote_options(remote: Remote | None) -> tuple[str, ...]:
         options += [setting(kind, remote.platform) for kind in kinds]
     if not remote.accept_cached:
         options.append("--noremote_accept_cached")
-    return (
-        *options,
-        "--spawn_strategy=remote,worker,sandboxed,local",
-        *_fallback(enabled=remote.fallback),
-        "--remote_timeout=3600",
-        "--grpc_keepalive_time=30s",
-        f"--jobs={remote.jobs}",
-    )
-
-
-def _fallback(*, enabled: bool) -> tuple[str, ...]:
-    if not enabled:
-        return ("--noremote_local_fallback",)
-    # Local actions need the outputs of remote ones, which are lost with the server unless they were downloaded.
-    return ("--remote_local_fallback", "--remote_download_outputs=all")
-
-
-def output_options() -> tuple[str, ...]:
-    """Return the options for parseable output: no colours, no cursor movements, progress once a second."""
-    return ("--color=no", "--curses=no", "--show_progress_rate_limit=1")
+    options.append("--spawn_strategy=remote,worker,sandboxed,local")
+    if remote.fallback:
+        # Local actions need the outputs of remote ones, which are lost with the server unless they were downloaded.
+        options += ["--remote_local_fallback", "--remote_download_outputs=all"]
+    else:
+        options.append("--noremote_local_fallback")
+    return (*options, "--remote_timeout=3600", "--grpc_keepalive_time=30s", f"--jobs={remote.jobs}")
 
 
 def progress_of(line: str) -> tuple[int, int, str] | None:

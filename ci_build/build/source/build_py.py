@@ -26,7 +26,7 @@ from packaging.version import Version
 
 from ci_build.build.source import bazel
 from ci_build.build.source.pins import BuildRepository, Interface, interface_for
-from core import layouts
+from core import layouts, targets
 from core.errors import RequestError
 from core.model import BuildRequest
 from core.source_request import Compiler, Credentials, SourceInputs, SourceRequest
@@ -151,6 +151,14 @@ def _command(
     folder = paths.sources["jax" if by_jax else "rocm-jax"]
     output = f"{paths.out}/{target}-{'all' if shared else python}"
     options = bazel_options(request, inputs, version, paths, rocm_wheel=not jaxlib)
+    rocm, versions = [], [version]
+    if not jaxlib:
+        wanted = targets.for_bazel(request.targets or ())
+        rocm = [f"--rocm_path={paths.rocm}", f"--rocm_version={major}", f"--rocm_amdgpu_targets={wanted}"]
+    if not by_jax:
+        # Some releases of rocm-jax ignore WHEEL_VERSION_SUFFIX.
+        base, local = Version(request.jax_version).base_version, version.partition("+")[2]
+        versions += [f"{base}+{local}" if local else base, base]
     argv = (
         paths.python(python),
         "build/build.py",
@@ -161,7 +169,7 @@ def _command(
         *(f"--bazel_startup_options={option}" for option in _startup(source, interface, paths, by_jax=by_jax)),
         *_compiler(source, interface, paths, by_jax=by_jax),
         "--target_cpu_features=release",
-        *(() if jaxlib else _rocm(request, paths)),
+        *rocm,
         f"--output_path={output}",
         *(f"--bazel_options={option}" for option in options),
     )
@@ -172,7 +180,7 @@ def _command(
         env=_environment(request, inputs.epoch, version, paths, by_jax=by_jax, rocm_wheel=not jaxlib),
         cwd=folder if by_jax else f"{folder}/{interface.folder}",
         output=output,
-        versions=(version,) if by_jax else _rocm_jax_versions(request, version),
+        versions=tuple(dict.fromkeys(versions)),
         target=target,
     )
 
@@ -207,16 +215,6 @@ def _compiler(source: SourceRequest, interface: Interface, paths: BuildPaths, *,
     return ("--use_clang=true", f"--clang_path={paths.clang}")
 
 
-def _rocm(request: BuildRequest, paths: BuildPaths) -> tuple[str, ...]:
-    from core.targets import for_bazel
-
-    return (
-        f"--rocm_path={paths.rocm}",
-        f"--rocm_version={request.rocm_version.major}",
-        f"--rocm_amdgpu_targets={for_bazel(request.targets or ())}",
-    )
-
-
 def bazel_options(
     request: BuildRequest, inputs: SourceInputs, version: str, paths: BuildPaths, *, rocm_wheel: bool
 ) -> tuple[str, ...]:
@@ -228,23 +226,29 @@ def bazel_options(
     """
     source, interface = source_of(request), interface_for(request.jax_version)
     by_jax = not rocm_wheel or interface.kind is BuildRepository.JAX
-    options = [*bazel.output_options()]
+    # Parseable output: no colours, no cursor movements, progress once a second.
+    options = ["--color=no", "--curses=no", "--show_progress_rate_limit=1"]
     if rocm_wheel:
         options += interface.options
         if interface.kind is BuildRepository.JAX or source.compiler is Compiler.CLANG:
             options += bazel.environment_settings("CLANG_COMPILER_PATH", paths.clang, "action_env")
         options += bazel.device_options(request.targets or (), paths.rocm)
-        options += (
-            "--linkopt=-Wl,--enable-new-dtags",
-            bazel.setting("linkopt", f"-Wl,-rpath,{run_path_room(request)}"),
-        )
+        # A placeholder at least as long as the run path that the repair writes over it.
+        longest = max(len(layouts.runpath(kind, request.targets)) for kind in ("pjrt", "plugin"))
+        room = "/opt/rocm/lib/" + "room/" * (longest // len("room/") + 1)
+        options += ("--linkopt=-Wl,--enable-new-dtags", bazel.setting("linkopt", f"-Wl,-rpath,{room}"))
     else:
         # An image may set ROCM_PATH, and repository rules would look for a ROCm there.
         options += bazel.environment_settings("ROCM_PATH", "", "repo_env")
     if source.xla != "pin":
-        options += bazel.xla_options(paths.sources["xla"])
+        # For WORKSPACE and for Bzlmod.
+        xla = f"xla={paths.sources['xla']}"
+        options += [bazel.setting("override_repository", xla), bazel.setting("override_module", xla)]
     if by_jax:
-        options += _version_options(request, version)
+        # build.py derives the wheel's name from these.
+        options += bazel.environment_settings("ML_WHEEL_TYPE", "release", "repo_env")
+        if suffix := version_suffix(request, version):
+            options += bazel.environment_settings("ML_WHEEL_VERSION_SUFFIX", suffix, "repo_env")
         tree = inputs.source("jax")
         if commit := tree.commit if tree else inputs.jax_commit:
             options.append(bazel.setting("//jaxlib/tools:jaxlib_git_hash", commit))
@@ -255,19 +259,6 @@ def bazel_options(
     servers += [source.cache.remote] if source.cache.remote else []
     options += bazel.credential_options(source.credentials, paths.credentials, servers)
     return tuple(options)
-
-
-def run_path_room(request: BuildRequest) -> str:
-    """Return a placeholder at least as long as the run path that the repair writes over it."""
-    longest = max(len(layouts.runpath(kind, request.targets)) for kind in ("pjrt", "plugin"))
-    return "/opt/rocm/lib/" + "room/" * (longest // len("room/") + 1)
-
-
-def _version_options(request: BuildRequest, version: str) -> tuple[str, ...]:
-    """Return the options for a release version with our suffix; build.py derives the wheel's name from them."""
-    suffix = version_suffix(request, version)
-    settings = bazel.environment_settings("ML_WHEEL_TYPE", "release", "repo_env")
-    return (*settings, *(bazel.environment_settings("ML_WHEEL_VERSION_SUFFIX", suffix, "repo_env") if suffix else ()))
 
 
 def version_suffix(request: BuildRequest, version: str) -> str:
@@ -306,13 +297,6 @@ def _rocm_jax_version(request: BuildRequest, version: str) -> dict[str, str]:
         extra = local.removeprefix("rocm")
         return {"ROCM_VERSION_EXTRA": extra, **({"WHEEL_VERSION_SUFFIX": public} if public else {})}
     return {"WHEEL_VERSION_SUFFIX": version_suffix(request, version)} if public or local else {}
-
-
-def _rocm_jax_versions(request: BuildRequest, version: str) -> tuple[str, ...]:
-    """Return the accepted versions, including those of releases that ignore WHEEL_VERSION_SUFFIX."""
-    base = Version(request.jax_version).base_version
-    local = version.partition("+")[2]
-    return tuple(dict.fromkeys((version, f"{base}+{local}" if local else base, base)))
 
 
 def cpython_tag(python: str) -> str:

@@ -5,25 +5,35 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ci_build.build.plan import BuildPlan, SourceLayout, make_plan
+from ci_build.build.request import WheelSetRequest
+from ci_build.build.source.build_py import IN_CONTAINER, BuildPaths
+from ci_build.build.source.host_build import check_machine, check_rocm, check_tools, describe_host, host_paths
+from ci_build.build.source.sources import resolve_inputs
+from ci_build.images.builder import ImageBuilder
+from ci_build.images.manylinux import builder_image, builder_recipe, check_obtainable, planned_image
+from ci_build.images.pins import load_pins
+from ci_build.images.recipe import describe
+from ci_build.rocm.lock import dump_lock
+from ci_build.rocm.request import debs_in
+from core import steps
 from core.errors import MachineError
-from core.model import BuildRequest
-from core.process import HostRunner
+from core.process import HostRunner, LineSink, Runner
 from core.report import Reporter
+from core.source_request import ActionCache, SourceInputs, SourceRequest
 
-if TYPE_CHECKING:
-    from ci_build.build.plan import BuildPlan, SourceLayout
-    from ci_build.build.request import WheelSetRequest
-    from ci_build.build.source.build_py import BuildPaths
+if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
     from ci_build.build.source.native import SourceBuilder
-    from ci_build.images.builder import ImageBuilder
     from ci_build.rocm.source import Rocm
     from core.http.client import Connect
-    from core.source_request import ActionCache, SourceInputs, SourceRequest
+
+    Environment = tuple[BuildPaths, str, Callable[[LineSink], Runner], Mapping[str, Any]]
+    """Paths, digest, runner and description of a build environment; see `SourceBuilder`."""
 
 OWN = Path(__file__).parents[3]
 """Root of this repository."""
@@ -55,46 +65,28 @@ class SourceBuildContext:
     connect: Connect
 
     @property
-    def build(self) -> BuildRequest:
-        """Content of the wheel set."""
-        return self.request.build
-
-    @property
     def source(self) -> SourceRequest:
         """Options of the build from source."""
-        assert self.build.source is not None
-        return self.build.source
-
-    @property
-    def out(self) -> Path:
-        """Folder of the wheel set."""
-        return self.request.out.absolute()
+        assert self.request.build.source is not None
+        return self.request.build.source
 
     def images(self) -> ImageBuilder:
         """Return the builder of the builder image."""
-        return _images(self.request, self.reporter, self.runner, self.connect)
+        container = self.source.container
+        return ImageBuilder(
+            pins=load_pins(),
+            cache=self.request.cache,
+            host=self.runner,
+            progress=self.reporter,
+            connect=self.connect,
+            engine_name=container.engine,
+            builder_image=container.image,
+            base=container.base,
+            registry=self.request.registry,
+        )
 
 
-def _images(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, connect: Connect) -> ImageBuilder:
-    from ci_build.images.builder import ImageBuilder
-    from ci_build.images.pins import load_pins
-
-    assert request.build.source is not None
-    container = request.build.source.container
-    return ImageBuilder(
-        pins=load_pins(),
-        cache=request.cache,
-        host=runner,
-        progress=reporter,
-        connect=connect,
-        engine_name=container.engine,
-        builder_image=container.image,
-        base=container.base,
-        registry=request.registry,
-    )
-
-
-def check_environment(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, connect: Connect) -> None:
+def check_environment(context: SourceBuildContext) -> None:
     """Check the build environment before gigabytes are downloaded for it.
 
     Raises:
@@ -102,18 +94,12 @@ def check_environment(request: WheelSetRequest, reporter: Reporter, runner: Host
         InputError: the builder image is missing and cannot be built.
         MachineError: the machine has another platform, or lacks tools of a build without a container.
     """
-    source = request.build.source
-    if source is None:
-        return
-    from ci_build.build.source.host_build import check_machine, check_tools, host_paths
-
+    request, source = context.request, context.source
     check_machine()
     if source.container.host:
         check_tools(request.build, host_paths(source, source.sources, request.cache, request.built, rocm=""))
-        return
-    from ci_build.images.manylinux import check_obtainable
-
-    check_obtainable(_images(request, reporter, runner, connect))
+    else:
+        check_obtainable(context.images())
 
 
 def prepare(context: SourceBuildContext) -> PreparedBuild:
@@ -123,27 +109,24 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
         NoContainerEngineError, MachineError: there is no build environment.
         RequestError: the sources do not support the request.
     """
-    from ci_build.build import plan
-    from ci_build.build.source import sources
-    from core import steps
-
     request = context.request
-    inputs = sources.resolve_inputs(
-        context.build,
+    inputs = resolve_inputs(
+        request.build,
         context.runner,
         own=OWN,
         own_digest=lambda: steps.own_digest(OWN),
         own_commit=request.own_commit,
         offline=context.rocm is None,
     )
-    layout = plan.SourceLayout(paths=_paths(context, inputs), checkouts=str(request.cache / "sources"))
+    layout = SourceLayout(paths=_paths(context, inputs), checkouts=str(request.cache / "sources"))
+    builder = None
     if context.rocm is None:
         _report_environment(context)
-        return PreparedBuild(plan=plan.make_plan(context.build, inputs, rocm_manifest=context.manifest, layout=layout))
-    build_in = _on_host if context.source.container.host else _in_container
-    builder = build_in(context, inputs, layout, context.rocm)
-    planned = plan.make_plan(context.build, builder.inputs, rocm_manifest=context.manifest, layout=builder.layout)
-    return PreparedBuild(plan=planned, builder=builder)
+    else:
+        builder = _make_builder(context, inputs, layout, context.rocm)
+        inputs, layout = builder.inputs, builder.layout
+    plan = make_plan(request.build, inputs, rocm_manifest=context.manifest, layout=layout)
+    return PreparedBuild(plan=plan, builder=builder)
 
 
 def _report_environment(context: SourceBuildContext) -> None:
@@ -152,9 +135,6 @@ def _report_environment(context: SourceBuildContext) -> None:
     if context.source.container.host:
         reporter.line("would build on this machine, without a container")
         return
-    from ci_build.images.manylinux import builder_recipe, planned_image
-    from ci_build.images.recipe import describe
-
     images = context.images()
     reporter.line(f"would build in a container of {planned_image(images)}")
     if not images.builder_image:
@@ -163,9 +143,79 @@ def _report_environment(context: SourceBuildContext) -> None:
             reporter.line(f"  {line}")
 
 
-def _rocm_digest(rocm: Rocm) -> str:
-    from ci_build.rocm.lock import dump_lock
+def _paths(context: SourceBuildContext, inputs: SourceInputs) -> BuildPaths:
+    """Return the paths of the build, as far as they are known without looking into an image."""
+    request, source = context.request, context.source
+    if not source.container.host:
+        return replace(IN_CONTAINER, clang=source.clang or IN_CONTAINER.clang)
+    assert request.rocm is not None
+    rocm = request.rocm.source
+    if context.rocm is not None:
+        rocm = str(context.rocm.root)
+    elif not Path(rocm).is_dir() or debs_in(rocm):
+        rocm = str(request.cache / "rocm" / "trees")
+    return host_paths(source, inputs.sources, request.cache, request.built, rocm)
 
+
+def _make_builder(context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Rocm) -> SourceBuilder:
+    from ci_build.build.source.native import SourceBuilder  # Start-up time: a dry run builds nothing.
+
+    source, built, out = context.source, context.request.built, context.request.out.absolute()
+    work, disk = built / "builds" / "out", disk_cache(source.cache, built)
+    if source.container.host:
+        check_rocm(rocm.root)
+        paths, runner = layout.paths, context.runner
+        if disk is not None:
+            paths = replace(paths, disk_cache=str(disk))
+        environment: Environment = (paths, describe_host(paths, runner), runner.also, {"kind": "host"})
+    else:
+        environment = _start_container(context, inputs, layout, rocm.root, work, disk)
+    paths, digest, inside, where = environment
+    return SourceBuilder(
+        request=source,
+        inputs=inputs.with_tools(rocm=_rocm_digest(rocm), builder=digest),
+        layout=replace(layout, paths=paths),
+        host=context.runner,
+        inside=inside,
+        work=work,
+        builds=built / "builds",
+        logs=logs_of(out),
+        progress=context.reporter,
+        where=where,
+        shell_command=f"ci_build shell {out}",
+    )
+
+
+def _start_container(
+    context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Path, work: Path, disk: Path | None
+) -> Environment:
+    """Obtain the builder image, and describe the container of a build's commands."""
+    # Start-up time: a dry run starts no container.
+    from ci_build.build.source.builder import find_tools, make_mounts, spec_values
+    from ci_build.containers.container import ContainerRunner, make_spec
+
+    source, built, runner, reporter = context.source, context.request.built, context.runner, context.reporter
+    images = context.images()
+    engine = images.engine
+    with reporter.group("builder image"):
+        image = builder_image(images)
+    mounts = make_mounts(source, inputs.sources, layout, rocm, built, work, disk_cache=disk)
+    spec = replace(
+        make_spec(engine, image.id, mounts=mounts),
+        network=source.container.network,
+        memory=source.container.memory,
+        shm_size=source.container.shm_size,
+    )
+    bare = ContainerRunner(runner, replace(spec, mounts=()), say=reporter.line)
+    return (
+        find_tools(context.request.build, layout.paths, image.name, bare),
+        image.digest,
+        lambda listener: ContainerRunner(runner.also(listener), spec, say=reporter.line),
+        {"kind": "container", "image": image.name, "spec": spec_values(spec)},
+    )
+
+
+def _rocm_digest(rocm: Rocm) -> str:
     digest = hashlib.sha256(dump_lock(rocm.lock).encode())
     if not rocm.lock.sha256:
         # A folder can be changed in place: a lock has little of it, and reading all of it would take minutes.
@@ -182,48 +232,6 @@ def listing(root: Path) -> Iterator[str]:
             path = Path(top, name)
             content = f"-> {path.readlink()}" if path.is_symlink() else str(path.stat().st_size)
             yield f"{path.relative_to(root)} {content}\n"
-
-
-def _paths(context: SourceBuildContext, inputs: SourceInputs) -> BuildPaths:
-    """Return the paths of the build, as far as they are known without looking into an image."""
-    from ci_build.build.source.build_py import IN_CONTAINER
-
-    request, source = context.request, context.source
-    if not source.container.host:
-        return replace(IN_CONTAINER, clang=source.clang or IN_CONTAINER.clang)
-    from ci_build.build.source.host_build import host_paths
-    from ci_build.rocm.debs import debs_in
-
-    assert request.rocm is not None
-    folder = request.rocm.source
-    used_in_place = Path(folder).is_dir() and not debs_in(folder)
-    rocm = folder if used_in_place else str(request.cache / "rocm" / "trees")
-    return host_paths(source, inputs.sources, request.cache, request.built, rocm)
-
-
-def _on_host(context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Rocm) -> SourceBuilder:
-    from ci_build.build.source.host_build import check_rocm, describe_host, host_paths
-    from ci_build.build.source.native import SourceBuilder
-
-    source, built = context.source, context.request.built
-    paths = host_paths(source, inputs.sources, context.request.cache, built, str(rocm.root))
-    check_rocm(rocm.root)
-    described = describe_host(paths, context.runner)
-    if (disk := disk_cache(source.cache, built)) is not None:
-        paths = replace(paths, disk_cache=str(disk))
-    return SourceBuilder(
-        request=source,
-        inputs=inputs.with_tools(rocm=_rocm_digest(rocm), builder=described),
-        layout=replace(layout, paths=paths),
-        host=context.runner,
-        inside=context.runner.also,
-        work=Path(paths.out),
-        builds=built / "builds",
-        logs=logs_of(context.out),
-        progress=context.reporter,
-        where={"kind": "host"},
-        shell_command=f"ci_build shell {context.out}",
-    )
 
 
 def disk_cache(cache: ActionCache, built: Path) -> Path | None:
@@ -254,40 +262,3 @@ def disk_cache(cache: ActionCache, built: Path) -> Path | None:
 def logs_of(out: Path) -> Path:
     """Return the folder beside a set for the logs of its builds."""
     return out.parent / f"{out.name}.logs"
-
-
-def _in_container(context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Rocm) -> SourceBuilder:
-    from ci_build.build.source.builder import find_tools, make_mounts, spec_values
-    from ci_build.build.source.native import SourceBuilder
-    from ci_build.containers.container import ContainerRunner, make_spec
-    from ci_build.images.manylinux import builder_image
-
-    source, built = context.source, context.request.built
-    runner, reporter, work = context.runner, context.reporter, built / "builds" / "out"
-    images = context.images()
-    engine = images.engine
-    with reporter.group("builder image"):
-        image = builder_image(images)
-    disk = disk_cache(source.cache, built)
-    mounts = make_mounts(source, inputs.sources, layout, rocm.root, built, work, disk_cache=disk)
-    spec = replace(
-        make_spec(engine, image.id, mounts=mounts),
-        network=source.container.network,
-        memory=source.container.memory,
-        shm_size=source.container.shm_size,
-    )
-    bare = ContainerRunner(runner, replace(spec, mounts=()), say=reporter.line)
-    paths = find_tools(context.build, layout.paths, image.name, bare)
-    return SourceBuilder(
-        request=source,
-        inputs=inputs.with_tools(rocm=_rocm_digest(rocm), builder=image.digest),
-        layout=replace(layout, paths=paths),
-        host=runner,
-        inside=lambda listener: ContainerRunner(runner.also(listener), spec, say=reporter.line),
-        work=work,
-        builds=built / "builds",
-        logs=logs_of(context.out),
-        progress=reporter,
-        where={"kind": "container", "image": image.name, "spec": spec_values(spec)},
-        shell_command=f"ci_build shell {context.out}",
-    )

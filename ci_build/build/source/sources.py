@@ -18,6 +18,7 @@ from core.errors import InputError, ProcessError, RequestError
 from core.model import BuildRequest, Progress
 from core.process import Runner
 from core.source_request import Checkout, SourceInputs
+from core.store import lock_shared
 
 HEAD = "HEAD"
 """The commit of `--xla=head` in a dry run; a build resolves it."""
@@ -225,9 +226,7 @@ def fetch_tree(checkout: Checkout, folder: Path, runner: Runner, progress: Progr
         return
     if COMMIT.fullmatch(checkout.commit) is None:
         raise InputError(f"{checkout.name}: not a commit: {checkout.commit!r}.", hint="Give all 40 digits.")
-    from filelock import FileLock
-
-    from core.store import lock_shared
+    from filelock import FileLock  # Start-up time: a dry run fetches nothing.
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.parent / f".{folder.name}.lock"):

@@ -18,7 +18,7 @@ from ci_build.build.source.build_py import IN_CONTAINER
 from ci_build.build.source.builder import find_tools, load_spec, make_mounts, spec_values
 from ci_build.build.source.host_build import check_rocm, check_tools, newest_clang
 from ci_build.build.source.native import STATE
-from ci_build.build.source.source_build import check_environment, disk_cache
+from ci_build.build.source.source_build import SourceBuildContext, check_environment, disk_cache
 from ci_build.containers.container import ContainerSpec, Mount
 from ci_build.rocm.request import RocmStorage
 from core.errors import InputError, MachineError
@@ -182,7 +182,16 @@ def test_check_environment_refuses_other_platform(
     asked = request("0.10.2")
     assert not source(asked).container.host
     with pytest.raises(MachineError, match="Wheels are made for Linux on x86_64, but this machine is Linux on aarch64"):
-        check_environment(wheel_set(asked), Reporter(terminal=False), HostRunner({}), lambda: pytest.fail("no"))
+        check_environment(
+            SourceBuildContext(
+                request=wheel_set(asked),
+                rocm=None,
+                manifest=b"",
+                reporter=Reporter(terminal=False),
+                runner=HostRunner({}),
+                connect=lambda: pytest.fail("no"),
+            )
+        )
 
 
 def test_check_rocm_refuses_missing_compiler(tmp_path: Path) -> None:
