@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci_build.build.plan import Effect, Step
-from core.digests import file_sha256
 from core.errors import FatbinError, InputError
 from core.model import BuildRequest, Finding, Progress, Wheel
 from core.pip import InputStore, Resolved
@@ -19,7 +18,7 @@ from wheelkit.archive.filename import WheelName
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import is_integrity
 from wheelkit.inspect.inspect import inspect_wheel
-from wheelkit.inspect.model import WheelReport, member_infos
+from wheelkit.inspect.model import member_infos
 from wheelkit.repair.plan import RepairedWheel, RepairPlan
 from wheelkit.repair.repair import repair, retag
 
@@ -54,14 +53,16 @@ class WheelMaker:
         found, started = self.steps.find(key), time.monotonic()
         if found is None:
             self.progress.step(step.what)
-            if recipe:
-                found = self._repair(recipe, item, key)
-            else:
-                found = self._retag(item, key) if step.effect is Effect.RETAG else self._take(item, key)
+            with self.steps.scratch() as scratch:
+                folder = scratch / "step"
+                folder.mkdir()
+                wheel, text = self._repair(recipe, item, folder) if recipe else self._keep(step.effect, item, folder)
+                found = self.steps.keep(key, folder, wheel, text)
             self.seconds[found.wheel.filename] = time.monotonic() - started
         return found
 
-    def _repair(self, recipe: RepairPlan, item: Resolved, key: str) -> FinishedStep:
+    def _repair(self, recipe: RepairPlan, item: Resolved, folder: Path) -> tuple[Wheel, str]:
+        """Repair a wheel into a folder; also return what that saved."""
         source = self.inputs.path(item)
         # Without the URL and our own digest, so that another mirror, or a change of this program that does not affect
         # the result, gives the same wheel.
@@ -71,48 +72,31 @@ class WheelMaker:
         # The MD5 of all old code takes longer than the rest together, so it is checked once for each input.
         checked = self.inputs.was_checked(item, self.tools["ci_build"])
         plan = replace(recipe, build_info=info, verify_bundles=not checked)
-        with self.steps.scratch() as name:
-            folder = Path(name) / "step"
-            folder.mkdir()
-            done = repair(source, plan, folder, debug_dir=folder / DEBUG, progress=self.progress)
-            if not checked:
-                self.inputs.check_done(item, self.tools["ci_build"])
-            wheel = describe(done.path, sha256=done.sha256, source=source, source_sha256=item.sha256)
-            wheel = replace(wheel, members=done.members)
-            if not recipe.machs:  # code objects of a kernel run with either setting of the features
-                _refuse_other_targets(self.request, done)
-            self.findings[wheel.filename] = done.findings
-            return self.steps.keep(key, folder, wheel, saved(done))
+        done = repair(source, plan, folder, debug_dir=folder / DEBUG, progress=self.progress)
+        if not checked:
+            self.inputs.check_done(item, self.tools["ci_build"])
+        if not recipe.machs:  # code objects of a kernel run with either setting of the features
+            _refuse_other_targets(self.request, done)
+        self.findings[done.path.name] = done.findings
+        wheel = describe(done.path, sha256=done.sha256, source=source, source_sha256=item.sha256)
+        return replace(wheel, members=done.members), saved(done)
 
-    def _take(self, item: Resolved, key: str) -> FinishedStep:
-        source = self.inputs.path(item)
-        # Only integrity errors refuse a published wheel, since it stays as it is; other defects are findings.
-        report = self._checked(source, "cannot be used unchanged")
-        with self.steps.scratch() as name:
-            folder = Path(name) / "step"
-            folder.mkdir()
-            shutil.copyfile(source, folder / item.filename)
-            wheel = describe(source, sha256=item.sha256, source=source, source_sha256=item.sha256)
-            return self.steps.keep(key, folder, replace(wheel, members=member_infos(report)))
-
-    def _retag(self, item: Resolved, key: str) -> FinishedStep:
-        source = self.inputs.path(item)
-        with self.steps.scratch() as name:
-            folder = Path(name) / "step"
-            folder.mkdir()
+    def _keep(self, effect: Effect, item: Resolved, folder: Path) -> tuple[Wheel, str]:
+        """Copy a wheel into a folder, with another platform tag for RETAG; nothing is saved."""
+        source, problem = self.inputs.path(item), "cannot be used unchanged"
+        if effect is Effect.RETAG:
+            problem = "is damaged"
             path, findings = retag(source, folder, progress=self.progress)
-            report = self._checked(path, "is damaged")
-            wheel = describe(path, sha256=file_sha256(path), source=source, source_sha256=item.sha256)
-            self.findings[wheel.filename] = findings
-            return self.steps.keep(key, folder, replace(wheel, members=member_infos(report)))
-
-    def _checked(self, path: Path, problem: str) -> WheelReport:
-        """Return the report of a wheel without integrity errors."""
+            self.findings[path.name] = findings
+        else:
+            path = Path(shutil.copyfile(source, folder / item.filename))
+        # Only integrity errors refuse a published wheel, since it stays as it is; other defects are findings.
         report = inspect_wheel(path, progress=self.progress)
         if errors := [finding for finding in report.findings if is_integrity(finding)]:
             details = "; ".join(f"{finding.code}: {finding.member} {finding.message}" for finding in errors)
             raise InputError(f"{path.name} {problem}: {details}")
-        return report
+        wheel = describe(path, sha256=report.sha256, source=source, source_sha256=item.sha256)
+        return replace(wheel, members=member_infos(report)), ""
 
 
 def _refuse_other_targets(request: BuildRequest, done: RepairedWheel) -> None:
