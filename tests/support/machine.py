@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from promotion.gates.common.installers import parse_config, uv_options
+from promotion.gates.common.installers import Uv, parse_config
 
 
 def need(*programs: str) -> None:
@@ -47,4 +47,4 @@ def uv_environment() -> Mapping[str, str]:
     argv = [sys.executable, "-m", "pip", "config", "list"]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     # pip takes the best version of all indexes; uv stops at the first index that has the package.
-    return {**uv_options(parse_config(said)).environment, "UV_INDEX_STRATEGY": "unsafe-best-match"}
+    return {**Uv("uv", parse_config(said)).environment, "UV_INDEX_STRATEGY": "unsafe-best-match"}

@@ -48,19 +48,6 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UvOptions:
-    """Options with which `uv pip install` uses the indexes of pip.
-
-    Attributes:
-        no_index: whether pip uses directories only, no index.
-    """
-
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str]
-    no_index: bool = False
-
-
 def parse_config(text: str) -> Mapping[str, str]:
     """Parse the output of `pip config list`: lines such as `global.index-url='https://…'`; key -> value."""
     rows = [line.partition("=") for line in text.splitlines()]
@@ -71,28 +58,6 @@ def parse_config(text: str) -> Mapping[str, str]:
         for name, value in found.items()
         if name.rpartition(".")[0] == section
     }
-
-
-def uv_options(config: Mapping[str, str]) -> UvOptions:
-    """Translate pip's configuration for uv, including that the best version of all indexes is chosen.
-
-    URLs of indexes may contain credentials and are passed in the environment, which other users cannot read.
-    """
-    no_index = config.get("no-index", "").lower() in ("1", "true", "yes", "on")
-    environment = {
-        "SSL_CERT_FILE": config.get("cert", ""),
-        "SSL_CLIENT_CERT": config.get("client-cert", ""),
-        "ALL_PROXY": config.get("proxy", ""),
-        "UV_DEFAULT_INDEX": "" if no_index else config.get("index-url", ""),
-        "UV_INDEX": " ".join(config.get("extra-index-url", "").split()),
-        "UV_FIND_LINKS": ",".join(config.get("find-links", "").split()),
-    }
-    arguments = [f"--allow-insecure-host={host}" for host in config.get("trusted-host", "").split()]
-    return UvOptions(
-        arguments=("--index-strategy=unsafe-best-match", *arguments),
-        environment={name: value for name, value in environment.items() if value},
-        no_index=no_index,
-    )
 
 
 class Pip:
@@ -188,21 +153,39 @@ def _staged_only(requirements: Path, index: str) -> tuple[str, ...]:
 
 
 class Uv:
-    """The program uv, configured with the indexes of pip.
+    """The program uv, which asks the indexes of pip and takes the best version of all of them.
 
     Args:
         program: path of uv.
-        options: the user's pip configuration, translated.
+        config: the user's pip configuration, see `parse_config`.
         cache: directory for files from staged indexes, which several environments can share; None disables it.
         direct: hosts that are reached without a proxy, separated by commas.
+
+    Attributes:
+        no_index: whether pip uses directories only, no index.
+        arguments, environment: pip's configuration for uv. URLs of indexes may contain credentials and are passed in
+            the environment, which other users cannot read.
     """
 
     name = "uv"
 
-    def __init__(self, program: str, options: UvOptions, *, cache: Path | None = None, direct: str = LOOPBACK) -> None:
-        self._program, self._options, self.caches = program, options, cache is not None
+    def __init__(
+        self, program: str, config: Mapping[str, str], *, cache: Path | None = None, direct: str = LOOPBACK
+    ) -> None:
+        self._program, self.caches, self._direct = program, cache is not None, _bypass_proxy(direct)
         self._cache_arguments = ("--no-cache",) if cache is None else (f"--cache-dir={cache}",)
-        self._direct = _bypass_proxy(direct)
+        self.no_index = config.get("no-index", "").lower() in ("1", "true", "yes", "on")
+        environment = {
+            "SSL_CERT_FILE": config.get("cert", ""),
+            "SSL_CLIENT_CERT": config.get("client-cert", ""),
+            "ALL_PROXY": config.get("proxy", ""),
+            "UV_DEFAULT_INDEX": "" if self.no_index else config.get("index-url", ""),
+            "UV_INDEX": " ".join(config.get("extra-index-url", "").split()),
+            "UV_FIND_LINKS": ",".join(config.get("find-links", "").split()),
+        }
+        self.environment = {name: value for name, value in environment.items() if value}
+        hosts = config.get("trusted-host", "").split()
+        self.arguments = ("--index-strategy=unsafe-best-match", *(f"--allow-insecure-host={host}" for host in hosts))
 
     def create(self, python: Path, folder: Path) -> Command:
         """Make a virtual environment without pip."""
@@ -224,10 +207,10 @@ class Uv:
 
     def install_rest(self, python: Path, requirements: Path, *, locked: bool) -> Command:
         """See `Pip`."""
-        args = ("--only-binary=:all:", *(_LOCKED if locked else ()), *self._options.arguments)
-        offline = ("--no-index",) if self._options.no_index else ()
+        args = ("--only-binary=:all:", *(_LOCKED if locked else ()), *self.arguments)
+        offline = ("--no-index",) if self.no_index else ()
         argv = (self._program, "pip", "install", f"--python={python}", *args, *offline)
-        env = {**_UNSET, **self._options.environment}
+        env = {**_UNSET, **self.environment}
         return Command(argv=(*argv, f"--requirement={requirements}"), env=env)
 
     def check(self, python: Path) -> Command:
@@ -242,11 +225,11 @@ class Uv:
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
         """See `Pip`; the index has the priority of a user's `--index`."""
-        argv = (*self._compile(python), *self._cache_arguments, *self._options.arguments, str(requirements))
-        indexes = {"UV_INDEX": " ".join((index, *self._options.environment.get("UV_INDEX", "").split()))}
-        if self._options.no_index:
+        argv = (*self._compile(python), *self._cache_arguments, *self.arguments, str(requirements))
+        indexes = {"UV_INDEX": " ".join((index, *self.environment.get("UV_INDEX", "").split()))}
+        if self.no_index:
             indexes = {"UV_INDEX": "", "UV_DEFAULT_INDEX": index}
-        return Command(argv=argv, env={**_UNSET, **self._options.environment, **indexes, **self._direct})
+        return Command(argv=argv, env={**_UNSET, **self.environment, **indexes, **self._direct})
 
     def resolve_alone(self, python: Path, requirements: Path, index: str, folder: Path) -> Command:
         """See `Pip`."""
@@ -275,23 +258,16 @@ class Uv:
 Installer = Pip | Uv
 
 
-def configured_uv(runner: Runner) -> Uv:
-    """Return uv with the user's pip configuration, for installations without staged indexes."""
-    return Uv(find_uv_bin(), _user_options(runner))
+def configured_uv(runner: Runner, *, cache: Path | None = None, direct: str = LOOPBACK) -> Uv:
+    """Return uv with the user's pip configuration; see `Uv`."""
+    config = parse_config(runner.run((sys.executable, *_PIP, "config", "list")).stdout)
+    return Uv(find_uv_bin(), config, cache=cache, direct=direct)
 
 
 def configured_installers(runner: Runner, cache: Path | None = None) -> tuple[Installer, ...]:
-    """Return pip, and uv with the user's pip configuration.
-
-    Args:
-        cache: see `Uv`.
-    """
-    options = _user_options(runner)
+    """Return pip and uv with the user's pip configuration."""
     # Staged indexes, and the hosts in the user's NO_PROXY.
     code = "import urllib.request; print(urllib.request.getproxies_environment().get('no', ''))"
     direct = ",".join(filter(None, (LOOPBACK, runner.run((sys.executable, "-I", "-c", code)).stdout.strip())))
-    return Pip(no_index=options.no_index, direct=direct), Uv(find_uv_bin(), options, cache=cache, direct=direct)
-
-
-def _user_options(runner: Runner) -> UvOptions:
-    return uv_options(parse_config(runner.run((sys.executable, *_PIP, "config", "list")).stdout))
+    uv = configured_uv(runner, cache=cache, direct=direct)
+    return Pip(no_index=uv.no_index, direct=direct), uv

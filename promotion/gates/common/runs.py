@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import os
 import platform
 import tempfile
 import threading
 import traceback
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import wheelkit
+from core import layouts
+from core import targets as target_tables
 from core.errors import CiBuildError, GateError, MachineError, RequestError
 from core.model import Evidence, Finding, Outcome, Progress, Severity, WheelSet
 from core.process import HostRunner, Runner, without_credentials
@@ -28,17 +33,21 @@ from promotion.evidence.evidence import (
     record_log,
 )
 from promotion.evidence.signing import Signer
-from promotion.gates.common.code_digest import code_digest
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.policy.policy import EDITION, edition
 from promotion.stage import read_staged
-from promotion.storage.bucket import Bucket
+from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
 
 _MOST_LISTED = 20
 """Errors listed at the end; thousands of tests may fail for the same reason."""
 MOST = 1 << 20
 """Characters of a gate's output that are kept, the last ones."""
+_GATES = Path(__file__).parents[1]
+_FOLDERS = (_GATES, Path(wheelkit.__file__).parent)
+_SUITES = _GATES / "suites"
+_TABLES = (Path(target_tables.__file__), Path(layouts.__file__))
+"""Modules with a table of the same name."""
 
 
 def run_gates(
@@ -139,6 +148,27 @@ def _selected_targets(wheel_set: WheelSet, targets: Sequence[str] | None) -> tup
 
 def _settings(gate: Gate) -> dict[str, str]:
     return {**gate.settings, "code": code_digest(), EDITION: edition()}
+
+
+@functools.cache
+def code_digest() -> str:
+    """Return the SHA-256 of the gates' code and tables; evidence of other code is not reused.
+
+    A table of a single gate is covered by the settings of that gate.
+    """
+    sums = hashlib.sha256()
+    for path in sources():
+        sums.update(f"{path.name} {sha256_of(path)}\n".encode())
+    return sums.hexdigest()
+
+
+def sources() -> Iterator[Path]:
+    """Yield the files that the digest covers."""
+    for folder in _FOLDERS:
+        found = sorted((*folder.rglob("*.py"), *folder.rglob("*.txt")))
+        yield from (path for path in found if _SUITES not in path.parents)
+    for module in _TABLES:
+        yield from (module, module.with_suffix(".toml"))
 
 
 def raise_for_failures(evidences: Iterable[Evidence]) -> None:

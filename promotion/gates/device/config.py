@@ -12,7 +12,7 @@ from core.model import Tier
 from core.process import without_credentials
 from promotion.evidence.known_tests import KnownTest, KnownTestKind, KnownTests
 from promotion.evidence.signing import Signer
-from promotion.gates.common.code_digest import code_digest
+from promotion.gates.common.runs import code_digest
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.sessions.harness import MOST_RETRIES

@@ -52,7 +52,7 @@ def read(path: Path) -> Lists | None:
     """Read a golden list; None when the file does not exist.
 
     Raises:
-        GateError: the file actual another form.
+        GateError: the file has another form.
     """
     try:
         return dict(_sections(tomllib.loads(path.read_text(encoding="utf-8")), ()))
@@ -95,7 +95,7 @@ def differences(golden: Lists, found: Lists) -> Iterator[tuple[str, str]]:
 def _sections(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str | int]]]:
     rows = {name: value for name, value in table.items() if not isinstance(value, dict)}
     if not all(isinstance(value, (str, int)) for value in rows.values()) or (rows and not path):
-        raise TypeError(f"section {'.'.join(path) or 'at the top'} actual values that are neither texts nor numbers")
+        raise TypeError(f"section {'.'.join(path) or 'at the top'} has values that are neither texts nor numbers")
     if rows or (path and not table):
         yield ".".join(path), rows
     for name, value in table.items():

@@ -15,7 +15,7 @@ from core.errors import PromotionBlockedError
 from core.model import Evidence, Outcome
 from core.process import HostRunner, Runner
 from promotion.gates import inspection
-from promotion.gates.common.installers import Installer, Uv, configured_installers, uv_options
+from promotion.gates.common.installers import Installer, Uv, configured_installers
 from promotion.gates.common.runs import run_gates
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.install import gate as install_gate
@@ -308,7 +308,7 @@ class Cheat(Uv):
     """A runner that installs from another index."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(find_uv_bin(), uv_options({}))
+        super().__init__(find_uv_bin(), {})
         self.folder = folder
 
     def install_staged(self, python: Path, requirements: Path, index: str) -> Any:

@@ -15,9 +15,8 @@ from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, read_all
 from promotion.gates import inspection
 from promotion.gates.common import runs
-from promotion.gates.common.code_digest import code_digest, sources
 from promotion.gates.common.gate import Check, Gate, GateContext, error
-from promotion.gates.common.runs import raise_for_failures, run_gates
+from promotion.gates.common.runs import code_digest, raise_for_failures, run_gates, sources
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.policy.policy import EDITION, edition
 from promotion.stage import stage

@@ -13,7 +13,7 @@ from packaging.utils import parse_wheel_filename
 
 from core.errors import GateError, ProcessError
 from core.process import ProcessResult
-from promotion.gates.common.installers import Installer, Pip, Uv, parse_config, uv_options
+from promotion.gates.common.installers import Installer, Pip, Uv, parse_config
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import locked, modules, wheels_for
 from promotion.gates.install import pair, probe
@@ -38,7 +38,7 @@ download.index-url='https://download.example/simple'
 
 
 def test_uv_options_keep_urls_out_of_arguments() -> None:
-    options = uv_options(parse_config(CONFIG))
+    options = Uv("uv", parse_config(CONFIG))
     assert options.arguments == (
         "--index-strategy=unsafe-best-match",
         "--allow-insecure-host=one.example",
@@ -53,20 +53,20 @@ def test_uv_options_keep_urls_out_of_arguments() -> None:
 
 
 def test_uv_options_translate_proxy_certificate_and_no_index() -> None:
-    options = uv_options(parse_config("global.proxy='http://p:1'\nglobal.client-cert='/c'\n:env:.no-index='1'\n"))
+    options = Uv("uv", parse_config("global.proxy='http://p:1'\nglobal.client-cert='/c'\n:env:.no-index='1'\n"))
     assert options.environment == {"ALL_PROXY": "http://p:1", "SSL_CLIENT_CERT": "/c"}
     assert options.no_index
 
 
 def test_uv_options_without_configuration_are_minimal() -> None:
-    assert uv_options(parse_config("")).arguments == ("--index-strategy=unsafe-best-match",)
+    assert Uv("uv", parse_config("")).arguments == ("--index-strategy=unsafe-best-match",)
 
 
 # Commands
 
 INSTALLERS = [
     Pip(direct="127.0.0.1,own.example"),
-    Uv("/usr/bin/uv", uv_options({"index-url": "https://own.example"}), direct="127.0.0.1,own.example"),
+    Uv("/usr/bin/uv", {"index-url": "https://own.example"}, direct="127.0.0.1,own.example"),
 ]
 
 
@@ -102,7 +102,7 @@ def test_resolve_uses_user_and_staged_indexes(no_index: bool) -> None:
     assert f"--{'index-url' if no_index else 'extra-index-url'}={INDEX}" in pip.argv
     assert pip.env.get("PIP_NO_INDEX") == ("0" if no_index else None)
     config = {"extra-index-url": "https://one.example https://two.example", "no-index": "yes" if no_index else "no"}
-    uv = Uv("uv", uv_options(config)).resolve(python, wanted, INDEX)
+    uv = Uv("uv", config).resolve(python, wanted, INDEX)
     assert "--no-index" not in uv.argv
     if no_index:
         assert (uv.env["UV_DEFAULT_INDEX"], uv.env["UV_INDEX"]) == (INDEX, "")
@@ -119,7 +119,7 @@ def test_pip_chosen_parses_report() -> None:
 
 
 def test_uv_chosen_parses_lock() -> None:
-    uv = Uv("uv", uv_options({}))
+    uv = Uv("uv", {})
     assert uv.chosen(LOCK)["jaxlib"] == {"1" * 64}
     with pytest.raises(ValueError, match="lock"):
         uv.chosen('lock-version = "9.0"')
