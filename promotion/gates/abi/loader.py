@@ -141,6 +141,7 @@ class LoadResult:
         if name in self.found:
             return
         self.found[name] = str(library.path)
+        contained = {file.soname for file in self.files.values()}
         waiting = deque([library])
         while waiting:
             current = waiting.popleft()
@@ -151,16 +152,10 @@ class LoadResult:
                 if path is not None:
                     self.found[soname] = str(path)
                     waiting.append(self.files[path])
-                elif self._from_system(current, soname):
-                    self.found[soname] = SYSTEM
+                elif soname in self.system or (current.path not in self.wheels and soname not in contained):
+                    self.found[soname] = SYSTEM  # also what ROCm needs but does not contain
                 else:
                     self.missing.append((current.path, soname))
-
-    def _from_system(self, library: InstalledLibrary, soname: str) -> bool:
-        """Report whether the system has a library; needs of ROCm that it does not contain count too."""
-        if soname in self.system:
-            return True
-        return library.path not in self.wheels and all(file.soname != soname for file in self.files.values())
 
 
 def _placed(library: RocmLibrary, layout: InstallLayout, family: str) -> Iterator[InstalledLibrary]:

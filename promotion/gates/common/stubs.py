@@ -29,14 +29,10 @@ _RET = b"\xc3"
 
 
 def write_stubs(manifest: RocmManifest, folder: Path) -> tuple[Path, ...]:
-    """Write a stub for every library of a manifest.
+    """Write a stub for every library of a manifest, and return the directories with libraries.
 
     Args:
-        manifest: libraries, symbols and versions.
         folder: root of the tree.
-
-    Returns:
-        The directories with libraries.
 
     Raises:
         GateError: a path in the manifest escapes the tree.
@@ -51,7 +47,9 @@ def write_stubs(manifest: RocmManifest, folder: Path) -> tuple[Path, ...]:
             )
         out = folder / path
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(_stub(library, manifest))
+        needed = [soname for soname in library.needed if soname in manifest.libraries]
+        runpath = [entry for entry in library.runpath if entry.startswith("$ORIGIN")] or ["$ORIGIN"]
+        out.write_bytes(shared_library(library.soname, _exports(library), needed=needed, runpath=":".join(runpath)))
         folders[out.parent] = None
     return tuple(folders)
 
@@ -71,12 +69,6 @@ def stub_code(symbol: str) -> bytes:
 
 def _returning(status: int) -> bytes:
     return b"\xb8" + struct.pack("<I", status) + _RET  # mov eax, status
-
-
-def _stub(library: RocmLibrary, manifest: RocmManifest) -> bytes:
-    needed = [soname for soname in library.needed if soname in manifest.libraries]
-    runpath = [entry for entry in library.runpath if entry.startswith("$ORIGIN")] or ["$ORIGIN"]
-    return shared_library(library.soname, _exports(library), needed=needed, runpath=":".join(runpath))
 
 
 def _exports(library: RocmLibrary) -> Iterator[Export]:

@@ -76,23 +76,19 @@ def module(name: str) -> Answer:
     """Import an extension module and return table -> name -> stages of the handler."""
     found = importlib.import_module(name)
     tables = {table: getattr(found, table)() for table in _TABLES if hasattr(found, table)}
-    return {"file": found.__file__, "tables": {table: _stages(rows) for table, rows in tables.items()}}
-
-
-def _stages(rows: dict[str, Any]) -> dict[str, list[str]]:
-    return {name: sorted(value) if isinstance(value, dict) else ["execute"] for name, value in rows.items()}
+    stages = {
+        table: {name: sorted(value) if isinstance(value, dict) else ["execute"] for name, value in rows.items()}
+        for table, rows in tables.items()
+    }
+    return {"tables": stages}
 
 
 def package(name: str) -> Answer:
     """Import a package and its version module, and return the entry points that name it."""
-    found = importlib.import_module(name)
-    version = importlib.import_module(f"{name}.version")
+    importlib.import_module(name)
+    importlib.import_module(f"{name}.version")
     points = importlib.metadata.entry_points(group="jax_plugins")
-    return {
-        "file": found.__file__,
-        "version": getattr(version, "__version__", None),
-        "entry_points": [point.name for point in points if point.value == name],
-    }
+    return {"entry_points": [point.name for point in points if point.value == name]}
 
 
 def handlers(platform: str) -> Answer:
@@ -105,7 +101,7 @@ def handlers(platform: str) -> Answer:
     for name in _REGISTERING:
         importlib.import_module(name)
     importlib.import_module("jax._src.lib").xla_client.register_custom_call_handler(platform, record)
-    return {"jax": importlib.import_module("jax").__version__, "handlers": found}
+    return {"handlers": found}
 
 
 def initialize(path: str) -> Answer:
@@ -134,7 +130,7 @@ def answer(probe: Callable[[], Answer]) -> Answer:
     try:
         found = probe()
     except Exception as error:
-        found = {"error": str(error), "kind": type(error).__name__}
+        found = {"error": str(error)}
     # getrusage would include the memory of the parent before exec.
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").split()
     return {**found, "peak_kib": int(status[status.index("VmHWM:") + 1])}
