@@ -131,21 +131,15 @@ class _InstallationTests:
         wheels = [wheel.filename for wheel in wheels_for(wheel_set, version)]
         with self._place(shared) as (index, folder):
             source = InstallationSource(
-                index=index.url,
-                wheel_set=wheel_set,
-                lock=self._lock,
-                verify_origin=lambda: index.require(wheels),
+                index=index.url, wheel_set=wheel_set, lock=self._lock, verify_origin=lambda: index.require(wheels)
             )
             test = InstallationTest(
-                source,
-                runner,
-                installer,
-                version,
-                folder,
-                check_loader=check_loader,
-                is_wanted=lambda: not self.stopped.is_set(),
+                source, runner, installer, version, folder, check_loader=check_loader, is_wanted=self._is_wanted
             )
             return tuple(test.checks(self._pythons.get(version)))
+
+    def _is_wanted(self) -> bool:
+        return not self.stopped.is_set()
 
     def pair(self, installer: Installer, shared: _StagedIndex | None) -> tuple[Check, ...]:
         """Test an installer with an incompatible pair."""
