@@ -117,7 +117,13 @@ def recompress_isal(wheel: Path, folder: Path) -> None:
     """Run `full` without splicing: ISA-L compresses changed libraries whole, at its best reproducible level."""
     from wheelkit.archive import splice
 
-    splice._pack_well = splice._pack_fast
+    compress_piece = splice._compress_piece
+
+    def fast_piece(content: int, start: int, end: int, last: bool, fast: bool) -> bytes:
+        del fast
+        return compress_piece(content, start, end, last, fast=True)
+
+    splice._compress_piece = fast_piece
     recompress_zlib(wheel, folder)
 
 

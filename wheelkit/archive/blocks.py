@@ -125,31 +125,24 @@ def scan_blocks(
     library, stream = load_zlib(), _ZStream()
     if not library or library.inflateInit2_(stream, -15, library.zlibVersion(), ctypes.sizeof(_ZStream)) != _Z_OK:
         return None
+    chunks = (pread(min(_CHUNK, size - at), offset + at) for at in range(0, size, _CHUNK))
     try:
-        return _scan(library, stream, pread, offset, size, until)
+        return _scan(library, stream, chunks, until)
     finally:
         library.inflateEnd(stream)
 
 
-def _scan(
-    library: ctypes.CDLL,
-    stream: _ZStream,
-    pread: Callable[[int, int], bytes],
-    offset: int,
-    size: int,
-    until: int | None,
-) -> BlockIndex:
+def _scan(library: ctypes.CDLL, stream: _ZStream, chunks: Iterator[bytes], until: int | None) -> BlockIndex:
     # One small output buffer is reused: the bytes are not needed, and fresh pages cost more than inflating.
     output = ctypes.create_string_buffer(_CHUNK)
     out_address = ctypes.addressof(output)
     offsets, bits = [0], [0]
-    read = idle = 0
+    idle = 0
     data = b""
     stream.avail_in = 0
     while True:
         if stream.avail_in == 0:
-            data = pread(min(_CHUNK, size - read), offset + read)
-            read += len(data)
+            data = next(chunks, b"")
             stream.next_in = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
             stream.avail_in = len(data)
         stream.next_out, stream.avail_out = out_address, _CHUNK

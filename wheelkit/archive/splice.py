@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -170,14 +170,15 @@ def compress(content: int, start: int, end: int, *, last: bool) -> Iterator[byte
         ArchiveError: the file is shorter.
     """
     begins = range(start, end, PIECE) if end > start else range(start, start + 1)
-    pack = _pack_well if last and start == 0 else _pack_fast
+    # Device code is already compressed: no level makes the changed parts of a spliced member smaller.
+    fast = not (last and start == 0)
     workers = len(os.sched_getaffinity(0))
     waiting: deque[Future[bytes]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         try:
             for begin in begins:
                 stop = min(begin + PIECE, end)
-                waiting.append(pool.submit(_compress_piece, pack, content, begin, stop, last and stop == end))
+                waiting.append(pool.submit(_compress_piece, content, begin, stop, last and stop == end, fast))
                 if len(waiting) > workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -186,24 +187,12 @@ def compress(content: int, start: int, end: int, *, last: bool) -> Iterator[byte
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-_Pack = Callable[[bytes, bytes, bool], bytes]
-"""(data, window, last) -> deflated."""
-
-
-def _compress_piece(pack: _Pack, content: int, start: int, end: int, last: bool) -> bytes:
+def _compress_piece(content: int, start: int, end: int, last: bool, fast: bool) -> bytes:
     window = full_pread(content, min(start, WINDOW), start - min(start, WINDOW))
     data = full_pread(content, end - start, start)
     if len(data) != end - start:
         raise ArchiveError(f"The new content of a member ends at byte {start + len(data)} instead of {end}.")
-    return pack(data, window, last)
-
-
-def _pack_well(data: bytes, window: bytes, last: bool) -> bytes:
-    packer = zlib.compressobj(LEVEL, zlib.DEFLATED, -15, 8, zlib.Z_DEFAULT_STRATEGY, window)
-    return packer.compress(data) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
-
-
-def _pack_fast(data: bytes, window: bytes, last: bool) -> bytes:
-    """Compress a part of a spliced member, which is mostly compressed device code that no level makes smaller."""
-    packer = isal_zlib.compressobj(FAST_LEVEL, isal_zlib.DEFLATED, -15, zdict=window)
-    return packer.compress(data) + packer.flush(isal_zlib.Z_FINISH if last else isal_zlib.Z_SYNC_FLUSH)
+    library, level = (isal_zlib, FAST_LEVEL) if fast else (zlib, LEVEL)
+    packer = library.compressobj(level, zlib.DEFLATED, -15, zdict=window)
+    deflated: bytes = packer.compress(data) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
+    return deflated

@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 from core.errors import ArchiveError
 from core.model import Finding
 from wheelkit.archive.reader import WheelArchive
-from wheelkit.findings import UNINSTALLABLE, finding
+from wheelkit.findings import finding
 from wheelkit.inspect.model import WheelMetadata
 
 _STAMP = re.compile(r"^_release_version\b[^=\n]*=\s*(?:None|(['\"])(?P<version>.*?)\1)", re.MULTILINE)
@@ -101,6 +101,13 @@ JAX_ROCM = re.compile(r"jax-rocm(?P<major>\d+)-(?P<kind>pjrt|plugin)")
 SIZE_BUDGET = 100 << 20
 """Bytes that the public package index accepts for a file, without a raised limit."""
 
+_ROCM_LIBRARIES = (
+    "hipblas", "hipfft", "hipsolver", "hipsparse", "hipsparselt", "miopen-hip", "rccl", "rocm-device-libs",
+    "rocm-hip-runtime", "rocm-hip-runtime-devel", "rocm-language-runtime", "rocm-llvm",
+)  # fmt: skip
+_UNINSTALLABLE = frozenset(f"amd-{name}-instinct" for name in _ROCM_LIBRARIES)
+"""Normalized names of distributions that published extras require and that no index has."""
+
 _ROCM_IN_SUMMARY = re.compile(r"\bROCm[:\s]\s*([\w.+]+)")
 
 
@@ -176,7 +183,7 @@ def check_requirements(meta: WheelMetadata) -> Iterator[Finding]:
             yield from _pjrt_pin(always.get(f"jax-rocm{match['major']}-pjrt"), match["major"], meta.version)
     for extra in meta.extras:
         names = [canonicalize_name(r.name) for _, r in parsed if r and _in_extra(r, (extra,))]
-        dead = [name for name in names if name in UNINSTALLABLE]
+        dead = [name for name in names if name in _UNINSTALLABLE]
         if dead:
             yield finding(
                 "extra-uninstallable",

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from core.model import Finding, Severity
 from core.units import human
-from wheelkit.findings import FINDING_KINDS
+from wheelkit.findings import finding_kinds
 from wheelkit.inspect.model import WheelMetadata, WheelReport
 
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
@@ -166,7 +166,7 @@ def _findings(findings: Sequence[Finding]) -> Table:
     table = _grid("", "*")
     for (severity, code), group in itertools.groupby(findings, key=lambda item: (item.severity, item.code)):
         items = list(group)
-        head = Text.assemble((FINDING_KINDS[code].title, "bold"), (f"  {code}", "dim"))
+        head = Text.assemble((finding_kinds()[code].title, "bold"), (f"  {code}", "dim"))
         table.add_row(Text(severity.value, style=_STYLE[severity]), head)
         for item in items[:_SHOWN_MEMBERS]:
             place = PurePosixPath(item.member).name

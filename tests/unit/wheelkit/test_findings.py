@@ -27,7 +27,7 @@ from tests.support.made_wheel import (
 from tests.support.tiny_elf import TinySymbol
 from wheelkit import findings
 from wheelkit.elf.snapshot import HIP_RUNTIME
-from wheelkit.findings import FINDING_KINDS
+from wheelkit.findings import finding_kinds
 
 CANONICAL = "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"
 WHEEL_SOURCES = Path(findings.__file__).parent
@@ -307,8 +307,8 @@ def test_every_finding_kind_has_a_test() -> None:
     files = ("test_findings.py", "test_inspect.py", "test_kernel_wheel.py")
     here = "".join((Path(__file__).parent / name).read_text() for name in files)
     elsewhere = {"symbol-not-allowed", "unversioned-symbol-unknown"}  # tests/unit/wheelkit/test_manylinux.py
-    shown = {code for code in FINDING_KINDS if f'"{code}"' in here}
-    assert sorted(FINDING_KINDS.keys() - shown - elsewhere) == []
+    shown = {code for code in finding_kinds() if f'"{code}"' in here}
+    assert sorted(finding_kinds().keys() - shown - elsewhere) == []
 
 
 def test_every_finding_code_is_in_the_table() -> None:
@@ -318,12 +318,14 @@ def test_every_finding_code_is_in_the_table() -> None:
         for code in re.findall(r'\b_?(?:finding|problem)\(\s*"([a-z0-9]+(?:-[a-z0-9]+)+)"', path.read_text())
     }
     assert len(made) > 40
-    assert sorted(made - FINDING_KINDS.keys()) == []
+    assert sorted(made - finding_kinds().keys()) == []
 
 
 def test_finding_kinds_remedies_are_one_line() -> None:
-    assert [code for code, rule in FINDING_KINDS.items() if len(rule.remedy) > 90 or "\n" in rule.remedy] == []
-    assert [code for code, rule in FINDING_KINDS.items() if not rule.remedy.endswith(".") or len(rule.title) > 45] == []
+    assert [code for code, rule in finding_kinds().items() if len(rule.remedy) > 90 or "\n" in rule.remedy] == []
+    assert [
+        code for code, rule in finding_kinds().items() if not rule.remedy.endswith(".") or len(rule.title) > 45
+    ] == []
 
 
 @pytest.mark.parametrize(
