@@ -86,7 +86,7 @@ def test_callbacks_see_values() -> None:
 
 
 def test_errors_of_the_program_are_told() -> None:
-    from jax.experimental import checkify
+    from jax.experimental import checkify  # A jax without it fails only this test.
 
     def program(x: Any) -> Any:
         checkify.check(x > 0, "must be positive")

@@ -120,7 +120,7 @@ def test_fft_of_several_axes(axes: tuple[int, ...]) -> None:
 
 
 def test_sparse_matrices() -> None:
-    from jax.experimental import sparse
+    from jax.experimental import sparse  # A jax without it fails only this test.
 
     dense = np.where(np.random.default_rng(0).random((16, 12)) < 0.2, 1.5, 0.0).astype(np.float32)
     vector = np.arange(12, dtype=np.float32)

@@ -133,7 +133,7 @@ def test_profiler_writes_a_trace(tmp_path: Path) -> None:
 
 
 def test_executables_are_saved_and_loaded() -> None:
-    from jax.experimental import serialize_executable
+    from jax.experimental import serialize_executable  # A jax without it fails only this test.
 
     compiled = jax.jit(lambda x: x * 3).lower(jax.ShapeDtypeStruct((4,), np.float32)).compile()
     parts = serialize_executable.serialize(compiled)
@@ -153,7 +153,7 @@ def test_optimizer_finds_the_minimum() -> None:
 
 
 def test_ordinary_differential_equation() -> None:
-    from jax.experimental.ode import odeint
+    from jax.experimental.ode import odeint  # A jax without it fails only this test.
 
     y = odeint(lambda y, _t: -y, jnp.asarray(1.0), jnp.linspace(0.0, 1.0, 3))
     np.testing.assert_allclose(y, np.exp(-np.linspace(0.0, 1.0, 3)), rtol=1e-3)
