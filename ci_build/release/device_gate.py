@@ -14,7 +14,6 @@ from uv import find_uv_bin
 
 from ci_build.release import gating
 from ci_build.release import release as way
-from ci_build.release.request import DeviceOptions
 from core.errors import GateError, RequestError
 from core.model import Evidence, WheelSet
 from core.process import Runner
@@ -28,13 +27,13 @@ from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.runs import run_gates
 from promotion.gates.device import merge
 from promotion.gates.device.baseline import RUN, baseline
-from promotion.gates.device.config import AUTO, DeviceGateConfig
+from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.evidence import first_lines
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.machine import detect_machine
+from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.run import make_gate
 from promotion.gates.device.run_record import record_evidence
-from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, read_list, suite_id
 from promotion.policy.families import load_families
@@ -49,85 +48,75 @@ _TRACEBACK_LINES = 40
 
 
 def parse_config(
-    opts: DeviceOptions, environ: Mapping[str, str], runner: Runner, signer: Signer | None, bucket: str
+    request: DeviceRequest, environ: Mapping[str, str], runner: Runner, signer: Signer | None, bucket: str
 ) -> DeviceGateConfig:
-    """Return the configuration that these options describe.
-
-    Args:
-        environ: environment of the tests.
+    """Return the configuration for a request; `environ` is the environment of the tests.
 
     Raises:
         RequestError: options are invalid or contradict each other.
         InputError: the suite does not exist.
     """
-    platform = JaxPlatform(opts.platform)
-    check_options(opts, platform)
-    source = parse_source(opts.jax_tests) if opts.jax_tests else None
-    listed = (*opts.tests, *(read_list(opts.test_list) if opts.test_list else ()))
+    platform = JaxPlatform(request.platform)
+    check_options(request, platform)
+    source = parse_source(request.jax_tests) if request.jax_tests else None
     return DeviceGateConfig(
-        platform=platform,
+        request=replace(
+            request,
+            rocm=request.rocm and request.rocm.absolute(),
+            also=request.also and request.also.absolute(),
+            work=request.work and request.work.absolute(),
+        ),
         machine=detect_machine(platform, runner),
         environ=environ,
-        family=opts.family,
         source=source,
         suite=suite_id(source, runner),
-        size="" if listed or source is None else opts.size or "large",
-        devices=device_counts(opts, platform),
-        listed=listed,
-        shard=parse_shard(opts.shard) if opts.shard else None,
-        per_device=AUTO if opts.workers_per_device == "auto" else int(opts.workers_per_device or 1),
-        workers=opts.workers,
-        cpus=opts.cpus,
-        python=opts.python,
-        rocm=opts.rocm.absolute() if opts.rocm else None,
-        also=opts.also.absolute() if opts.also else None,
-        image=opts.image,
-        folder=opts.work.absolute() if opts.work else None,
-        retries=opts.retries,
-        limits=replace(SessionLimits(), test=opts.test_timeout),
+        devices=device_counts(request, platform),
+        listed=(*request.tests, *(read_list(request.test_list) if request.test_list else ())),
+        shard=parse_shard(request.shard) if request.shard else None,
+        python=request.python,
         bucket=bucket,
         signer=signer,
     )
 
 
-def device_counts(opts: DeviceOptions, platform: JaxPlatform) -> tuple[int, ...]:
+def device_counts(request: DeviceRequest, platform: JaxPlatform) -> tuple[int, ...]:
     """Return the numbers of devices that this machine may have, from `--devices` or from the family's runners."""
-    if opts.devices is not None:
-        return (opts.devices,)
+    if request.devices is not None:
+        return (request.devices,)
     families = load_families().families if platform is JaxPlatform.ROCM else {}
-    return families[opts.family].device_counts if opts.family in families else ()
+    return families[request.family].device_counts if request.family in families else ()
 
 
-def check_options(opts: DeviceOptions, platform: JaxPlatform) -> None:
+def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
     """Raise RequestError if options are invalid, contradict each other or have no effect."""
-    rocm, chosen = platform is JaxPlatform.ROCM, opts.tests or opts.test_list
-    if rocm and not opts.family:
+    rocm, chosen = platform is JaxPlatform.ROCM, request.tests or request.test_list
+    if rocm and not request.family:
         raise RequestError(
             "Platform rocm needs --family.", hint="Name the runner's GPU family, for example gfx94X-dcgpu."
         )
     without_effect = {
-        "--family": bool(opts.family) and not rocm,
-        "--rocm": opts.rocm is not None and not rocm,
-        "--also": opts.also is not None and platform is not JaxPlatform.CUDA,
-        "--devices": opts.devices is not None and platform is JaxPlatform.CPU,
-        "--workers-per-device": bool(opts.workers_per_device) and platform is JaxPlatform.CPU,
-        "--workers": bool(opts.workers) and platform is not JaxPlatform.CPU,
+        "--family": bool(request.family) and not rocm,
+        "--rocm": request.rocm is not None and not rocm,
+        "--also": request.also is not None and platform is not JaxPlatform.CUDA,
+        "--devices": request.devices is not None and platform is JaxPlatform.CPU,
+        "--workers-per-device": bool(request.workers_per_device) and platform is JaxPlatform.CPU,
+        "--workers": bool(request.workers) and platform is not JaxPlatform.CPU,
     }
     if unused := [name for name, is_unused in without_effect.items() if is_unused]:
         raise RequestError(f"Platform {platform} does not use {', '.join(unused)}.", hint="Omit these options.")
-    share = opts.workers_per_device
+    share = request.workers_per_device
     checks = (
-        (opts.size and not opts.jax_tests, "--size requires --jax-tests.", "Give --jax-tests too."),
-        (opts.size and chosen, "--size contradicts --test and --test-list.", "Give one of them."),
-        (opts.shard and chosen, "--shard contradicts --test and --test-list.", "Give one of them."),
+        (request.size and not request.jax_tests, "--size requires --jax-tests.", "Give --jax-tests too."),
+        (request.size and chosen, "--size contradicts --test and --test-list.", "Give one of them."),
+        (request.shard and chosen, "--shard contradicts --test and --test-list.", "Give one of them."),
         (
             share and not re.fullmatch(r"auto|[1-9][0-9]?", share),
             f"--workers-per-device is invalid: {share!r}.",
             "Give a number or auto.",
         ),
         (
-            opts.image and not _IMAGE.fullmatch(opts.image),
-            f"--image has no digest: {opts.image}.",
+            request.image and not _IMAGE.fullmatch(request.image),
+            f"--image has no digest: {request.image}.",
             "Write it like NAME@sha256:….",
         ),
     )
@@ -144,10 +133,11 @@ def covered_targets(config: DeviceGateConfig, wheel_set: WheelSet) -> tuple[str,
     """
     if config.platform is not JaxPlatform.ROCM:
         return None
-    family = {str(target) for target in expand(config.family)}
+    family = {str(target) for target in expand(config.request.family)}
     shared = tuple(target for target in wheel_set.targets if target.partition(":")[0] in family)
     if not shared:
-        raise RequestError(f"The set has no target of {config.family}.", hint=f"It has {', '.join(wheel_set.targets)}.")
+        hint = f"It has {', '.join(wheel_set.targets)}."
+        raise RequestError(f"The set has no target of {config.request.family}.", hint=hint)
     present = {device.gfx for device in visible_devices(config.machine.devices, config.platform, config.environ)}
     return tuple(target for target in shared if target.partition(":")[0] in present) or shared
 
@@ -203,9 +193,9 @@ def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:
 def _with_known_tests(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, jax: str) -> DeviceGateConfig:
     """Add the ledgers of known tests, and the tests that were flaky on earlier sets."""
     platform, today = config.platform.value, datetime.now(UTC).date()
-    known = known_tests_for(load_entries(), jax=jax, family=config.family, platform=platform, today=today)
+    known = known_tests_for(load_entries(), jax=jax, family=config.request.family, platform=platform, today=today)
     with read_runs(bucket, staged.index) as history:
-        flaky = history.flaky_before(platform=platform, family=config.family, but=staged.digest)
+        flaky = history.flaky_before(platform=platform, family=config.request.family, but=staged.digest)
     return replace(config, known=known, flaky_before=flaky)
 
 

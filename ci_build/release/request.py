@@ -1,4 +1,4 @@
-"""What release commands are asked for: gates, the device gate, signing keys, and a local release."""
+"""What release commands are asked for: gates, signing keys, and a local release."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ CORPORA = ("small", "full")
 """Corpora of the compile gate, the default one first."""
 SERVE_PORT = 8000
 """Default port of `ci_build index serve`."""
-RETRIES = 40
-"""Default number of failed tests that run again; more failures are not retried."""
-TEST_TIMEOUT = 900.0
-"""Default seconds for each test of the device gate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,34 +34,6 @@ class SigningKey:
     text: str = field(default="", repr=False)
     origin: str = ""
     own: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceOptions:
-    """Options of the device gate; `ci_build.release.device_gate.parse_config` checks them.
-
-    Attributes:
-        test_timeout: seconds for each test.
-    """
-
-    platform: str
-    family: str
-    jax_tests: str
-    size: str = ""
-    test_list: Path | None = None
-    tests: tuple[str, ...] = ()
-    shard: str = ""
-    devices: int | None = None
-    workers_per_device: str = ""
-    workers: int = 0
-    cpus: int | None = None
-    python: str
-    rocm: Path | None = None
-    also: Path | None = None
-    image: str = ""
-    work: Path | None = None
-    retries: int = RETRIES
-    test_timeout: float = TEST_TIMEOUT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from promotion.gates.device.config import DeviceGateConfig
-from promotion.gates.device.lease import GIB, GpuDevice, JaxPlatform
+from promotion.gates.device.lease import GIB, GpuDevice
 from promotion.gates.device.machine import MachineInfo
+from promotion.gates.device.request import DeviceRequest
 
 
-def device_config(platform: JaxPlatform = JaxPlatform.ROCM, count: int = 0, **more: Any) -> DeviceGateConfig:
+def device_config(platform: str = "rocm", count: int = 0, **more: Any) -> DeviceGateConfig:
     """Return the configuration of a run on a machine with so many devices."""
-    family = {"family": "gfx94X-dcgpu"} if platform is JaxPlatform.ROCM else {}
-    machine = MachineInfo(devices=fake_devices(count))
-    return DeviceGateConfig(platform=platform, machine=machine, environ={}, **{**family, **more})
+    kept = {name: more.pop(name) for name in ("devices", "shard", "python") if name in more}
+    asked = {name: more.pop(name) for name in DeviceRequest.__slots__ if name in more}
+    family = "gfx94X-dcgpu" if platform == "rocm" else ""
+    request = DeviceRequest(**{"platform": platform, "family": family, **asked})
+    return DeviceGateConfig(
+        request=request, machine=MachineInfo(devices=fake_devices(count)), environ={}, **kept, **more
+    )
 
 
 def fake_devices(

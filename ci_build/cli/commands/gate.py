@@ -14,7 +14,7 @@ import cloup
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import child_environment, find_signing_key
 from ci_build.cli.options.release import bucket_option, channel_option, junit_option, signing_key_option
-from ci_build.release.request import CORPORA, RETRIES, STRUCTURE, TEST_TIMEOUT, DeviceOptions
+from ci_build.release.request import CORPORA, STRUCTURE
 from core.atomic import write_whole
 from core.defaults import defaults
 from core.model import Evidence
@@ -23,6 +23,7 @@ from promotion.evidence.known_tests import PLATFORMS, check_run, inapplicable_re
 from promotion.evidence.test_runs import read_runs
 from promotion.gates.common.junit import junit as junit_xml
 from promotion.gates.common.runs import raise_for_failures
+from promotion.gates.device.request import RETRIES, TEST_TIMEOUT, DeviceRequest
 from promotion.policy.families import SIZES
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -182,7 +183,7 @@ def _device_gate(
 ) -> None:
     from ci_build.release import device_gate, gating  # Start-up time: the gates load auditwheel.
 
-    options = DeviceOptions(**_fields(DeviceOptions, values))
+    options = DeviceRequest(**_fields(DeviceRequest, values))
     wheel_set, bucket, reporter = values["wheel_set"], values["bucket"], state.reporter()
     runner = host_runner(reporter)
     with reporter.group(f"gate {'device' if may_stage else 'merge'} on {options.platform}"):

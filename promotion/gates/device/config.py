@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from core.model import Tier
@@ -15,40 +15,30 @@ from promotion.evidence.signing import Signer
 from promotion.gates.common.runs import code_digest
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.sessions.harness import MOST_RETRIES
+from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.sessions.passes import ALL, MULTI, SINGLE
-from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import SIZES_FILE, SuiteSource, suite_sizes
 from promotion.storage.bucket import sha256_of
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
-AUTO = 0
-"""Value of `per_device` that derives the number of workers from device, cores and memory."""
+_NOT_REPEATED = ("size", "test_list", "tests", "shard", "image", "work")
+"""Options that do not affect how a single test runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceGateConfig:
-    """Configuration of one run of the device gate.
+    """Configuration of one run of the device gate: the request, and what follows from the machine and the bucket.
 
     Attributes:
         machine: devices of this machine.
         environ: the inherited environment, for masks and Kubernetes' limits.
-        family: value of `--family`; empty if the platform has none.
         source: location of JAX's tests; None selects the smoke suite.
-        size: of JAX's suite; empty with `listed` and with the smoke suite.
         suite: identity of the suite, see `suite.suite_id`.
         devices: accepted numbers of devices; empty accepts any.
         listed: files and tests to run; their evidence is not stored.
         shard: the part for this runner; its results are stored as a shard.
-        per_device: workers per device; AUTO derives the number.
-        workers: number of workers on a CPU; 0 derives it.
-        cpus: number of cores to use; None uses all allotted ones.
         python: version to test with; empty if it does not matter, as in joining shards.
-        rocm: root of the ROCm to load; None uses the one that the loader finds.
-        also: hash-locked requirements to install with the set, such as NVIDIA's plugin.
-        image: name and digest of the container's image, for the evidence.
-        folder: folder of the run, which an interrupted run resumes; None uses a temporary one.
         known: ledger entries about tests.
         flaky_before: tests that were flaky in recorded runs of this family.
         seconds: known durations of tests, by which shards are split.
@@ -57,32 +47,31 @@ class DeviceGateConfig:
         on_progress: called with the numbers of finished and of all tests.
     """
 
-    platform: JaxPlatform
+    request: DeviceRequest
     machine: MachineInfo
     environ: Mapping[str, str]
-    family: str = ""
     source: SuiteSource | None = None
-    size: str = ""
     suite: str = ""
     devices: tuple[int, ...] = ()
     listed: tuple[str, ...] = ()
     shard: Shard | None = None
-    per_device: int = 1
-    workers: int = 0
-    cpus: int | None = None
     python: str = ""
-    rocm: Path | None = None
-    also: Path | None = None
-    image: str = ""
-    folder: Path | None = None
     known: KnownTests = field(default_factory=KnownTests)
     flaky_before: frozenset[str] = frozenset()
-    retries: int = MOST_RETRIES
-    limits: SessionLimits = field(default_factory=SessionLimits)
     seconds: Mapping[str, float] | None = None
     bucket: str = ""
     signer: Signer | None = None
     on_progress: Callable[[int, int], None] = lambda _done, _total: None
+
+    @property
+    def platform(self) -> JaxPlatform:
+        """Return the platform of the tests."""
+        return JaxPlatform(self.request.platform)
+
+    @property
+    def size(self) -> str:
+        """Return the size of JAX's suite; "" with `listed` and with the smoke suite."""
+        return "" if self.listed or self.source is None else self.request.size or "large"
 
     @property
     def skips(self) -> tuple[KnownTest, ...]:
@@ -129,33 +118,25 @@ class DeviceGateConfig:
     @property
     def options(self) -> dict[str, str]:
         """Return the options that reproduce a single test of this run, without those at their defaults."""
-        source, location = self.source, ""
-        if source is not None:
-            location = f"{_from_anywhere(source.location, remote=source.remote)}@{source.commit}".rstrip("@")
-        per_device = {AUTO: "auto", 1: ""}.get(self.per_device, str(self.per_device))
-        options = {
-            "--platform": self.platform.value,
-            "--family": self.family,
-            "--jax-tests": location,
-            "--bucket": _from_anywhere(self.bucket, remote="://" in self.bucket) if self.bucket else "",
-            "--python": self.python,
-            "--also": str(self.also or ""),
-            "--rocm": str(self.rocm or ""),
-            "--devices": str(self.devices[0]) if len(self.devices) == 1 else "",
-            "--workers-per-device": per_device,
-            "--workers": str(self.workers or ""),
-            "--cpus": str(self.cpus or ""),
-            "--retries": str(self.retries) if self.retries != MOST_RETRIES else "",
-            "--test-timeout": f"{self.limits.test:g}" if self.limits.test != SessionLimits().test else "",
+        request = replace(self.request, devices=self.devices[0] if len(self.devices) == 1 else None, python=self.python)
+        if self.source is not None:
+            location = f"{_from_anywhere(self.source.location, remote=self.source.remote)}@{self.source.commit}"
+            request = replace(request, jax_tests=location.rstrip("@"))
+        values = {
+            f"--{option.name.replace('_', '-')}": getattr(request, option.name)
+            for option in fields(DeviceRequest)
+            if option.name not in _NOT_REPEATED and getattr(request, option.name) != option.default
         }
-        return {name: value for name, value in options.items() if value}
+        if self.bucket:
+            values["--bucket"] = _from_anywhere(self.bucket, remote="://" in self.bucket)
+        return {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in values.items()}
 
     @property
     def settings(self) -> dict[str, str]:
         """Return the settings that shards of a run share, and that must match for evidence to be reused."""
         return {
             "platform": self.platform.value,
-            "family": self.family,
+            "family": self.request.family,
             "code": code_digest(),
             "suite": self.suite,
             "size": self.size,
@@ -163,7 +144,7 @@ class DeviceGateConfig:
             "passes": " ".join(self.passes),
             "sizes": sha256_of(SIZES_FILE)[:16] if self.size else "",
             "tools": sha256_of(LOCK)[:16],
-            "also": sha256_of(self.also) if self.also else "",
+            "also": sha256_of(self.request.also) if self.request.also else "",
             "skips": json.dumps(sorted((skip.pattern, skip.id) for skip in self.skips)),
         }
 

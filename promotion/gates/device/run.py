@@ -28,6 +28,7 @@ from promotion.gates.device.preflight import PREFIX, ExpectedMachine, check_host
 from promotion.gates.device.results import counts, executed, judge
 from promotion.gates.device.sessions.harness import DONE, Harness, RunPlan, RunReport
 from promotion.gates.device.sessions.passes import VIRTUAL_DEVICES, Suite, base_env, passes
+from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.shards import ShardResult, digest_of_tests, now, split_tests, upload_shard
 from promotion.gates.device.suite import jax_suite, smoke_suite
 from promotion.gates.device.suite_requirements import copy_test_helpers, release_mismatch, unmet_requirements
@@ -78,7 +79,7 @@ class _GateRun:
         context, config = self.context, self.config
         context.progress.step("preflight of the machine")
         self.host = detect_allotment(
-            config.environ, cpus=config.cpus, first=self.devices[0].index if self.devices else 0
+            config.environ, cpus=config.request.cpus, first=self.devices[0].index if self.devices else 0
         )
         wheel_set = context.wheel_set
         rocm = set_manifest(context) if config.platform is JaxPlatform.ROCM else None
@@ -96,21 +97,21 @@ class _GateRun:
         site = install_site(context, config)
         suite = self._suite(site)
         env = {**site.env, **base_env(config.platform, suite.env)}
-        if config.rocm:
-            env |= {"ROCM_PATH": str(config.rocm), "LD_LIBRARY_PATH": str(config.rocm / "lib")}
+        if folder := config.request.rocm:
+            env |= {"ROCM_PATH": str(folder), "LD_LIBRARY_PATH": str(folder / "lib")}
         machine_env = {**env, **whole_machine_lease(config.platform, self.devices, self.host).env}
         python = (str(site.python),)
         context.progress.step("preflight of jax")
         expected = replace(expected, site=site.folder)
         yield from self._preflight(check_jax(query_jax(self.runner, python, machine_env, config.platform), expected))
         plan = self._plan(python, env, suite)
-        folder = config.folder or context.work / "run"
+        folder = config.request.work or context.work / "run"
         count = len(plan.passes[0].leases)
         context.progress.step(f"tests of {suite.commit} with {count} worker{'s' if count > 1 else ''}")
         report = Harness(self.runner, plan, folder, config.on_progress).run()
         results = self._verdicts(report, python, machine_env, expected)
         yield from self._report(report, results, suite, folder, {**config.options, "--python": site.version})
-        if config.folder and not report.problems:
+        if config.request.work and not report.problems:
             (folder / DONE).touch()
         problems = (*report.problems, *missing_tests(config.listed, report.collected))
         raise_unless_complete(problems, len(report.collected), results, shard=config.shard is not None)
@@ -136,7 +137,7 @@ class _GateRun:
             warnings.append(warning("multi-left-out", text))
         details = {
             "suite": suite.commit,
-            "image": config.image,
+            "image": config.request.image,
             "devices": [device.token for device in self.devices],
             "shard": str(shard or ""),
             "sessions": report.sessions,
@@ -198,9 +199,10 @@ class _GateRun:
         return replace(suite, notes=tuple(filter(None, notes)))
 
     def _plan(self, python: tuple[str, ...], env: Mapping[str, str], suite: Suite) -> RunPlan:
-        config, shard = self.config, self.config.shard
-        per_device = config.per_device or workers_per_device(self.devices, self.host)
-        single = leases(config.platform, self.devices, self.host, per_device=per_device, workers=config.workers)
+        config, shard, request = self.config, self.config.shard, self.config.request
+        share = request.workers_per_device
+        per_device = workers_per_device(self.devices, self.host) if share == "auto" else int(share or 1)
+        single = leases(config.platform, self.devices, self.host, per_device=per_device, workers=request.workers)
         whole = whole_machine_lease(config.platform, self.devices, self.host)
         if shard is not None:
             listed, seconds = suite.choose or list, config.seconds or {}
@@ -215,8 +217,8 @@ class _GateRun:
             env=env,
             passes=passes(config.passes, single, whole),
             skips=config.skips,
-            limits=config.limits,
-            retries=config.retries,
+            limits=SessionLimits(test=request.test_timeout),
+            retries=request.retries,
             identity=json.dumps([self.context.staged.digest, config.settings, str(shard), config.listed]),
         )
 
@@ -237,7 +239,7 @@ def install_site(context: GateContext, config: DeviceGateConfig) -> Site:
     site = make_site(context, config.python)
     try:
         uv = configured_uv(context.runner)
-        for lock in filter(None, (LOCK, config.also)):
+        for lock in filter(None, (LOCK, config.request.also)):
             command = uv.install_rest(site.python, lock, locked=True)
             context.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)
     except ProcessError as problem:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ci_build.release.device_gate import check_options, device_counts, failure_lines
-from ci_build.release.request import DeviceOptions
 from core.errors import RequestError
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.request import DeviceRequest
 from tests.support.device_results import RESULTS, checks_of, judged, result
 
 V = TestVerdict
@@ -35,8 +35,7 @@ V = TestVerdict
     ],
 )
 def test_check_options_refuses_options_without_effect(given_: dict[str, Any], said: str) -> None:
-    nobody: dict[str, Any] = {"platform": "rocm", "family": "", "jax_tests": "", "python": ""}
-    opts = DeviceOptions(**{**nobody, **given_})
+    opts = DeviceRequest(**{"platform": "rocm", **given_})
     with pytest.raises(RequestError, match=said):
         check_options(opts, JaxPlatform(opts.platform))
 
@@ -52,8 +51,7 @@ def test_check_options_refuses_options_without_effect(given_: dict[str, Any], sa
     ],
 )
 def test_device_counts_of_families(given_: dict[str, Any], counts: tuple[int, ...]) -> None:
-    nobody: dict[str, Any] = {"platform": "rocm", "family": "", "jax_tests": "", "python": ""}
-    opts = DeviceOptions(**{**nobody, **given_})
+    opts = DeviceRequest(**{"platform": "rocm", **given_})
     assert device_counts(opts, JaxPlatform(opts.platform)) == counts
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from ci_build.cli.commands.gate import device
-from promotion.gates.device.config import AUTO, reproduce
+from promotion.gates.device.config import reproduce
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.suite import SuiteSource
 from tests.support.fake_devices import device_config
 
@@ -19,14 +18,14 @@ EVERYTHING = device_config(
     source=SuiteSource(location="https://user:secret@example.invalid/jax.git", commit="0" * 40),
     bucket="s3://b c",
     devices=(8,),
-    per_device=12,
+    workers_per_device="12",
     workers=3,
     cpus=4,
     rocm=Path("/opt/rocm-7"),
     also=Path("/a/also.lock"),
     python="3.12",
     retries=0,
-    limits=SessionLimits(test=2.5),
+    test_timeout=2.5,
 )
 
 
@@ -35,8 +34,15 @@ def test_reproduce_repeats_all_options() -> None:
     assert opts == [
         *("python3", "build/ci_build", "gate", "device", "multi-arch/abc"),
         *("--platform=rocm", "--family=gfx94X-dcgpu", f"--jax-tests=https://****@example.invalid/jax.git@{'0' * 40}"),
-        *("--bucket=s3://b c", "--python=3.12", "--also=/a/also.lock", "--rocm=/opt/rocm-7", "--devices=8"),
-        *("--workers-per-device=12", "--workers=3", "--cpus=4", "--retries=0", "--test-timeout=2.5"),
+        *("--python=3.12", "--also=/a/also.lock", "--rocm=/opt/rocm-7", "--devices=8"),
+        *(
+            "--workers-per-device=12",
+            "--workers=3",
+            "--cpus=4",
+            "--retries=0",
+            "--test-timeout=2.5",
+            "--bucket=s3://b c",
+        ),
         "--test=tests/a.py::A::test_one[x y]",
     ]
 
@@ -44,7 +50,6 @@ def test_reproduce_repeats_all_options() -> None:
 def test_options_omit_defaults() -> None:
     config = device_config(JaxPlatform.CPU, devices=(1, 8))
     assert config.options == {"--platform": "cpu"}
-    assert replace(config, per_device=AUTO).options["--workers-per-device"] == "auto"
     # Relative paths become absolute.
     here = replace(config, source=SuiteSource(location="jax"), bucket="bucket").options
     assert (here["--jax-tests"], here["--bucket"]) == (str(Path("jax").absolute()), str(Path("bucket").absolute()))
@@ -71,5 +76,6 @@ def test_options_cover_each_option_of_the_command() -> None:
 def test_passes_depend_on_platform_devices_and_size(
     platform: JaxPlatform, devices: int, size: str, names: str, left_out: str
 ) -> None:
-    config = device_config(platform, devices, size=size)
+    source = SuiteSource(location="jax") if size else None
+    config = device_config(platform, devices, source=source, size=size)
     assert (" ".join(config.passes), config.settings["passes"], config.left_out) == (names, names, left_out)

@@ -64,7 +64,7 @@ def test_make_gate_distinguishes_partial_runs() -> None:
     assert (whole_.partial, one.partial, part_.partial) == (False, True, True)
     assert whole_.settings not in (one.settings, part_.settings)
     assert one.settings != part_.settings
-    rocm = make_gate(replace(config, platform=JaxPlatform.ROCM, family="gfx94X-dcgpu"))
+    rocm = make_gate(device_config(suite="s"))
     assert (rocm.name, rocm.tier.value, rocm.per_target) == ("device", "device", True)
     assert (whole_.name, whole_.tier.value, whole_.per_target) == ("device-cpu", "cpu", False)
 

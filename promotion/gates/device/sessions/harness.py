@@ -21,6 +21,7 @@ from core.errors import BusyError, RequestError
 from core.process import HostRunner
 from promotion.evidence.known_tests import KnownTest
 from promotion.evidence.test_results import TestResult, TestVerdict
+from promotion.gates.device.request import RETRIES
 from promotion.gates.device.results import Attempt, Ending, Round, file_of, judge
 from promotion.gates.device.sessions import passes
 from promotion.gates.device.sessions.passes import Pass, Suite, session_argv, session_env, session_plan
@@ -32,8 +33,6 @@ _IDLE_SESSIONS = 3
 """Number of consecutive sessions without progress after which a pass ends."""
 MOST_KILLED = 1
 """How often the gate may be killed while a test runs alone; after that, the test is the cause."""
-MOST_RETRIES = 40
-"""Maximum number of failed tests to retry; with more failures, retries would add no information."""
 DONE = "done"
 """File in the folder of a completely reported run, which cannot be resumed."""
 _UNDECIDED = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.ENVIRONMENT)
@@ -57,7 +56,7 @@ class RunPlan:
     passes: tuple[Pass, ...]
     skips: tuple[KnownTest, ...] = ()
     limits: SessionLimits = field(default_factory=SessionLimits)
-    retries: int = MOST_RETRIES
+    retries: int = RETRIES
     identity: str = ""
 
 

@@ -16,6 +16,7 @@ from typing import TextIO
 from core.atomic import write_whole
 from core.errors import ProcessError
 from core.process import HostRunner, without_credentials
+from promotion.gates.device.request import TEST_TIMEOUT
 from promotion.gates.device.results import Attempt, Ending
 from promotion.gates.device.sessions.journal import SessionJournal, Worker
 from promotion.gates.device.sessions.passes import MOST_LEFT
@@ -44,7 +45,7 @@ class SessionLimits:
         left: bytes of arrays that a test may leave alive.
     """
 
-    test: float = 900.0
+    test: float = TEST_TIMEOUT
     collect: float = 600.0
     grace: float = 10.0
     session: float = 6 * 3600.0

@@ -1,0 +1,53 @@
+"""Request of a run of the device gate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+RETRIES = 40
+"""Maximum number of failed tests to retry; with more failures, retries would add no information."""
+TEST_TIMEOUT = 900.0
+"""Seconds for each test, with its fixtures."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceRequest:
+    """Options of the device gate, by their names on the command line.
+
+    Attributes:
+        platform: of the tests: rocm, cpu or cuda.
+        family: GPU family of the runner; empty if the platform has none.
+        jax_tests: location of JAX's tests; empty selects the smoke suite.
+        size: of JAX's suite; empty selects all of it.
+        tests: files and tests to run; their evidence is not stored.
+        python: version to test with; empty selects one.
+        also: hash-locked requirements to install with the set, such as NVIDIA's plugin.
+        rocm: root of the ROCm to load; None uses the one that the loader finds.
+        devices: required number of devices; None uses the numbers of the family's runners.
+        workers_per_device: a number, or "auto" to derive it from device, cores and memory; empty is 1.
+        workers: number of workers on a CPU; 0 derives it.
+        cpus: number of cores to use; None uses all allotted ones.
+        image: name and digest of the container's image, for the evidence.
+        work: folder of the run, which an interrupted run resumes; None uses a temporary one.
+        test_timeout: seconds for each test.
+    """
+
+    platform: str
+    family: str = ""
+    jax_tests: str = ""
+    size: str = ""
+    test_list: Path | None = None
+    tests: tuple[str, ...] = ()
+    shard: str = ""
+    python: str = ""
+    also: Path | None = None
+    rocm: Path | None = None
+    devices: int | None = None
+    workers_per_device: str = ""
+    workers: int = 0
+    cpus: int | None = None
+    image: str = ""
+    work: Path | None = None
+    retries: int = RETRIES
+    test_timeout: float = TEST_TIMEOUT
