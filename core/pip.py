@@ -15,7 +15,6 @@ from packaging.utils import canonicalize_name
 
 from core.digests import file_sha256
 from core.errors import InputError
-from core.model import InputFile
 from core.process import ByteSink, LineSink, Runner
 from core.store import ContentStore
 
@@ -122,10 +121,6 @@ class InputStore(ContentStore):
     ) -> None:
         """Download inputs with pip; each gets its name once its sha256 was verified.
 
-        Args:
-            on_bytes: Receives the bytes done and the total of the current file.
-            env: Further changes to pip's environment.
-
         Raises:
             InputError: a file is missing or has another sha256.
         """
@@ -168,10 +163,6 @@ class InputStore(ContentStore):
             by: Digest of the program that checked; a changed program checks again.
         """
         (self.path(item).parent / _CHECKED).write_text(by, encoding="utf-8")
-
-    def input_file(self, item: Resolved) -> InputFile:
-        """Return the record of a downloaded input."""
-        return InputFile(filename=item.filename, size=self.path(item).stat().st_size, sha256=item.sha256, url=item.url)
 
 
 def _progress_reader(on_bytes: ByteSink) -> LineSink:

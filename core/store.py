@@ -21,11 +21,7 @@ _YOUNG = 60
 
 
 class ContentStore:
-    """Folders below one folder, named by what decides their content. Several processes may use it at once.
-
-    Attributes:
-        root: Folder of the store; made when the first result comes.
-    """
+    """Folders below one folder, named by what decides their content. Several processes may use it at once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -83,10 +83,6 @@ def shell_command(
 ) -> tuple[tuple[str, ...], dict[str, str], str | None]:
     """Return how to open a shell in the environment, or to run a command there.
 
-    Args:
-        command: command to run instead of a shell.
-        terminal: whether standard error is a terminal.
-
     Returns:
         Command, variables and working directory on this machine; those of a container are in its options.
     """

@@ -212,6 +212,11 @@ class _Run:
         """Copy the wheels into a new folder, write the set's files, and replace the old folder."""
         request = self.plan.request
         used = {self._input(step) for stage in self.plan.stages for step in stage.steps if step.project}
+        sizes = {item: self.inputs.path(item).stat().st_size for item in used}
+        inputs = [
+            InputFile(filename=item.filename, size=size, sha256=item.sha256, url=item.url)
+            for item, size in sizes.items()
+        ]
         wheel_set = WheelSet(
             index=self.plan.index,
             targets=set_targets(request, [step.wheel for step in self.done]),
@@ -219,7 +224,7 @@ class _Run:
             jax_version=request.jax_version,
             python_versions=request.python_versions,
             request=self.plan.record(),
-            inputs=tuple(sorted([*map(self.inputs.input_file, used), *self.sources], key=lambda item: item.filename)),
+            inputs=tuple(sorted([*inputs, *self.sources], key=lambda item: item.filename)),
             tools=self.wheels.tools,
             pins=dict(self.plan.pins),
             wheels=tuple(step.wheel for step in self.done),

@@ -69,9 +69,6 @@ def make_matrix(
 ) -> tuple[tuple[Cell, ...], tuple[Excluded, ...]]:
     """Return every combination, as a cell or as an exclusion.
 
-    Args:
-        more: further arguments of each command.
-
     Raises:
         RequestError: an axis is empty or has an invalid value, or every combination is excluded.
     """

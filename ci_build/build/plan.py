@@ -129,11 +129,6 @@ def make_plan(
 ) -> BuildPlan:
     """Return the plan of a request.
 
-    Args:
-        inputs: commits and digests of a build from source.
-        rocm_manifest: content of the manifest that the set carries.
-        layout: paths of a build from source.
-
     Raises:
         RequestError: the sources do not support the request.
     """

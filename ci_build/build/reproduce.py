@@ -76,10 +76,6 @@ def reproduce(
 ) -> Reproduction:
     """Build a set again without cached results, and compare it with the original.
 
-    Args:
-        folder: folder of the original set `before`.
-        request: asks for the same set, in the folder of `rebuild_folder`.
-
     Raises:
         RequestError: the ROCm, the builder image or the sources are not the original ones.
     """

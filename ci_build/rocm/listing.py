@@ -27,12 +27,7 @@ _LISTED = re.compile(r"therock-dist-linux-[A-Za-z0-9_.+%-]+?\.tar\.(?:gz|xz|zst)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Build:
-    """One tarball of a listing.
-
-    Attributes:
-        name: its file name.
-        family: such as gfx94X-dcgpu, or `multiarch`.
-    """
+    """One tarball of a listing."""
 
     name: str
     family: str

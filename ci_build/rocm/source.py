@@ -93,9 +93,6 @@ def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: Runner,
 def obtain(asked: RocmSource, store: RocmStore, client: Client, *, progress: Progress, runner: Runner) -> Rocm:
     """Download, unpack, inspect, compare and lock the ROCm of a source that was checked.
 
-    Args:
-        runner: Runs pip for an index.
-
     Raises:
         RequestError: it is not what was asked for, or not what is locked.
         InputError: it cannot be had, or lacks what a build for the targets needs.

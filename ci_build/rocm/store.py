@@ -82,11 +82,7 @@ class RocmStore:
         self._keep = keep_tarballs
 
     def from_file(self, path: Path, selection: Selection, *, sha256: str = "") -> StoredTree:
-        """Return the tree of a local tarball; it is unpacked if needed.
-
-        Args:
-            sha256: The required one, or empty.
-        """
+        """Return the tree of a local tarball; it is unpacked if needed."""
         hashed, size = hashlib.sha256(), path.stat().st_size
         if any(_read_marker(entry).get("size") == size for entry in self.root.glob("trees/[!.]*")):
             found = file_sha256(path)
@@ -188,9 +184,12 @@ class RocmStore:
         if not sha256:
             origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
             version, known = load_version(origin)
-            sha256 = known if version is not None and RemoteFile(client, url).is_unchanged(version) else ""
-        if not sha256:
-            return None
+            # Without a validator, equal sizes do not prove equal files.
+            if version is None or not known or not (version.etag or version.modified):
+                return None
+            if RemoteFile(client, url).probe() != version:
+                return None
+            sha256 = known
         if tree := self._find(sha256, selection):
             return tree
         kept = self.root / "tarballs" / sha256 / name

@@ -118,10 +118,6 @@ def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> RocmLibrar
 
     Most of what C++ libraries export is template code of the standard library; that is not for others to rely on, and
     is left out. So are the marks that some linkers make for each version, named as the version.
-
-    Args:
-        path: below the root of its tree.
-        sha256: of its file.
     """
     search = elf.rpath if elf.runpath is None else elf.runpath
     return RocmLibrary(

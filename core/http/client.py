@@ -91,19 +91,14 @@ class RetryState(urllib3.Retry):
         following.sleep()
         return following
 
-    def get_backoff_time(self) -> float:
-        """Return the seconds to wait, which double with each failure."""
-        policy = self._session.policy
-        return float(min(policy.first_wait * 2 ** (len(self.history) - 1), policy.longest_wait))
-
     def sleep(self, response: urllib3.BaseHTTPResponse | None = None) -> None:
-        """Log the failure and wait, at least as long as a Retry-After header asks for."""
-        policy, wait = self._session.policy, self.get_backoff_time()
+        """Log the failure and wait: twice as long as before, at least as long as a Retry-After header asks for."""
+        policy = self._session.policy
         try:
             after = (response is not None and self.get_retry_after(response)) or 0.0
         except InvalidHeader:
             after = 0.0
-        wait = max(wait, min(after, policy.longest_wait))
+        wait = min(max(policy.first_wait * 2 ** (len(self.history) - 1), after), policy.longest_wait)
         attempt = f"try {len(self.history) + 1} of {policy.tries} in {wait:g} s"
         self._session.notice(f"{self._session.name}: {self._reason}; {attempt}")
         if self._session.stop.wait(wait):

@@ -63,11 +63,7 @@ class FileVersion:
         return any(mine and theirs and mine != theirs for mine, theirs in pairs)
 
     def to_json(self, **more: str) -> str:
-        """Return the text for a file in a cache.
-
-        Args:
-            more: Values to keep beside it, such as the sha256.
-        """
+        """Return the text for a file in a cache."""
         return json.dumps({**more, **asdict(self)})
 
 
@@ -143,11 +139,6 @@ class RemoteFile:
                         return self.version
                 except TRANSIENT as error:
                     retries = retries.failed(error)
-
-    def is_unchanged(self, known: FileVersion) -> bool:
-        """Return whether the server still has a version that was downloaded before."""
-        # Without a validator, equal sizes do not prove equal files.
-        return bool(known.etag or known.modified) and self.probe() == known
 
     def cancel(self) -> None:
         """Wake every thread that waits for bytes; the rest is not needed."""

@@ -69,13 +69,7 @@ def device_options(wanted: Iterable[GfxTarget], rocm: str) -> tuple[str, ...]:
 
 
 def cache_options(cache: ActionCache, disk: str) -> tuple[str, ...]:
-    """Return the options of action caches.
-
-    Bazel cannot use a disk cache read-only; for that, `disk` is a copy.
-
-    Args:
-        disk: folder of the disk cache as seen by the build.
-    """
+    """Return the options of action caches; `disk` is a copy of a read-only one, which Bazel does not support."""
     options = []
     if cache.disk:
         options.append(setting("disk_cache", disk))

@@ -118,9 +118,6 @@ def build_commands(
 ) -> tuple[BuildCommand, ...]:
     """Return the builds of a request: pjrt once, then the plugin and, if requested, jaxlib for each Python.
 
-    Args:
-        version: of the pjrt and plugin wheels.
-
     Raises:
         RequestError: the sources of the release do not support the request.
     """

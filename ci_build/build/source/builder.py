@@ -56,10 +56,6 @@ def make_mounts(
 def find_tools(request: BuildRequest, paths: BuildPaths, image: str, inside: Runner) -> BuildPaths:
     """Return the paths with the image's clang, after checking that the image has every tool.
 
-    Args:
-        image: name of the image, for errors.
-        inside: runs commands in the image.
-
     Raises:
         MachineError: tools are missing.
     """

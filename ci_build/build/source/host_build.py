@@ -22,12 +22,7 @@ _ROCM_PROGRAMS = ("bin/hipcc", "llvm/bin/clang", "lib/llvm/bin/clang")
 
 
 def host_paths(source: SourceRequest, checkouts: Sequence[Checkout], cache: Path, built: Path, rocm: str) -> BuildPaths:
-    """Return the paths of a build on this machine; a program that is missing keeps its bare name.
-
-    Args:
-        cache: folder for fetched source trees.
-        built: folder for Bazel's output and for wheels.
-    """
+    """Return the paths of a build on this machine; a program that is missing keeps its bare name."""
     folders = {
         checkout.name: checkout.folder or str(cache / "sources" / f"{checkout.name}-{checkout.commit}")
         for checkout in checkouts

@@ -214,9 +214,6 @@ def wheel_path(line: str) -> str | None:
 def name_of_built(named: list[str], command: BuildCommand) -> str:
     """Return the file name of the one wheel that a build wrote to `command.output`.
 
-    Args:
-        named: every path that its output names.
-
     Raises:
         InputError: the output names no wheel, several, or another one than requested.
     """

@@ -161,7 +161,10 @@ def test_store_fetches_unpinned_file_again_after_change(tmp_path: Path, data: by
         assert from_url(told, tmp_path, keep=keep) == first
         assert told.sent <= 1
         told.files = {PATH: tarball(make_rocm(tmp_path / "other"), extra=b"new")}
+        told.seen.clear()
         assert from_url(told, tmp_path, keep=keep).sha256 != first.sha256
+        # One request compares the versions, and one begins the download.
+        assert [ranges for _, ranges in told.seen].count("bytes=0-0") == 2
         told.etag, told.sent = False, 0
         from_url(told, tmp_path, keep=keep)
         assert told.sent >= len(told.files[PATH])
