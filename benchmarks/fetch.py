@@ -15,13 +15,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.measure import ROOT, Cost, Goal, measure, note, option_parser, report, settle, table
+from benchmarks.measure import ROOT, Cost, Goal, measure, note, option_parser, peaks, report, settle, table
 from core.digests import file_sha256
 
 NAME = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
@@ -81,7 +80,8 @@ def run(key: str, url: str, folder: Path, sha256: str) -> Result:
     else:
         argv = [sys.executable, "-m", "benchmarks.fetch_cases", "fetch", url, str(folder), *words, sha256]
     os.sync()
-    with _watched(folder) as most:
+    copies = ("*.tar.gz", "store/parts/*/data", "store/tarballs/*/*")
+    with peaks(lambda: [path.stat().st_size for name in copies for path in folder.glob(name)], 0.1) as most:
         cost, _ = measure(argv, folder=ROOT, log=folder / "output.log")
     _forget(folder)
     return Result(key=key, what=what, cost=cost, copy=most[0])
@@ -95,27 +95,6 @@ def _forget(folder: Path) -> None:
             if path.is_file() and not path.is_symlink():
                 with path.open("rb", buffering=0) as file:
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-@contextmanager
-def _watched(folder: Path) -> Iterator[list[int]]:
-    """Look several times a second how much of a tarball lies there; the largest number is kept."""
-    most, stop = [0], threading.Event()
-
-    def look() -> None:
-        while not stop.wait(0.1):
-            sizes = [0]
-            for pattern in ("*.tar.gz", "store/parts/*/data", "store/tarballs/*/*"):
-                sizes += [path.stat().st_size for path in folder.glob(pattern) if path.exists()]
-            most[0] = max(most[0], sum(sizes))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield most
-    finally:
-        stop.set()
-        thread.join()
 
 
 def goals(results: Mapping[str, Result]) -> list[Goal]:

@@ -8,8 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -99,6 +101,33 @@ def settle(*paths: Path) -> None:
             while file.read(1 << 20):
                 pass
     os.sync()
+
+
+@contextmanager
+def peaks(sizes: Callable[[], Sequence[int]], seconds: float) -> Iterator[list[int]]:
+    """Sample sizes every few moments from another thread.
+
+    Args:
+        seconds: between two samples.
+
+    Returns:
+        The largest sum and the largest number of sizes, complete at the end of the block.
+    """
+    most, done = [0, 0], threading.Event()
+
+    def look() -> None:
+        while not done.wait(seconds):
+            with suppress(OSError):  # a file or process vanished meanwhile
+                found = sizes()
+                most[:] = max(most[0], sum(found)), max(most[1], len(found))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield most
+    finally:
+        done.set()
+        thread.join()
 
 
 def note(text: str) -> None:

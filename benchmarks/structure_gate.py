@@ -9,20 +9,19 @@ up several times a second; libraries that they share count for each of them.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import ROOT, Cost, FailedError, Goal, measure, note, option_parser, report, table
+from benchmarks.measure import ROOT, Cost, FailedError, Goal, measure, note, option_parser, peaks, report, table
 from ci_build.cli.options.request import this_python_and_one_more
 from ci_build.release.request import CORPORA
 from core.defaults import defaults
@@ -34,34 +33,14 @@ _SET_CHILD_SUBREAPER = 36
 """prctl(2): descendants whose parent ends become children of this process."""
 
 
-class Watch(threading.Thread):
-    """Adds up the resident memory of the descendants of this process, also of those whose parent has gone.
+def watched() -> AbstractContextManager[list[int]]:
+    """Add up the resident memory of the descendants of this process, also of those whose parent has gone.
 
-    Attributes:
-        peak: most resident bytes at one moment.
-        most: most processes at one moment.
+    Returns:
+        Context of the most resident bytes, and of the most processes, at one moment.
     """
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.peak = self.most = 0
-        self._done = threading.Event()
-        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-    def __enter__(self) -> Watch:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self.join()
-
-    def run(self) -> None:
-        """Look several times a second."""
-        while not self._done.wait(_INTERVAL):
-            with contextlib.suppress(OSError):  # a process ended meanwhile
-                sizes = [size for size in _resident(os.getpid()) if size]
-                self.peak, self.most = max(self.peak, sum(sizes)), max(self.most, len(sizes))
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return peaks(lambda: [size for size in _resident(os.getpid()) if size], _INTERVAL)
 
 
 def _resident(pid: int) -> Iterator[int]:
@@ -81,10 +60,10 @@ def run(words: Sequence[str], log: Path) -> tuple[Cost, int, list[dict[str, Any]
     Raises:
         FailedError: a gate did not pass, or could not run.
     """
-    with Watch() as watch:
+    with watched() as most:
         argv = [sys.executable, "-m", "ci_build.cli", *words]
         cost, said = measure(argv, folder=ROOT, log=log)
-    return replace(cost, peak_mib=watch.peak / (1 << 20)), watch.most, json.loads(said.strip() or "[]")
+    return replace(cost, peak_mib=most[0] / (1 << 20)), most[1], json.loads(said.strip() or "[]")
 
 
 def goals(first: Cost, again: Cost) -> list[Goal]:

@@ -85,40 +85,30 @@ def _run(
         raise KernelError(f"The generator {generator.script} of {module.name} failed: {error.message}") from error
     wrote = [path for path in out.iterdir() if path not in before and path.name.endswith(generator.suffix)]
     kept = [path for path in wrote if any(re.fullmatch(pattern, path.name) for pattern in generator.keep or (".*",))]
-    if instances:
-        _check_few(module, generator, [path.name for path in kept], instances)
-    else:
-        _check_all(module, generator, len(wrote), len(kept))
+    _check(module, generator, len(wrote), [path.name for path in kept], instances)
     for path in wrote:
         if path not in kept:
             path.unlink()
 
 
-def _check_all(module: KernelModule, generator: Generator, wrote: int, kept: int) -> None:
-    if wrote != generator.count:
-        raise KernelError(
-            f"The generator {generator.script} of {module.name} wrote {wrote} files, not {generator.count}.",
-            hint="Its source changed: check its output, then correct count and kept in modules.toml.",
-        )
-    if kept != generator.kept:
-        raise KernelError(
-            f"{module.name} keeps {kept} files of {generator.script}, not {generator.kept}.",
-            hint="Correct keep or kept in modules.toml.",
-        )
-
-
-def _check_few(module: KernelModule, generator: Generator, kept: Sequence[str], instances: str) -> None:
-    """Check a restricted set of instances; the dispatcher is written even if none remain."""
-    if not any(module.compiles(name, target) for name in kept for target in module.targets):
+def _check(module: KernelModule, generator: Generator, wrote: int, kept: Sequence[str], instances: str) -> None:
+    """Check the number of files; of restricted instances the dispatcher is written even if none remain."""
+    script = generator.script
+    other_source = "Its source changed: check its output, then correct count and kept in modules.toml."
+    if instances and not any(module.compiles(name, target) for name in kept for target in module.targets):
         raise KernelError(
             f"No instance of {module.name} has a name that matches {instances!r}.",
-            hint=f"Compare it with the file names that {generator.script} writes.",
+            hint=f"Compare it with the file names that {script} writes.",
         )
-    if len(kept) > generator.kept:
-        raise KernelError(
-            f"{module.name} keeps {len(kept)} files of {generator.script}, more than {generator.kept}.",
-            hint="Its source changed: check its output, then correct count and kept in modules.toml.",
-        )
+    if instances and len(kept) > generator.kept:
+        text = f"{module.name} keeps {len(kept)} files of {script}, more than {generator.kept}."
+        raise KernelError(text, hint=other_source)
+    if not instances and wrote != generator.count:
+        text = f"The generator {script} of {module.name} wrote {wrote} files, not {generator.count}."
+        raise KernelError(text, hint=other_source)
+    if not instances and len(kept) != generator.kept:
+        text = f"{module.name} keeps {len(kept)} files of {script}, not {generator.kept}."
+        raise KernelError(text, hint="Correct keep or kept in modules.toml.")
 
 
 def cuid(module: KernelModule, name: str) -> str:

@@ -67,7 +67,11 @@ def run(spec: Mapping[str, Any]) -> None:
             argv += prepare_link(spec["link"], parts)
         done = HostRunner(dict(os.environ)).run(argv, env=spec["environment"], check=False)
         errors, seconds = split_times(done.stderr) if spec["wrapped_mb"] else (done.stderr, 0.0)
-        cost = Cost(seconds=seconds, memory_mb=spec["wrapped_mb"]) if seconds else measured()
+        if seconds:
+            cost = Cost(seconds=seconds, memory_mb=spec["wrapped_mb"])
+        else:
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            cost = Cost(seconds=round(used.ru_utime + used.ru_stime, 2), memory_mb=max(1, used.ru_maxrss >> 10))
         said = f"{done.stdout}\n{errors}".replace(str(out), spec["name"])
         if done.returncode or not out.is_file():
             raise KernelError(f"exit code {done.returncode}\n{_tail(said)}")
@@ -77,12 +81,6 @@ def run(spec: Mapping[str, Any]) -> None:
         if problems := check(out, spec["label"], spec["checks"]):
             raise KernelError("\n".join(problems))
         store.keep(spec["key"], folder, spec["name"], label=spec["label"], cost=cost)
-
-
-def measured() -> Cost:
-    """Return the cost of the one command that this process ran."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Cost(seconds=round(used.ru_utime + used.ru_stime, 2), memory_mb=max(1, used.ru_maxrss >> 10))
 
 
 def split_times(stderr: str) -> tuple[str, float]:

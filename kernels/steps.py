@@ -94,7 +94,8 @@ def library_steps(
     labels = tuple(step.label for step in own)
     exports = (*COMMON_EXPORTS, *(ffi.symbol for ffi in module.ffi))
     argv = (
-        *toolchain.host_link(strip=strip),
+        *toolchain.data["host"]["link"],
+        *(["-s"] if strip else []),
         f"-Wl,-soname,{module.library}",
         *(f"{{{label}}}" for label in labels),
         *("-o", "{out}"),

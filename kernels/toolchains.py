@@ -62,10 +62,6 @@ class Toolchain:
         """Return the start of a command that compiles host code, with placeholders."""
         return tuple(self.data["host"]["compile"])
 
-    def host_link(self, *, strip: bool = True) -> tuple[str, ...]:
-        """Return the start of a command that links host code, with placeholders."""
-        return (*self.data["host"]["link"], *(["-s"] if strip else []))
-
     def device_command(self) -> tuple[str, ...]:
         """Return the start of a device command for this project's kernels, with placeholders."""
         clang = tuple(self.data[self.name]["clang"])

@@ -16,43 +16,32 @@ from wheelkit import recipe_base
 from wheelkit.repair.plan import RepairPlan
 
 
-def package(major: int) -> str:
-    """Return the package's folder inside the wheel, for a ROCm major."""
-    return versions.module_name("pjrt", major).replace(".", "/")
-
-
 def members(major: int) -> tuple[str, ...]:
     """Return the paths of every native library of the wheel."""
-    return (f"{package(major)}/xla_rocm_plugin.so",)
-
-
-def device_members(major: int) -> tuple[str, ...]:
-    """Return the libraries that must have code for every gfx target; the others have none."""
-    return members(major)
+    return (f"{versions.module_name('pjrt', major).replace('.', '/')}/xla_rocm_plugin.so",)
 
 
 def repair_plan(request: BuildRequest, version: str, sources: Mapping[str, str] | None = None) -> RepairPlan:
     """Return the repair plan of XLA's library: loader, exact targets, documented RUNPATH, metadata.
 
     Args:
-        request: the build request.
         version: from `versions.set_version`.
         sources: commits and digests of a build from source, by name.
 
     Raises:
         RequestError: the libraries of that ROCm release are not listed.
     """
-    major = request.rocm_version.major
+    module = versions.module_name("pjrt", request.rocm_version.major)
+    libraries = members(request.rocm_version.major)
     plan = recipe_base.repair_plan(
         "pjrt",
         request,
         version,
-        folder=package(major),
-        members=members(major),
-        device_members=device_members(major),
+        folder=module.replace(".", "/"),
+        members=libraries,
+        device_members=libraries,
         about="XLA's PJRT plugin",
         payload=Path(__file__).with_name("payload"),
         sources=sources,
     )
-    module = versions.module_name("pjrt", major)
     return replace(plan, entry_points={"jax_plugins": {module.rpartition(".")[2]: module}})

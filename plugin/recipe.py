@@ -17,26 +17,20 @@ _DEVICE = ("_linalg", "_prng", "_solver")
 _HOST = ("_hybrid", "_rnn", "_sparse", "_triton", "rocm_plugin_extension")
 
 
-def package(major: int) -> str:
-    """Return the package's folder inside the wheel, for a ROCm major."""
-    return versions.module_name("plugin", major)
-
-
 def members(major: int) -> tuple[str, ...]:
     """Return the paths of every native library of the wheel."""
-    return tuple(f"{package(major)}/{name}.so" for name in sorted(_DEVICE + _HOST))
+    return tuple(f"{versions.module_name('plugin', major)}/{name}.so" for name in sorted(_DEVICE + _HOST))
 
 
 def device_members(major: int) -> tuple[str, ...]:
     """Return the libraries that must have code for every gfx target; the others have none."""
-    return tuple(f"{package(major)}/{name}.so" for name in _DEVICE)
+    return tuple(f"{versions.module_name('plugin', major)}/{name}.so" for name in _DEVICE)
 
 
 def repair_plan(request: BuildRequest, version: str, sources: Mapping[str, str] | None = None) -> RepairPlan:
     """Return the repair plan of the extension modules: exact targets, documented RUNPATH, exact pins, metadata.
 
     Args:
-        request: the build request.
         version: from `versions.set_version`.
         sources: commits and digests of a build from source, by name.
 
@@ -48,7 +42,7 @@ def repair_plan(request: BuildRequest, version: str, sources: Mapping[str, str] 
         "plugin",
         request,
         version,
-        folder=package(major),
+        folder=versions.module_name("plugin", major),
         members=members(major),
         device_members=device_members(major),
         about="jaxlib's extension modules",

@@ -38,11 +38,11 @@ def test_watch_counts_descendants_whose_parent_ended() -> None:
     orphan = "import time; data = b'x' * (64 << 20); time.sleep(3)"
     program = f"""
 import subprocess, sys, time
-from benchmarks.structure_gate import Watch
-with Watch() as watch:
+from benchmarks.structure_gate import watched
+with watched() as most:
     subprocess.run(["sh", "-c", '"$@" &', "sh", sys.executable, "-c", {orphan!r}], check=True)
     time.sleep(2)
-print(watch.peak >> 20, watch.most)
+print(most[0] >> 20, most[1])
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     peak, most = map(int, done.stdout.split())

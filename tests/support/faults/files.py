@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 from tests.support.faults import injections as make
-from tests.support.faults import members
 from tests.support.faults.injections import PACKAGE
-from tests.support.faults.model import Catch, Fault, inspection, load
+from tests.support.faults.model import RNN, TRITON, Fault, caught
 
 FAULTS = (
     Fault(
         name="missing version.py",
         how="removed from the plugin",
         inject=make.without("plugin", f"{PACKAGE}/version.py"),
-        catches=(load("package-broken", f"{PACKAGE}/version.py", "Build the wheel with this file"),),
+        catches=caught("load", "package-broken", f"{PACKAGE}/version.py", "Build the wheel with this file"),
     ),
     Fault(
         name="entry point missing",
         how="entry_points.txt removed from pjrt",
         inject=make.without("pjrt", "{info}/entry_points.txt"),
-        catches=(
-            inspection("entry-point-missing", "jax_plugins", "Add a `jax_plugins` entry point"),
-            load("entry-point-missing", "entry_points.txt", "Add it to the group jax_plugins"),
-        ),
+        catches=caught("inspection", "entry-point-missing", "jax_plugins", "Add a `jax_plugins` entry point")
+        + caught("load", "entry-point-missing", "entry_points.txt", "Add it to the group jax_plugins"),
         wheel="pjrt",
     ),
     Fault(
         name="entry point to a missing module",
         how="pjrt's entry point names jax_plugins.xla_rocm9",
         inject=make.text("pjrt", "{info}/entry_points.txt", "jax_plugins.xla_rocm7", "jax_plugins.xla_rocm9"),
-        catches=(inspection("entry-point-broken", "jax_plugins.xla_rocm9", "Point it at a module"),),
+        catches=caught("inspection", "entry-point-broken", "jax_plugins.xla_rocm9", "Point it at a module"),
         wheel="pjrt",
     ),
     Fault(
         name="version.py of another version",
         how="0.10.1 in the plugin's version.py",
         inject=make.text("plugin", f"{PACKAGE}/version.py", "0.10.2", "0.10.1"),
-        catches=(inspection("version-stale", f"{PACKAGE}/version.py", "Rewrite _release_version"),),
+        catches=caught("inspection", "version-stale", f"{PACKAGE}/version.py", "Rewrite _release_version"),
     ),
     Fault(
         name="wrong pin",
@@ -43,69 +40,62 @@ FAULTS = (
         inject=make.text(
             "plugin", "{info}/METADATA", "jax-rocm7-pjrt==0.10.2+rocm7.2.0.gfx942.gfx950", "jax-rocm7-pjrt==0.10.1"
         ),
-        catches=(inspection("pin-stale", "jax-rocm7-pjrt==0.10.1", "Rewrite the pin"),),
+        catches=caught("inspection", "pin-stale", "jax-rocm7-pjrt==0.10.1", "Rewrite the pin"),
     ),
     Fault(
         name="no requirement on jaxlib",
         how="removed from pjrt's METADATA",
         inject=make.text("pjrt", "{info}/METADATA", "Requires-Dist: jaxlib>=0.10.2,<0.10.3\n", ""),
-        catches=(
-            inspection("jaxlib-unpinned", "jaxlib", "Add the range of jaxlib", warns=True),
-            Catch(
-                gate="install",
-                code="pair-accepted",
-                names="jaxlib 0.11.0",
-                remedy="Restrict jaxlib in its Requires-Dist",
-            ),
-        ),
+        catches=caught("inspection", "jaxlib-unpinned", "jaxlib", "Add the range of jaxlib", warns=True)
+        + caught("install", "pair-accepted", "jaxlib 0.11.0", "Restrict jaxlib in its Requires-Dist"),
         wheel="pjrt",
     ),
     Fault(
         name="missing Requires-Python",
         how="removed from the plugin's METADATA",
         inject=make.text("plugin", "{info}/METADATA", "Requires-Python: >=3.11\n", ""),
-        catches=(inspection("requires-python-missing", "every Python", "Add Requires-Python", warns=True),),
+        catches=caught("inspection", "requires-python-missing", "every Python", "Add Requires-Python", warns=True),
     ),
     Fault(
         name="purelib",
         how="`Root-Is-Purelib: true` in the plugin's WHEEL",
         inject=make.text("plugin", "{info}/WHEEL", "Root-Is-Purelib: false", "Root-Is-Purelib: true"),
-        catches=(inspection("purelib-with-elf", "Root-Is-Purelib", "Write `Root-Is-Purelib: false`"),),
+        catches=caught("inspection", "purelib-with-elf", "Root-Is-Purelib", "Write `Root-Is-Purelib: false`"),
     ),
     Fault(
         name="WHEEL for another Python than the filename",
         how="Tag: cp311-cp311 in the WHEEL of the wheel for 3.12",
         inject=make.text("plugin", "{info}/WHEEL", "Tag: cp312-cp312", "Tag: cp311-cp311"),
-        catches=(inspection("tag-mismatch", "cp311-cp311", "Write the same tags"),),
+        catches=caught("inspection", "tag-mismatch", "cp311-cp311", "Write the same tags"),
     ),
     Fault(
         name="duplicate file in RECORD",
         how="`_rnn.so` listed twice",
         inject=make.record(make.twice),
-        catches=(inspection("record-duplicate-entry", members.RNN, "Download the wheel again"),),
+        catches=caught("inspection", "record-duplicate-entry", RNN, "Download the wheel again"),
     ),
     Fault(
         name="wrong hash in RECORD",
         how="the hashes of `_rnn.so` and `_prng.so` swapped",
         inject=make.record(make.wrong_hash),
-        catches=(inspection("record-wrong-hash", members.RNN, "Download the wheel again"),),
+        catches=caught("inspection", "record-wrong-hash", RNN, "Download the wheel again"),
     ),
     Fault(
         name="file missing in RECORD",
         how="the entry of `_rnn.so` removed",
         inject=make.record(make.unlisted),
-        catches=(inspection("record-missing-entry", members.RNN, "Download the wheel again"),),
+        catches=caught("inspection", "record-missing-entry", RNN, "Download the wheel again"),
     ),
     Fault(
         name="damaged archive",
         how="one bit of the compressed `_triton.so` flipped",
         inject=make.damaged_archive,
-        catches=(inspection("member-damaged", members.TRITON, "Download the wheel again"),),
+        catches=caught("inspection", "member-damaged", TRITON, "Download the wheel again"),
     ),
     Fault(
         name="wheel altered after staging",
         how="one bit of the staged plugin flipped",
         inject=make.altered_after_staging,
-        catches=(inspection("gate-error", "sha256", "Stage the set again"),),
+        catches=caught("inspection", "gate-error", "sha256", "Stage the set again"),
     ),
 )

@@ -18,7 +18,7 @@ from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.gpu.slim import slim
 from wheelkit.rocm_manifest import RocmLibrary
 
-HIP, SPARSE = "libamdhip64.so.7", "libhipsparse.so.4"
+HIP, HIPSPARSE = "libamdhip64.so.7", "libhipsparse.so.4"
 PACKAGE = "jax_rocm7_plugin"
 
 Inject = Callable[[Bench], Case]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from tests.support.faults.injections import Inject
 
@@ -46,5 +45,12 @@ class Fault:
     wheel: str = "plugin"
 
 
-inspection, abi, load, coverage = (partial(Catch, gate) for gate in ("inspection", "abi", "load", "coverage"))
-"""Create an expected finding of a gate."""
+def caught(gates: str, code: str, names: str, remedy: str, *, warns: bool = False) -> tuple[Catch, ...]:
+    """Return the same expected finding of one or several gates."""
+    return tuple(Catch(gate=gate, code=code, names=names, remedy=remedy, warns=warns) for gate in gates.split())
+
+
+HYBRID, PRNG, RNN, SOLVER, SPARSE, TRITON = (
+    f"jax_rocm7_plugin/_{name}.so" for name in ("hybrid", "prng", "rnn", "solver", "sparse", "triton")
+)
+"""Extension modules of the plugin wheel."""
