@@ -28,6 +28,7 @@ from jax_aiter.rmsnorm import rms_norm, rms_norm_with_add
 from tests.jax_aiter.check_gemm import blocks, dequantised
 from tests.jax_aiter.common import compare, made, mesh, with_gradients
 
+pytestmark = pytest.mark.usefixtures("installed")
 S = jax.ShapeDtypeStruct
 F32, BF16, E4M3, U8, I8 = jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn, jnp.uint8, jnp.int8
 X, GAMMA = S((4, 128), F32), S((128,), F32)
@@ -127,7 +128,6 @@ CASES: dict[str, tuple[str, Callable[..., Any], Any, list[Any]]] = {
 
 
 @pytest.mark.releases
-@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", CASES)
 def check_amd_gpus_get_the_custom_call_of_the_contract(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gfx, function, arguments, wanted = CASES[name]
@@ -143,7 +143,6 @@ def check_amd_gpus_get_the_custom_call_of_the_contract(name: str, monkeypatch: p
 
 
 @pytest.mark.releases
-@pytest.mark.usefixtures("installed")
 def check_gradients_of_products_are_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     shapes = (S((64, 128), BF16), S((256, 128), BF16))
@@ -157,7 +156,6 @@ def check_gradients_of_products_are_products(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.releases
-@pytest.mark.usefixtures("installed")
 def check_one_export_serves_both_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     allowed = [export.DisabledSafetyCheck.custom_call(name) for name in TARGETS]
@@ -168,7 +166,6 @@ def check_one_export_serves_both_platforms(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.releases
-@pytest.mark.usefixtures("installed")
 def check_what_is_forced_has_no_stand_in_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     monkeypatch.setenv("JAX_AITER_BACKEND_RMS_NORM", "portable")
@@ -181,7 +178,6 @@ def check_what_is_forced_has_no_stand_in_elsewhere(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.releases
-@pytest.mark.usefixtures("installed")
 def check_vmap_makes_more_rows_and_not_more_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     text = lowered(jax.vmap(rms_norm, (0, None)), S((3, 4, 128), F32), GAMMA)
@@ -196,7 +192,6 @@ def check_vmap_makes_more_rows_and_not_more_calls(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.releases
-@pytest.mark.usefixtures("installed")
 def check_a_shard_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     spread = jax.shard_map(rms_norm, mesh=mesh(), in_specs=(P("d"), P()), out_specs=P("d"))
@@ -230,7 +225,6 @@ REFUSED: dict[str, tuple[str, Callable[..., Any], Any, str]] = {
 
 
 @pytest.mark.releases
-@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", REFUSED)
 def check_attention_that_no_kernel_does_is_xlas_or_an_error_if_forced(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -246,7 +240,6 @@ def check_attention_that_no_kernel_does_is_xlas_or_an_error_if_forced(
 
 
 @pytest.mark.releases
-@pytest.mark.usefixtures("installed")
 def check_vmap_makes_a_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     shapes = [S((3, *part.shape), BF16) for part in QKV]

@@ -264,6 +264,13 @@ def test_checkout_is_used_and_differences_are_named(
     assert said in done.stderr
 
 
+@pytest.fixture
+def no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pip find only what lies in the test's folder."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+
+
 def sdist(folder: Path, version: str) -> Path:
     """A source archive whose setup.py would leave a mark."""
     top = folder / f"amd_aiter-{version}"
@@ -276,13 +283,12 @@ def sdist(folder: Path, version: str) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("no_index")
 @pytest.mark.parametrize("form", ["index", "file"])
 def test_an_archive_without_the_files_is_refused_by_name(
-    form: str, pypi: Toolchain, work_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: str, pypi: Toolchain, work_cache: Path, tmp_path: Path
 ) -> None:
     path = sdist(tmp_path, "9.9")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     wish = "amd-aiter==9.9" if form == "index" else str(path)
     words = ["build", "--targets=gfx942", f"--out={tmp_path / 'out'}", f"--aiter-source={wish}"]
     done = kernels(*words, cache=work_cache, check=False)
@@ -291,24 +297,18 @@ def test_an_archive_without_the_files_is_refused_by_name(
     assert not (tmp_path / "ran").exists()
 
 
-def test_missing_version_lists_available_versions(
-    pypi: Toolchain, work_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_index")
+def test_missing_version_lists_available_versions(pypi: Toolchain, work_cache: Path, tmp_path: Path) -> None:
     sdist(tmp_path, "9.9")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     words = ["build", "--targets=gfx942", "--aiter-source=amd-aiter==8", f"--out={tmp_path / 'out'}"]
     done = kernels(*words, cache=work_cache, check=False)
     assert done.returncode == 6
     assert "has no source archive amd-aiter==8. It has 9.9." in done.stderr
 
 
-def test_the_pinned_version_with_another_content_is_refused(
-    pypi: Toolchain, work_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_index")
+def test_the_pinned_version_with_another_content_is_refused(pypi: Toolchain, work_cache: Path, tmp_path: Path) -> None:
     sdist(tmp_path, "0.1.7.post2.dev18")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     cache = tmp_path / "cache"
     (cache / "kernels").mkdir(parents=True)
     (cache / "kernels" / "toolchains").symlink_to(work_cache / "kernels" / "toolchains")

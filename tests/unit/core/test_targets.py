@@ -124,6 +124,12 @@ def test_expand_unknown_name_suggests_nearest(typed: str, meant: str) -> None:
     assert caught.value.exit_code == 3
 
 
+@pytest.mark.parametrize("spec", ["gfx942;gfx950", "gfx942:gfx950", "gfx942|gfx950"])
+def test_expand_refuses_other_separators(spec: str) -> None:
+    with pytest.raises(RequestError, match="gfx950"):
+        gfx.expand(spec)
+
+
 def test_expand_strange_name_points_to_table() -> None:
     with pytest.raises(UnknownTargetError, match="ci_build targets"):
         gfx.expand("sm_90")

@@ -12,6 +12,7 @@ import tomli_w
 from core.errors import KernelError, RequestError
 from core.model import GfxTarget
 from core.targets import load_table
+from kernels import gfx_table
 from kernels.catalog import MODULES_TOML, load_catalog, parse_catalog
 from kernels.modules import ModuleKind, Support, processors
 from kernels.sources import read_lock, used_by
@@ -21,54 +22,24 @@ LAUNCHERS = {"gemm_bf16", "gemm_i8", "gemm_fp8_mi350", "gemm_fp4", "flatmm_fp8"}
 
 def little() -> dict[str, Any]:
     """A catalog with one module of each kind."""
-    costs = {"seconds": 1, "memory_mb": 100, "max_size": 1000}
-    ffi = {"symbol": "JaxAiterA", "target": "jax_aiter_a", "api": [0, 3], "command_buffer": True}
-    ffi |= {"args": ["x f32[N]"], "results": ["y f32[N]"]}
-    other = {**ffi, "symbol": "JaxAiterB", "target": "jax_aiter_b"}
-    third = {**ffi, "symbol": "JaxAiterC", "target": "jax_aiter_c"}
+    source = {"project": "up", "version": "1", "filename": "up-1.tar.gz", "sha256": "0" * 64, "size": 1, "folder": ""}
     objects = {"targets": ["gfx942"], "folder": "hsa/{target}", "files": {"a.co": "a"}, "count": 1, "kernarg": 8}
     unit = {"name": "b", "source": "b.hip", "kernels": ["b"]}
     generator = {"script": "gen.py", "arguments": ["{out}"], "suffix": ".cpp", "count": 3, "kept": 1, "keep": ["x"]}
-    return {
-        "schema": 1,
-        "sources": {
-            "up": {
-                "project": "up",
-                "version": "1",
-                "filename": "up-1.tar.gz",
-                "sha256": "0" * 64,
-                "size": 1,
-                "folder": "",
-            }
-        },
-        "modules": {
-            "b": {
-                "kind": "portable",
-                "about": "",
-                "targets": ["every"],
-                "host": ["b.cc"],
-                "units": [unit],
-                "ffi": [other],
-            }
-            | costs,
-            "a": {"kind": "co-launcher", "about": "", "source": "up", "targets": ["gfx942"], "host": ["a.cc"]}
-            | {"objects": [objects], "ffi": [ffi], "fallback": "b"}
-            | costs,
-            "d": {"kind": "device-lib", "about": "", "source": "up", "targets": ["gfx942"], "generators": [generator]}
-            | {"host": [], "headers": ["include"], "flags": {"rocm": ["-O3"]}, "toolchains": ["rocm"]}
-            | costs,
-            "c": {
-                "kind": "ffi-shim",
-                "about": "",
-                "source": "up",
-                "targets": ["gfx942"],
-                "host": ["c.cc"],
-                "abi": "c++",
-            }
-            | {"needs": ["d"], "ffi": [third], "toolchains": ["rocm"]}
-            | costs,
-        },
+    every = {"about": "", "seconds": 1, "memory_mb": 100, "max_size": 1000}
+    upstream = every | {"source": "up", "targets": ["gfx942"]}
+    rocm = upstream | {"toolchains": ["rocm"]}
+    modules: dict[str, dict[str, Any]] = {
+        "b": every | {"kind": "portable", "targets": ["every"], "host": ["b.cc"], "units": [unit]},
+        "a": upstream | {"kind": "co-launcher", "host": ["a.cc"], "objects": [objects], "fallback": "b"},
+        "d": rocm | {"kind": "device-lib", "host": [], "generators": [generator], "headers": ["include"]},
+        "c": rocm | {"kind": "ffi-shim", "host": ["c.cc"], "abi": "c++", "needs": ["d"]},
     }
+    modules["d"]["flags"] = {"rocm": ["-O3"]}
+    for name in "abc":
+        ffi = {"symbol": f"JaxAiter{name.upper()}", "target": f"jax_aiter_{name}", "api": [0, 3]}
+        modules[name]["ffi"] = [ffi | {"command_buffer": True, "args": ["x f32[N]"], "results": ["y f32[N]"]}]
+    return {"schema": 1, "sources": {"up": source}, "modules": modules}
 
 
 def problems(change: Callable[[dict[str, Any]], object]) -> str:
@@ -208,3 +179,20 @@ def test_lock_covers_files_of_each_module() -> None:
         if module.source:
             assert used_by([module], lock)
             assert [name for name in used_by([module], lock) if name not in lock] == []
+
+
+def test_variants_inc_matches_modules_toml() -> None:
+    assert gfx_table.VARIANTS_INC.read_text(encoding="utf-8") == gfx_table.render_variants()
+
+
+def test_gfx_table_inc_matches_targets_toml() -> None:
+    assert gfx_table.GFX_TABLE_INC.read_text(encoding="utf-8") == gfx_table.render(), (
+        "core/targets.toml has changed: run `python -m kernels.gfx_table`"
+    )
+
+
+def test_gfx_table_maps_processors_to_generic_targets() -> None:
+    lines = gfx_table.render().splitlines()
+    assert 'JAX_AITER_GFX("gfx942", 0x4c, "gfx9-4-generic")' in lines
+    assert 'JAX_AITER_GFX("gfx11-generic", 0x54, "")' in lines
+    assert 'JAX_AITER_GFX("gfx90a", 0x3f, "")' in lines
