@@ -39,15 +39,6 @@ Argv = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
-    """One row: commands in order; words in braces are filled in, see `run`."""
-
-    key: str
-    what: str
-    steps: tuple[Argv, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """Cost of a case as processes; `inner` excludes the start of the interpreter, for this project's cases.
 
@@ -62,44 +53,41 @@ class Result:
     wheel_size: int | None
 
 
-def ours(key: str, what: str) -> Case:
-    """One of our own cases."""
-    return Case(key=key, what=what, steps=((sys.executable, "-c", _ENTRY, key, "{wheel}", "{folder}"),))
-
-
-CASES = (
-    Case(key="cp", what="cp", steps=(("cp", "{wheel}", "{folder}/copy"),)),
-    ours("retag", "ours: re-tag, unverified"),
-    ours("verified", "ours: re-tag + metadata, verified"),
-    ours("tag-only", "ours: repair(), tag + metadata, with auditwheel's verdict"),
-    ours("scan", "ours: block scan for a RUNPATH splice"),
-    ours("runpath", "ours: verified + RUNPATH by splice"),
-    ours("strip", "ours: repair(), strip, RUNPATH, every target kept"),
-    ours("full", "ours: repair(), gfx942 + gfx950, strip, RUNPATH"),
-    ours("full-first", "ours: the same, debug file kept, MD5 of all old code"),
-    ours("recompress-isal", "ours: full, libraries compressed whole, ISA-L level 2"),
-    ours("recompress-zlib", "ours: full, libraries compressed whole, zlib level 6"),
-    Case(key="auditwheel", what="auditwheel repair", steps=((*AUDITWHEEL, "{wheel}"),)),
-    Case(
-        key="incumbent",
-        what="wheel tags + auditwheel show + auditwheel repair",
-        steps=(
+OURS = {
+    "retag": "ours: re-tag, unverified",
+    "verified": "ours: re-tag + metadata, verified",
+    "tag-only": "ours: repair(), tag + metadata, with auditwheel's verdict",
+    "scan": "ours: block scan for a RUNPATH splice",
+    "runpath": "ours: verified + RUNPATH by splice",
+    "strip": "ours: repair(), strip, RUNPATH, every target kept",
+    "full": "ours: repair(), gfx942 + gfx950, strip, RUNPATH",
+    "full-first": "ours: the same, debug file kept, MD5 of all old code",
+    "recompress-isal": "ours: full, libraries compressed whole, ISA-L level 2",
+    "recompress-zlib": "ours: full, libraries compressed whole, zlib level 6",
+}
+CASES: Mapping[str, tuple[str, tuple[Argv, ...]]] = {
+    "cp": ("cp", (("cp", "{wheel}", "{folder}/copy"),)),
+    **{key: (what, ((sys.executable, "-c", _ENTRY, key, "{wheel}", "{folder}"),)) for key, what in OURS.items()},
+    "auditwheel": ("auditwheel repair", ((*AUDITWHEEL, "{wheel}"),)),
+    "incumbent": (
+        "wheel tags + auditwheel show + auditwheel repair",
+        (
             ("wheel", "tags", "--platform-tag", PLATFORM, "{name}"),
             ("auditwheel", "show", "{name}"),
             (*AUDITWHEEL, "{tagged}"),
         ),
     ),
-    Case(
-        key="chain",
-        what="wheel unpack + strip + patchelf + wheel pack",
-        steps=(
+    "chain": (
+        "wheel unpack + strip + patchelf + wheel pack",
+        (
             ("wheel", "unpack", "--dest", "{folder}/tree", "{wheel}"),
             ("strip", "--strip-unneeded", "{library}"),
             ("patchelf", "--set-rpath", RUNPATH, "{library}"),
             ("wheel", "pack", "--dest-dir", "{folder}", "{tree}"),
         ),
     ),
-)
+}
+"""Key -> title, and commands in order; words in braces are filled in, see `run`."""
 
 
 def goals(results: Mapping[str, Result]) -> list[Goal]:
@@ -137,15 +125,15 @@ def goals(results: Mapping[str, Result]) -> list[Goal]:
     return found
 
 
-def run(case: Case, wheel: Path, base: Path, environment: Mapping[str, str]) -> Result:
+def run(key: str, wheel: Path, base: Path, environment: Mapping[str, str]) -> Result:
     """Run one case once, in a fresh folder."""
-    folder = base / case.key
+    (what, steps), folder = CASES[key], base / key
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     os.link(wheel, folder / wheel.name)  # `wheel tags` writes beside its input, and leaves that alone
     settle(wheel)
     cost, inner = Cost(wall=0, cpu=0, peak_mib=0), None
-    for step in case.steps:
+    for step in steps:
         words = {"wheel": str(wheel), "name": wheel.name, "folder": str(folder), **_later(folder, wheel)}
         argv = [word.format(**words) if "{" in word else word for word in step]
         home = ROOT if argv[0] == sys.executable else folder
@@ -156,7 +144,7 @@ def run(case: Case, wheel: Path, base: Path, environment: Mapping[str, str]) -> 
     made = [path for path in folder.rglob("*.whl") if path.name != wheel.name]
     size = made[0].stat().st_size if made else None
     shutil.rmtree(folder)
-    return Result(key=case.key, what=case.what, cost=cost, inner=inner, wheel_size=size)
+    return Result(key=key, what=what, cost=cost, inner=inner, wheel_size=size)
 
 
 def _later(folder: Path, wheel: Path) -> dict[str, str]:
@@ -171,9 +159,9 @@ def _later(folder: Path, wheel: Path) -> dict[str, str]:
     }
 
 
-def fastest(case: Case, repeat: int, wheel: Path, base: Path, environment: Mapping[str, str]) -> Result:
+def fastest(key: str, repeat: int, wheel: Path, base: Path, environment: Mapping[str, str]) -> Result:
     """Return the fastest of several runs, with the highest peak memory of all."""
-    results = [run(case, wheel, base, environment) for _ in range(repeat)]
+    results = [run(key, wheel, base, environment) for _ in range(repeat)]
     best = min(results, key=lambda result: result.cost.wall)
     peak = max(result.cost.peak_mib for result in results)
     inner = min((r.inner for r in results if r.inner), key=lambda cost: cost.wall, default=None)
@@ -196,7 +184,7 @@ def main() -> int:
     parser = option_parser(__doc__)
     parser.add_argument("--wheel", type=Path, help="a pjrt wheel; downloaded with pip when not given")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each case; the fastest counts")
-    parser.add_argument("--only", nargs="+", choices=[case.key for case in CASES], help="run only these cases")
+    parser.add_argument("--only", nargs="+", choices=CASES, help="run only these cases")
     parser.add_argument("--work", type=Path, help="folder for the runs, with 4 GB of room; a temporary one by default")
     options = parser.parse_args()
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -209,12 +197,10 @@ def main() -> int:
         local = base / "source" / wheel.name
         local.parent.mkdir()
         shutil.copyfile(wheel, local)
-        for case in CASES:
-            if options.only and case.key not in options.only:
-                continue
-            note(f"{case.what} ...")
+        for key in (key for key in CASES if key in (options.only or CASES)):
+            note(f"{CASES[key][0]} ...")
             try:
-                results.append(fastest(case, options.repeat, local, base, environment))
+                results.append(fastest(key, options.repeat, local, base, environment))
             except FailedError as error:
                 note(f"left out: {error}")
     rows = [

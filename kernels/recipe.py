@@ -24,8 +24,6 @@ KERNELS = f"{PACKAGE}/_kernels"
 MANIFEST = f"{KERNELS}/manifest.json"
 TAG = "py3-none-manylinux_2_28_x86_64"
 MANIFEST_SCHEMA = 1
-LAUNCHERS_LIMIT = 4_000_000
-"""Maximum bytes of a wheel with the co-launchers for gfx942 and gfx950."""
 FFI_SINCE = {(0, 1): "0.8.0", (0, 2): "0.8.2", (0, 3): "0.9.1"}
 """FFI API version -> first jaxlib (0.8.0 or later) whose XLA has it, according to c_api.h in jaxlib's wheels.
 

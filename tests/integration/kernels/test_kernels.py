@@ -22,7 +22,6 @@ from core.process import HostRunner
 from core.targets import machs
 from kernels.build import KernelBuild, KernelBuildResult
 from kernels.graph import Capacity
-from kernels.recipe import LAUNCHERS_LIMIT
 from kernels.steps import SRC
 from kernels.toolchains import Toolchain, obtain_pypi
 from tests.support.silent import Silent
@@ -37,6 +36,8 @@ TARGETS = (
     "gfx906", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1103", "gfx1151", "gfx1200", "gfx1201",
     "gfx9-4-generic",
 )  # fmt: skip
+LAUNCHERS_LIMIT = 4_000_000
+"""Maximum bytes of a wheel with the co-launchers for gfx942 and gfx950."""
 LAUNCHERS = {
     "gemm_bf16": {"gfx942": 4, "gfx950": 4},
     "gemm_i8": {"gfx942": 2},

@@ -14,14 +14,14 @@ SECONDS = {
 
 def results() -> dict[str, Result]:
     return {
-        case.key: Result(
-            key=case.key,
-            what=case.what,
-            cost=Cost(wall=SECONDS[case.key], cpu=1.0, peak_mib=99.0),
-            inner=Cost(wall=0.25, cpu=1.0, peak_mib=99.0) if case.key == "retag" else None,
-            wheel_size=101_000_000 if case.key == "full" else None,
+        key: Result(
+            key=key,
+            what=what,
+            cost=Cost(wall=SECONDS[key], cpu=1.0, peak_mib=99.0),
+            inner=Cost(wall=0.25, cpu=1.0, peak_mib=99.0) if key == "retag" else None,
+            wheel_size=101_000_000 if key == "full" else None,
         )
-        for case in CASES
+        for key, (what, _) in CASES.items()
     }
 
 
