@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pip
+import tomli_w
 
 from tests.support.engines import Engine
 from tests.support.file_server import Behaviour
@@ -130,16 +131,16 @@ def pins(
         bases: name -> repository, tag, digest.
         files: name -> version, content.
     """
-    text = ""
-    for name, (repository, tag, digest) in bases.items():
-        rows = {"repository": repository, "tag": tag, "digest": digest}
-        text += f"[base.{name}.x86_64]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items())
-    for name, (version, data) in files.items():
-        rows = {"version": version, "url": f"{url}/{name}", "sha256": hashlib.sha256(data).hexdigest()}
-        text += f'[download."{name}".x86_64]\n'
-        text += "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items())
+    images = {
+        name: {"x86_64": {"repository": repository, "tag": tag, "digest": digest}}
+        for name, (repository, tag, digest) in bases.items()
+    }
+    downloads = {
+        name: {"x86_64": {"version": version, "url": f"{url}/{name}", "sha256": hashlib.sha256(data).hexdigest()}}
+        for name, (version, data) in files.items()
+    }
     path = folder / "images.toml"
-    path.write_text(text)
+    path.write_text(tomli_w.dumps({"base": images, "download": downloads}))
     return path
 
 

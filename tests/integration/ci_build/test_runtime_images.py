@@ -247,22 +247,3 @@ def test_manylinux_contains_named_rocm(place: Place) -> None:
     assert planned["name"] == f"jax-manylinux_2_28-rocm-{VERSION}-nightly-7"
     refused = place.ci_build("build_manylinux_dockers", base, f"--therock-path={place.folder}", code=2)
     assert "has no version" in refused.stderr
-
-
-def test_invalid_names_and_options_are_refused(place: Place) -> None:
-    base = f"--base-docker={place.stand_in}"
-    refused = place.ci_build("build_manylinux_dockers", base, "-t", "mine:7.2.0+x", code=2)
-    assert "'mine:7.2.0+x' is not a valid name of an image" in refused.stderr
-    rocm = f"--therock-path={place.server.url}/{NAME}"
-    refused = place.ci_build("build_base_dockers", base, rocm, "--filter=ubu24", code=2)
-    assert "images.toml has no download python-3.11" in refused.stderr
-    refused = place.ci_build("build_base_dockers", base, "--python-versions=3.13", "--filter=ubu24", code=2)
-    assert "No ROCm was given for the image" in refused.stderr
-    words = ("build_base_dockers", base, "--python-versions=3.13", "--filter=ubu24")
-    refused = place.ci_build(*words, "--rocm-build-job=nightly", code=2)
-    assert "No URL template was given" in refused.stderr
-    job = ("--rocm-build-job=nightly", f"--rocm-build-url={place.server.url}/{{job}}/{NAME}", "--dry-run")
-    planned = place.ci_build(*words, *job)
-    assert f"would build jax-base-ubu24.rocm{VERSION.replace('.', '')}" in planned.stderr
-    assert "$ docker build --file Dockerfile --tag jax-base-ubu24:" in planned.stderr
-    assert "downloads/python-3.13 (" in planned.stderr

@@ -107,6 +107,10 @@ def test_base_and_manylinux_dry_runs_show_rocm_layer(capsys: pytest.CaptureFixtu
     assert (first.partition(":")[0], second) == ("jax-dev-ubu24", "jax-dev-ubu24.rocm720:CONTENT")
     assert f"{second} on {first}, with" in told
     assert "    rocm (CONTENT)" in told
+    job = ("--rocm-build-job=nightly", "--rocm-build-url=https://host.invalid/{job}/" + ROCM.rpartition("/")[2])
+    _, told = planned(capsys, "build_base_dockers", *job, "-f", "ubu24")
+    assert builds(told)[1] == "jax-base-ubu24.rocm720:CONTENT"
+    assert "downloads/python-3.13 (" in told
     _, told = planned(capsys, "build_manylinux_dockers", ROCM, "--builder-image=mine:1")
     assert builds(told) == ["jax-manylinux_2_28-therock-7.2.0:CONTENT"]
     assert "on mine:1@CONTENT, with" in told

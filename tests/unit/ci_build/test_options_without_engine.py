@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,9 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(module, "find_engine", find_engine)
     monkeypatch.delenv("CI_BUILD_IMAGE_REGISTRY", raising=False)
     monkeypatch.chdir(tmp_path)
+    digest = "sha256:" + "1" * 64
+    pin = f'[base.ubu24.{platform.machine()}]\nrepository = "a/b"\ntag = "1"\ndigest = "{digest}"\n'
+    Path("pins.toml").write_text(pin)
 
 
 @pytest.mark.usefixtures("no_engine")
@@ -42,7 +46,9 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (("build_manylinux_dockers", BASE, "--tag=a tag"), "--tag"),
         (("build_manylinux_dockers", BASE, "--push"), "--push"),
         (("build_manylinux_dockers", BASE, *TWO_ROCMS), "--therock"),
-        (("build_base_dockers", BASE), "--therock-path"),
+        (("build_base_dockers", BASE), "No ROCm was given for the image"),
+        (("build_base_dockers", BASE, "--rocm-build-job=nightly"), "No URL template was given"),
+        (("build_base_dockers", BASE, ROCM, "--pins=pins.toml"), "pins.toml has no download python-3.11"),
         (("build_base_dockers", BASE, *TWO_ROCMS), "--therock"),
         (("build_base_dockers", BASE, ROCM, "--llvm-version=18"), "--llvm-version"),
         (("build_base_dockers", BASE, ROCM, "--filter=nothing"), "--filter"),
