@@ -63,7 +63,7 @@ def diagnose(facts: Facts) -> tuple[Problem, ...]:
 
 
 def as_json(facts: Facts, problems: Sequence[Problem]) -> Mapping[str, object]:
-    """Facts and problems as JSON values."""
+    """Return facts and problems as JSON values."""
     return {
         "python": to_json(facts.python),
         "machine": to_json(facts.machine),
@@ -78,7 +78,7 @@ def as_json(facts: Facts, problems: Sequence[Problem]) -> Mapping[str, object]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ci_build doctor",
-        description="Say what GPU, driver, ROCm, Python and jax packages are here, what is wrong, and what mends it.",
+        description="Report GPU, driver, ROCm, Python and jax packages, their problems, and commands that fix these.",
         epilog=f"Exit code: 0 when nothing is wrong, {SickMachineError.exit_code} when something is.",
         allow_abbrev=False,
     )

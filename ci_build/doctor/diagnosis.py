@@ -28,7 +28,7 @@ class Problem:
         code: kebab-case name.
         severity: an error stops jax from using the GPU; a warning does not.
         message: what was found.
-        commands: what mends it, in order; empty where no command does.
+        commands: commands that fix it, in order; empty if none does.
     """
 
     code: str
@@ -63,12 +63,12 @@ class Facts:
 
 
 def error(code: str, message: str, *commands: str) -> Problem:
-    """Something that stops jax from using the GPU."""
+    """Return a problem that stops jax from using the GPU."""
     return Problem(code=code, severity=Severity.ERROR, message=message, commands=commands)
 
 
 def warning(code: str, message: str, *commands: str) -> Problem:
-    """Something that will hurt, or may."""
+    """Return a problem that jax works with, for now."""
     return Problem(code=code, severity=Severity.WARNING, message=message, commands=commands)
 
 

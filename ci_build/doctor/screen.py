@@ -18,8 +18,7 @@ def show(facts: Facts, problems: Sequence[Problem]) -> str:
     lines = [_wrapped(text, f"{name:9} ") for name, text in _rows(facts)]
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     warnings = [problem for problem in problems if problem.severity is not Severity.ERROR]
-    lines.append("")
-    lines.append(f"{len(errors) or 'Nothing'} wrong{':' if errors else '.'}")
+    lines += ["", f"{len(errors) or 'Nothing'} wrong{':' if errors else '.'}"]
     for number, problem in enumerate(errors, 1):
         lines += _problem(f"{number}. ", problem)
     if warnings:
@@ -89,12 +88,11 @@ def _gpus(facts: Facts) -> str:
 
 
 def _access(facts: Facts) -> str:
-    devices = [device for device in (facts.machine.kfd, *facts.machine.render) if device is not None]
-    states = Counter((device.usable, device.group, f"{device.mode:04o}") for device in devices)
-    first = {state: next(d for d in devices if (d.usable, d.group, f"{d.mode:04o}") == state) for state in states}
-    texts = []
-    for state, count in states.items():
-        usable, group, mode = state
-        more = f" and {count - 1} more" if count > 1 else ""
-        texts.append(f"{first[state].path}{more} {'usable' if usable else 'NOT usable'} (group {group}, mode {mode})")
-    return "; ".join(texts)
+    alike: dict[tuple[bool, str, int], list[str]] = {}
+    for device in filter(None, (facts.machine.kfd, *facts.machine.render)):
+        alike.setdefault((device.usable, device.group, device.mode), []).append(device.path)
+    return "; ".join(
+        f"{paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''} "
+        f"{'usable' if usable else 'NOT usable'} (group {group}, mode {mode:04o})"
+        for (usable, group, mode), paths in alike.items()
+    )
