@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,20 @@ from ci_build.cli.common import State, echo_error
 from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.source import container_size
 from ci_build.cli.options.table import chosen_options
-from ci_build.containers.container import ContainerRunner, ContainerSpec, container_argv
+from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, container_argv, make_spec
 from ci_build.containers.engine import Engine
-from ci_build.images import run_image
 from ci_build.images.contents import read_checked_set
-from core.errors import InputError, RequestError
+from core.errors import InputError, MachineError, RequestError
 from core.process import render
 
 _CONTAINER = ("container_network", "container_memory", "container_shm_size")
 _RUN = ("test_cmd", "env_file", "no_gpu", "debugger")
 _TABLES = ("images_run", "build")
 """Tables of defaults.toml with the defaults of these commands."""
+HERE = "/rocm-jax"
+"""The current directory in the container; rocm-jax's scripts rely on it."""
+SELFTEST = "/usr/share/jax-rocm-release/selftest.py"
+_KFD, _DRI = "dev/kfd", "dev/dri"
 _run_options = cloup.option_group(
     "Run",
     click.option(
@@ -85,7 +89,7 @@ def test(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of op
         build_set_images(state, values)
         return
     # Wrong options are reported before an image is built.
-    spec_for = _checked_spec(state.settings(values, _TABLES), values)
+    spec_for = checked_spec(state.settings(values, _TABLES), values)
     for name, labels in build_set_images(state, values).items():
         if values["dry_run"]:
             # A dry run starts no engine.
@@ -96,7 +100,7 @@ def test(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of op
 
 def _run(state: State, image_name: str, values: Mapping[str, Any]) -> None:
     job = ImageJob(state, values)
-    spec_for = _checked_spec(job.settings, values)
+    spec_for = checked_spec(state.settings(values, _TABLES), values)
     image = job.builder.find(image_name)
     # A dry run pulls nothing.
     if image is None and job.builder.registry and not job.dry_run:
@@ -112,31 +116,73 @@ def _run(state: State, image_name: str, values: Mapping[str, Any]) -> None:
         _show(spec, image.labels, values["test_cmd"])
         return
     runner = ContainerRunner(job.builder.host, spec, say=job.reporter.line)
-    for argv in run_image.commands(image.labels, values["test_cmd"], gpu=bool(spec.devices)):
+    for argv in commands(image.labels, values["test_cmd"], gpu=bool(spec.devices)):
         runner.run(argv, on_line=click.echo, on_error_line=echo_error)
 
 
-def _checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[Engine, str], ContainerSpec]:
+def checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[Engine, str], ContainerSpec]:
     """Check the options of a run without an engine; return a function of engine and image that specifies its container.
 
     Raises:
         RequestError: an option is wrong; InputError: --env-file is missing; MachineError: there is no GPU.
     """
     memory, shm_size = (container_size(settings, name) for name in _CONTAINER[1:])
-    env_file = values["env_file"]
+    env_file, debugger = values["env_file"], values["debugger"]
     if env_file is not None and not env_file.is_file():
         raise InputError(f"--env-file {env_file} does not exist.", hint="Omit it, or name another file.")
-    return partial(
-        run_image.run_spec,
-        gpus=None if values["no_gpu"] else run_image.find_gpus(),
-        debugger=values["debugger"],
-        env_file=env_file,
-        network=settings.text("container_network"),
-        memory=memory,
-        shm_size=shm_size,
-    )
+    devices, groups = ((), ()) if values["no_gpu"] else find_gpus()
+
+    def spec_for(engine: Engine, image: str) -> ContainerSpec:
+        spec = make_spec(engine, image, mounts=[Mount(Path.cwd(), HERE, writable=True)], workdir=HERE)
+        return replace(
+            spec,
+            env={**spec.env, **({} if devices else {"JAX_PLATFORMS": "cpu"})},
+            env_files=(env_file,) if env_file else (),
+            devices=devices,
+            groups=groups,
+            # For debuggers and some profilers.
+            capabilities=("SYS_PTRACE",) if debugger else (),
+            security=(*spec.security, *(("seccomp=unconfined",) if debugger else ())),
+            network=settings.text("container_network"),
+            memory=memory,
+            shm_size=shm_size,
+        )
+
+    return spec_for
+
+
+def find_gpus(root: Path = Path("/")) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the device files of AMD GPUs and their groups, by number since names differ between images.
+
+    Raises:
+        MachineError: there are none.
+    """
+    if not (root / _KFD).exists():
+        raise MachineError(
+            "This machine has no /dev/kfd, so no AMD GPU for a container.",
+            hint="Run `python3 build/ci_build doctor` for the reason, or run without a GPU: --no-gpu.",
+        )
+    files = [root / _KFD, *sorted((root / _DRI).glob("renderD*"))]
+    groups = {path.stat().st_gid for path in files if stat.S_IMODE(path.stat().st_mode) & 0o006 != 0o006}
+    devices = [f"/{_KFD}"] + ([f"/{_DRI}"] if (root / _DRI).is_dir() else [])
+    return tuple(devices), tuple(str(group) for group in sorted(groups - {0}))
+
+
+def commands(labels: Mapping[str, str], command: str, *, gpu: bool) -> tuple[tuple[str, ...], ...]:
+    """Return the commands to run: the given one in bash, or the image's own test in each of its Pythons.
+
+    Raises:
+        RequestError: no command was given, and the image has no wheels of a set.
+    """
+    if command:
+        return (("bash", "-c", command),)
+    if "jax-rocm-release.set" not in labels:
+        raise RequestError("The image has no built-in test.", hint="Give a command with --test-cmd.")
+    pythons = [name for name in labels.get("com.amdgpu.python_versions", "").split(",") if name]
+    more = () if gpu else ("--no-gpu",)
+    return tuple((f"/opt/python/{python}/bin/python3", SELFTEST, *more) for python in pythons)
 
 
 def _show(spec: ContainerSpec, labels: Mapping[str, str], command: str) -> None:
-    for argv in run_image.commands(labels, command, gpu=bool(spec.devices)):
+    for argv in commands(labels, command, gpu=bool(spec.devices)):
         click.echo(render(container_argv(spec, argv)))

@@ -10,8 +10,8 @@ import pytest
 
 from ci_build import cli
 from ci_build.build.set_files import write_set
+from ci_build.cli.commands.image_run import SELFTEST
 from ci_build.cli.options.environment import connection
-from ci_build.images import run_image
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.contents import rocm_packages
 from core.errors import InputError, RequestError
@@ -72,7 +72,7 @@ def test_test_dry_run_shows_commands_in_images(dist: Path, capsys: pytest.Captur
     (line,) = out.splitlines()
     assert line.startswith("docker run --rm --init --pull never ")
     assert "--memory 8g" in line
-    assert line.endswith(f"jax-ubu24.rocm720 {run_image.SELFTEST} --no-gpu")
+    assert line.endswith(f"jax-ubu24.rocm720 {SELFTEST} --no-gpu")
     out, told = planned(capsys, *words, "--docker-build-only")
     assert (out, builds(told)) == ("", ["jax-ubu24.rocm720:CONTENT"])
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
+from ci_build.cli.commands.image_run import SELFTEST, checked_spec, commands, find_gpus
+from ci_build.cli.options.settings import Settings
 from ci_build.containers.container import container_argv
 from ci_build.containers.engine import Engine
 from ci_build.images import runtime
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import ContainerImage
-from ci_build.images.run_image import SELFTEST, commands, find_gpus, run_spec
 from core.errors import MachineError, RequestError
 
 LABELS = {
@@ -22,6 +23,12 @@ LABELS = {
     "com.amdgpu.jax_commit": "abc",
 }
 ENGINE = Engine(program="docker")
+
+
+def argv_of(**values: object) -> tuple[str, ...]:
+    """Return the command that runs `true` with these options."""
+    settings = Settings({}, {}, {}, tables=("images_run", "build"))
+    return container_argv(checked_spec(settings, values)(ENGINE, "image"), ["true"])
 
 
 def test_commands_run_selftest_per_python_or_given_command() -> None:
@@ -44,12 +51,13 @@ def test_run_reports_commits_and_command_in_dry_run(
     assert cli.run(["images", "run", "image", "--no-gpu", "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert err.splitlines() == ["rocm-jax: d", "jax: abc"]
+    assert out.count("--shm-size 16g") == 2
     assert [line.rpartition("--entrypoint ")[2] for line in out.splitlines()] == [
         f"/opt/python/{python}/bin/python3 sha256:1 {SELFTEST} --no-gpu" for python in ("3.11", "3.12")
     ]
 
 
-def test_find_gpus_returns_devices_and_group_ids(tmp_path: Path) -> None:
+def test_find_gpus_returns_devices_and_group_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MachineError, match="no /dev/kfd"):
         find_gpus(tmp_path)
     (tmp_path / "dev/dri").mkdir(parents=True)
@@ -59,14 +67,15 @@ def test_find_gpus_returns_devices_and_group_ids(tmp_path: Path) -> None:
         path.chmod(mode)
     gpus = find_gpus(tmp_path)
     assert gpus == (("/dev/kfd", "/dev/dri"), (str(os.getgid()),) if os.getgid() else ())
-    argv = container_argv(run_spec(ENGINE, "image", gpus=gpus, debugger=False, env_file=None), ["true"])
+    monkeypatch.setattr("ci_build.cli.commands.image_run.find_gpus", lambda: gpus)
+    argv = argv_of(debugger=False, env_file=None, no_gpu=False)
     assert "SYS_PTRACE" not in argv
     assert not any("podinfo" in word for word in argv)
     assert [argv[at + 1] for at, word in enumerate(argv) if word == "--device"] == ["/dev/kfd", "/dev/dri"]
     assert "JAX_PLATFORMS=cpu" not in argv
     env = tmp_path / "env"
     env.touch()
-    more = container_argv(run_spec(ENGINE, "image", gpus=None, debugger=True, env_file=env), ["true"])
+    more = argv_of(debugger=True, env_file=env, no_gpu=True)
     assert {"SYS_PTRACE", "seccomp=unconfined", "JAX_PLATFORMS=cpu", str(env)} <= set(more)
 
 
