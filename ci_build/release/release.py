@@ -38,12 +38,7 @@ def _show_decision(
 
 
 def promote(
-    staged: StagedSet,
-    bucket: Bucket,
-    channel: str,
-    reporter: Reporter,
-    actor: str,
-    trust_config: Path | None = None,
+    staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter, actor: str, trust_config: Path | None = None
 ) -> Promotion:
     """Promote a staged set and print warnings and bypasses.
 
@@ -118,11 +113,7 @@ def release_local(
     launcher = str(_LAUNCHER.relative_to(here) if _LAUNCHER.is_relative_to(here) else _LAUNCHER)
     serve = ("python3", launcher, "index", "serve", "--bucket", str(release.bucket), "--port", str(SERVE_PORT))
     lines = (render(serve), install_line(promotion.wheel_set, url))
-    receipt = {
-        **dist_wheels.receipt(built),
-        **receipt_of(promotion),
-        "install": lines,
-    }
+    receipt = {**dist_wheels.receipt(built), **receipt_of(promotion), "install": lines}
     if show:
         dist_wheels.show_receipt(built, reporter)
         reporter.line(f"tested at tier: {tiers_text(promotion.promoted.tiers)}; serve the index and install from it:")

@@ -52,9 +52,7 @@ FILES: Mapping[str, BadFile] = {
     "hang": _among_good("crashed", "def test_hang():\n    threading.Event().wait()", "still running after"),
     "stop": _among_good("crashed", "def test_stop():\n    os.kill(os.getpid(), signal.SIGSTOP)", "still running after"),
     "abort_in_fixture": _among_good(
-        "crashed",
-        "@pytest.fixture\ndef bad():\n    yield\n    os.abort()\n\ndef test_abort(bad):\n    pass",
-        "Aborted",
+        "crashed", "@pytest.fixture\ndef bad():\n    yield\n    os.abort()\n\ndef test_abort(bad):\n    pass", "Aborted"
     ),
     # Not bad: the lease is in place before any module of the suite is imported.
     "lease": BadFile(
@@ -107,9 +105,7 @@ FILES: Mapping[str, BadFile] = {
         "crashed", "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(60)"
     ),
     "kill_parent_and_go_on": _among_good(
-        "crashed",
-        "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)",
-        "that started its worker was killed",
+        "crashed", "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)", "that started its worker was killed"
     ),
     "kill_group": _among_good("crashed", "def test_kill():\n    os.killpg(0, signal.SIGKILL)", "was killed"),
     "interrupt_parent": _among_good("passed", "def test_interrupt():\n    os.kill(os.getppid(), signal.SIGINT)"),

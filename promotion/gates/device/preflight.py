@@ -147,11 +147,7 @@ def _devices(machine: MachineInfo, devices: Sequence[GpuDevice], expected: Expec
 def check_jax(answer: Mapping[str, Any], expected: ExpectedMachine) -> Iterator[Check]:
     """Check jax's platform, devices and libraries."""
     if answer["error"]:
-        yield _check(
-            "platform",
-            f"jax has no platform {expected.platform}: {answer['error']}",
-            _DOCTOR,
-        )
+        yield _check("platform", f"jax has no platform {expected.platform}: {answer['error']}", _DOCTOR)
         return
     yield _platform(answer, expected)
     count = len(answer["devices"])

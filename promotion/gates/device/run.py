@@ -117,12 +117,7 @@ class _GateRun:
         raise_unless_complete(problems, len(report.collected), results, shard=config.shard is not None)
 
     def _report(
-        self,
-        report: RunReport,
-        results: tuple[TestResult, ...],
-        suite: Suite,
-        folder: Path,
-        options: Mapping[str, str],
+        self, report: RunReport, results: tuple[TestResult, ...], suite: Suite, folder: Path, options: Mapping[str, str]
     ) -> Iterator[Check]:
         """Yield the checks of the tests and of the run; store a shard."""
         context, config, shard = self.context, self.config, self.config.shard

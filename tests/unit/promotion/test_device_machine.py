@@ -163,12 +163,7 @@ def test_detect_machine_reports_processor_name(tmp_path: Path) -> None:
 
 
 EXPECTED = ExpectedMachine(
-    platform=JaxPlatform.ROCM,
-    targets=("gfx942",),
-    count=2,
-    libraries={},
-    site=Path("/site"),
-    rocm_version="7.2.0",
+    platform=JaxPlatform.ROCM, targets=("gfx942",), count=2, libraries={}, site=Path("/site"), rocm_version="7.2.0"
 )
 
 

@@ -80,9 +80,7 @@ def test_session_plan_is_json(only: set[str] | None, broken: set[str]) -> None:
     plan = json.loads(json.dumps(made))
     assert (plan["pass"], plan["broken"], plan["solo"], plan["gate"]) == ("single", sorted(broken), False, 1)
     assert plan["only"] == (None if only is None else sorted(only))
-    assert plan["leases"] == [
-        {"slot": 0, "device": "0", "cpus": [0], "env": {"X": "1"}, "nodes": [], "gauges": []},
-    ]
+    assert plan["leases"] == [{"slot": 0, "device": "0", "cpus": [0], "env": {"X": "1"}, "nodes": [], "gauges": []}]
     (skip,) = plan["skips"]
     assert (skip["entry"], skip["reason"]) == ("no-mosaic", "no Mosaic for AMD")
     assert re.fullmatch(skip["regex"], "tests/pallas/a_test.py::A::test_one")

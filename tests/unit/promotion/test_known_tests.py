@@ -182,11 +182,7 @@ def test_unmatched_returns_entries_without_tests() -> None:
 
 @pytest.mark.parametrize(
     ("jax", "family", "said"),
-    [
-        ("0.10.2", "gfx94x-dcgpu", "Unknown fam"),
-        ("0.10.2", "gfx94", "Unknown fam"),
-        ("new", "", "Invalid version"),
-    ],
+    [("0.10.2", "gfx94x-dcgpu", "Unknown fam"), ("0.10.2", "gfx94", "Unknown fam"), ("new", "", "Invalid version")],
 )
 def test_check_run_refuses_unknown_family_or_version(jax: str, family: str, said: str) -> None:
     check_run(jax="0.10.2", family="gfx94X-dcgpu")
