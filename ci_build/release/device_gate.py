@@ -25,14 +25,13 @@ from promotion.evidence.test_results import TestVerdict, load_results
 from promotion.evidence.test_runs import read_runs
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.runs import run_gates
-from promotion.gates.device import merge
 from promotion.gates.device.baseline import RUN, baseline
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.evidence import first_lines
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.machine import detect_machine
 from promotion.gates.device.request import DeviceRequest
-from promotion.gates.device.run import make_gate
+from promotion.gates.device.run import make_gate, make_merge_gate
 from promotion.gates.device.run_record import record_evidence
 from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, read_list, suite_id
@@ -169,7 +168,7 @@ def join(
     targets = covered_targets(config, wheel_set)
     config = _with_known_tests(config, staged, bucket, wheel_set.jax_version)
     shards = collect_shards(bucket, staged, config.gate_name, config.settings, targets, config.signer)
-    gates, targets = [merge.make_gate(config, shards)], targets and (shards[0].target,)
+    gates, targets = [make_merge_gate(config, shards)], targets and (shards[0].target,)
     evidences = run_gates(bucket, staged, gates, runner, reporter, targets=targets, redo=True, signer=config.signer)
     record_evidence(bucket, staged, wheel_set, evidences)
     return evidences

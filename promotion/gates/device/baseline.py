@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from core.errors import GateError, MachineError
 from core.model import Finding, Outcome
 from promotion.evidence.evidence import latest_by_part, load_evidence
 from promotion.evidence.known_tests import KnownTest, KnownTests
@@ -25,6 +26,7 @@ from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 
 RUN = "run"
 """Name of the check that describes a run; it counts no tests."""
+_NAMED = 5
 LEAST_RUN, MOST_SKIPPED, SKIPPED_SLACK = 0.95, 1.10, 10
 """Required share of the tests run before; allowed share of those skipped before, plus slack for changes in JAX."""
 
@@ -155,3 +157,37 @@ def run_check(
         "baseline": before.set_digest,
     }
     return Check(name=RUN, findings=(*findings, *warnings), target=target, times=0, details=details)
+
+
+def missing_tests(listed: Sequence[str], collected: Collection[str]) -> Iterator[str]:
+    """Yield a problem if listed tests do not exist or are deselected by the suite."""
+    if missing := [test for test in listed if "::" in test and test not in set(collected)]:
+        yield f"the suite has no {', '.join(missing[:_NAMED])}" + (" and others" if missing[_NAMED:] else "")
+
+
+def raise_unless_complete(
+    problems: Sequence[str], collected: int, results: Sequence[TestResult], *, shard: bool = False
+) -> None:
+    """Raise an error if not everything ran as it should; a failed test is not an error.
+
+    Args:
+        shard: the run is a shard, which may have no test to execute.
+
+    Raises:
+        MachineError: the machine caused all problems.
+        GateError: there are other problems.
+    """
+    number, reasons = counts(results), list(problems)
+    if not collected:
+        reasons.append("no test was collected")
+    elif not executed(results) and not shard and not number[TestVerdict.ENVIRONMENT]:
+        reasons.append("no test was executed")
+    if number[TestVerdict.NOT_RUN]:
+        reasons.append(f"{number[TestVerdict.NOT_RUN]} tests were not run")
+    if number[TestVerdict.ENVIRONMENT]:
+        reasons.append(f"{number[TestVerdict.ENVIRONMENT]} tests failed because of the machine")
+    failures = [number[verdict] for verdict in (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY)]
+    if reasons:
+        only_machine = number[TestVerdict.ENVIRONMENT] and not any((*failures, *reasons[:-1]))
+        kind = MachineError if only_machine else GateError
+        raise kind(f"The run is incomplete: {'; '.join(reasons)}.", hint="Run the gate again.")

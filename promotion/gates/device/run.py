@@ -1,11 +1,11 @@
-"""The device gate: run a suite on this machine's devices with the staged wheels, installed by hash."""
+"""The device gate: run a suite on this machine's devices with the staged wheels, or merge what other machines ran."""
 
 from __future__ import annotations
 
 import functools
 import json
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,22 +19,21 @@ from promotion.gates.common.installers import configured_uv
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.rocm_manifest import set_manifest
 from promotion.gates.common.site import Site, make_site
-from promotion.gates.device.baseline import run_check
+from promotion.gates.device.baseline import missing_tests, raise_unless_complete, run_check
 from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
 from promotion.gates.device.evidence import checks_of_tests
 from promotion.gates.device.lease import JaxPlatform, leases, visible_devices, whole_machine_lease, workers_per_device
 from promotion.gates.device.machine import detect_allotment
 from promotion.gates.device.preflight import PREFIX, ExpectedMachine, check_host, check_jax, query_jax
-from promotion.gates.device.results import counts, executed, judge
+from promotion.gates.device.results import judge
 from promotion.gates.device.sessions.harness import DONE, Harness, RunPlan, RunReport
 from promotion.gates.device.sessions.passes import VIRTUAL_DEVICES, Suite, base_env, passes
 from promotion.gates.device.sessions.session import SessionLimits
-from promotion.gates.device.shards import ShardResult, digest_of_tests, now, split_tests, upload_shard
+from promotion.gates.device.shards import ShardResult, digest_of_tests, join_results, now, split_tests, upload_shard
 from promotion.gates.device.suite import jax_suite, smoke_suite
 from promotion.gates.device.suite_requirements import copy_test_helpers, release_mismatch, unmet_requirements
 
 _INSTALL_SECONDS = 900.0
-_NAMED = 5
 
 
 def make_gate(config: DeviceGateConfig) -> Gate:
@@ -243,35 +242,35 @@ def install_site(context: GateContext, config: DeviceGateConfig) -> Site:
     return site
 
 
-def missing_tests(listed: Sequence[str], collected: Collection[str]) -> Iterator[str]:
-    """Yield a problem if listed tests do not exist or are deselected by the suite."""
-    if missing := [test for test in listed if "::" in test and test not in set(collected)]:
-        yield f"the suite has no {', '.join(missing[:_NAMED])}" + (" and others" if missing[_NAMED:] else "")
+def make_merge_gate(config: DeviceGateConfig, shards: Sequence[ShardResult]) -> Gate:
+    """Return a gate that judges tests which other runners ran."""
+    return Gate(
+        name=config.gate_name,
+        tier=config.tier,
+        per_target=config.platform is JaxPlatform.ROCM,
+        run=lambda context: _merged_checks(context, config, shards),
+        settings=shards[0].settings,
+    )
 
 
-def raise_unless_complete(
-    problems: Sequence[str], collected: int, results: Sequence[TestResult], *, shard: bool = False
-) -> None:
-    """Raise an error if not everything ran as it should; a failed test is not an error.
+def _merged_checks(context: GateContext, config: DeviceGateConfig, shards: Sequence[ShardResult]) -> Iterator[Check]:
+    results, target = join_results(shards), shards[0].target
+    options = {result.id: shard.run.get("options", config.options) for shard in shards for result in shard.results}
 
-    Args:
-        shard: the run is a shard, which may have no test to execute.
+    def again(test: str) -> str:
+        return reproduce(options[test], str(context.staged), test)
 
-    Raises:
-        MachineError: the machine caused all problems.
-        GateError: there are other problems.
-    """
-    number, reasons = counts(results), list(problems)
-    if not collected:
-        reasons.append("no test was collected")
-    elif not executed(results) and not shard and not number[TestVerdict.ENVIRONMENT]:
-        reasons.append("no test was executed")
-    if number[TestVerdict.NOT_RUN]:
-        reasons.append(f"{number[TestVerdict.NOT_RUN]} tests were not run")
-    if number[TestVerdict.ENVIRONMENT]:
-        reasons.append(f"{number[TestVerdict.ENVIRONMENT]} tests failed because of the machine")
-    failures = [number[verdict] for verdict in (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY)]
-    if reasons:
-        only_machine = number[TestVerdict.ENVIRONMENT] and not any((*failures, *reasons[:-1]))
-        kind = MachineError if only_machine else GateError
-        raise kind(f"The run is incomplete: {'; '.join(reasons)}.", hint="Run the gate again.")
+    yield from checks_of_tests(results, target, again, config.known_flake)
+    notes = dict.fromkeys(note for shard in shards for note in shard.notes)
+    yield run_check(
+        context,
+        config,
+        target,
+        shards[0].settings,
+        results,
+        again,
+        details={"suite": config.suite, "shards": [dict(shard.run) for shard in shards]},
+        warnings=[warning("device-note", note) for note in notes],
+    )
+    problems = tuple(f"shard {shard.shard}: {problem}" for shard in shards for problem in shard.problems)
+    raise_unless_complete(problems, len(results), results)

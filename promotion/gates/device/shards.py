@@ -17,7 +17,7 @@ from typing import Any
 from core.errors import GateError, RequestError
 from promotion.evidence.evidence import ANY, TIME
 from promotion.evidence.signing import SUFFIX, Signer, is_valid_signature, load_signature
-from promotion.evidence.test_results import TestResult, dump_results, load_results
+from promotion.evidence.test_results import TestResult, TestVerdict, dump_results, load_results
 from promotion.gates.device import evidence
 from promotion.gates.device.results import file_of
 from promotion.storage.bucket import Bucket, sha256_of
@@ -175,6 +175,26 @@ def collect_shards(
         raise GateError(f"No run is complete: {'; '.join(_missing(runs))}.", hint="Run the missing shards.")
     newest = max(complete, key=lambda shards: max(shard.at for shard in shards.values()))
     return tuple(newest[number] for number in sorted(newest))
+
+
+def join_results(shards: Sequence[ShardResult]) -> tuple[TestResult, ...]:
+    """Return the results of all shards; a file that several could not collect gets the worst verdict.
+
+    Raises:
+        GateError: two shards ran the same test, so they were split differently.
+    """
+    joined: dict[str, TestResult] = {}
+    order = (TestVerdict.CRASHED, TestVerdict.FAILED, TestVerdict.ENVIRONMENT, TestVerdict.NOT_RUN, TestVerdict.FLAKY)
+    rank = {verdict: number for number, verdict in enumerate((*order, TestVerdict.SKIPPED, TestVerdict.PASSED))}
+    for shard in shards:
+        for result in shard.results:
+            other = joined.get(result.id)
+            if other is not None and "::" in result.id:
+                hint = "Run all shards again with the same version of the gate."
+                raise GateError(f"{result.id} was run by two shards.", hint=hint)
+            if other is None or rank[result.verdict] < rank[other.verdict]:
+                joined[result.id] = result
+    return tuple(joined[test] for test in sorted(joined))
 
 
 def _differences(stored: Sequence[ShardResult], required: Mapping[str, str]) -> str:

@@ -11,9 +11,10 @@ import pytest
 from core.errors import CiBuildError, GateError, MachineError
 from core.process import HostRunner
 from promotion.evidence.test_results import TestVerdict
+from promotion.gates.device.baseline import missing_tests, raise_unless_complete
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.run import make_gate, missing_tests, raise_unless_complete
+from promotion.gates.device.run import make_gate
 from promotion.gates.device.shards import Shard
 from tests.support.device_results import result
 from tests.support.fake_devices import device_config

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from core.errors import GateError, RequestError
 from promotion.evidence.signing import Signer
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.device.merge import join_results
 from promotion.gates.device.shards import (
     Shard,
     ShardResult,
     collect_shards,
     digest_of_tests,
+    join_results,
     parse_shard,
     split_tests,
     upload_shard,
