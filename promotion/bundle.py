@@ -29,7 +29,7 @@ from promotion.index.core_metadata import core_metadata
 from promotion.index.ledger import LedgerWheel
 from promotion.index.pages import pages
 from promotion.index.reader import IndexedWheel
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket, fetch_to, sha256_of
 from promotion.storage.keys import METADATA_SUFFIX, ReleasedIndex, StagedSet
 
 _SECONDS = 1800.0
@@ -63,13 +63,12 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
         (root / "wheels").mkdir(parents=True)
         progress.step(f"collect {len(wheels)} wheels of {staged}")
         for filename, key in wheels.items():
-            _take(bucket, key, root / "wheels" / filename)
+            fetch_to(bucket, key, root / "wheels" / filename)
         for wheel in wheel_set.wheels:
             if (found := sha256_of(root / "wheels" / wheel.filename)) != wheel.sha256:
                 raise BucketError(f"{wheels[wheel.filename]} has sha256 {found}, not {wheel.sha256}.")
         for file, key in files.items():
-            (root / "set" / file).parent.mkdir(parents=True, exist_ok=True)
-            _take(bucket, key, root / "set" / file)
+            fetch_to(bucket, key, root / "set" / file)
         for version in wheel_set.python_versions:
             progress.step(f"fetch what the lock pins for Python {version}")
             _fetch_pins(wheel_set, bucket.get(files[PYLOCK]).decode(), version, root, runner)
@@ -109,17 +108,6 @@ def _find(bucket: Bucket, staged: StagedSet) -> tuple[WheelSet, Mapping[str, str
     if PYLOCK not in others:
         raise WheelSetError(f"Set {staged} has no lock file: {PYLOCK}.", hint="Build it with `ci_build dist_wheels`.")
     return wheel_set, wheels, others
-
-
-def _take(bucket: Bucket, key: str, path: Path) -> None:
-    """Copy an object to a path."""
-    fetched = bucket.fetch(key, path.parent)
-    if fetched != path:
-        with fetched.open("rb") as source, path.open("xb") as target:
-            while chunk := source.read(1 << 20):
-                target.write(chunk)
-        if fetched.parent == path.parent:
-            fetched.unlink()
 
 
 def _fetch_pins(wheel_set: WheelSet, lock: str, version: str, root: Path, runner: Runner) -> None:

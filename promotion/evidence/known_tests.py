@@ -65,9 +65,7 @@ class KnownTest:
 
     def state(self, today: date) -> str:
         """Return why the entry is not valid on a day, as `expired on …`, or an empty text."""
-        if today >= self.expires:
-            return f"expired on {self.expires}"
-        return f"opens on {self.opened}" if today < self.opened else ""
+        return period_state(today, self.opened, self.expires)
 
     def is_for(self, *, jax: str, family: str, platform: str) -> bool:
         """Return whether the entry applies to a run."""
@@ -157,23 +155,12 @@ def load_entries(folder: Path = LEDGERS) -> tuple[KnownTest, ...]:
 
 def parse_entry(kind: KnownTestKind, body: Mapping[str, Any]) -> KnownTest:
     """Parse an entry; ValueError for a missing, unknown or invalid field."""
-    wanted = {field.name for field in fields(KnownTest)} - {"kind"}
-    if missing := sorted(wanted - body.keys()):
-        raise ValueError(f"{', '.join(missing)} is missing")
-    if unknown := sorted(body.keys() - wanted):
-        raise ValueError(f"{', '.join(unknown)} is unknown")
-    for name in ("id", "pattern", "jax", "reason", "link", "owner"):
-        if not isinstance(body[name], str) or not body[name].strip():
-            raise ValueError(f"{name} is not a text")
+    texts = ("id", "pattern", "jax", "reason", "link", "owner")
+    check_entry(body, texts=texts, others=("families", "platforms"), most_days=MAX_DAYS)
     if _ID.fullmatch(body["id"]) is None:
         raise ValueError("id is not made of small letters, digits and hyphens")
     if not body["pattern"].strip("*?:/. "):
         raise ValueError(f"pattern {body['pattern']!r} matches every test")
-    # A datetime is a date too, but the dates of an entry are days in UTC.
-    if any(type(body[name]) is not date for name in ("opened", "expires")):
-        raise ValueError("opened and expires are not dates like 2026-01-31")
-    if not 0 < (body["expires"] - body["opened"]).days <= MAX_DAYS:
-        raise ValueError(f"expires is not 1 to {MAX_DAYS} days after opened")
     families = () if body["families"] == ANY else _names("families", body["families"], load_table().families)
     try:
         versions = SpecifierSet("" if body["jax"] == ANY else body["jax"])
@@ -181,6 +168,39 @@ def parse_entry(kind: KnownTestKind, body: Mapping[str, Any]) -> KnownTest:
         raise ValueError(f"jax is not a range of versions: {error}") from error
     platforms = _names("platforms", body["platforms"], PLATFORMS)
     return KnownTest(**{**body, "kind": kind, "jax": versions, "families": families, "platforms": platforms})
+
+
+def check_entry(body: Mapping[str, Any], *, texts: Collection[str], others: Collection[str], most_days: int) -> None:
+    """Check the fields of an entry with an expiry date, such as a known failure or a bypass.
+
+    Args:
+        texts: names of the fields that are texts.
+        others: names of further fields besides `opened` and `expires`.
+        most_days: longest time between these two.
+
+    Raises:
+        ValueError: a field is missing, unknown or invalid.
+    """
+    wanted = {*texts, *others, "opened", "expires"}
+    if missing := sorted(wanted - body.keys()):
+        raise ValueError(f"{', '.join(missing)} is missing")
+    if unknown := sorted(body.keys() - wanted):
+        raise ValueError(f"{', '.join(unknown)} is unknown")
+    for name in texts:
+        if not isinstance(body[name], str) or not body[name].strip():
+            raise ValueError(f"{name} is not a text")
+    # A datetime is a date too, but the dates of an entry are days in UTC.
+    if any(type(body[name]) is not date for name in ("opened", "expires")):
+        raise ValueError("opened and expires are not dates like 2026-01-31")
+    if not 0 < (body["expires"] - body["opened"]).days <= most_days:
+        raise ValueError(f"expires is not 1 to {most_days} days after opened")
+
+
+def period_state(day: date, opened: date, expires: date) -> str:
+    """Return why an entry is not valid on a day, as `expired on …`, or an empty text."""
+    if day >= expires:
+        return f"expired on {expires}"
+    return f"opens on {opened}" if day < opened else ""
 
 
 def _names(field: str, value: Any, known: Collection[str]) -> tuple[str, ...]:  # noqa: ANN401 - whatever TOML holds

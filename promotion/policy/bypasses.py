@@ -8,10 +8,11 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from core.model import WheelSet
+from promotion.evidence.known_tests import check_entry, period_state
 
 MAX_DAYS = 92
 """Longest duration of a bypass. Longer exceptions belong in the policy."""
-_TEXTS, _LISTS, _DATES = ("owner", "reason", "channel", "index"), ("gates", "targets"), ("opened", "expires")
+_TEXTS, _LISTS = ("owner", "reason", "channel", "index"), ("gates", "targets")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,37 +51,30 @@ class Bypass:
 
     def state(self, now: datetime) -> str:
         """Return why the bypass is not valid at a time, as `expired on …`, or an empty text."""
-        today = now.astimezone(UTC).date()
-        if today >= self.expires:
-            return f"expired on {self.expires}"
-        return f"opens on {self.opened}" if today < self.opened else ""
+        return period_state(now.astimezone(UTC).date(), self.opened, self.expires)
 
     def covers(self, gate: str, target: str) -> bool:
         """Return whether the bypass applies to a gate for a target."""
         return gate in self.gates and target in self.targets
 
 
+def whole_number(value: Any, *, least: int = 1, most: int = 1_000_000) -> int:  # noqa: ANN401 - whatever TOML holds
+    """Return a whole number of a TOML file; ValueError for another value."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{value!r} is not a whole number from {least} to {most}")
+    return value
+
+
 def parse_bypass(body: Mapping[str, Any]) -> Bypass:
     """Parse an entry; ValueError for a missing, unknown or invalid field."""
-    required = {*_TEXTS, *_LISTS, *_DATES}
-    if missing := sorted(required - body.keys()):
-        raise ValueError(f"{', '.join(missing)} is missing")
-    if ("set" in body) == ("version" in body):
+    about = [name for name in ("set", "version") if name in body]
+    check_entry(body, texts=(*_TEXTS, *about), others=_LISTS, most_days=MAX_DAYS)
+    if len(about) != 1:
         raise ValueError("exactly one of set and version is required")
-    if unknown := sorted(body.keys() - required - {"set", "version"}):
-        raise ValueError(f"{', '.join(unknown)} is unknown")
-    for name in (*_TEXTS, *({"set", "version"} & body.keys())):
-        if not isinstance(body[name], str) or not body[name].strip():
-            raise ValueError(f"{name} is not a text")
     for name in _LISTS:
         listed = body[name]
         if not isinstance(listed, list) or not listed or not all(isinstance(item, str) and item for item in listed):
             raise ValueError(f"{name} is not a list of names")
-    # A datetime is a date too, but the dates of an entry are days in UTC.
-    if any(type(body[name]) is not date for name in _DATES):
-        raise ValueError("opened and expires are not dates like 2026-01-31")
-    if not 0 < (body["expires"] - body["opened"]).days <= MAX_DAYS:
-        raise ValueError(f"expires is not 1 to {MAX_DAYS} days after opened")
     return Bypass(**{**body, **{name: tuple(body[name]) for name in _LISTS}})
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from core.errors import RequestError
 from core.model import GfxTarget
 from core.targets import family_of, load_table
-from promotion.policy.bypasses import Bypass, parse_bypass
+from promotion.policy.bypasses import Bypass, parse_bypass, whole_number
 
 FAMILIES_FILE = Path(__file__).with_name("families.toml")
 GATE = "device"
@@ -140,8 +140,8 @@ def _occasion(body: Mapping[str, Any]) -> TriggerSettings:
     occasion = TriggerSettings(**body)
     if occasion.size not in SIZES or type(occasion.multi) is not bool:
         raise ValueError(f"{dict(body)} are not the settings of a trigger")
-    _number(occasion.shards, 64)
-    _number(occasion.minutes, _MOST_MINUTES)
+    whole_number(occasion.shards, most=64)
+    whole_number(occasion.minutes, most=_MOST_MINUTES)
     return occasion
 
 
@@ -160,7 +160,7 @@ def _family(name: str, body: Mapping[str, Any]) -> Family:
     if type(family.sanity_only) is not bool:
         raise ValueError(f"sanity_only of {name} is {family.sanity_only!r}")
     if family.minutes is not None:
-        _number(family.minutes, _MOST_MINUTES)
+        whole_number(family.minutes, most=_MOST_MINUTES)
     return family if bypass is None else _with_bypass(family, bypass)
 
 
@@ -172,8 +172,8 @@ def _machines(name: str, body: Any, fewest: int) -> dict[str, Machines]:  # noqa
     if not all(runners):
         raise ValueError(f"{name} has runners {body!r}, which are not labels with weight and devices")
     for machines in runners.values():
-        _number(machines.weight, 1000)
-        _number(machines.devices, _MOST_DEVICES, fewest)
+        whole_number(machines.weight, most=1000)
+        whole_number(machines.devices, least=fewest, most=_MOST_DEVICES)
     return runners
 
 
@@ -189,8 +189,3 @@ def _with_bypass(family: Family, body: Mapping[str, Any]) -> Family:
         return replace(family, bypass=parse_bypass({**body, **implied}))
     except ValueError as error:
         raise ValueError(f"the bypass of {family.name} is void: {error}") from error
-
-
-def _number(value: Any, most: int, fewest: int = 1) -> None:  # noqa: ANN401 - whatever TOML holds
-    if type(value) is not int or not fewest <= value <= most:
-        raise ValueError(f"{value!r} is not a whole number from {fewest} to {most}")

@@ -16,7 +16,7 @@ from core.targets import lists
 from promotion.evidence.attestations import AttestationRule, parse_rule
 from promotion.evidence.evidence import ANY
 from promotion.evidence.signing import public_key
-from promotion.policy.bypasses import Bypass, parse_bypasses
+from promotion.policy.bypasses import Bypass, parse_bypasses, whole_number
 from promotion.policy.families import FAMILIES_FILE, load_families
 
 POLICY_FILE = Path(__file__).parents[1] / "policy.toml"
@@ -147,7 +147,7 @@ def load_policy(
     if channel not in channels:
         raise RequestError(f"{file.name} has no channel {channel!r}.", hint=f"Give one of {', '.join(channels)}.")
     try:
-        edition = _number(channels.pop("edition"), least=1)
+        edition = whole_number(channels.pop("edition"), least=1)
         bypasses, void = parse_bypasses(channels.pop(BYPASSES, ()))
         values = _inherited(channels, channel, ())
         values = _merged(values, values.pop("index", {}).get(index, {}))
@@ -189,7 +189,7 @@ def _read(file: Path) -> tuple[bytes, dict[str, Any]]:
         tables = tomllib.loads(data.decode())
         if tables.pop("schema") != _SCHEMA_VERSION:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-        _number(tables["edition"], least=1)
+        whole_number(tables["edition"], least=1)
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at its top.") from error
     return data, tables
@@ -224,16 +224,16 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
     return {
         "tier": _target_tier(values.pop("tier")),
         "tiers": {target: _target_tier(tier) for target, tier in values.pop("tiers").items()},
-        "pythons": _number(values.pop("pythons"), least=1),
+        "pythons": whole_number(values.pop("pythons"), least=1),
         "device_members": {name: _strings(paths) for name, paths in values.pop("device_members").items()},
         **{
-            name: None if (days := values.pop(name)) == "any" else _number(days, least=1, most=_MOST_DAYS)
+            name: None if (days := values.pop(name)) == "any" else whole_number(days, least=1, most=_MOST_DAYS)
             for name in ("max_age_days", "stale_days")
         },
         "keys": None if keys == "any" else {name: public_key(text) for name, text in keys.items()},
         "unsigned": unsigned,
-        "sizes": {project: _number(size, least=1) for project, size in values.pop("sizes").items()},
-        "growth_percent": _number(alarm["percent"], least=0),
+        "sizes": {project: whole_number(size, least=1) for project, size in values.pop("sizes").items()},
+        "growth_percent": whole_number(alarm["percent"], least=0),
         "growth_blocks": alarm["verdict"] == "block",
         "attestations": parse_rule(values.pop("attestations")),
         "gates": {name: _gate(rule) for name, rule in values.pop("gates").items()},
@@ -253,12 +253,6 @@ def _target_tier(text: str) -> Tier:
     if (tier := Tier(text)) not in TIER_ORDER:
         raise ValueError(f"{text} is not a tier of a gfx target")
     return tier
-
-
-def _number(value: Any, *, least: int, most: int = 1_000_000) -> int:  # noqa: ANN401 - whatever TOML holds
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{value!r} is not a whole number from {least} to {most}")
-    return value
 
 
 def _strings(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever TOML holds

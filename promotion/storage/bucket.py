@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,14 @@ class Bucket(Protocol):
         Raises:
             ConflictError: the object has other bytes.
         """
+
+
+def fetch_to(bucket: Bucket, key: str, path: Path) -> None:
+    """Store an object as a file with the name of its key."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fetched = bucket.fetch(key, path.parent)
+    if fetched != path:
+        shutil.copyfile(fetched, path)
 
 
 def check_key(key: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ def put(bucket: Bucket, key: str, data: bytes) -> bool:
     return bucket.put_if_absent(key, data, sha256=sha256_of(data))
 
 
-def run_together(actions: list[Callable[[], None]]) -> None:
+def run_together(actions: Sequence[Callable[[], object]]) -> None:
     threads = [threading.Thread(target=action) for action in actions]
     for thread in threads:
         thread.start()

@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from promotion.index.audit import verify
@@ -18,6 +18,7 @@ from promotion.index.ledger import read_ledger
 from promotion.index.publish import publish
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
+from tests.support.bucket_contract import run_together
 from tests.support.http_reader import HttpReader
 from tests.support.promoting import RELEASED, objects, offered, staged_in
 from tests.support.promotion_child import act
@@ -96,11 +97,7 @@ def check_threads_that_promote_at_once(scene: Scene) -> None:
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=go, args=(staged.digest,)) for staged in scene.sets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together([partial(go, staged.digest) for staged in scene.sets])
     assert failed == []
     check_all_are_there(scene)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from promotion.gates.install.installation import InstallationError, Installation
 from promotion.gates.install.pair import check_pair
 from promotion.index.pages import metadata_name
 from promotion.index.serve import IndexServer, Served
+from promotion.storage.bucket import fetch_to
 from promotion.storage.directory_bucket import DirBucket
 
 _MOST_TESTS = 2
@@ -105,10 +105,7 @@ def _open_index(context: GateContext) -> Iterator[_StagedIndex]:
         for key in (*bucket.list(staged.simple), *map(staged.file, names)):
             path = root / key
             if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                fetched = bucket.fetch(key, path.parent)
-                if fetched != path:
-                    shutil.copyfile(fetched, path)
+                fetch_to(bucket, key, path)
     index = _StagedIndex(root, context)
     with index.server:
         yield index

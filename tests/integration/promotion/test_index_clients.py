@@ -22,6 +22,7 @@ from core.errors import MachineError, ProcessError
 from core.process import HostRunner
 from promotion.index.serve import IndexServer, Served
 from promotion.storage.directory_bucket import DirBucket
+from tests.support.bucket_contract import run_together
 from tests.support.file_server import serving_folder
 from tests.support.machine import user_environment
 from tests.support.promoting import go, staged_in
@@ -258,11 +259,7 @@ def test_server_answers_concurrent_clients(index: ServedIndex) -> None:
     wheel = index.sets[0][0]
     url = "/v2/multi-arch/packages/jax-rocm7-pjrt/" + quote(wheel.wheel.filename)
     bodies: list[bytes] = []
-    threads = [threading.Thread(target=lambda: bodies.append(index.get(url)[2])) for _ in range(32)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together([lambda: bodies.append(index.get(url)[2])] * 32)
     assert bodies == [wheel.data] * 32
 
 

@@ -21,7 +21,7 @@ from core.errors import BucketError, MachineError, PromotionBlockedError
 from promotion.attest import attest, publisher_of
 from promotion.check import check
 from promotion.evidence.attestation_verification import identity_of, lazy_verifier
-from promotion.evidence.attestations import PUBLIC, AttestationReport, AttestationRule, Identity
+from promotion.evidence.attestations import PUBLIC, AttestationReport, AttestationRule
 from promotion.evidence.provenance import PUBLISH, STATEMENT_TYPE, provenance_name, provenance_problems
 from promotion.index.audit import verify
 from promotion.promote import Promotion, promote
@@ -33,11 +33,9 @@ from tests.support import sets
 from tests.support.promoting import NOW, POLICY, RELEASED, offered, staged_in
 from tests.support.silent import Silent
 from tests.support.wheel_sets import SetWheel, make_wheels
+from tests.unit.promotion.test_attestations import ME, PROJECTS
 
 WHEEL = sets.wheel_set().wheels[0]
-
-
-PROJECTS = ("jax-rocm{major}-pjrt", "jax-rocm{major}-plugin", "jaxlib")
 
 
 def made_up(filename: str, sha256: str) -> dict[str, Any]:
@@ -55,14 +53,6 @@ def made_up(filename: str, sha256: str) -> dict[str, Any]:
     }
     publisher = {"kind": "GitHub", "repository": "owner/name", "workflow": "release.yml"}
     return {"version": 1, "attestation_bundles": [{"publisher": publisher, "attestations": [attestation]}]}
-
-
-ME = Identity(
-    issuer="https://token.actions.githubusercontent.com",
-    repository="https://github.com/owner/name",
-    workflow=".github/workflows/release.yml",
-    ref="refs/heads/main",
-)
 
 
 def vouched(data: bytes, filename: str, sha256: str) -> AttestationReport:

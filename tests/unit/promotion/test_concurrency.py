@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from promotion.promote import promote
 from promotion.storage.concurrency import MAX_REQUESTS, map_concurrently
 from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.dry_run import DryRunBucket
 from tests.support.memory_bucket import KilledError, MemoryBucket
 from tests.support.promoting import NOW, POLICY, staged_in
 from tests.support.wheel_sets import make_wheels
@@ -105,8 +106,6 @@ def test_promote_copies_concurrently_before_ledger(tmp_path: Path) -> None:
 
 
 def test_dry_run_reports_each_write_once(tmp_path: Path) -> None:
-    from promotion.storage.dry_run import DryRunBucket
-
     bucket: Any = DirBucket(tmp_path / "bucket")
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)), python_versions=("3.12",))
     told: list[str] = []

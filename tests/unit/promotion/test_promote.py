@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from promotion.stage import read_staged, stage
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.bucket_contract import run_together
 from tests.support.promoting import (
     NOW,
     POLICY,
@@ -237,11 +238,7 @@ def test_load_entry_restores_dumped_entry(bucket: DirBucket, staged: StagedSet) 
 
 def test_concurrent_promotions_of_one_set_agree(bucket: DirBucket, staged: StagedSet) -> None:
     outcomes: list[bool] = []
-    threads = [threading.Thread(target=lambda: outcomes.append(go(bucket, staged).new)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together([lambda: outcomes.append(go(bucket, staged).new)] * 3)
     assert sorted(outcomes) == [False, False, True]
     assert len(read_ledger(bucket, RELEASED).entries) == 1
 
@@ -249,11 +246,7 @@ def test_concurrent_promotions_of_one_set_agree(bucket: DirBucket, staged: Stage
 def test_concurrent_promotions_of_two_sets_keep_both(bucket: DirBucket, tmp_path: Path) -> None:
     groups = [make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0") for minor in range(4)]
     sets = [staged_in(bucket, tmp_path / "sets", group) for group in groups]
-    threads = [threading.Thread(target=go, args=(bucket, staged)) for staged in sets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together([partial(go, bucket, staged) for staged in sets])
     assert {e.promoted.set_digest for e in read_ledger(bucket, RELEASED).entries if e.promoted} == {
         staged.digest for staged in sets
     }
