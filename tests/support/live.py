@@ -71,7 +71,7 @@ class Scene:
 def staged_sets(bucket: Bucket, folder: Path, count: int) -> tuple[list[StagedSet], list[list[SetWheel]]]:
     """Staged sets of three wheels each."""
     groups = [make_wheels(folder / "w", version=f"0.10.2+rocm7.{n}.0", pythons=(OWN,)) for n in range(count)]
-    return [staged_in(bucket, folder / "sets", group, python_versions=(OWN,)) for group in groups], groups
+    return [staged_in(bucket, folder / "sets", group) for group in groups], groups
 
 
 def ended(process: subprocess.Popen[bytes]) -> int:

@@ -202,13 +202,14 @@ def padded_wheels(folder: Path, size: int) -> list[SetWheel]:
 
 
 def make_set(wheels: Sequence[SetWheel], **changes: Any) -> WheelSet:
-    """The noun for some wheels; `changes` are fields of it."""
+    """The noun for some wheels, and by default for their Pythons; `changes` are fields of it."""
+    found = {tag.removeprefix("cp3") for wheel in wheels for tag in wheel.wheel.filename.split("-") if "cp3" in tag}
     fields: dict[str, Any] = {
         "index": "multi-arch",
         "targets": TARGETS,
         "rocm_version": "7.2.0",
         "jax_version": "0.10.2",
-        "python_versions": PYTHONS,
+        "python_versions": tuple(f"3.{minor}" for minor in sorted(found, key=int)) or PYTHONS,
         "request": {"payload": "published"},
         "inputs": (),
         "tools": {"tests": "1"},

@@ -112,7 +112,7 @@ def bucket(tmp_path: Path) -> DirBucket:
 
 @pytest.fixture
 def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedSet:
-    return staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
+    return staged_in(bucket, tmp_path, wheels)
 
 
 def own_wheels(bucket: DirBucket, staged: StagedSet) -> dict[str, str]:

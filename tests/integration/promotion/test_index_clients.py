@@ -68,7 +68,7 @@ def index(tmp_path: Path) -> Iterator[ServedIndex]:
     bucket = DirBucket(tmp_path / "bucket")
     sets = [make_wheels(tmp_path / "w", version=version, pythons=(OWN,)) for version in VERSIONS]
     for wheels in sets:
-        go(bucket, staged_in(bucket, tmp_path, wheels, python_versions=(OWN,)))
+        go(bucket, staged_in(bucket, tmp_path, wheels))
     requests: list[Served] = []
     with IndexServer(bucket.root, on_request=requests.append) as server:
         yield ServedIndex(bucket=bucket, server=server, sets=sets, requests=requests)

@@ -57,7 +57,7 @@ def published(tmp_path: Path) -> Iterator[Published]:
     bucket, digests = DirBucket(tmp_path / "bucket"), []
     for version in VERSIONS:
         wheels = make_wheels(tmp_path / "w", version=version, pythons=(OWN,))
-        staged = staged_in(bucket, tmp_path, wheels, python_versions=(OWN,))
+        staged = staged_in(bucket, tmp_path, wheels)
         go(bucket, staged)
         digests.append(staged.digest)
     with IndexServer(bucket.root) as server:

@@ -80,7 +80,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
 
 @pytest.fixture
 def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedSet:
-    return staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
+    return staged_in(bucket, tmp_path, wheels)
 
 
 def ours(bucket: DirBucket, staged: StagedSet) -> set[str]:

@@ -93,7 +93,7 @@ class MeetingBucket(MemoryBucket):
 
 def test_promote_copies_concurrently_before_ledger(tmp_path: Path) -> None:
     bucket = MeetingBucket()
-    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)), python_versions=("3.12",))
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
     bucket.order.clear()
     promote(bucket, staged, POLICY, now=lambda: NOW)
     kinds = ["ledger" if "/ledger/" in key else "page" if "/simple/" in key else "file" for key in bucket.order]
@@ -107,7 +107,7 @@ def test_promote_copies_concurrently_before_ledger(tmp_path: Path) -> None:
 
 def test_dry_run_reports_each_write_once(tmp_path: Path) -> None:
     bucket: Any = DirBucket(tmp_path / "bucket")
-    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)), python_versions=("3.12",))
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
     told: list[str] = []
     promote(DryRunBucket(bucket, told.append), staged, POLICY, now=lambda: NOW)
     copies = [line for line in told if line.startswith("copy ")]

@@ -58,12 +58,12 @@ def world() -> World:
     temporary, bucket = tempfile.TemporaryDirectory(), MemoryBucket()
     folder = Path(temporary.name)
     groups = [make_wheels(folder / "w", version=f"0.10.2+rocm7.{n}.0", pythons=("3.12",)) for n in (2, 3, 4, 5)]
-    sets = [staged_in(bucket, folder, group, python_versions=("3.12",)) for group in groups[:3]]
+    sets = [staged_in(bucket, folder, group) for group in groups[:3]]
     made = World(
         bucket=bucket,
         sets=sets,
         reader=Reader(wheel for group in groups for wheel in group),
-        folder=write_set(folder / "last", groups[3], make_set(groups[3], python_versions=("3.12",))),
+        folder=write_set(folder / "last", groups[3], make_set(groups[3])),
         temporary=temporary,
     )
     for number in (0, 1):

@@ -22,7 +22,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
     made = DirBucket(tmp_path / "bucket")
     for minor in (2, 3):
         wheels = make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
-        go(made, staged_in(made, tmp_path / "sets", wheels, python_versions=("3.12",)))
+        go(made, staged_in(made, tmp_path / "sets", wheels))
     return made
 
 
@@ -163,7 +163,7 @@ def test_verify_prints_json(bucket: DirBucket, capsys: pytest.CaptureFixture[str
 
 def test_stage_prints_json(bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wheels = make_wheels(tmp_path / "more", pythons=("3.12",))
-    made = make_set(wheels, python_versions=("3.12",))
+    made = make_set(wheels)
     folder = write_set(tmp_path / "set", wheels, made)
     said = answer(bucket, capsys, "stage", str(folder))
     assert said == {

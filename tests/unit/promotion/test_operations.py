@@ -55,7 +55,7 @@ class Index:
 
     def promote(self, minor: int) -> None:
         wheels = make_wheels(self.folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
-        staged = staged_in(self.bucket, self.folder / "sets", wheels, python_versions=("3.12",))
+        staged = staged_in(self.bucket, self.folder / "sets", wheels)
         promote(self.bucket, staged, POLICY, now=lambda: self.day(len(self.digests)))
         self.wheels.append(wheels)
         self.digests.append(staged.digest)
@@ -163,7 +163,7 @@ def test_quarantine_survives_rollback(index: Index) -> None:
 def test_promote_refuses_other_channel(index: Index) -> None:
     other = replace(POLICY, channel="nightly")
     wheels = make_wheels(index.folder / "w", version="0.10.2+rocm7.5.0", pythons=("3.12",))
-    staged = staged_in(index.bucket, index.folder / "sets", wheels, python_versions=("3.12",))
+    staged = staged_in(index.bucket, index.folder / "sets", wheels)
     before = objects(index.bucket)
     with pytest.raises(PromotionBlockedError, match="belongs to channel local, not nightly"):
         promote(index.bucket, staged, other)

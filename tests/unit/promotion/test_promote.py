@@ -286,17 +286,9 @@ class OvertakenBucket(DirBucket):
 
 
 def test_overtaken_publisher_writes_no_old_page(tmp_path: Path) -> None:
-    one_python: dict[str, Any] = {"python_versions": ("3.12",)}
     before = DirBucket(tmp_path / "before")
-    sets = [
-        staged_in(
-            before,
-            tmp_path / "sets",
-            make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)),
-            **one_python,
-        )
-        for minor in (2, 3)
-    ]
+    groups = [make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{n}.0", pythons=("3.12",)) for n in (2, 3)]
+    sets = [staged_in(before, tmp_path / "sets", group) for group in groups]
     go(before, sets[0])
     for key in before.list(RELEASED.root):
         if "/simple/" in key or key == RELEASED.status:

@@ -35,7 +35,6 @@ from tests.support.promoting import NOW, POLICY, RELEASED, go, objects, staged_i
 from tests.support.reading import Reader
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_evidence, write_set
 
-ONE: dict[str, Any] = {"python_versions": ("3.12",)}
 ME: dict[str, Any] = {"actor": "tests", "now": lambda: NOW}
 BROKEN = [b"", b"{", b"null", b"[]", b'"text"', b"\x00\xff\xfe", b'{"schema": 99}', b'{"schema": 2}']
 
@@ -51,7 +50,7 @@ def bucket() -> MemoryBucket:
 
 @pytest.fixture
 def staged(bucket: MemoryBucket, tmp_path: Path) -> StagedSet:
-    return staged_in(bucket, tmp_path / "sets", wheels_of(tmp_path), **ONE)
+    return staged_in(bucket, tmp_path / "sets", wheels_of(tmp_path))
 
 
 def refused(bucket: MemoryBucket, act: Callable[[], object]) -> str:
@@ -89,7 +88,7 @@ def test_bad_staged_file_is_reported(bucket: MemoryBucket, staged: StagedSet, na
 
 def test_bad_set_folder_is_reported(bucket: MemoryBucket, tmp_path: Path) -> None:
     wheels = wheels_of(tmp_path)
-    folder = write_set(tmp_path / "set", wheels, make_set(wheels, **ONE))
+    folder = write_set(tmp_path / "set", wheels, make_set(wheels))
     path = folder / "wheels.json"
     good = path.read_bytes()
     for data in (*BROKEN, good[: len(good) // 2], json.dumps({**json.loads(good), "surprise": 1}).encode()):
@@ -101,7 +100,7 @@ def test_bad_set_folder_is_reported(bucket: MemoryBucket, tmp_path: Path) -> Non
 
 def test_bad_last_ledger_entry_is_reported(bucket: MemoryBucket, staged: StagedSet, tmp_path: Path) -> None:
     go(bucket, staged)
-    other = staged_in(bucket, tmp_path / "sets", wheels_of(tmp_path, 3), **ONE)
+    other = staged_in(bucket, tmp_path / "sets", wheels_of(tmp_path, 3))
     key = RELEASED.ledger_entry(1)
     good = bucket.get(key)
     for data in (*BROKEN, good[: len(good) // 2], json.dumps({**json.loads(good), "surprise": 1}).encode()):
@@ -125,7 +124,7 @@ def test_bad_last_ledger_entry_is_reported(bucket: MemoryBucket, staged: StagedS
 def test_ledger_gap_is_reported(bucket: MemoryBucket, staged: StagedSet, tmp_path: Path, hole: int) -> None:
     go(bucket, staged)
     for minor in (3, 4):
-        go(bucket, staged_in(bucket, tmp_path / "sets", wheels_of(tmp_path, minor), **ONE))
+        go(bucket, staged_in(bucket, tmp_path / "sets", wheels_of(tmp_path, minor)))
     key = RELEASED.ledger_entry(hole)
     bucket.damage(key, None)
     for act in (
@@ -142,7 +141,7 @@ def test_ledger_gap_is_reported(bucket: MemoryBucket, staged: StagedSet, tmp_pat
 
 
 def test_wrong_clocks_are_reported(bucket: MemoryBucket, tmp_path: Path) -> None:
-    wheel_set = make_set(wheels_of(tmp_path), **ONE)
+    wheel_set = make_set(wheels_of(tmp_path))
     staged = stage(bucket, write_set(tmp_path / "set", wheels_of(tmp_path), wheel_set))
     for evidence in passing_evidence(wheel_set):
         record(bucket, staged, replace(evidence, started="2026-01-02T04:00:00Z", ended="2026-01-02T05:00:00Z"))
@@ -151,7 +150,7 @@ def test_wrong_clocks_are_reported(bucket: MemoryBucket, tmp_path: Path) -> None
 
 
 def test_invalid_times_are_reported(bucket: MemoryBucket, staged: StagedSet, tmp_path: Path) -> None:
-    evidence = passing_evidence(make_set(wheels_of(tmp_path), **ONE))[0]
+    evidence = passing_evidence(make_set(wheels_of(tmp_path)))[0]
     for ended in ("", "yesterday", "2026-13-40T00:00:00Z", "2026-01-02T03:04:06+01:00"):
         fresh = bucket.copied()
         record(fresh, staged, replace(evidence, ended=ended, tier=Tier.STRUCTURE))
@@ -199,14 +198,14 @@ def full_from(patch: pytest.MonkeyPatch, place: str, at: int) -> None:
 def test_full_disk_is_reported(tmp_path: Path, place: str) -> None:
     groups = [wheels_of(tmp_path, 2), wheels_of(tmp_path, 3)]
     reader = Reader(wheel for group in groups for wheel in group)
-    before, folder = DirBucket(tmp_path / "before"), write_set(tmp_path / "set", groups[1], make_set(groups[1], **ONE))
+    before, folder = DirBucket(tmp_path / "before"), write_set(tmp_path / "set", groups[1], make_set(groups[1]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
-        go(before, staged_in(before, tmp_path / "sets", groups[0], **ONE))
+        go(before, staged_in(before, tmp_path / "sets", groups[0]))
 
         def act(bucket: Bucket) -> None:
             staged = stage(bucket, folder)
-            for evidence in passing_evidence(make_set(groups[1], **ONE)):
+            for evidence in passing_evidence(make_set(groups[1])):
                 record(bucket, staged, evidence)
             go(bucket, staged)
 

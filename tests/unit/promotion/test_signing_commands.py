@@ -129,7 +129,7 @@ def gate(check: Callable[[GateContext], object] = lambda _: None) -> Gate:
 
 @pytest.fixture
 def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedSet:
-    return stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels, python_versions=("3.12",))))
+    return stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
 
 
 def go(bucket: DirBucket, staged: StagedSet, gate: Gate, signer: Signer | None) -> None:
@@ -215,7 +215,7 @@ def nightly(tmp_path: Path, bucket: DirBucket, wheels: list[SetWheel], monkeypat
     """A set with all evidence but that of a device, in a world where it is January 2nd of 2026."""
     signer = new_key(tmp_path / "ci")
     policy = load_policy("multi-arch", channel="nightly")
-    staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels, python_versions=("3.12",))))
+    staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
     for evidence in passing_evidence(read_staged(bucket, staged), policy):
         if evidence.gate != "device":
             record(bucket, staged, evidence, signer=signer)
@@ -273,14 +273,14 @@ def test_policy_check_reports_by_exit_code(
 def test_only_local_channel_accepts_unsigned_evidence(
     bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    staged = staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
+    staged = staged_in(bucket, tmp_path, wheels)
     assert run(bucket, "policy", "check", str(staged), "--channel", "nightly") == PromotionBlockedError.exit_code
     assert "with accepted evidence: it is unsigned" in capsys.readouterr().err
     assert run(bucket, "promote", str(staged)) == 0
 
 
 def test_promote_refuses_changed_log(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
-    staged = staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
+    staged = staged_in(bucket, tmp_path, wheels)
     evidence = next(item for item in passing_evidence(read_staged(bucket, staged)) if item.gate == "load")
     record(bucket, staged, replace(evidence, logs={"load/0.log": "0" * 64}))
     (reason,) = way.check_policy(staged, bucket, "local", REPORTER).blocked_by
@@ -299,10 +299,10 @@ def test_promote_refuses_failure_with_any_signature(
 def test_promote_refuses_second_variant(
     bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    staged = staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
+    staged = staged_in(bucket, tmp_path, wheels)
     assert run(bucket, "promote", str(staged)) == 0
     one = make_wheels(tmp_path / "one", version="0.10.2+rocm7.2.0.gfx942", pythons=("3.12",))
-    variant = staged_in(bucket, tmp_path, one, python_versions=("3.12",))
+    variant = staged_in(bucket, tmp_path, one)
     for page_there in (True, False):
         if not page_there:
             (bucket.root / RELEASED.simple / "jax-rocm7-plugin" / "index.json").unlink()
@@ -325,10 +325,10 @@ def test_promote_reports_growth_as_policy_says(
     text = POLICY_FILE.read_text().replace('percent = 25, verdict = "warn"', f'percent = 0, verdict = "{word}"', 1)
     path.write_text(text + "\n[[bypass_tests_for_releases]]\n")
     monkeypatch.setattr(way, "load_policy", functools.partial(load_policy, file=path))
-    assert run(bucket, "promote", str(staged_in(bucket, tmp_path, wheels, python_versions=("3.12",)))) == 0
+    assert run(bucket, "promote", str(staged_in(bucket, tmp_path, wheels))) == 0
     assert "Bypass 1 of the policy is void: channel" in " ".join(capsys.readouterr().err.split())
     longer = make_wheels(tmp_path / "longer", version="0.10.2.post100000+rocm7.3.0", pythons=("3.12",))
-    staged = staged_in(bucket, tmp_path, longer, python_versions=("3.12",))
+    staged = staged_in(bucket, tmp_path, longer)
     assert run(bucket, "promote", str(staged)) == (0 if word == "warn" else PromotionBlockedError.exit_code)
     said = capsys.readouterr().err
     assert "jax-rocm7-plugin grew from " in said

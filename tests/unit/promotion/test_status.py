@@ -45,9 +45,7 @@ class Page(HTMLParser):
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
     """An index of one set whose policy wants another within five days."""
     made = DirBucket(tmp_path / "bucket")
-    staged = staged_in(
-        made, tmp_path / "sets", make_wheels(tmp_path / "w", pythons=("3.12",)), python_versions=("3.12",)
-    )
+    staged = staged_in(made, tmp_path / "sets", make_wheels(tmp_path / "w", pythons=("3.12",)))
     promote(made, staged, replace(POLICY, stale_days=5), now=lambda: NOW)
     return made
 
@@ -76,7 +74,7 @@ def test_status_has_stale_time(bucket: DirBucket) -> None:
 
 def test_status_without_limit_is_never_stale(bucket: DirBucket, tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "w", version="0.10.2+rocm7.3.0", pythons=("3.12",))
-    promote(bucket, staged_in(bucket, tmp_path / "sets", wheels, python_versions=("3.12",)), POLICY, now=lambda: NOW)
+    promote(bucket, staged_in(bucket, tmp_path / "sets", wheels), POLICY, now=lambda: NOW)
     assert json.loads(bucket.get(RELEASED.status))["stale_after"] == ""
     assert "Stale after" not in Page(bucket.get(RELEASED.overview)).text
 
