@@ -101,7 +101,7 @@ class Pip:
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
         """Resolve requirements from the user's indexes and this one, without installing; see `chosen`."""
-        # Where indexes are disabled, this one is enabled.
+        # If the user disabled indexes, this one is enabled.
         which = "--index-url" if self._no_index else "--extra-index-url"
         args = (*_DRY, "--report=-", f"{which}={index}", f"--requirement={requirements}")
         enable = {"PIP_NO_INDEX": "0"} if self._no_index else {}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from promotion.gates.common.stubs import write_stubs
 from promotion.gates.load import gate as load_gate
 from promotion.gates.load import golden
 from promotion.gates.load.checks import LoadChecks
-from promotion.gates.load.child_probe import Probe, run_probe
+from promotion.gates.load.child_probe import Probe, ProbeResult, run_probe
 from tests.support.gating import ROCM_OF_JAX, gate_context, stage_published
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmManifest, from_needs
@@ -50,6 +51,11 @@ class Loaded:
     def path(self, name: str) -> Path:
         return self.site.folder / name
 
+    def probe(self, function: str, argument: str, name: str, member: str = "", **options: Any) -> ProbeResult:
+        look = Probe(function=function, arguments=(argument,), name=name, member=member)
+        env = options.pop("env", self.loading.env)
+        return run_probe(self.context.runner, self.site, env, look, **options)
+
 
 @pytest.fixture(scope="session")
 def published(
@@ -68,6 +74,12 @@ def published(
         return known[version]
 
     return find
+
+
+@pytest.fixture
+def loaded(published: Callable[[str], Loaded]) -> Loaded:
+    """The published 0.10.2."""
+    return published("0.10.2")
 
 
 def _load(folder: Path, wheels: list[Path], version: str) -> Loaded:
@@ -117,16 +129,15 @@ def test_published_wheels_match_golden_lists(published: Callable[[str], Loaded],
 
 
 @pytest.mark.heavy
-def test_gate_warns_that_no_rocm_was_proven(published: Callable[[str], Loaded]) -> None:
-    checks = tuple(load_gate.make_gate().run(published("0.10.2").context))
+def test_gate_warns_that_no_rocm_was_proven(loaded: Loaded) -> None:
+    checks = tuple(load_gate.make_gate().run(loaded.context))
     assert errors(checks) == {}
     assert [f.code for check in checks for f in check.findings] == ["rocm-unproven"]
     assert [check.details["kind"] for check in checks if check.name.endswith(": ROCm")] == [FROM_NEEDS]
     assert [check.name for check in checks if "golden" in check.name] == [f"Python {PYTHON}: golden lists"]
 
 
-def test_site_contains_unchanged_members(published: Callable[[str], Loaded]) -> None:
-    loaded = published("0.10.2")
+def test_site_contains_unchanged_members(loaded: Loaded) -> None:
     (wheel,) = (wheel for wheel in loaded.context.wheel_set.wheels if wheel.name == "jax-rocm7-plugin")
     with zipfile.ZipFile(loaded.context.wheel(wheel)) as archive:
         for name in archive.namelist():
@@ -138,8 +149,8 @@ def test_site_contains_unchanged_members(published: Callable[[str], Loaded]) -> 
         )
 
 
-def test_site_is_isolated_from_this_interpreter(published: Callable[[str], Loaded]) -> None:
-    site = published("0.10.2").site
+def test_site_is_isolated_from_this_interpreter(loaded: Loaded) -> None:
+    site = loaded.site
     code = "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"
     argv = [str(site.python), "-I", "-c", code]
     told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
@@ -148,8 +159,7 @@ def test_site_is_isolated_from_this_interpreter(published: Callable[[str], Loade
     assert site.env["LD_LIBRARY_PATH"] == ""  # unset, if the user has set it
 
 
-def test_site_is_created_once(published: Callable[[str], Loaded]) -> None:
-    loaded = published("0.10.2")
+def test_site_is_created_once(loaded: Loaded) -> None:
     marker = loaded.path("marker")
     marker.touch()
     assert make_site(loaded.context, PYTHON) == loaded.site
@@ -157,8 +167,7 @@ def test_site_is_created_once(published: Callable[[str], Loaded]) -> None:
     marker.unlink()
 
 
-def test_each_broken_file_is_named(published: Callable[[str], Loaded], tmp_path: Path) -> None:
-    loaded = published("0.10.2")
+def test_each_broken_file_is_named(loaded: Loaded, tmp_path: Path) -> None:
     entry_points = "jax_rocm7_pjrt-0.10.2.dist-info/entry_points.txt"
     with (
         replaced(loaded.path(f"{PLUGIN}/_sparse.so"), b"\x7fELF"),
@@ -181,26 +190,21 @@ def test_each_broken_file_is_named(published: Callable[[str], Loaded], tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_truncated_library_reports_signal(published: Callable[[str], Loaded]) -> None:
-    loaded, name = published("0.10.2"), f"{PLUGIN}/_sparse.so"
+def test_truncated_library_reports_signal(loaded: Loaded) -> None:
+    name = f"{PLUGIN}/_sparse.so"
     (library,) = (library for library in loaded.loading.libraries if library.path == name)
     with replaced(loaded.path(name), loaded.path(name).read_bytes()[:4096]):
-        look = Probe(function="dlopen", arguments=(str(loaded.path(name)),), name=f"dlopen {library}", member=name)
-        (finding,) = run_probe(loaded.context.runner, loaded.site, loaded.loading.env, look).findings
+        (finding,) = loaded.probe("dlopen", str(loaded.path(name)), f"dlopen {library}", name).findings
     assert finding.message.startswith(f"dlopen {library} ended with signal SIGBUS")
     assert finding.member == name
 
 
-def test_modules_of_other_python_report_signal(
-    published: Callable[[str], Loaded], real_wheel: Callable[..., Path], tmp_path: Path
-) -> None:
-    loaded, name = published("0.10.2"), f"{PLUGIN}/rocm_plugin_extension.so"
+def test_modules_of_other_python_report_signal(loaded: Loaded, real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+    name = f"{PLUGIN}/rocm_plugin_extension.so"
     with zipfile.ZipFile(real_wheel("jax-rocm7-plugin", "0.10.2", "3.11")) as archive:
         data = archive.read(name)
     with replaced(loaded.path(name), data):
-        look = Probe(function="module", arguments=(f"{PLUGIN}.rocm_plugin_extension",), name=f"import {name}")
-        answer = run_probe(loaded.context.runner, loaded.site, loaded.loading.env, look)
-    (finding,) = answer.findings
+        (finding,) = loaded.probe("module", f"{PLUGIN}.rocm_plugin_extension", f"import {name}").findings
     assert finding.code == "look-died"
     assert finding.message.startswith(f"import {name} ended with signal SIG")
 
@@ -236,26 +240,19 @@ def needs(loaded: Loaded) -> RocmManifest:
     return from_needs(elfs(loaded), str(rocm), allowed_sonames(rocm))
 
 
-def without(manifest: RocmManifest, soname: str, symbol: str, version: str | None = None) -> RocmManifest:
-    """A ROCm that lacks a symbol, or has it in another version only."""
-    library = manifest.libraries[soname]
-    symbols = {name: versions for name, versions in library.symbols.items() if name != symbol}
-    if version is not None:
-        symbols[symbol] = (version,)
-    return replace(manifest, libraries={**manifest.libraries, soname: replace(library, symbols=symbols)})
-
-
 def dlopen(loaded: Loaded, manifest: RocmManifest, member: str, folder: Path) -> str:
     """Load a member with the stubs of a manifest and return the error."""
     write_stubs(manifest, folder)
     env = {**loaded.loading.env, "LD_LIBRARY_PATH": f"{folder}/lib", "ROCM_PATH": str(folder)}
-    look = Probe(function="dlopen", arguments=(str(loaded.path(member)),), name=member)
-    return str(run_probe(loaded.context.runner, loaded.site, env, look).values.get("error", ""))
+    return str(loaded.probe("dlopen", str(loaded.path(member)), member, env=env).values.get("error", ""))
 
 
-def test_missing_symbol_fails_with_immediate_binding_only(published: Callable[[str], Loaded], tmp_path: Path) -> None:
-    loaded, member = published("0.10.2"), f"{PLUGIN}/_solver.so"
-    lacking = without(needs(loaded), "libhipsolver.so.1", "hipsolverSgetrf")
+def test_missing_symbol_fails_with_immediate_binding_only(loaded: Loaded, tmp_path: Path) -> None:
+    member = f"{PLUGIN}/_solver.so"
+    manifest = needs(loaded)
+    solver = manifest.libraries["libhipsolver.so.1"]
+    symbols = {name: versions for name, versions in solver.symbols.items() if name != "hipsolverSgetrf"}
+    lacking = replace(manifest, libraries={**manifest.libraries, solver.soname: replace(solver, symbols=symbols)})
     said = dlopen(loaded, lacking, member, tmp_path)
     assert said.endswith("undefined symbol: hipsolverSgetrf")
     code = f"import os, sys; sys.setdlopenflags(os.RTLD_LAZY); import {PLUGIN}._solver; print('loaded')"
@@ -267,8 +264,7 @@ def test_missing_symbol_fails_with_immediate_binding_only(published: Callable[[s
     assert lazy.stdout == "loaded\n"
 
 
-def test_missing_symbol_version_is_reported(published: Callable[[str], Loaded], tmp_path: Path) -> None:
-    loaded = published("0.10.2")
+def test_missing_symbol_version_is_reported(loaded: Loaded, tmp_path: Path) -> None:
     manifest = needs(loaded)
     hip = manifest.libraries["libamdhip64.so.7"]
     old = {name: tuple("hip_4.2" if v == "hip_6.2" else v for v in versions) for name, versions in hip.symbols.items()}
@@ -276,8 +272,7 @@ def test_missing_symbol_version_is_reported(published: Callable[[str], Loaded], 
     assert "version `hip_6.2' not found" in dlopen(loaded, lacking, PJRT, tmp_path)
 
 
-def test_renamed_library_is_reported(published: Callable[[str], Loaded], tmp_path: Path) -> None:
-    loaded = published("0.10.2")
+def test_renamed_library_is_reported(loaded: Loaded, tmp_path: Path) -> None:
     libraries = dict(needs(loaded).libraries)
     libraries["librocblas.so.6"] = replace(
         libraries.pop("librocblas.so.5"), soname="librocblas.so.6", path="lib/librocblas.so.6"
@@ -289,8 +284,8 @@ def test_renamed_library_is_reported(published: Callable[[str], Loaded], tmp_pat
 # Golden lists
 
 
-def test_missing_handler_is_reported_until_golden_update(published: Callable[[str], Loaded], tmp_path: Path) -> None:
-    loading = published("0.10.2").loading
+def test_missing_handler_is_reported_until_golden_update(loaded: Loaded, tmp_path: Path) -> None:
+    loading = loaded.loading
     for part in golden.PARTS:
         lists = {section: dict(rows) for section, rows in loading.registered[part].items()}
         if part == "plugin":
@@ -311,8 +306,8 @@ def test_missing_handler_is_reported_until_golden_update(published: Callable[[st
         assert golden.golden_file(tmp_path, part, "0.10.2").read_bytes() == kept.read_bytes()
 
 
-def test_missing_golden_list_fails_built_wheels_only(published: Callable[[str], Loaded], tmp_path: Path) -> None:
-    loading = published("0.10.2").loading
+def test_missing_golden_list_fails_built_wheels_only(loaded: Loaded, tmp_path: Path) -> None:
+    loading = loaded.loading
     adopted = list(load_gate.compare(loading, tmp_path, update=False))
     assert [(f.code, f.severity) for f in adopted] == [("golden-missing", Severity.WARNING)] * 2
     context = replace(loading.context, wheel_set=replace(loading.context.wheel_set, request={"payload": "source"}))
@@ -336,12 +331,9 @@ CHILDREN = {
 
 
 @pytest.mark.parametrize("what", CHILDREN)
-def test_every_abnormal_exit_is_a_finding(what: str, published: Callable[[str], Loaded], tmp_path: Path) -> None:
-    loaded = published("0.10.2")
+def test_every_abnormal_exit_is_a_finding(what: str, loaded: Loaded, tmp_path: Path) -> None:
     child = tmp_path / "child.py"
     child.write_text(f"import os, signal, sys, time\nsys.stderr.write('its last output')\nsys.stderr.flush()\n{what}\n")
-    look = Probe(function="dlopen", arguments=("x",), name="dlopen wheel.whl: member.so")
-    answer = run_probe(loaded.context.runner, loaded.site, loaded.loading.env, look, child=child, seconds=2)
-    (finding,) = answer.findings
+    (finding,) = loaded.probe("dlopen", "x", "dlopen wheel.whl: member.so", child=child, seconds=2).findings
     assert re.match(f"dlopen wheel.whl: member.so {CHILDREN[what]}", finding.message)
     assert ("its last output" in finding.message) == (finding.code == "look-died")
