@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from uv import find_uv_bin
-
 from core.errors import BucketError, GateError, InputError, RequestError, WheelSetError
 from core.model import PYLOCK, WHEELS_JSON, Finding, Progress, WheelSet
 from core.process import Runner
@@ -96,7 +94,7 @@ def check_published(
     if unknown := sorted(set(pythons or ()) - set(versions)):
         raise RequestError(f"The set is not for Python {', '.join(unknown)}.", hint=f"It is for {', '.join(versions)}.")
     wanted = [version for version in versions if pythons is None or version in pythons]
-    found = find_pythons(wanted, runner, find_uv_bin())
+    found = find_pythons(wanted, runner)
     if not found or (pythons is not None and len(found) < len(wanted)):
         missing = ", ".join(version for version in wanted if version not in found)
         raise RequestError(f"This machine has no Python {missing}.", hint="Run `uv python install`.")

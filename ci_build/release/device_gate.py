@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from uv import find_uv_bin
-
 from ci_build.release import gating
 from ci_build.release import release as way
 from core.errors import GateError, RequestError
@@ -185,7 +183,7 @@ def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:
         raise RequestError(f"The set does not support Python {requested}.", hint=hint)
     if requested:
         return requested
-    installed = find_pythons(supported, runner, find_uv_bin())
+    installed = find_pythons(supported, runner)
     return next((version for version in supported if version in installed), supported[0])
 
 

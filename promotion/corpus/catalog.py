@@ -64,8 +64,8 @@ class CompileCorpus:
     def expectation(self, program: str, target: str, jax_version: str) -> Expectation:
         """Return the expectation for a program on a gfx target; `COMPILES` without an entry."""
         processor = GfxTarget.parse(target).processor
-        applicable = (entry for entry in self.expectations if entry.covered([program], [processor]))
-        return next((entry for entry in applicable if entry.is_for(jax_version)), COMPILES)
+        applicable = (entry for entry in self.expectations if entry.applies(program, processor, jax_version))
+        return next(applicable, COMPILES)
 
 
 def load_corpus(today: str = "") -> CompileCorpus:

@@ -31,28 +31,19 @@ class ExpectationKind(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Expectation:
-    """One entry of `expectations.toml`, or the default without one.
+class CorpusScope:
+    """Programs, targets and versions of jax that an entry of a table applies to.
 
     Attributes:
         programs, targets: patterns; `*` stands for any characters.
         jax: versions of jax (PEP 440 specifiers).
-        error: text that the error must contain; any other failure is an error.
         reason: reason in one sentence.
-        owner: project that can fix it.
-        expires: ISO 8601 date of its last day.
-        expired: whether that day has passed.
     """
 
     programs: tuple[str, ...] = ("*",)
     targets: tuple[str, ...] = ("*",)
     jax: str = ""
-    kind: ExpectationKind = ExpectationKind.COMPILES
-    error: str = ""
     reason: str = ""
-    owner: str = ""
-    expires: str = ""
-    expired: bool = False
 
     def is_for(self, jax_version: str) -> bool:
         """Report whether the entry applies to a version of jax."""
@@ -67,6 +58,28 @@ class Expectation:
             for target in targets
             if any(fnmatchcase(target, pattern) for pattern in self.targets)
         )
+
+    def applies(self, program: str, target: str, jax_version: str) -> bool:
+        """Report whether the entry applies to a program on a target with a version of jax."""
+        return bool(self.covered([program], [target])) and self.is_for(jax_version)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expectation(CorpusScope):
+    """One entry of `expectations.toml`, or the default without one.
+
+    Attributes:
+        error: text that the error must contain; any other failure is an error.
+        owner: project that can fix it.
+        expires: ISO 8601 date of its last day.
+        expired: whether that day has passed.
+    """
+
+    kind: ExpectationKind = ExpectationKind.COMPILES
+    error: str = ""
+    owner: str = ""
+    expires: str = ""
+    expired: bool = False
 
 
 COMPILES = Expectation()

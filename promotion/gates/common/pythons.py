@@ -6,30 +6,32 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from uv import find_uv_bin
+
 from core.errors import ProcessError
 from core.process import ProcessResult, Runner
 
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
-def find_pythons(versions: Iterable[str], runner: Runner, uv: str) -> Mapping[str, Path]:
+def find_pythons(versions: Iterable[str], runner: Runner) -> Mapping[str, Path]:
     """Find interpreters for versions such as 3.12; versions that this machine lacks are left out.
 
     Searched are the running interpreter, uv's search path, and pyenv's versions, which need not be activated.
     """
     found = {}
     for version in versions:
-        for candidate in _candidates(version, runner, uv):
+        for candidate in _candidates(version, runner):
             if _output((str(candidate), "-I", "-c", _VERSION), runner) == version:
                 found[version] = candidate
                 break
     return found
 
 
-def _candidates(version: str, runner: Runner, uv: str) -> Iterator[Path]:
+def _candidates(version: str, runner: Runner) -> Iterator[Path]:
     if version == "{}.{}".format(*sys.version_info[:2]):
         yield Path(sys.executable)
-    if path := _output((uv, "python", "find", "--no-project", "--no-python-downloads", version), runner):
+    if path := _output((find_uv_bin(), "python", "find", "--no-project", "--no-python-downloads", version), runner):
         yield Path(path)
     if root := _output(("pyenv", "root"), runner):
         yield from sorted(Path(root).glob(f"versions/{version}.*/bin/python{version}"), reverse=True)

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from uv import find_uv_bin
-
 from core.errors import ElfError, GateError, MachineError, ProcessError
 from core.layouts import allowed_sonames
 from core.model import PYLOCK, RocmVersion
@@ -152,7 +150,7 @@ def _install(context: GateContext, site: Site, root: Path) -> None:
     def run(command: Command) -> None:
         context.runner.run(command.argv, env=command.env, timeout=_SECONDS)
 
-    python = find_pythons((site.version,), context.runner, find_uv_bin()).get(site.version)
+    python = find_pythons((site.version,), context.runner).get(site.version)
     if python is None:
         hint = f"Run `uv python install {site.version}`."
         raise MachineError(f"This machine has no Python {site.version}.", hint=hint)

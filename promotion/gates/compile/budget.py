@@ -6,12 +6,12 @@ import hashlib
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from core.errors import GateError
+from promotion.corpus.expectations import CorpusScope
 from promotion.gates.compile.compiled_code import CompiledCode, KernelMetadata
 
 BUDGET_FILE = Path(__file__).with_suffix(".toml")
@@ -24,13 +24,9 @@ _LIMITS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Allowance:
+class Allowance(CorpusScope):
     """One entry of `budget.toml`, which documents the fields."""
 
-    programs: tuple[str, ...]
-    targets: tuple[str, ...]
-    jax: str
-    reason: str
     vgpr_spills: int = 0
     sgpr_spills: int = 0
     scratch_bytes: int = 0
@@ -43,14 +39,6 @@ class Allowance:
             SpecifierSet(self.jax)
         except InvalidSpecifier as problem:
             raise ValueError(f"jax is {self.jax!r}, not versions such as '>=0.10,<0.11'") from problem
-
-    def applies(self, program: str, processor: str, jax: str) -> bool:
-        """Report whether the entry applies to a program on a target with a version of jax."""
-        return (
-            any(fnmatchcase(program, pattern) for pattern in self.programs)
-            and any(fnmatchcase(processor, pattern) for pattern in self.targets)
-            and SpecifierSet(self.jax).contains(jax, prereleases=True)
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,8 +85,10 @@ def load_budget(file: Path = BUDGET_FILE) -> Budget:
         rows = body.pop("budget", [])
         if body:
             raise ValueError(f"{', '.join(body)} is unknown")
-        lists = ("programs", "targets")
-        allowances = tuple(Allowance(**{**row, **{name: tuple(row[name]) for name in lists}}) for row in rows)
+        allowances = tuple(
+            Allowance(**row | {"jax": row["jax"], "programs": tuple(row["programs"]), "targets": tuple(row["targets"])})
+            for row in rows
+        )
     except (KeyError, TypeError, ValueError) as problem:
         raise GateError(f"Cannot load {file}: {problem}.", hint="Its first lines document the fields.") from problem
     return Budget(allowances=allowances, sha256=hashlib.sha256(data).hexdigest())

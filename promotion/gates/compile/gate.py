@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from uv import find_uv_bin
-
 from core.errors import GateError
 from core.model import Finding, GfxTarget, Tier
 from core.process import HostRunner
@@ -58,7 +56,7 @@ def install_compiler(context: GateContext, rocm: RocmTree | None) -> tuple[Site,
         MachineError: this machine has no Python of the set.
     """
     versions = context.wheel_set.python_versions
-    found = find_pythons(versions, context.runner, find_uv_bin())
+    found = find_pythons(versions, context.runner)
     site = make_site(context, next((version for version in versions if version in found), versions[0]))
     return site, rocm_libraries(context, site, rocm)
 

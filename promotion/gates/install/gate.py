@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from uv import find_uv_bin
-
 from core.model import PYLOCK, Tier
 from core.process import Runner
 from promotion.gates.common.gate import Check, Gate, GateContext
@@ -43,7 +41,7 @@ def make_gate(
 
     def run(context: GateContext) -> Iterator[Check]:
         versions = context.wheel_set.python_versions
-        found = find_pythons(versions, context.runner, find_uv_bin()) if pythons is None else pythons
+        found = find_pythons(versions, context.runner) if pythons is None else pythons
         with contextlib.ExitStack() as stack:
             # Tests with a common cache share an index; otherwise each has its own, which records the downloads.
             indexes = [

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packaging.version import Version
-from uv import find_uv_bin
 
 from core.errors import CiBuildError
 from core.model import Finding, Tier
@@ -35,7 +34,7 @@ def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root
 
     def run(context: GateContext) -> Iterator[Check]:
         versions = context.wheel_set.python_versions
-        present = find_pythons(versions, context.runner, find_uv_bin())
+        present = find_pythons(versions, context.runner)
         update = update_golden
         for version in versions:
             if version not in present:

@@ -208,14 +208,14 @@ def test_find_pythons_verifies_versions(tmp_path: Path) -> None:
     for version in ("3.9.1", "3.9.18"):
         (tmp_path / f"versions/{version}/bin").mkdir(parents=True)
         (tmp_path / f"versions/{version}/bin/python3.9").touch()
-    found = find_pythons(["3.9"], Answers(root=str(tmp_path)), "uv")
+    found = find_pythons(["3.9"], Answers(root=str(tmp_path)))
     assert found == {"3.9": tmp_path / "versions/3.9.18/bin/python3.9"}
-    assert find_pythons(["3.8"], Answers(find="/usr/bin/python3.8"), "uv") == {"3.8": Path("/usr/bin/python3.8")}
-    assert find_pythons(["3.8"], Answers(find="/usr/bin/python3.9"), "uv") == {}, "it answers that it is another one"
-    assert find_pythons(["3.8"], Answers(), "uv") == {}
+    assert find_pythons(["3.8"], Answers(find="/usr/bin/python3.8")) == {"3.8": Path("/usr/bin/python3.8")}
+    assert find_pythons(["3.8"], Answers(find="/usr/bin/python3.9")) == {}, "it answers that it is another one"
+    assert find_pythons(["3.8"], Answers()) == {}
     own = "{}.{}".format(*sys.version_info[:2])
     if own == "3.11":
-        assert find_pythons([own], Answers(), "uv") == {own: Path(sys.executable)}
+        assert find_pythons([own], Answers()) == {own: Path(sys.executable)}
 
 
 # The probe
