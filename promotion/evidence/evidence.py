@@ -45,6 +45,11 @@ class EvidenceFile:
     flaw: str = ""
 
 
+def now() -> str:
+    """Return the current time in the format of evidence."""
+    return datetime.now(UTC).strftime(TIME)
+
+
 def dump_evidence(evidence: Evidence) -> bytes:
     """Return the text of an evidence file."""
     body = {"schema": SCHEMA_VERSION, **to_json(evidence)}

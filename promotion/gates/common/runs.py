@@ -12,7 +12,6 @@ import threading
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ from core.process import HostRunner, Runner, without_credentials
 from promotion.evidence.evidence import (
     ANY,
     ENVIRONMENT,
-    TIME,
     is_machine_failure,
     latest_by_part,
+    now,
     read_all,
     record,
     record_log,
@@ -194,7 +193,7 @@ def raise_for_failures(evidences: Iterable[Evidence]) -> None:
 
 def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
     """Run a gate; an error that ends it early is recorded as evidence too."""
-    started = _now()
+    started = now()
     failure: tuple[Finding, ...] = ()
     checks: list[Check] = []
     try:
@@ -244,7 +243,7 @@ def make_evidence(
         tier=gate.tier,
         outcome=outcome,
         started=started,
-        ended=_now(),
+        ended=now(),
         machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
         settings=_settings(gate),
         counts={
@@ -263,10 +262,6 @@ def check_record(check: Check) -> Mapping[str, Any]:
     found = [f"{finding.code}: {finding.message}" for finding in check.findings]
     reasons = {"why": why, "findings": found}
     return {"name": check.name, "outcome": check.outcome, **{k: v for k, v in reasons.items() if v}, **check.details}
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime(TIME)
 
 
 class Transcript:

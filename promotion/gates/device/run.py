@@ -12,7 +12,7 @@ from typing import Any
 
 from core.errors import GateError, MachineError, ProcessError
 from core.process import HostRunner
-from promotion.evidence.evidence import ANY
+from promotion.evidence.evidence import ANY, now
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import Check, Gate, GateContext, warning
 from promotion.gates.common.installers import configured_uv
@@ -29,7 +29,7 @@ from promotion.gates.device.results import judge
 from promotion.gates.device.sessions.harness import DONE, Harness, RunPlan, RunReport
 from promotion.gates.device.sessions.passes import VIRTUAL_DEVICES, Suite, base_env, passes
 from promotion.gates.device.sessions.session import SessionLimits
-from promotion.gates.device.shards import ShardResult, digest_of_tests, join_results, now, split_tests, upload_shard
+from promotion.gates.device.shards import ShardResult, digest_of_tests, join_results, split_tests, upload_shard
 from promotion.gates.device.suite import jax_suite, smoke_suite
 from promotion.gates.device.suite_requirements import copy_test_helpers, release_mismatch, unmet_requirements
 

@@ -10,12 +10,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
 from core.errors import GateError, RequestError
-from promotion.evidence.evidence import ANY, TIME
+from promotion.evidence.evidence import ANY
 from promotion.evidence.signing import SUFFIX, Signer, is_valid_signature, load_signature
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results, load_results
 from promotion.gates.device import evidence
@@ -107,11 +106,6 @@ def _costs(tests: Sequence[str], seconds: Mapping[str, float]) -> dict[str, floa
 def digest_of_tests(collected: Sequence[str]) -> str:
     """Return the SHA-256 of test names, independent of their order."""
     return hashlib.sha256("\n".join(sorted(collected)).encode()).hexdigest()
-
-
-def now() -> str:
-    """Return the current time in the format of evidence."""
-    return datetime.now(UTC).strftime(TIME)
 
 
 def upload_shard(bucket: Bucket, staged: StagedSet, gate: str, result: ShardResult, signer: Signer | None) -> str:

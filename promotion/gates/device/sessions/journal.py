@@ -70,7 +70,6 @@ class SessionJournal:
         """Descriptions of processes that tests left behind."""
         self.status: int | None = None
         """Exit status of a session that exited normally."""
-        self.garbage = ""
         self.changed = time.monotonic()
         self._offsets: dict[Path, int] = {}
         self._texts = 0
@@ -84,10 +83,8 @@ class SessionJournal:
                 self._offsets[path] = self._offsets.get(path, 0) + len(lines) + len(newline)
                 for line in lines.splitlines() if newline else ():
                     self.changed = time.monotonic()
-                    try:
+                    with suppress(ValueError, KeyError, TypeError, AttributeError):  # a test may write there, too
                         self._take(path.stem, json.loads(line))
-                    except (ValueError, KeyError, TypeError, AttributeError):
-                        self.garbage = self.garbage or line[:200].decode(errors="backslashreplace")
 
     def items(self) -> tuple[str, ...] | None:
         """Return all collected tests, before deselection; None if no process finished collection."""
