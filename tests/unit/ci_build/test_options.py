@@ -17,6 +17,7 @@ from core.errors import RequestError, UnknownTargetError
 from core.model import BuildRequest, Payload
 
 PUBLISHED = {"payload": "published"}
+INSTANCES = {"kernels": True, "kernel_instances": "x", "kernel_toolchain": "rocm", "allow_partial": True}
 
 
 def settings(after: Mapping[str, Any], before: Mapping[str, Any] = {}, env: Mapping[str, str] = {}) -> Settings:
@@ -77,14 +78,6 @@ def test_this_python_and_one_more(current: str, expected: tuple[str, ...]) -> No
     assert this_python_and_one_more(["3.11", "3.12", "3.13", "3.14"], current) == expected
 
 
-@pytest.mark.parametrize("name", REFUSED_WITH_PUBLISHED)
-def test_build_request_refuses_source_options_with_published(name: str) -> None:
-    given = {"rocm_build_job": "x", "rocm_build_num": "1"} if name == "rocm_build_num" else {name: "x"}
-    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} belongs to a build from source") as caught:
-        request(given)
-    assert caught.value.exit_code == 2
-
-
 @pytest.mark.parametrize("name", CONTAINER_OPTIONS)
 def test_build_request_refuses_container_flags_with_published(name: str) -> None:
     with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} applies to a container"):
@@ -123,25 +116,8 @@ def test_build_request_reports_unreadable_values_with_the_rest() -> None:
         assert told.count("--help") == 1
 
 
-def test_build_request_from_source_needs_rocm_version() -> None:
-    with pytest.raises(RequestError, match="--rocm-version is missing"):
-        build_request(settings({}))
-
-
-@pytest.mark.parametrize("value", ["3.9", "three", "", ","])
-def test_chosen_pythons_refuses_unknown_versions(value: str) -> None:
-    with pytest.raises(RequestError, match="--python-versions"):
-        request({"python_versions": value})
-
-
 def test_chosen_pythons_are_ordered_and_unique() -> None:
     assert request({"python_versions": "3.12, 3.11,3.12"}).python_versions == ("3.11", "3.12")
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5"])
-def test_post_release_must_be_positive_integer(value: str) -> None:
-    with pytest.raises(RequestError, match="whole number from 1"):
-        request({"wheel_post_release": value})
 
 
 def test_unknown_target_has_its_own_exit_code() -> None:
@@ -186,45 +162,6 @@ def test_build_request_fields_follow_options() -> None:
     assert same == ["payload", "source"]
 
 
-@pytest.mark.parametrize(
-    ("variable", "word"),
-    [
-        ("CI_BUILD_PAYLOAD", "elsewhere"),
-        ("CI_BUILD_JAX_VERSION", "newest"),
-        ("CI_BUILD_PYTHON_VERSIONS", "2.7"),
-        ("CI_BUILD_WHEEL_POST_RELEASE", "-1"),
-    ],
-)
-def test_invalid_value_names_its_variable(variable: str, word: str) -> None:
-    after = {} if variable.endswith("PAYLOAD") else PUBLISHED
-    with pytest.raises(RequestError, match=f"^{variable} .*{word}"):
-        build_request(settings(after, env={variable: word}))
-
-
-@pytest.mark.parametrize(
-    ("variable", "word", "after"),
-    [
-        ("CI_BUILD_RBE_JOBS", "5", {}),
-        ("CI_BUILD_RBE_KEY", "key", {}),
-        ("CI_BUILD_REMOTE_CACHE", "grpc://host", PUBLISHED),
-        ("CI_BUILD_THEROCK_PATH", "/opt/rocm", {"rocm_build_job": "nightly"}),
-        ("CI_BUILD_KERNEL_MODULES", "mha_fwd", {}),
-        ("CI_BUILD_JAX_SOURCE_DIR", "/nowhere", {}),
-    ],
-)
-def test_contradiction_names_its_variable(variable: str, word: str, after: dict[str, Any]) -> None:
-    with pytest.raises(RequestError) as caught:
-        build_request(settings({"rocm_version": "7.2.0", **after}, env={variable: word}))
-    assert variable in str(caught.value)
-    assert "--" + variable.removeprefix("CI_BUILD_").lower().replace("_", "-") not in str(caught.value).split()[0]
-
-
-@pytest.mark.parametrize("name", NEEDS_KERNELS)
-def test_kernel_options_need_kernels(name: str) -> None:
-    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} needs --kernels"):
-        request({name: "x"})
-
-
 KERNELS = {
     "aiter_source": "x",
     "kernel_toolchain": "rocm",
@@ -250,26 +187,6 @@ def test_kernel_options_all_have_effect(name: str) -> None:
     assert set(KERNELS) == set(NEEDS_KERNELS)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"kernel_toolchain": "gcc"}, "--kernel-toolchain is 'gcc', not one of pypi, rocm, container"),
-        ({"kernel_rocm": "/x"}, "--kernel-rocm needs --kernel-toolchain=rocm or container"),
-        ({"kernel_image": "x"}, "--kernel-image needs --kernel-toolchain=container"),
-        ({"kernel_toolchain": "container"}, "--kernel-image needs --kernel-toolchain=container"),
-        ({"kernel_instances": "x", "allow_partial": True}, "--kernel-instances needs --kernel-toolchain=rocm"),
-        ({"kernel_instances": "x", "kernel_toolchain": "rocm"}, "--kernel-instances .* needs --allow-partial"),
-        (
-            {"kernel_instances": "(", "kernel_toolchain": "rocm", "allow_partial": True},
-            "--kernel-instances is not a regular expression: missing",
-        ),
-    ],
-)
-def test_kernel_options_refuse_contradictions(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(RequestError, match=said):
-        request({"kernels": True, **given})
-
-
 @pytest.mark.parametrize("url", ["https://[host/x.tar.gz", "https://host:port/x.tar.gz"])
 def test_settings_refuse_invalid_url_by_option(url: str) -> None:
     with pytest.raises(RequestError, match=r"^--therock-path: '.*' is not a URL: "):
@@ -277,3 +194,55 @@ def test_settings_refuse_invalid_url_by_option(url: str) -> None:
     with pytest.raises(RequestError, match=r"^CI_BUILD_REMOTE_CACHE: "):
         settings({}, {}, {"CI_BUILD_REMOTE_CACHE": url})
     assert settings({"rocm_build_url": "https://host:{num}/[{job}"}).given("rocm_build_url")
+
+
+@pytest.mark.parametrize("name", [*REFUSED_WITH_PUBLISHED, *NEEDS_KERNELS])
+def test_options_that_need_another_are_refused(name: str) -> None:
+    given = {"rocm_build_job": "x", "rocm_build_num": "1"} if name == "rocm_build_num" else {name: "x"}
+    why = "needs --kernels" if name in NEEDS_KERNELS else "belongs to a build from source"
+    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} {why}") as caught:
+        request(given)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"payload": "source"}, "--rocm-version is missing"),
+        *(({"python_versions": value}, "--python-versions") for value in ("3.9", "three", "", ",")),
+        *(({"wheel_post_release": value}, "whole number from 1") for value in ("0", "-1", "x", "1.5")),
+        ({"kernels": True, "kernel_toolchain": "gcc"}, "--kernel-toolchain is 'gcc', not one of pypi, rocm, container"),
+        ({"kernels": True, "kernel_rocm": "/x"}, "--kernel-rocm needs --kernel-toolchain=rocm or container"),
+        ({"kernels": True, "kernel_image": "x"}, "--kernel-image needs --kernel-toolchain=container"),
+        ({"kernels": True, "kernel_toolchain": "container"}, "--kernel-image needs --kernel-toolchain=container"),
+        ({**INSTANCES, "kernel_toolchain": "pypi"}, "--kernel-instances needs --kernel-toolchain=rocm"),
+        ({**INSTANCES, "allow_partial": None}, "--kernel-instances .* needs --allow-partial"),
+        ({**INSTANCES, "kernel_instances": "("}, "--kernel-instances is not a regular expression: missing"),
+    ],
+)
+def test_build_request_refuses(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        request(given)
+
+
+@pytest.mark.parametrize(
+    ("variable", "word", "after", "said"),
+    [
+        ("CI_BUILD_PAYLOAD", "elsewhere", {}, " .*elsewhere"),
+        ("CI_BUILD_COMPILER", "icc", {"rocm_version": "7.2.0"}, r" .*'icc'\. Give one of clang, gcc\."),
+        ("CI_BUILD_JAX_VERSION", "newest", PUBLISHED, " .*newest"),
+        ("CI_BUILD_PYTHON_VERSIONS", "2.7", PUBLISHED, " .*2.7"),
+        ("CI_BUILD_WHEEL_POST_RELEASE", "-1", PUBLISHED, " .*-1"),
+        ("CI_BUILD_RBE_JOBS", "5", {"rocm_version": "7.2.0"}, "[ :]"),
+        ("CI_BUILD_RBE_KEY", "key", {"rocm_version": "7.2.0"}, "[ :]"),
+        ("CI_BUILD_REMOTE_CACHE", "grpc://host", PUBLISHED, "[ :]"),
+        ("CI_BUILD_THEROCK_PATH", "/opt/rocm", {"rocm_version": "7.2.0", "rocm_build_job": "nightly"}, "[ :]"),
+        ("CI_BUILD_KERNEL_MODULES", "mha_fwd", {"rocm_version": "7.2.0"}, "[ :]"),
+        ("CI_BUILD_JAX_SOURCE_DIR", "/nowhere", {"rocm_version": "7.2.0"}, "[ :]"),
+    ],
+)
+def test_problem_names_its_variable(variable: str, word: str, after: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=f"{variable}{said}") as caught:
+        build_request(settings(after, env={variable: word}))
+    flag = "--" + variable.removeprefix("CI_BUILD_").lower().replace("_", "-")
+    assert str(caught.value).split()[0] != flag
