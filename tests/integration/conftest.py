@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,14 @@ from tests.support.kernels_fake import building, trees
 from tests.support.kernels_fake.calls import FakeMachine
 
 CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / "ci_build")]
+
+
+def ci_build(
+    *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the launcher with these variables added to the environment."""
+    argv, environment = [*CI_BUILD, *words], {**os.environ, **(env or {})}
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=environment)
 
 
 @dataclass(frozen=True)

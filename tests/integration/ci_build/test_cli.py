@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import click
 import pytest
 
 from ci_build.cli import main
-from tests.integration.conftest import CI_BUILD
+from tests.integration.conftest import ci_build
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {
@@ -19,12 +18,6 @@ HEAVY = {
     *("rich", "sigstore", "urllib3", "zstandard"),
 }
 """Packages that take long to import."""
-
-
-def ci_build(*words: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CI_BUILD, *words], capture_output=True, text=True, check=False, cwd=cwd, env={**os.environ, **(env or {})}
-    )
 
 
 def test_invalid_value_from_environment_names_variable(tmp_path: Path) -> None:

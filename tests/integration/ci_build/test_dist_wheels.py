@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from core.model import load_wheel_set
+from tests.integration.conftest import CI_BUILD, ci_build
 from tests.support.made_rocm import make_rocm
 
 pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[3]
-CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
 PYTHON = "{}.{}".format(*sys.version_info)
 TAG = "cp" + PYTHON.replace(".", "")
 OPTIONS = ["--payload=published", f"--python-versions={PYTHON}", "--targets=gfx942,gfx950"]
@@ -47,8 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
 
 
 def dist_wheels(out: Path, cache: Path, *more: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--out={out}", f"--cache-dir={cache}", *more]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd)
+    return ci_build("dist_wheels", *OPTIONS, f"--out={out}", f"--cache-dir={cache}", *more, cwd=cwd)
 
 
 def test_set_is_complete_and_matches_its_lists(made: Path) -> None:
@@ -211,58 +210,21 @@ def test_dry_run_touches_nothing(tmp_path: Path) -> None:
 
 
 def test_source_build_without_engine_gives_hint(tmp_path: Path) -> None:
-    argv = [*CI_BUILD, "--compiler=clang", "--python-versions=3.12", "--rocm-version=7.10.0a20251120"]
+    options = ["--compiler=clang", "--python-versions=3.12", "--rocm-version=7.10.0a20251120"]
     rocm = make_rocm(tmp_path / "rocm", told="7.10.0")
-    argv += [f"--therock-path={rocm}", "--targets=gfx942", f"--cache-dir={tmp_path / 'cache'}", "dist_wheels"]
-    env = {**os.environ, "PATH": str(tmp_path), **NO_ENGINE}
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
+    options += [f"--therock-path={rocm}", "--targets=gfx942", f"--cache-dir={tmp_path / 'cache'}", "dist_wheels"]
+    done = ci_build(*options, env={"PATH": str(tmp_path), **NO_ENGINE}, cwd=tmp_path)
     assert done.returncode == 5
     assert "--payload=published" in done.stderr
 
 
 def test_source_build_without_engine_downloads_nothing(tmp_path: Path) -> None:
-    env = {**os.environ, "PATH": str(tmp_path), **NO_ENGINE}
-    argv = [*CI_BUILD, "--rocm-version=7.10.0", "--therock-path=http://127.0.0.1:1/rocm.tar.gz", "dist_wheels"]
-    argv += [f"--cache-dir={tmp_path / 'cache'}"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
+    options = ["--rocm-version=7.10.0", "--therock-path=http://127.0.0.1:1/rocm.tar.gz", "dist_wheels"]
+    options += [f"--cache-dir={tmp_path / 'cache'}"]
+    done = ci_build(*options, env={"PATH": str(tmp_path), **NO_ENGINE}, cwd=tmp_path)
     assert done.returncode == 5, done.stderr
     assert "No container engine answers" in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["--therock-path=https://127.0.0.1:1/rocm.zip"], "'rocm.zip' is not a supported tarball"),
-        (["--therock-path=https://127.0.0.1:1/rocm.tar.gz", "--cache-limit=big"], "--cache-limit: 'big' is not a size"),
-        (
-            ["--therock-path=https://127.0.0.1:1/rocm.tar.gz", "--locked"],
-            "--locked needs rocm.lock, which does not exist",
-        ),
-    ],
-)
-def test_dry_run_refuses_invalid_rocm(tmp_path: Path, words: list[str], error: str) -> None:
-    argv = [*CI_BUILD, "--rocm-version=7.10.0", *words, "dist_wheels", "--dry-run"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert error in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["build_manylinux_dockers", "--tag=a tag"], "--tag 'a tag' is not a valid name"),
-        (["build_manylinux_therock_dockers", "--push"], "--push needs a registry"),
-        (["build_base_therock_dockers", "--tag=a:b"], "--tag is one name, but 2 images"),
-        (["build_base_dockers", "--therock-path=/x.zip", "--tag=a:b"], "--tag is one name, but 2 images"),
-        (["test", "image:1", "--container-memory=much"], "--container-memory: 'much' is not a size"),
-    ],
-)
-def test_invalid_image_name_is_refused_early(tmp_path: Path, words: list[str], error: str) -> None:
-    env = {key: value for key, value in os.environ.items() if key != "CI_BUILD_IMAGE_REGISTRY"}
-    done = subprocess.run([*CI_BUILD, *words], capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
-    assert done.returncode == 2, done.stderr
-    assert error in done.stderr
 
 
 def test_unpublished_version_reports_pip_error(cache: Path, tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from promotion.index.serve import IndexServer
-from tests.integration.conftest import CI_BUILD, Released
+from tests.integration.conftest import Released, ci_build
 
 
 def inspect(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CI_BUILD, "inspect", *words], capture_output=True, text=True, check=False)
+    return ci_build("inspect", *words)
 
 
 def test_inspect_folder_prints_json(real_wheel: Callable[..., Path], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ci_build.rocm.debs import prefix_of_debs
 from core.errors import ArchiveError, InputError
-from tests.integration.conftest import CI_BUILD
+from tests.integration.conftest import CI_BUILD, ci_build
 from tests.support.made_rocm import VERSION, make_rocm, make_useless_tools
 
 CONTROL = (
@@ -74,8 +74,7 @@ def test_debs_become_locked_prefix(tmp_path: Path, debs: Path) -> None:
     assert (root / "amdgcn" / "bitcode" / "ocml.bc").read_text() == "ocml"
     assert (root / "lib" / "libamdhip64.so.7").resolve().is_file()
     assert not (root / "etc").exists()
-    argv = [*CI_BUILD, "rocm", "verify", str(lock), f"--cache-dir={tmp_path / 'cache'}"]
-    verified = subprocess.run(argv, capture_output=True, text=True, check=False)
+    verified = ci_build("rocm", "verify", str(lock), f"--cache-dir={tmp_path / 'cache'}")
     assert verified.returncode == 0, verified.stderr
     # Other packages are another ROCm.
     with (tmp_path / "rocm-all" / "opt" / "rocm-7.10.0" / "bin" / "hipcc").open("a") as file:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tests.integration.conftest import CI_BUILD
+from tests.integration.conftest import CI_BUILD, ci_build
 from tests.support import docker
 from tests.support.source_place import (
     DEVICE,
@@ -111,8 +111,7 @@ def test_outputs_belong_to_caller_and_containers_are_removed(place: Place, dist:
     assert not (place.folder / "cache" / "rocm" / "parts").exists()
     assert place.containers() == set()
     # The ROCm is unchanged.
-    argv = [*CI_BUILD, "rocm", "verify", str(dist.with_suffix(".lock")), f"--cache-dir={place.folder / 'cache'}"]
-    verified = subprocess.run(argv, capture_output=True, text=True, check=False)
+    verified = ci_build("rocm", "verify", str(dist.with_suffix(".lock")), f"--cache-dir={place.folder / 'cache'}")
     assert verified.returncode == 0, verified.stderr
 
 
@@ -174,8 +173,7 @@ def test_failed_build_is_summarised_and_keeps_set(place: Place, dist: Path) -> N
     assert "no_such_function" in Path(log[1]).read_text()
     # The way back in that the message names leads to where it failed.
     looked = ["sh", "-c", "cat /jax/jaxlib/rocm/pjrt.hip; ls /opt/rocm/bin"]
-    argv = [*CI_BUILD, "shell", str(dist), *looked]
-    inside = subprocess.run(argv, env=place.engine.environment, capture_output=True, text=True, check=False)
+    inside = ci_build("shell", str(dist), *looked, env=place.engine.environment)
     assert inside.returncode == 0, inside.stderr
     assert "no_such_function" in inside.stdout
     assert "hipcc" in inside.stdout
@@ -203,8 +201,7 @@ def test_shell_opens_build_environment(place: Place, dist: Path) -> None:
         (["tail", "-n1", "/out/.history"], "build/build.py build --wheels="),
         (["env"], "JAX_RELEASE=1"),
     ):
-        argv = [*CI_BUILD, "shell", str(dist), *command]
-        done = subprocess.run(argv, env=place.engine.environment, capture_output=True, text=True, check=False)
+        done = ci_build("shell", str(dist), *command, env=place.engine.environment)
         assert (done.returncode, words in done.stdout) == (0, True), done.stderr
 
 

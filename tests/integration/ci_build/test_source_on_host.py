@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from core.wheelset import read_set
-from tests.integration.conftest import CI_BUILD
+from tests.integration.conftest import ci_build
 from tests.support.file_server import Behaviour, serving
 from tests.support.machine import need
 from tests.support.made_jax import XLA, make_jax
@@ -36,9 +36,8 @@ class Machine:
     path: str
 
     def run(self, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "PATH": path or self.path, "CI_BUILD_CACHE_DIR": str(self.folder / "cache")}
-        argv = [*CI_BUILD, *words]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=self.folder, env=env)
+        env = {"PATH": path or self.path, "CI_BUILD_CACHE_DIR": str(self.folder / "cache")}
+        return ci_build(*words, cwd=self.folder, env=env)
 
     def build(self, *more: str, path: str = "") -> subprocess.CompletedProcess[str]:
         asked = ["--rocm-version=7.10.0a20251120", "--targets=gfx942", f"--python-versions={PYTHON}"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from core.wheelset import read_set
-from tests.integration.conftest import CI_BUILD
+from tests.integration.conftest import ci_build
 from tests.support.made_jax import make_jax
 from tests.support.made_rocm import VERSION, make_rocm
 from tests.support.podman import Podman
@@ -19,8 +19,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.network]
 
 
 def run(podman: Podman, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [*CI_BUILD, *words]
-    return subprocess.run(argv, env=podman.environment, cwd=folder, capture_output=True, text=True, check=False)
+    return ci_build(*words, env=podman.environment, cwd=folder)
 
 
 def test_podman_builds_set_and_opens_shell(podman: Podman, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import CI_BUILD
+from tests.integration.conftest import CI_BUILD, ci_build
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_packages import index_of, make_packages
 from tests.support.made_rocm import VERSION, make_useless_tools
@@ -61,7 +61,7 @@ def test_index_packages_become_locked_prefix(tmp_path: Path, version: str, packe
         assert [path for _, path in server.seen if "/files/" in path] == []
     # The server is gone: the locked ROCm is cached and every file is intact.
     words = (str(lock), f"--cache-dir={tmp_path / 'cache'}")
-    verified = subprocess.run([*CI_BUILD, "rocm", "verify", *words], capture_output=True, text=True, check=False)
+    verified = ci_build("rocm", "verify", *words)
     assert verified.returncode == 0, verified.stderr
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +23,7 @@ from kernels.build import KernelBuild, KernelBuildResult
 from kernels.graph import Capacity
 from kernels.steps import SRC
 from kernels.toolchains import Toolchain, obtain_pypi
+from tests.integration.conftest import ci_build
 from tests.support.silent import Silent
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.gpu.code_object import mach_of
@@ -31,7 +31,6 @@ from wheelkit.kernel_wheel import read_manifest
 
 pytestmark = [pytest.mark.network]
 ROOT = Path(__file__).resolve().parents[3]
-CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
 TARGETS = (
     "gfx906", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1103", "gfx1151", "gfx1200", "gfx1201",
     "gfx9-4-generic",
@@ -50,8 +49,7 @@ LAUNCHERS = {
 
 
 def kernels(*words: str, cache: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    argv = [*CI_BUILD, "kernels", *words, f"--cache-dir={cache}"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = ci_build("kernels", *words, f"--cache-dir={cache}")
     assert done.returncode == 0 or not check, done.stderr
     return done
 
@@ -95,8 +93,7 @@ def test_build_covers_every_module_and_target(receipt: dict[str, Any]) -> None:
 
 @pytest.mark.heavy
 def test_built_wheel_passes_inspection(receipt: dict[str, Any], tmp_path: Path) -> None:
-    argv = [*CI_BUILD, "inspect", receipt["wheel"], f"--targets={','.join(TARGETS)}", "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = ci_build("inspect", receipt["wheel"], f"--targets={','.join(TARGETS)}", "--json")
     assert done.returncode == 0, done.stderr
     findings = json.loads(done.stdout)["wheels"][0]["findings"]
     assert [found for found in findings if found["severity"] != "note"] == []
@@ -139,7 +136,7 @@ def test_partial_build_is_refused_or_marked(receipt: dict[str, Any], work_cache:
     (wheel,) = tmp_path.glob("*.whl")
     with WheelArchive(wheel) as archive:
         assert read_manifest(archive).missing == ("flatmm_fp8", "gemm_bf16", "gemm_i8", "mha_fwd_asm")
-    inspected = subprocess.run([*CI_BUILD, "inspect", wheel, "--json"], capture_output=True, text=True, check=False)
+    inspected = ci_build("inspect", str(wheel), "--json")
     assert "kernels-partial" in inspected.stdout
 
 

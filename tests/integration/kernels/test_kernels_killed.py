@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kernels.store import KernelStore
-from tests.integration.kernels.test_kernels import CI_BUILD, build
+from tests.integration.conftest import CI_BUILD
+from tests.integration.kernels.test_kernels import build
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
 TARGETS = ("gfx1010", "gfx1011", "gfx1012", "gfx1032")

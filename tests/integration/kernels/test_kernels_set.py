@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from core.model import WheelSet, load_wheel_set
+from tests.integration.conftest import ci_build
 from tests.integration.kernels.test_kernels_rocm import InContainer
 from tests.support import docker
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
-CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[3] / "build" / "ci_build")]
 PYTHON = "{}.{}".format(*sys.version_info)
 
 
-def ci_build(*words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*CI_BUILD, *words], capture_output=True, text=True, check=False)
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    done = ci_build(*words)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -28,14 +28,14 @@ SET = ["dist_wheels", "--payload=published", f"--python-versions={PYTHON}", "--t
 
 
 def gate(out: Path, bucket: Path) -> None:
-    ci_build("stage", str(out), f"--bucket={bucket}")
+    run("stage", str(out), f"--bucket={bucket}")
     for name in ("inspection", "abi", "coverage"):
-        ci_build("gate", name, str(out), f"--bucket={bucket}")
+        run("gate", name, str(out), f"--bucket={bucket}")
 
 
 def test_set_with_kernels_includes_their_wheel(work_cache: Path, tmp_path: Path) -> None:
     out, words = tmp_path / "dist", SET
-    ci_build(*words, f"--out={out}", f"--cache-dir={work_cache}")
+    run(*words, f"--out={out}", f"--cache-dir={work_cache}")
     made: WheelSet = load_wheel_set((out / "wheels.json").read_text())
     kernels = next(wheel for wheel in made.wheels if wheel.name == "jax-aiter")
     pjrt = next(wheel for wheel in made.wheels if wheel.name == "jax-rocm7-pjrt")
@@ -43,7 +43,7 @@ def test_set_with_kernels_includes_their_wheel(work_cache: Path, tmp_path: Path)
     assert {target for member in kernels.members for target in member.targets} == {"gfx942", "gfx950"}
     assert any(item.filename.startswith("amd_aiter-") for item in made.inputs)
     assert f"jax-aiter=={kernels.version}" in (out / "constraints.txt").read_text()
-    again = ci_build(*words, f"--out={out}", f"--cache-dir={work_cache}", "--json")
+    again = run(*words, f"--out={out}", f"--cache-dir={work_cache}", "--json")
     assert json.loads(again.stdout)["up_to_date"] is True
     gate(out, tmp_path / "bucket")
 
@@ -54,7 +54,7 @@ def test_rocm_compiled_kernels_pass_gates(
     out, inside = tmp_path / "dist", InContainer(engine, work_cache, monkeypatch).request
     words = ["--kernel-toolchain=container", f"--kernel-image={inside.image}", f"--kernel-rocm={inside.rocm}"]
     words += ["--kernel-modules=rmsnorm_fwd", f"--kernel-instances={inside.instances}", "--allow-partial"]
-    ci_build(*SET, *words, f"--out={out}", f"--cache-dir={work_cache}")
+    run(*SET, *words, f"--out={out}", f"--cache-dir={work_cache}")
     made = load_wheel_set((out / "wheels.json").read_text())
     kernels = next(wheel for wheel in made.wheels if wheel.name == "jax-aiter")
     assert {target for member in kernels.members for target in member.targets} == {"gfx942", "gfx950"}

@@ -18,7 +18,7 @@ import pytest
 from ci_build.release.request import GATES
 from core.model import load_wheel_set
 from promotion.evidence.evidence import SCHEMA_VERSION, load_evidence
-from tests.integration.conftest import CI_BUILD, Released
+from tests.integration.conftest import CI_BUILD, Released, ci_build
 from tests.support.small_corpus import check_small_corpus
 
 pytestmark = pytest.mark.network
@@ -26,7 +26,7 @@ VERSION = "0.10.2+rocm7.2.0.gfx942.gfx950"
 
 
 def run(*words: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*CI_BUILD, *words], capture_output=True, text=True, check=False, cwd=cwd)
+    done = ci_build(*words, cwd=cwd)
     assert not check or done.returncode == 0, done.stderr
     return done
 

@@ -16,6 +16,7 @@ from tests.support.wheel_sets import make_set, make_wheels
 
 BASE = "--base-docker=mine:1"
 ROCM = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
+ZIP = "--therock-path=https://host.invalid/rocm.zip"
 TWO_ROCMS = (ROCM, "--therock=nightly", "--family=gfx94X-dcgpu")
 SOURCE_BUILD = ("dist_wheels", ROCM, "--rocm-version=7.2.0")
 KERNELS = ("kernels", "build", "--toolchain=container", "--kernel-image=mine:1", "--targets=gfx942")
@@ -41,10 +42,13 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("test", "image:1", "--no-gpu", "--container-memory=much"), "--container-memory"),
+        (("test", "image:1", "--no-gpu", "--container-memory=much"), "--container-memory: 'much' is not a size"),
         (("test", "image:1", "--no-gpu", "--container-shm-size=much"), "--container-shm-size"),
-        (("build_manylinux_dockers", BASE, "--tag=a tag"), "--tag"),
-        (("build_manylinux_dockers", BASE, "--push"), "--push"),
+        (("build_manylinux_dockers", BASE, "--tag=a tag"), "--tag 'a tag' is not a valid name"),
+        (("build_manylinux_dockers", BASE, "--push"), "--push needs a registry"),
+        (("build_manylinux_therock_dockers", "--push"), "--push needs a registry"),
+        (("build_base_therock_dockers", "--tag=a:b"), "--tag is one name, but 2 images"),
+        (("build_base_dockers", "--therock-path=/x.zip", "--tag=a:b"), "--tag is one name, but 2 images"),
         (("build_manylinux_dockers", BASE, *TWO_ROCMS), "--therock"),
         (("build_base_dockers", BASE), "No ROCm was given for the image"),
         (("build_base_dockers", BASE, "--rocm-build-job=nightly"), "No URL template was given"),
@@ -56,8 +60,10 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (("build_base_therock_dockers", BASE, "--therock-index-url=folder"), "--therock-index-url"),
         (("build_manylinux_therock_dockers", BASE, "--therock-index-url=folder"), "--therock-index-url"),
         ((*SOURCE_BUILD, "--container-memory=much"), "--container-memory"),
-        ((*SOURCE_BUILD, "--cache-limit=big"), "--cache-limit"),
-        ((*SOURCE_BUILD, "--locked"), "--locked"),
+        ((*SOURCE_BUILD, "--cache-limit=big"), "--cache-limit: 'big' is not a size"),
+        ((*SOURCE_BUILD, "--locked"), "--locked needs rocm.lock, which does not exist"),
+        (("dist_wheels", "--rocm-version=7.2.0", ZIP), "'rocm.zip' is not a supported tarball"),
+        ((*SOURCE_BUILD, "--locked", "--dry-run"), "--locked needs rocm.lock, which does not exist"),
         ((*KERNELS, "--shard=9/2"), "--shard"),
         ((*KERNELS, "--jobs=many"), "--jobs"),
         ((*KERNELS, "--modules=nothing"), "nothing"),
@@ -67,7 +73,8 @@ def test_wrong_options_are_refused_without_an_engine(
     words: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run([*words]) == RequestError.exit_code
-    assert named in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert (said.out, named in said.err) == ("", True), said.err
 
 
 @pytest.mark.usefixtures("no_engine")
