@@ -18,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 def main(project: str, version: str, pinned: str, folder: str) -> int:
     """Download `project==version` into a folder, preferring an archive with the pinned sha256."""
+    # Only the child process loads the internals of pip.
     from packaging.version import Version
     from pip._internal.commands import create_command
 

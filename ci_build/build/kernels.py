@@ -149,7 +149,7 @@ def planned(request: BuildRequest, version: str) -> dict[str, Any]:
     Raises:
         RequestError: the build would refuse the request.
     """
-    from kernels import estimate
+    from kernels import estimate  # Start-up time: few commands forecast.
 
     assert request.kernels is not None
     catalog = load_catalog()

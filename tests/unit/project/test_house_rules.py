@@ -80,6 +80,55 @@ def test_processes_environment_and_click_are_confined() -> None:
     assert broken == {}
 
 
+def late_imports(source: str) -> list[str]:
+    """Return the imports inside functions that give no reason.
+
+    A reason is a comment on the line of the import or directly above its block of consecutive imports.
+    """
+    lines = source.splitlines()
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    late = {
+        node.lineno: node.end_lineno or node.lineno
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    }
+    bare = []
+    reason = False
+    for first, last in sorted(late.items()):
+        begins = first - 1 not in late.values()
+        reason = "#" in lines[first - 1] or "#" in lines[last - 1] or (reason and not begins)
+        reason = reason or (begins and lines[first - 2].lstrip().startswith("#"))
+        if not reason:
+            bare.append(f"{first}: {lines[first - 1].strip()}")
+    return bare
+
+
+def test_imports_in_functions_give_their_reason() -> None:
+    # Programs of the corpus and tests of the suites import what they try.
+    modules = [
+        path for path in house_modules() if not path.startswith(("promotion/corpus/", "promotion/gates/suites/"))
+    ]
+    bare = [f"{path}:{found}" for path in modules for found in late_imports((ROOT / path).read_text())]
+    assert bare == []
+
+
+@pytest.mark.parametrize(
+    ("body", "lines"),
+    [
+        ("import a\nimport b", ["2", "3"]),
+        ("# Start-up time.\nimport a\nimport b", []),
+        ("import a  # Start-up time.\nfrom b import (\n    c,\n)", []),
+        ("# Start-up time.\nimport a\nx = 1\nimport b", ["5"]),
+        ("if True:\n    import a", ["3"]),
+    ],
+)
+def test_late_imports_finds_imports_without_reason(body: str, lines: list[str]) -> None:
+    source = "def f():\n" + "".join(f"    {line}\n" for line in body.splitlines())
+    assert [found.partition(":")[0] for found in late_imports(source)] == lines
+    assert late_imports(body) == []
+
+
 def test_no_shell_and_no_unverified_tls() -> None:
     forbidden = {"shell=True", "verify=False", "ssl.CERT_NONE", "ssl._create_unverified_context"}
     others = [path for top in ("build", "tests", "benchmarks") for path in (ROOT / top).rglob("*.py")]
