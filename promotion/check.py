@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from core.errors import PromotionBlockedError
 from core.model import SHA256SUMS, Verdict, Wheel, WheelSet
@@ -14,6 +13,7 @@ from promotion.evidence.evidence import EvidenceFile, read_all
 from promotion.evidence.provenance import provenance_name
 from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger import Entries, PromotedSet, find_head
+from promotion.index.operations import Clock, utc_now
 from promotion.index.pages import metadata_name
 from promotion.index.publish import read_snapshot
 from promotion.index.reader import parse_project_page
@@ -32,7 +32,7 @@ def check(
     staged: StagedSet,
     policy: Policy,
     *,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    now: Clock = utc_now,
     verify: Verify | None = None,
 ) -> Verdict:
     """Return the verdict of the policy on the evidence and the stored bytes, without changing anything.

@@ -7,9 +7,8 @@ pages, dependencies before dependents. Each step does nothing when it was done b
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from core.errors import BucketError, PromotionBlockedError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
@@ -18,7 +17,7 @@ from promotion.evidence.attestation_verification import Verify
 from promotion.evidence.provenance import provenance_name
 from promotion.index.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet
 from promotion.index.ledger_state import Change, EntryKind, IndexState
-from promotion.index.operations import change_ledger
+from promotion.index.operations import Clock, change_ledger, utc_now
 from promotion.index.page_diff import weakest
 from promotion.index.pages import install_requirements, metadata_name
 from promotion.index.publish import publish, read_head
@@ -74,7 +73,7 @@ def promote(
     *,
     actor: str = "",
     progress: Progress | None = None,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    now: Clock = utc_now,
     verify: Verify | None = None,
 ) -> Promotion:
     """Promote a staged set to its released index.
