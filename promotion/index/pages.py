@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -73,13 +73,12 @@ def dependencies_first(needs: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
     return tuple(order)
 
 
-def pages(simple: str, rows: Iterable[IndexedWheel], *, only: Collection[str] | None = None) -> Iterator[Page]:
+def pages(simple: str, rows: Iterable[IndexedWheel]) -> Iterator[Page]:
     """Return the pages of an index in the order to write them: dependencies first, the list of projects last.
 
     Args:
         simple: key of the index's folder, with a slash at the end.
         rows: all wheels of the index.
-        only: projects to render. None means all.
     """
     by_project: dict[str, list[IndexedWheel]] = {}
     for row in rows:
@@ -89,8 +88,6 @@ def pages(simple: str, rows: Iterable[IndexedWheel], *, only: Collection[str] | 
         for project, group in by_project.items()
     }
     for project in dependencies_first(needs):
-        if only is not None and project not in only:
-            continue
         yield from project_pair(simple, project, by_project[project])
     yield from root_pair(simple, by_project)
 

@@ -162,14 +162,6 @@ def test_pages_are_ordered_by_dependencies() -> None:
     assert root["projects"] == [{"name": name} for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib")]
 
 
-def test_pages_only_renders_given_projects() -> None:
-    jaxlib = of(project="jaxlib", requires_dist=())
-    assert [page.key for page in pages("s/", [OFFER, jaxlib], only={"jaxlib"})] == [
-        *("s/jaxlib/index.html", "s/jaxlib/index.json"),
-        *("s/index.html", "s/index.json"),
-    ]
-
-
 def test_pages_sort_files_by_version() -> None:
     versions = ["0.10.2", "0.9.1", "0.10.2+rocm7.2", "0.10.2.post1"]
     group = [of(version=version, filename=f"p-{version}.whl") for version in versions]
