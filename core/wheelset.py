@@ -29,8 +29,9 @@ def read_set(folder: Path) -> WheelSet:
     path = folder / WHEELS_JSON
     try:
         return load_wheel_set(path.read_bytes(), str(path))
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise WheelSetError(f"{path} does not exist.", hint="Make a set with `ci_build dist_wheels`.") from error
+    except OSError as error:
+        hint = "Build a set with `ci_build dist_wheels`."
+        raise WheelSetError(f"{path} cannot be read: {error.strerror}.", hint=hint) from error
 
 
 def foreign_files(folder: Path) -> tuple[str, ...]:

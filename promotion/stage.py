@@ -9,6 +9,7 @@ from pathlib import Path
 
 from core.errors import BucketError, CiBuildError, WheelSetError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet, load_wheel_set
+from core.wheelset import read_set
 from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger import LedgerWheel
 from promotion.index.pages import link, metadata_name, pages
@@ -47,7 +48,7 @@ def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) ->
         WheelSetError: the folder differs from its wheels.json. The message lists all reasons.
         BucketError: the bucket has other bytes, or stored other bytes than it was given.
     """
-    wheel_set = _read_folder(set_dir)
+    wheel_set = read_set(set_dir)
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
     if progress is not None:
         progress.step(f"stage set {wheel_set.digest[:12]} for {wheel_set.index}")
@@ -74,7 +75,7 @@ def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) ->
 
 def find_staged(bucket: Bucket, set_dir: Path) -> StagedSet | None:
     """Return the set in a folder if it is completely staged; checks names only."""
-    wheel_set = _read_folder(set_dir)
+    wheel_set = read_set(set_dir)
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
     return staged if all(bucket.head(page) for page in root_pages(staged.simple)) else None
 
@@ -129,16 +130,6 @@ def raise_if_any(problems: Iterable[str], kind: type[CiBuildError], hint: str = 
     found = list(problems)
     if found:
         raise kind("\n  ".join(found if len(found) == 1 else (f"{len(found)} problems:", *found)), hint=hint)
-
-
-def _read_folder(set_dir: Path) -> WheelSet:
-    path = set_dir / WHEELS_JSON
-    try:
-        return load_wheel_set(path.read_bytes(), str(path))
-    except OSError as error:
-        raise WheelSetError(
-            f"{path} cannot be read: {error.strerror}.", hint="Build a set with `ci_build dist_wheels`."
-        ) from error
 
 
 def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mapping[str, str]]:

@@ -82,7 +82,7 @@ def test_check_files_names_each_change(tmp_path: Path) -> None:
 
 
 def test_read_set_hint_without_set(tmp_path: Path) -> None:
-    with pytest.raises(WheelSetError, match=r"does not exist.*dist_wheels"):
+    with pytest.raises(WheelSetError, match=r"cannot be read: No such file.*dist_wheels"):
         wheelset.read_set(tmp_path / "nowhere")
     assert wheelset.check_files(tmp_path, wheel_set()) == ("SHA256SUMS",)
 
