@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,13 @@ print(tree.sha256)
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return tarball(make_rocm(tmp_path_factory.mktemp("rocm")), extra=random.Random(7).randbytes(4_000_000))
+
+
+@pytest.fixture
+def told(data: bytes) -> Iterator[Behaviour]:
+    """A server with the tarball."""
+    with serving(Behaviour(files={PATH: data})) as server:
+        yield server
 
 
 def store(root: Path, *, keep: bool = True) -> RocmStore:
@@ -125,27 +133,25 @@ def test_store_killed_anywhere_resumes_to_same_tree(
     assert names(root / "tarballs") == [tree.sha256]
 
 
-def test_store_removes_files_of_killed_runs_only(tmp_path: Path, data: bytes) -> None:
+def test_store_removes_files_of_killed_runs_only(tmp_path: Path, told: Behaviour) -> None:
     trees = tmp_path / "trees"
     (trees / ".new-dead/rocm/a").mkdir(parents=True)
     (trees / ".new-dead/rocm/a").chmod(0o555)
     os.utime(trees / ".new-dead", (1, 1))
     (trees / ".new-fresh").mkdir()
-    with serving(Behaviour(files={PATH: data})) as told:
-        tree = from_url(told, tmp_path)
+    tree = from_url(told, tmp_path)
     assert names(trees) == sorted([".new-fresh", tree.root.parent.name])
 
 
-def test_store_shares_tree_between_runs(tmp_path: Path, data: bytes) -> None:
+def test_store_shares_tree_between_runs(tmp_path: Path, told: Behaviour, data: bytes) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
-    with serving(Behaviour(files={PATH: data})) as told:
-        first = from_url(told, tmp_path, sha256=sha256)
-        told.seen.clear()
-        assert from_url(told, tmp_path, sha256=sha256) == first
-        assert told.seen == []
-        # Another selection comes from the tarball that was kept.
-        other = from_url(told, tmp_path, sha256=sha256, full=False)
-        assert told.seen == []
+    first = from_url(told, tmp_path, sha256=sha256)
+    told.seen.clear()
+    assert from_url(told, tmp_path, sha256=sha256) == first
+    assert told.seen == []
+    # Another selection comes from the tarball that was kept.
+    other = from_url(told, tmp_path, sha256=sha256, full=False)
+    assert told.seen == []
     assert other.root != first.root
     assert (first.root / "share/doc/rocm/README").exists()
     assert not (other.root / "share/doc/rocm/README").exists()
@@ -154,25 +160,23 @@ def test_store_shares_tree_between_runs(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_store_fetches_unpinned_file_again_after_change(tmp_path: Path, data: bytes, *, keep: bool) -> None:
-    with serving(Behaviour(files={PATH: data})) as told:
-        first = from_url(told, tmp_path, keep=keep)
-        told.sent = 0
-        assert from_url(told, tmp_path, keep=keep) == first
-        assert told.sent <= 1
-        told.files = {PATH: tarball(make_rocm(tmp_path / "other"), extra=b"new")}
-        told.seen.clear()
-        assert from_url(told, tmp_path, keep=keep).sha256 != first.sha256
-        # One request compares the versions, and one begins the download.
-        assert [ranges for _, ranges in told.seen].count("bytes=0-0") == 2
-        told.etag, told.sent = False, 0
-        from_url(told, tmp_path, keep=keep)
-        assert told.sent >= len(told.files[PATH])
+def test_store_fetches_unpinned_file_again_after_change(tmp_path: Path, told: Behaviour, *, keep: bool) -> None:
+    first = from_url(told, tmp_path, keep=keep)
+    told.sent = 0
+    assert from_url(told, tmp_path, keep=keep) == first
+    assert told.sent <= 1
+    told.files = {PATH: tarball(make_rocm(tmp_path / "other"), extra=b"new")}
+    told.seen.clear()
+    assert from_url(told, tmp_path, keep=keep).sha256 != first.sha256
+    # One request compares the versions, and one begins the download.
+    assert [ranges for _, ranges in told.seen].count("bytes=0-0") == 2
+    told.etag, told.sent = False, 0
+    from_url(told, tmp_path, keep=keep)
+    assert told.sent >= len(told.files[PATH])
 
 
-def test_store_without_tarball_cache_keeps_tree_only(tmp_path: Path, data: bytes) -> None:
-    with serving(Behaviour(files={PATH: data})) as told:
-        tree = from_url(told, tmp_path, keep=False)
+def test_store_without_tarball_cache_keeps_tree_only(tmp_path: Path, told: Behaviour, data: bytes) -> None:
+    tree = from_url(told, tmp_path, keep=False)
     assert names(tmp_path) == ["origins", "parts", "trees"]
     assert names(tmp_path / "parts") == []
     assert tree.size == len(data)
@@ -215,47 +219,48 @@ def test_store_keeps_bytes_after_network_failure(tmp_path: Path, data: bytes) ->
 
 
 @pytest.mark.parametrize("harm", ["content", "marker", "missing"])
-def test_store_unpacks_tree_again_after_crash(tmp_path: Path, data: bytes, harm: str) -> None:
+def test_store_unpacks_tree_again_after_crash(tmp_path: Path, told: Behaviour, data: bytes, harm: str) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
-    with serving(Behaviour(files={PATH: data})) as told:
-        tree = from_url(told, tmp_path, sha256=sha256)
-        entry, file = tree.root.parent, tree.root / "include/extra.h"
-        (entry / "boot").write_text("another start of this machine")
-        file.parent.chmod(0o755)
-        if harm == "content":
-            file.chmod(0o644)
-            file.write_bytes(bytes(4_000_000))
-        elif harm == "missing":
-            file.unlink()
-        else:
-            (entry / "tree.json").write_text("{")
-        again = from_url(told, tmp_path, sha256=sha256)
+    tree = from_url(told, tmp_path, sha256=sha256)
+    entry, file = tree.root.parent, tree.root / "include/extra.h"
+    (entry / "boot").write_text("another start of this machine")
+    file.parent.chmod(0o755)
+    if harm == "content":
+        file.chmod(0o644)
+        file.write_bytes(bytes(4_000_000))
+    elif harm == "missing":
+        file.unlink()
+    else:
+        (entry / "tree.json").write_text("{")
+    again = from_url(told, tmp_path, sha256=sha256)
     assert differences(again.root, again.contents) == ()
 
 
-def test_store_fetches_damaged_cached_tarball_again(tmp_path: Path, data: bytes) -> None:
+def test_store_fetches_damaged_cached_tarball_again(tmp_path: Path, told: Behaviour, data: bytes) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
-    with serving(Behaviour(files={PATH: data})) as told:
-        from_url(told, tmp_path, sha256=sha256)
-        (tmp_path / "tarballs" / sha256 / NAME).write_bytes(bytes(len(data)))
-        other = from_url(told, tmp_path, sha256=sha256, full=False)
+    from_url(told, tmp_path, sha256=sha256)
+    (tmp_path / "tarballs" / sha256 / NAME).write_bytes(bytes(len(data)))
+    other = from_url(told, tmp_path, sha256=sha256, full=False)
     assert differences(other.root, other.contents) == ()
     assert (tmp_path / "tarballs" / sha256 / NAME).read_bytes() == data
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_store_fetches_damaged_partial_file_again(tmp_path: Path, data: bytes, *, pinned: bool) -> None:
+def test_store_fetches_damaged_partial_file_again(
+    tmp_path: Path, told: Behaviour, data: bytes, *, pinned: bool
+) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
-    with serving(Behaviour(files={PATH: data})) as told:
-        part = tmp_path / "parts" / hashlib.sha256((told.url + PATH).encode()).hexdigest()
-        part.mkdir(parents=True)
-        (part / "data").write_bytes(data[:1000] + bytes(1_000_000))
-        tree = from_url(told, tmp_path, sha256=sha256 if pinned else "")
+    part = tmp_path / "parts" / hashlib.sha256((told.url + PATH).encode()).hexdigest()
+    part.mkdir(parents=True)
+    (part / "data").write_bytes(data[:1000] + bytes(1_000_000))
+    tree = from_url(told, tmp_path, sha256=sha256 if pinned else "")
     assert tree.sha256 == sha256
     assert names(tmp_path / "parts") == []
 
 
-def test_store_handles_short_writes(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_handles_short_writes(
+    tmp_path: Path, told: Behaviour, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class FakeFullDisk(io.FileIO):
         def write(self, data: Any, /) -> int:
             return super().write(memoryview(data)[:100_000]) or 0
@@ -266,24 +271,24 @@ def test_store_handles_short_writes(tmp_path: Path, data: bytes, monkeypatch: py
         return io.BufferedWriter(FakeFullDisk(path, mode)) if mode == "ab" else opened(path, mode, *more, **named)
 
     monkeypatch.setattr(Path, "open", fake_open)
-    with serving(Behaviour(files={PATH: data})) as told:
-        tree = from_url(told, tmp_path)
+    tree = from_url(told, tmp_path)
     assert (tmp_path / "tarballs" / tree.sha256 / NAME).read_bytes() == data
 
 
-def test_store_names_full_disk_and_keeps_bytes(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_names_full_disk_and_keeps_bytes(
+    tmp_path: Path, told: Behaviour, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fake_write(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with serving(Behaviour(files={PATH: data})) as told:
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "write", fake_write)
-            with pytest.raises(OSError, match="No space left") as caught:
-                from_url(told, tmp_path)
-        assert caught.value.filename == str(tmp_path)
-        assert names(tmp_path / "trees") == []
-        assert arrived(tmp_path) > 0
-        assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fake_write)
+        with pytest.raises(OSError, match="No space left") as caught:
+            from_url(told, tmp_path)
+    assert caught.value.filename == str(tmp_path)
+    assert names(tmp_path / "trees") == []
+    assert arrived(tmp_path) > 0
+    assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
 
 
 def test_store_concurrent_runs_fetch_once(tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,9 +313,10 @@ def test_store_trim_keeps_running_download(tmp_path: Path, data: bytes) -> None:
         assert fetching.result().sha256 == hashlib.sha256(data).hexdigest()
 
 
-def test_store_trim_keeps_entry_locked_meanwhile(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(Behaviour(files={PATH: data})) as told:
-        tree = store(tmp_path / "rocm").from_url(Client(), told.url + PATH, NAME, selection(full=True))
+def test_store_trim_keeps_entry_locked_meanwhile(
+    tmp_path: Path, told: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = store(tmp_path / "rocm").from_url(Client(), told.url + PATH, NAME, selection(full=True))
     before = [replace(entry, busy=False) for entry in cache.entries(tmp_path)]
     gone = replace(before[0], path=tmp_path / "rocm/trees/gone")
     monkeypatch.setattr(cache, "entries", lambda *_: [*before, gone])
@@ -335,10 +341,9 @@ def test_store_unpacks_and_hashes_local_tarball(tmp_path: Path, data: bytes) -> 
         store(tmp_path / "store").from_file(file, selection(full=False), sha256="1" * 64)
 
 
-def test_store_trim_keeps_entries_in_use(tmp_path: Path, data: bytes) -> None:
+def test_store_trim_keeps_entries_in_use(tmp_path: Path, told: Behaviour) -> None:
     root = tmp_path / "rocm"
-    with serving(Behaviour(files={PATH: data})) as told:
-        tree = store(root).from_url(Client(), told.url + PATH, NAME, selection(full=True))
+    tree = store(root).from_url(Client(), told.url + PATH, NAME, selection(full=True))
     (tmp_path / "inputs/abc").mkdir(parents=True)
     (tmp_path / "inputs/abc/wheel").write_bytes(b"x" * 50_000)
     os.utime(tmp_path / "inputs/abc", (1, 1))

@@ -87,12 +87,7 @@ def test_run_kills_child_that_ignores_signals(tmp_path: Path) -> None:
     )
     with pytest.raises(ProcessError, match="ran longer"):
         runner().run([PYTHON, "-c", script], timeout=2)
-    stat = Path(f"/proc/{int((tmp_path / 'pid').read_text())}/stat")
-    for _ in range(50):
-        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
-            return
-        time.sleep(0.1)
-    pytest.fail("the child lives")
+    assert _gone(int((tmp_path / "pid").read_text()))
 
 
 def test_run_names_missing_program() -> None:

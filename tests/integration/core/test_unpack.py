@@ -23,7 +23,6 @@ from core.unpack.decompress import chunks_of, format_of
 from core.unpack.extract import Limits, extract
 from core.unpack.tar import Blocks, entries, padding
 from tests.support.made_rocm import COMPRESS
-from tests.support.made_xz import pack
 
 
 class Made:
@@ -227,11 +226,8 @@ def test_unpack_ignores_harmless_global_header(tmp_path: Path) -> None:
 def test_unpack_refuses_large_dictionary(tmp_path: Path) -> None:
     window = zstandard.ZstdCompressionParameters(window_log=28, write_content_size=False)
     packer = zstandard.ZstdCompressor(compression_params=window).compressobj()
-    packed = {"xz": pack(GOOD, 500_000, dictionary=40), "zst": packer.compress(GOOD) + packer.flush()}
-    for compression, data in packed.items():
-        (tmp_path / compression).mkdir()
-        with pytest.raises(ArchiveError, match="needs too much memory"):
-            extract(chunks(data), compression, tmp_path / compression)
+    with pytest.raises(ArchiveError, match="needs too much memory"):
+        extract(chunks(packer.compress(GOOD) + packer.flush()), "zst", tmp_path)
 
 
 @pytest.mark.parametrize("compression", COMPRESS)

@@ -211,22 +211,17 @@ def test_build_failure_leaves_no_record(bench: Bench) -> None:
     assert len(bench.builder.runs) == 2
 
 
-def test_build_refuses_output_without_wheel(bench: Bench) -> None:
-    bench.builder.version = ""
-    with pytest.raises(InputError, match="no wheel"):
-        bench.build()
-
-
-def test_build_refuses_missing_wheel(bench: Bench) -> None:
-    name = f"jax_rocm7_pjrt-{VERSION}-py3-none-any.whl"
-    bench.builder.version, bench.builder.says = "", [f"Output wheel: {PJRT.output}/{name}"]
-    with pytest.raises(InputError, match="did not write"):
-        bench.build()
-
-
-def test_build_refuses_other_version(bench: Bench) -> None:
-    bench.builder.version = "0.10.1"
-    with pytest.raises(InputError, match=r"its version is 0\.10\.1"):
+@pytest.mark.parametrize(
+    ("version", "says", "words"),
+    [
+        ("", [], "no wheel"),
+        ("", [f"Output wheel: {PJRT.output}/jax_rocm7_pjrt-{VERSION}-py3-none-any.whl"], "did not write"),
+        ("0.10.1", [], r"its version is 0\.10\.1"),
+    ],
+)
+def test_build_refuses_missing_or_other_wheel(bench: Bench, version: str, says: list[str], words: str) -> None:
+    bench.builder.version, bench.builder.says = version, says
+    with pytest.raises(InputError, match=words):
         bench.build()
 
 

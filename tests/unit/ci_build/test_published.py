@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,28 +32,22 @@ def report(url: str, **archive: Any) -> str:
     return json.dumps({"version": "1", "install": [item]})
 
 
-def test_requirements_are_exact() -> None:
-    assert published.requirements(request()) == (
-        "jax==0.10.2",
-        "jaxlib==0.10.2",
-        "jax-rocm7-plugin==0.10.2",
-        "jax-rocm7-pjrt==0.10.2",
-    )
-
-
-@pytest.mark.parametrize("major", [10, 99])
-def test_requirements_depend_on_rocm_major(major: int) -> None:
-    names = published.requirements(request(rocm_version=RocmVersion(text=f"{major}.0.0")))
-    assert f"jax-rocm{major}-plugin==0.10.2" in names
-
-
-def test_post_release_of_the_plugin_keeps_jax_itself() -> None:
-    names = published.requirements(request(jax_version="0.9.1.post6"))
-    assert names == (
-        "jax==0.9.1",
-        "jaxlib==0.9.1",
-        "jax-rocm7-plugin==0.9.1.post6",
-        "jax-rocm7-pjrt==0.9.1.post6",
+@pytest.mark.parametrize(
+    ("jax", "rocm", "expected"),
+    [
+        ("0.10.2", "7.2.0", "jax==0.10.2 jaxlib==0.10.2 jax-rocm7-plugin==0.10.2 jax-rocm7-pjrt==0.10.2"),
+        ("0.10.2", "99.0.0", "jax==0.10.2 jaxlib==0.10.2 jax-rocm99-plugin==0.10.2 jax-rocm99-pjrt==0.10.2"),
+        # jax and jaxlib have no post-releases of the plugin.
+        (
+            "0.9.1.post6",
+            "10.0.0",
+            "jax==0.9.1 jaxlib==0.9.1 jax-rocm10-plugin==0.9.1.post6 jax-rocm10-pjrt==0.9.1.post6",
+        ),
+    ],
+)
+def test_requirements_are_exact(jax: str, rocm: str, expected: str) -> None:
+    assert published.requirements(request(jax_version=jax, rocm_version=RocmVersion(text=rocm))) == tuple(
+        expected.split()
     )
 
 
@@ -80,8 +75,6 @@ def test_parse_report_refuses_other_reports(text: str, says: str) -> None:
 
 
 def test_fetch_is_hash_locked() -> None:
-    from pathlib import Path
-
     argv = pip.fetch_argv("3.12", Path("r.txt"), Path("d"))
     assert "--require-hashes" in argv
     assert "--no-deps" in argv

@@ -63,7 +63,7 @@ DECIDED_BEFORE = {
     # These options have become targets, Pythons, an image, a path or folders of the plan.
     "one_target": "options.build_request",
     "sources": "sources.resolve_inputs",
-    "container": "source_build._in_container",
+    "container": "source_build._start_container",
     "clang": "source_build._paths",
 }
 
@@ -76,29 +76,24 @@ def with_source(**changes: Any) -> BuildRequest:
     return replace(BASE, source=replace(SOURCE, **changes))
 
 
-@pytest.mark.parametrize("field", CHANGES)
+@pytest.mark.parametrize("field", [*CHANGES, *SOURCE_CHANGES, *INPUT_CHANGES])
 def test_make_plan_depends_on_every_field(field: str) -> None:
     # Kernels are for a later JAX.
-    base = replace(BASE, jax_version=CHANGES["jax_version"]) if field == "kernels" else BASE
-    changed = make_plan(replace(base, **{field: CHANGES[field]}))
-    assert replace(changed, request=base) != make_plan(base)
+    base, inputs = replace(BASE, jax_version=CHANGES["jax_version"]) if field == "kernels" else BASE, None
+    changed = base
+    if field in CHANGES:
+        changed = replace(base, **{field: CHANGES[field]})
+    elif field in SOURCE_CHANGES:
+        changed = with_source(**{field: SOURCE_CHANGES[field]})
+    else:
+        inputs = replace(INPUTS, **{field: INPUT_CHANGES[field]})
+    before = make_plan(base)
+    assert replace(make_plan(changed, inputs), request=base, inputs=before.inputs) != before
 
 
 def test_make_plan_depends_on_rocm_manifest() -> None:
     changed = make_plan(BASE, rocm_manifest=b"{}")
     assert replace(changed, rocm_manifest=b"") != make_plan(BASE)
-
-
-@pytest.mark.parametrize("field", INPUT_CHANGES)
-def test_make_plan_depends_on_every_input(field: str) -> None:
-    changed = make_plan(BASE, replace(INPUTS, **{field: INPUT_CHANGES[field]}))
-    assert replace(changed, inputs=INPUTS) != make_plan(BASE)
-
-
-@pytest.mark.parametrize("field", SOURCE_CHANGES)
-def test_make_plan_depends_on_every_source_field(field: str) -> None:
-    changed = make_plan(with_source(**{field: SOURCE_CHANGES[field]}))
-    assert replace(changed, request=BASE) != make_plan(BASE)
 
 
 def test_request_fields_are_all_tested() -> None:
@@ -150,19 +145,22 @@ def key(asked: BuildRequest, inputs: SourceInputs = INPUTS) -> str:
     return step_key(command=build, made_of=made_of(inputs))
 
 
-@pytest.mark.parametrize("field", ["compiler", "xla", "cache"])
-def test_build_key_depends_on_source_options(field: str) -> None:
-    assert key(with_source(**{field: SOURCE_CHANGES[field]})) != key(BASE)
-
-
-@pytest.mark.parametrize("field", ["sources", "xla_commit", "epoch", "rocm", "builder"])
-def test_build_key_depends_on_inputs(field: str) -> None:
-    assert key(BASE, replace(INPUTS, **{field: INPUT_CHANGES[field]})) != key(BASE)
-
-
-@pytest.mark.parametrize("field", ["targets", "rocm_version", "post_release", "jax_version"])
-def test_build_key_depends_on_request(field: str) -> None:
-    assert key(replace(BASE, **{field: CHANGES[field]})) != key(BASE)
+@pytest.mark.parametrize(
+    ("changed", "inputs"),
+    [
+        *((with_source(**{field: SOURCE_CHANGES[field]}), INPUTS) for field in ("compiler", "xla", "cache")),
+        *(
+            (BASE, replace(INPUTS, **{field: INPUT_CHANGES[field]}))
+            for field in ("sources", "xla_commit", "epoch", "rocm", "builder")
+        ),
+        *(
+            (replace(BASE, **{field: CHANGES[field]}), INPUTS)
+            for field in ("targets", "rocm_version", "post_release", "jax_version")
+        ),
+    ],
+)
+def test_build_key_depends_on_request_and_inputs(changed: BuildRequest, inputs: SourceInputs) -> None:
+    assert key(changed, inputs) != key(BASE)
 
 
 def test_build_key_ignores_jaxlib_and_own_commit() -> None:

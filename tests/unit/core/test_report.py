@@ -38,25 +38,23 @@ def test_ci_output_closes_groups_after_error(capsys: pytest.CaptureFixture[str])
     assert lines[-1] == "::endgroup::"
 
 
-def test_long_step_prints_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("bytes", "  fetch: 1.2 kB of 5.7 kB"), ("actions", "  fetch: 1,234 of 5,678 actions; Compiling a.cc")],
+)
+def test_long_step_prints_progress(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str, said: str
+) -> None:
     now = iter([0.0, 5.0, 11.0, 11.0, 12.0])
     monkeypatch.setattr("time.monotonic", lambda: next(now))
     reporter = Reporter(terminal=False)
     reporter.step("fetch")
-    for done in (1_000_000, 2_000_000, 3_000_000):
-        reporter.advance(done, 4_000_000)
-    assert capsys.readouterr().err.splitlines() == ["  fetch", "  fetch: 2.0 MB of 4.0 MB"]
-
-
-def test_build_prints_number_of_actions(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([0.0, 5.0, 11.0, 11.0, 12.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(now))
-    reporter = Reporter(terminal=False)
-    reporter.step("build x")
     for done in (1, 1234, 2345):
-        reporter.count(done, 5678, "Compiling a.cc")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == ["  build x", "  build x: 1,234 of 5,678 actions; Compiling a.cc"]
+        if kind == "bytes":
+            reporter.advance(done, 5678)
+        else:
+            reporter.count(done, 5678, "Compiling a.cc")
+    assert capsys.readouterr().err.splitlines() == ["  fetch", said]
 
 
 def test_details_need_verbose(capsys: pytest.CaptureFixture[str]) -> None:
