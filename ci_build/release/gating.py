@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -181,12 +181,18 @@ def run_gates(
 
 def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
     """Print a table of evidence and some warnings of each kind; errors are part of the final message."""
-    columns = ("gate", "target", "result", "passed", "known", "failed", "skipped", "warnings", "took", "at")
-    reporter.table(columns, [tuple(_row(evidence)) for evidence in evidences], numeric=(3, 4, 5, 6, 7, 8))
+    rows: list[tuple[str, ...]] = []
     kinds: dict[tuple[str, str], list[Finding]] = {}
     for evidence in evidences:
-        for finding in _warnings(evidence):
+        warnings = [finding for finding in evidence.findings if finding.severity is Severity.WARNING]
+        for finding in warnings:
             kinds.setdefault((evidence.gate, finding.code), []).append(finding)
+        counts = (str(evidence.counts[word]) for word in ("passed", "known", "failed", "skipped"))
+        took = datetime.fromisoformat(evidence.ended) - datetime.fromisoformat(evidence.started)
+        about = (evidence.gate, evidence.target, evidence.outcome.value)
+        rows.append((*about, *counts, str(len(warnings)), f"{took.seconds} s", evidence.ended))
+    columns = ("gate", "target", "result", "passed", "known", "failed", "skipped", "warnings", "took", "at")
+    reporter.table(columns, rows, numeric=(3, 4, 5, 6, 7, 8))
     compiled = [evidence for evidence in evidences if evidence.gate == "compile"]
     if compiled:
         reporter.table(*view.results(compiled))
@@ -199,15 +205,3 @@ def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
             shown = [dataclasses.replace(shown[0], message=text)]
         for finding in shown:
             reporter.finding(finding, where=f"gate {gate}")
-
-
-def _row(evidence: Evidence) -> Iterator[str]:
-    yield from (evidence.gate, evidence.target, evidence.outcome.value)
-    yield from (str(evidence.counts[word]) for word in ("passed", "known", "failed", "skipped"))
-    yield str(len(_warnings(evidence)))
-    yield f"{(datetime.fromisoformat(evidence.ended) - datetime.fromisoformat(evidence.started)).seconds} s"
-    yield evidence.ended
-
-
-def _warnings(evidence: Evidence) -> list[Finding]:
-    return [finding for finding in evidence.findings if finding.severity is Severity.WARNING]
