@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from core.errors import GateError
@@ -36,8 +36,7 @@ class TestResult:
     """One test and its verdict.
 
     Attributes:
-        id: pytest's node id, relative to the root of the suite.
-        file: file of the node id; equal to `id` for a file that cannot be collected.
+        id: pytest's node id, relative to the root of the suite; only the file if it cannot be collected.
         seconds: of the first attempt; shards are balanced by it.
         attempts: number of attempts.
         message: of the deciding attempt.
@@ -48,7 +47,6 @@ class TestResult:
     __test__: ClassVar[bool] = False
 
     id: str
-    file: str
     verdict: TestVerdict
     seconds: float = 0.0
     attempts: int = 0
@@ -57,12 +55,17 @@ class TestResult:
     device: str = ""
     entry: str = ""
 
+    @property
+    def file(self) -> str:
+        """Return the file of the test."""
+        return self.id.partition("::")[0]
+
 
 def dump_results(results: Iterable[TestResult]) -> bytes:
     """Return compact JSON with a list of values for each test; equal results give equal bytes."""
-    rows = [asdict(result) for result in sorted(results, key=lambda result: result.id)]
-    names = [field.name for field in fields(TestResult)]
-    body = {"schema": SCHEMA_VERSION, "fields": names, "tests": [[row[name] for name in names] for row in rows]}
+    names = ("id", "file", *(field.name for field in fields(TestResult) if field.name != "id"))
+    rows = [[getattr(result, name) for name in names] for result in sorted(results, key=lambda result: result.id)]
+    body = {"schema": SCHEMA_VERSION, "fields": names, "tests": rows}
     return json.dumps(body, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
 
 
@@ -72,9 +75,11 @@ def load_results(data: bytes, what: str) -> tuple[TestResult, ...]:
         body = json.loads(data)
         if body["schema"] != SCHEMA_VERSION:
             raise ValueError(f"schema {body['schema']!r}")
-        return tuple(
-            TestResult(**{**values, "verdict": TestVerdict(values["verdict"])})
-            for values in (dict(zip(body["fields"], row, strict=True)) for row in body["tests"])
-        )
+        results = []
+        for row in body["tests"]:
+            values = dict(zip(body["fields"], row, strict=True))
+            del values["file"]
+            results.append(TestResult(**{**values, "verdict": TestVerdict(values["verdict"])}))
+        return tuple(results)
     except (KeyError, TypeError, ValueError) as problem:
         raise GateError(f"Cannot read test results from {what}: {problem!r}.", hint="Run the gate again.") from problem

@@ -86,7 +86,7 @@ def judge(test: str, attempts: Sequence[Attempt], *, machine_unfit: bool = False
         machine_unfit: the machine failed its check after the run, so failures are attributed to it.
     """
     if not attempts:
-        return TestResult(id=test, file=file_of(test), verdict=TestVerdict.NOT_RUN)
+        return TestResult(id=test, verdict=TestVerdict.NOT_RUN)
     retries = [item for item in attempts if item.round is Round.RETRY and item.ending is not Ending.SKIPPED]
     earlier = [item for item in attempts if item.round is not Round.RETRY]
     # A skipped rerun does not replace an earlier failure.
@@ -107,7 +107,6 @@ def judge(test: str, attempts: Sequence[Attempt], *, machine_unfit: bool = False
     decisive = failed[-1] if verdict is TestVerdict.FLAKY else last
     return TestResult(
         id=test,
-        file=file_of(test),
         verdict=verdict,
         seconds=attempts[0].seconds,
         attempts=len(attempts),

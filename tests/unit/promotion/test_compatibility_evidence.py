@@ -26,7 +26,7 @@ from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.wheel_sets import make_wheels, passing_evidence
 
 RESULTS = tuple(
-    TestResult(id=f"a_test.py::{name}", file="a_test.py", verdict=verdict, message=message, entry=entry, attempts=1)
+    TestResult(id=f"a_test.py::{name}", verdict=verdict, message=message, entry=entry, attempts=1)
     for name, verdict, message, entry in (
         ("good", TestVerdict.PASSED, "", ""),
         ("flaky", TestVerdict.FLAKY, "E   slow", ""),

@@ -50,7 +50,7 @@ class Index:
         return staged.digest
 
     def _said(self, staged: StagedSet, settings: Mapping[str, str], run: int, outcome: Outcome, *, ended: str) -> None:
-        result = TestResult(id="a.py::x", file="a.py", verdict=TestVerdict.PASSED, seconds=run, attempts=1)
+        result = TestResult(id="a.py::x", verdict=TestVerdict.PASSED, seconds=run, attempts=1)
         data = device.pack(dump_results([result]))
         files = device.upload(self.bucket, staged, "device", "gfx942", {device.RESULTS: data})
         (like, *_) = passing_evidence(read_staged(self.bucket, staged))
@@ -126,7 +126,7 @@ WHOLE = {**LARGE, "passes": "single multi"}
 def test_check_ledgers_reports_unmatched_entry_of_whole_suite(
     pattern: str, settings: Mapping[str, str], idle: bool
 ) -> None:
-    results = [TestResult(id="tests/here_test.py::x", file="tests/here_test.py", verdict=TestVerdict.PASSED)]
+    results = [TestResult(id="tests/here_test.py::x", verdict=TestVerdict.PASSED)]
     found = [*check_ledgers(KnownTests(active=(entry(pattern=pattern),)), results, settings)]
     assert [finding.code for finding in found] == (["ledger-idle"] if idle else [])
 
@@ -136,7 +136,7 @@ def test_check_ledgers_reports_expired_entry_that_matches() -> None:
     known = known_tests_for(
         [entry(KnownTestKind.FLAKE)], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today
     )
-    results = [TestResult(id="tests/pallas/a_test.py::x", file="tests/pallas/a_test.py", verdict=TestVerdict.FLAKY)]
+    results = [TestResult(id="tests/pallas/a_test.py::x", verdict=TestVerdict.FLAKY)]
     (found,) = check_ledgers(known, results, SMALL)
     assert (found.code, found.severity) == ("ledger-over", Severity.WARNING)
     assert "no-mosaic in ledgers/flakes.toml expired on 2026-04-01; it would match 1 tests" in found.message

@@ -172,7 +172,7 @@ def test_collect_shards_refuses_shard_of_another_set() -> None:
 
 
 def test_join_results_refuses_test_of_two_shards() -> None:
-    file = TestResult(id="tests/x.py", file="tests/x.py", verdict=V.FAILED)
+    file = TestResult(id="tests/x.py", verdict=V.FAILED)
     flaky = replace(file, verdict=V.FLAKY)
     assert join_results([shard_result(1, 2, flaky), shard_result(2, 2, file)]) == (file,)
     with pytest.raises(GateError, match="was run by two shards"):

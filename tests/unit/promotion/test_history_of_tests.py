@@ -23,10 +23,7 @@ def bucket(tmp_path: Path) -> Path:
     folder = tmp_path / "bucket"
     runs = [run(number, suite="smoke", family=family) for number, family in ((1, "gfx94X-dcgpu"), (2, "gfx1151"))]
     verdicts = {"a_test.py::test_x[1]": TestVerdict.FLAKY, "b_test.py::test_y": TestVerdict.PASSED}
-    results = [
-        TestResult(id=name, file=name.partition("::")[0], verdict=verdict, seconds=1.25, attempts=1)
-        for name, verdict in verdicts.items()
-    ]
+    results = [TestResult(id=name, verdict=verdict, seconds=1.25, attempts=1) for name, verdict in verdicts.items()]
     record(DirBucket(folder), "gfx94X-dcgpu", [(run, results) for run in runs])
     return folder
 

@@ -33,7 +33,7 @@ def run(number: int, **changes: str) -> SuiteRun:
 
 def results(**told: tuple[TestVerdict, float]) -> list[TestResult]:
     return [
-        TestResult(id=f"t_test.py::{name}", file="t_test.py", verdict=verdict, seconds=seconds, attempts=1)
+        TestResult(id=f"t_test.py::{name}", verdict=verdict, seconds=seconds, attempts=1)
         for name, (verdict, seconds) in told.items()
     ]
 
@@ -65,10 +65,7 @@ def test_history_round_trip() -> None:
 
 
 def skipped(name: str, entry: str, message: str) -> TestResult:
-    file = "t_test.py"
-    return TestResult(
-        id=f"{file}::{name}", file=file, verdict=SKIPPED, seconds=0.0, attempts=1, entry=entry, message=message
-    )
+    return TestResult(id=f"t_test.py::{name}", verdict=SKIPPED, attempts=1, entry=entry, message=message)
 
 
 def test_tallies_count_skips_by_reason() -> None:
