@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ci_build.doctor import remedies
-from ci_build.doctor.choice import BEST_PYTHON, ROCM_INDEX, SUPPORTED, accepted
+from ci_build.doctor.choice import ROCM_INDEX, SUPPORTED, accepted
 from ci_build.doctor.diagnosis import Facts, Problem, error, warning
 from ci_build.doctor.examined import Python, gpus, versions
 from ci_build.doctor.packages import Package
@@ -18,7 +18,7 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
     """Return the problems of the installed ROCm: missing, hidden, or another one than the packages need."""
     trees, python = facts.trees, facts.python
     if not _supported(python):
-        _, python = remedies.another_python(BEST_PYTHON)
+        _, python = remedies.another_python(python)
     needs = {package.major for package in facts.packages.native("pjrt")} or {facts.choice.major}
     install = remedies.install_rocm(python, max(needs), facts.machine.names, ROCM_INDEX)
     if trees.prefix_empty:
@@ -68,7 +68,7 @@ def of_python(facts: Facts) -> Iterator[Problem]:
     if _supported(python):
         return
     what = f"{python.implementation} {python.version}{' without GIL' if python.free_threaded else ''}"
-    make, made = remedies.another_python(BEST_PYTHON)
+    make, made = remedies.another_python(python)
     yield error(
         "python",
         f"There are wheels for CPython {SUPPORTED[0]} to {SUPPORTED[-1]}, and this is {what}.",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ci_build.doctor.choice import PackageChoice
+from ci_build.doctor.choice import BEST_PYTHON, PackageChoice
 from ci_build.doctor.examined import Python
 
 FRESH = "~/jax-rocm"
@@ -30,19 +31,11 @@ def join(words: Sequence[str]) -> str:
     return " ".join(map(shlex.quote, words))
 
 
-def another_python(version: str) -> tuple[str, Python]:
-    """Give the command that makes a virtual environment of another Python, which uv brings, and that Python."""
-    made = Python(
-        version=version,
-        implementation="CPython",
-        free_threaded=False,
-        executable=f"{FRESH}/bin/python",
-        virtual=True,
-        managed=False,
-        pip=True,
-        path=(),
-    )
-    return f"uv venv --seed --python {version} {FRESH}", made
+def another_python(python: Python) -> tuple[str, Python]:
+    """Return the command that makes a virtual environment of a supported Python, which uv brings, and that Python."""
+    executable = f"{FRESH}/bin/python"
+    made = replace(python, version=BEST_PYTHON, implementation="CPython", free_threaded=False, executable=executable)
+    return f"uv venv --seed --python {BEST_PYTHON} {FRESH}", replace(made, virtual=True, managed=False, pip=True)
 
 
 def install(python: Python, choice: PackageChoice) -> str:

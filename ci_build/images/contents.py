@@ -67,7 +67,19 @@ def rocm_packages(
     key = hashlib.sha256("\0".join((index, version, python, image)).encode()).hexdigest()
     folder = store.folder(key)
     if not version or not _complete(folder):
-        _download(builder, image, python, index, version, store, key, connection)
+        wanted = f"{_REQUIREMENT}{f' {version}' if version else ''}"
+        builder.progress.step(f"downloading from {urlsplit(index).hostname}: {wanted}")
+        with store.scratch() as work:
+            try:
+                out = _run_pip(builder, image, download_command(python, index, version), work, connection)
+            except ProcessError as error:
+                last = error.message.splitlines()[-1].strip()
+                problem = f"{index} does not provide {_requirement(version)}: {last}."
+                raise InputError(problem, hint="Check URL and version.") from error
+            digests = {path.name: file_sha256(path) for path in sorted(out.glob("*.whl"))}
+            (out / _DONE).write_text(json.dumps(digests))
+            remove(folder)
+            store.publish(out, key)
     os.utime(folder)
     known: dict[str, str] = json.loads((folder / _DONE).read_text())
     rows = [(*parse_wheel_filename(name)[:2], sha256) for name, sha256 in known.items()]
@@ -91,44 +103,24 @@ def _complete(folder: Path) -> bool:
         return False
 
 
-def _download(
-    builder: ImageBuilder,
-    image: str,
-    python: str,
-    index: str,
-    version: str,
-    store: ContentStore,
-    key: str,
-    connection: Connection,
-) -> None:
-    builder.progress.step(
-        f"downloading from {urlsplit(index).hostname}: {_REQUIREMENT}{f' {version}' if version else ''}"
-    )
+def _run_pip(builder: ImageBuilder, image: str, argv: Sequence[str], work: Path, connection: Connection) -> Path:
+    """Run pip in a container of an image, and return the directory in `work` that is /out in the container."""
+    out, scratch, private = work / "out", work / "scratch", work / "proxies"
+    out.mkdir()
+    scratch.mkdir()
+    mounts = [Mount(out, "/out", writable=True), Mount(scratch, "/scratch", writable=True)]
+    # Gigabytes of packages must not be unpacked in memory.
+    env = {"TMPDIR": "/scratch", "PIP_CACHE_DIR": "/scratch/cache", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     proxies, certificates = connection
-    with store.scratch() as work:
-        out, scratch, private = work / "out", work / "scratch", work / "proxies"
-        out.mkdir()
-        scratch.mkdir()
-        mounts = [Mount(out, "/out", writable=True), Mount(scratch, "/scratch", writable=True)]
-        # Gigabytes of packages must not be unpacked in memory.
-        env = {"TMPDIR": "/scratch", "PIP_CACHE_DIR": "/scratch/cache", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        # Proxy URLs may have passwords, which process lists must not show.
-        private.write_text("".join(f"{name}={url}\n" for name, url in proxies.items()), encoding="utf-8")
-        if certificates:
-            mounts.append(Mount(Path(certificates), _CERTIFICATES))
-            env |= {"PIP_CERT": _CERTIFICATES, "SSL_CERT_FILE": _CERTIFICATES}
-        spec = make_spec(builder.engine, image, mounts=mounts, env=env, workdir="/out")
-        spec = replace(spec, env_files=(private,), network="host", shm_size="64m")
-        try:
-            ContainerRunner(builder.host, spec).run(download_command(python, index, version))
-        except ProcessError as error:
-            last = error.message.splitlines()[-1].strip()
-            problem = f"{index} does not provide {_requirement(version)}: {last}."
-            raise InputError(problem, hint="Check URL and version.") from error
-        digests = {path.name: file_sha256(path) for path in sorted(out.glob("*.whl"))}
-        (out / _DONE).write_text(json.dumps(digests))
-        remove(store.folder(key))
-        store.publish(out, key)
+    # Proxy URLs may have passwords, which process lists must not show.
+    private.write_text("".join(f"{name}={url}\n" for name, url in proxies.items()), encoding="utf-8")
+    if certificates:
+        mounts.append(Mount(Path(certificates), _CERTIFICATES))
+        env |= {"PIP_CERT": _CERTIFICATES, "SSL_CERT_FILE": _CERTIFICATES}
+    spec = make_spec(builder.engine, image, mounts=mounts, env=env, workdir="/out")
+    spec = replace(spec, env_files=(private,), network="host", shm_size="64m")
+    ContainerRunner(builder.host, spec).run(argv)
+    return out
 
 
 def read_checked_set(folder: Path) -> WheelSet:
