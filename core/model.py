@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from packaging.version import InvalidVersion, Version
-
 from core.errors import RequestError, WheelSetError
 from core.source_request import SourceRequest
 
@@ -82,6 +80,9 @@ class RocmVersion:
     text: str
 
     def __post_init__(self) -> None:
+        # The doctor imports this module where no package is installed.
+        from packaging.version import InvalidVersion, Version
+
         try:
             parsed = Version(self.text)
         except InvalidVersion as error:
@@ -94,9 +95,15 @@ class RocmVersion:
     @property
     def major(self) -> int:
         """The numeric major; it is part of package names (`jax-rocm{major}-plugin`)."""
+        # As above.
+        from packaging.version import Version
+
         return Version(self.text).major
 
     def __lt__(self, other: RocmVersion) -> bool:
+        # As above.
+        from packaging.version import Version
+
         return Version(self.text) < Version(other.text)
 
     def __str__(self) -> str:
