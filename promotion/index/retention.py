@@ -119,7 +119,7 @@ def _plan(
     released: ReleasedIndex, state: IndexState, entries: Entries, last: int, rule: RetentionRule, now: datetime
 ) -> RetentionPlan:
     promoted = {number: entries.set(number) for number in state.held}
-    times = {number: _time(entries, number) for number in state.held}
+    times = {number: datetime.fromisoformat(entries.at(number).time) for number in state.held}
     newest = sorted(state.visible, reverse=True)[: rule.keep_newest]
     kept: dict[int, str] = {}
     retire = []
@@ -181,13 +181,9 @@ def _retired_since(state: IndexState, entries: Entries, last: int) -> Mapping[in
             break
         entry = entries.at(number)
         if entry.kind is EntryKind.RETIRE:
-            since |= dict.fromkeys(missing.intersection(entry.sets), _time(entries, number))
+            since |= dict.fromkeys(missing.intersection(entry.sets), datetime.fromisoformat(entry.time))
             missing -= {*entry.sets}
     return since
-
-
-def _time(entries: Entries, number: int) -> datetime:
-    return datetime.fromisoformat(entries.at(number).time.replace("Z", "+00:00"))
 
 
 def _remove(bucket: Bucket, removing: Mapping[str, str]) -> None:
