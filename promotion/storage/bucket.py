@@ -134,7 +134,7 @@ def changed_meanwhile(key: str) -> ConflictError:
 
 
 def check_etag(key: str, stored: ObjectInfo | None, etag: str | None) -> None:
-    """Raise ConflictError when an object has another etag than this; None means that there is no object."""
+    """Raise ConflictError unless an object has this etag; None means that it must not exist."""
     if (stored.etag if stored else None) != etag:
         raise changed_meanwhile(key)
 

@@ -32,7 +32,7 @@ from promotion.storage.bucket import (
     size_of,
 )
 from promotion.storage.s3_client import RefusalError, bucket_errors, call
-from promotion.storage.s3_upload import Upload, upload_parts
+from promotion.storage.s3_upload import upload_parts
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -222,8 +222,8 @@ class S3Bucket:
         raise ConflictError(f"{key} is being written by another process.", hint="Run it again.")
 
     def _put_parts(self, key: str, path: Path, sha256: str, condition: Mapping[str, str]) -> None:
-        target = Upload(client=self._client, bucket=self.name, key=self._name(key), label=key, headers=_headers(key))
-        upload_parts(target, path, condition)
+        name, headers = self._name(key), _headers(key)
+        upload_parts(self._client, self.name, name, path, label=key, headers=headers, condition=condition)
         info = self.head(key)
         if info is None or info.sha256 != sha256:
             found = "is absent" if info is None else f"has sha256 {info.sha256}"

@@ -6,7 +6,6 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,39 +22,36 @@ _MOST_PARTS = 10_000
 _MAX_PARTS_AT_ONCE = 8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Upload:
-    """The target of an upload.
+def upload_parts(
+    client: S3Client,
+    bucket: str,
+    key: str,
+    path: Path,
+    *,
+    label: str,
+    headers: Mapping[str, str],
+    condition: Mapping[str, str],
+) -> None:
+    """Store a file in parts; parts of an interrupted upload are reused.
 
-    Attributes:
+    Args:
         key: on the store.
         label: the key in error messages.
-    """
-
-    client: S3Client
-    bucket: str
-    key: str
-    label: str
-    headers: Mapping[str, str]
-
-    def call(self, operation: str, **words: Any) -> Any:  # noqa: ANN401 - boto3's words and answers
-        """Call the client for this object."""
-        return call(getattr(self.client, operation), self.label, Bucket=self.bucket, Key=self.key, **words)
-
-
-def upload_parts(upload: Upload, path: Path, condition: Mapping[str, str]) -> None:
-    """Store a file in parts; parts of an interrupted upload are reused.
 
     Raises:
         ConflictError: the condition is not satisfied. The upload is aborted.
         BucketError: the file changed during the upload.
     """
+
+    def request(operation: str, **words: Any) -> Any:  # noqa: ANN401 - boto3's words and answers
+        return call(getattr(client, operation), label, Bucket=bucket, Key=key, **words)
+
     size = path.stat().st_size
     step = max(PART, -(-size // _MOST_PARTS))
-    upload_id, known = _resumable(upload)
+    upload_id, known = _resumable(client, bucket, key, label)
     if upload_id is None:
-        words = {**upload.headers, "ChecksumAlgorithm": "SHA256", "ChecksumType": "COMPOSITE"}
-        upload_id = str(upload.call("create_multipart_upload", **words)["UploadId"])
+        words = {**headers, "ChecksumAlgorithm": "SHA256", "ChecksumType": "COMPOSITE"}
+        upload_id = str(request("create_multipart_upload", **words)["UploadId"])
 
     def part(number: int) -> dict[str, Any]:
         with path.open("rb") as file:
@@ -65,33 +61,31 @@ def upload_parts(upload: Upload, path: Path, condition: Mapping[str, str]) -> No
         etag = known.get((number, checksum))
         if etag is None:
             words = {"Body": data, "ChecksumAlgorithm": "SHA256", "ChecksumSHA256": checksum}
-            etag = upload.call("upload_part", UploadId=upload_id, PartNumber=number, **words)["ETag"]
+            etag = request("upload_part", UploadId=upload_id, PartNumber=number, **words)["ETag"]
         return {"PartNumber": number, "ETag": etag, "ChecksumSHA256": checksum}
 
     with ThreadPoolExecutor(_MAX_PARTS_AT_ONCE) as pool:
         parts = list(pool.map(part, range(1, -(-size // step) + 1)))
     try:
-        done = upload.call(
-            "complete_multipart_upload", UploadId=upload_id, MultipartUpload={"Parts": parts}, **condition
-        )
+        done = request("complete_multipart_upload", UploadId=upload_id, MultipartUpload={"Parts": parts}, **condition)
     except ConflictError:
-        upload.call("abort_multipart_upload", UploadId=upload_id)
+        request("abort_multipart_upload", UploadId=upload_id)
         raise
     except AbsentError as error:
-        raise ConflictError(f"{upload.label} was stored by another process meanwhile.", hint="Run it again.") from error
+        raise ConflictError(f"{label} was stored by another process meanwhile.", hint="Run it again.") from error
     raw = b"".join(base64.b64decode(item["ChecksumSHA256"]) for item in parts)
     expected = base64.b64encode(hashlib.sha256(raw).digest()).decode()
     if (found := str(done.get("ChecksumSHA256", expected)).partition("-")[0]) != expected:
-        raise BucketError(f"{upload.label} was stored with checksum {found}, not {expected}.", hint="Check the store.")
+        raise BucketError(f"{label} was stored with checksum {found}, not {expected}.", hint="Check the store.")
 
 
-def _resumable(upload: Upload) -> tuple[str | None, dict[tuple[int, str], str]]:
+def _resumable(client: S3Client, bucket: str, key: str, label: str) -> tuple[str | None, dict[tuple[int, str], str]]:
     """Return the newest unfinished upload of this key, and its parts: (number, SHA-256 in base64) -> etag."""
-    listed = call(upload.client.list_multipart_uploads, upload.label, Bucket=upload.bucket, Prefix=upload.key)
-    mine = [item for item in listed.get("Uploads", ()) if item["Key"] == upload.key]
+    listed = call(client.list_multipart_uploads, label, Bucket=bucket, Prefix=key)
+    mine = [item for item in listed.get("Uploads", ()) if item["Key"] == key]
     if not mine:
         return None, {}
     upload_id = str(max(mine, key=lambda item: item["Initiated"])["UploadId"])
-    pages = upload.client.get_paginator("list_parts").paginate(Bucket=upload.bucket, Key=upload.key, UploadId=upload_id)
+    pages = client.get_paginator("list_parts").paginate(Bucket=bucket, Key=key, UploadId=upload_id)
     parts = [part for page in pages for part in page.get("Parts", ())]
     return upload_id, {(part["PartNumber"], part.get("ChecksumSHA256", "")): part["ETag"] for part in parts}
