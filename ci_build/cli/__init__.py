@@ -14,9 +14,8 @@ import click
 import cloup
 
 from ci_build.cli.common import LazyGroup, State
-from ci_build.cli.options.settings import refuse_misplaced
 from ci_build.cli.options.table import build_options
-from core.errors import CiBuildError, MachineError
+from core.errors import CiBuildError, MachineError, RequestError
 from core.process import without_credentials
 
 SECTIONS = {
@@ -101,14 +100,13 @@ def main(context: click.Context, /, **before: object) -> None:
     """
     command = context.invoked_subcommand
     if command not in (None, *_WITH_BUILD_OPTIONS):
-        refuse_misplaced(before, command, _accepted_before(context, command))
+        found = main.get_command(context, command) if command in IMAGE_ALIASES else None
+        accepted = {"verbose", *(parameter.name for parameter in found.params)} if found else {"verbose"}
+        misplaced = sorted(name for name, value in before.items() if value is not None and name not in accepted)
+        if misplaced:
+            names = ", ".join("--" + name.replace("_", "-") for name in misplaced)
+            raise RequestError(f"`{command}` does not take {names}.", hint=f"See `ci_build {command} --help`.")
     context.obj = State(before)
-
-
-def _accepted_before(context: click.Context, command: str) -> set[str]:
-    """Return the names of the build options that a command accepts before its name."""
-    found = main.get_command(context, command) if command in IMAGE_ALIASES else None
-    return {parameter.name for parameter in found.params if parameter.name} if found else set()
 
 
 def run(arguments: list[str] | None = None) -> int:

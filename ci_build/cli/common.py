@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from ci_build.cli.options.environment import OutputMode, child_environment, proxy_of
+from ci_build.cli.options.environment import child_environment, new_reporter, proxy_of
 from ci_build.cli.options.settings import Settings
 from core.errors import RequestError
 from core.model import to_json
@@ -108,9 +108,8 @@ class State:
 
     def reporter(self, after: Mapping[str, Any] | None = None) -> Reporter:
         """Return a reporter of progress on standard error."""
-        mode = OutputMode.detect()
         settings = self.settings(after or {})
-        reporter = Reporter(terminal=mode.terminal, groups=mode.groups, verbose=settings.flag("verbose"))
+        reporter = new_reporter(verbose=settings.flag("verbose"))
         if after and "cache_dir" in after and (note := settings.cache_note):
             reporter.warning(f"{note} Choose another place with --cache-dir or XDG_CACHE_HOME.")
         return reporter

@@ -8,7 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, echo_error, host_runner
-from ci_build.cli.options.environment import OutputMode, child_environment
+from ci_build.cli.options.environment import child_environment
 from core.errors import MachineError
 from core.process import exec_replace, render
 
@@ -31,7 +31,7 @@ def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -
         click.echo(render(build_shell.shell_command(environment, command, terminal=True)[0]))
         return
     build_shell.prepare(environment)
-    terminal = OutputMode.detect().terminal and not command
+    terminal = reporter.terminal and not command
     argv, env, cwd = build_shell.shell_command(environment, command, terminal=terminal)
     if command:
         host_runner(reporter).run(argv, env=env, cwd=cwd, on_line=click.echo, on_error_line=echo_error)

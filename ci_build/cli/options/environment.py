@@ -7,7 +7,6 @@ import os
 import platform
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +14,7 @@ import platformdirs
 
 from ci_build.release.request import SigningKey
 from core.errors import MachineError
+from core.report import Reporter
 
 _PROJECT = "jax-rocm-release"
 ENV_PREFIX = "CI_BUILD_"
@@ -62,8 +62,9 @@ def writable_folder(folder: Path, name: str) -> Path:
     Raises:
         MachineError: the stand-in belongs to another user.
     """
+    there = next(place for place in (folder, *folder.parents) if os.path.exists(place))  # noqa: PTH110 - never raises
     # A user without HOME and without a name has a folder that begins with "~".
-    if folder.is_absolute() and _is_writable(folder):
+    if folder.is_absolute() and os.access(there, os.W_OK | os.X_OK):
         return folder
     stand_in = Path(tempfile.gettempdir(), f"{_PROJECT}-{os.getuid()}")
     stand_in.mkdir(mode=0o700, exist_ok=True)
@@ -75,29 +76,11 @@ def writable_folder(folder: Path, name: str) -> Path:
     return stand_in / name
 
 
-def _is_writable(folder: Path) -> bool:
-    there = next(place for place in (folder, *folder.parents) if os.path.exists(place))  # noqa: PTH110 - never raises
-    return os.access(there, os.W_OK | os.X_OK)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OutputMode:
-    """The output features of the terminal or CI service.
-
-    Attributes:
-        terminal: whether standard error is a terminal.
-        groups: whether `::group::` lines are folded.
-    """
-
-    terminal: bool
-    groups: bool
-
-    @classmethod
-    def detect(cls) -> OutputMode:
-        """Read CI, GITHUB_ACTIONS, TERM and whether standard error is a terminal."""
-        ci = os.environ.get("CI", "").lower() in ("1", "true")
-        terminal = sys.stderr.isatty() and not ci and os.environ.get("TERM") != "dumb"
-        return cls(terminal=terminal, groups=os.environ.get("GITHUB_ACTIONS") == "true")
+def new_reporter(*, verbose: bool = False) -> Reporter:
+    """Return a reporter of progress on standard error, which is a terminal, a file, or the log of a CI service."""
+    ci = os.environ.get("CI", "").lower() in ("1", "true")
+    terminal = sys.stderr.isatty() and not ci and os.environ.get("TERM") != "dumb"
+    return Reporter(terminal=terminal, groups=os.environ.get("GITHUB_ACTIONS") == "true", verbose=verbose)
 
 
 def proxy_of(url: str) -> str | None:
@@ -125,13 +108,8 @@ def connection() -> tuple[dict[str, str], str]:
 def actor() -> str:
     """Return the CI run, else the user and the machine, for records."""
     run = os.environ.get("GITHUB_RUN_ID") or os.environ.get("CI_JOB_ID") or os.environ.get("BUILD_ID")
-    user = os.environ.get("GITHUB_ACTOR") or _user()
-    return f"{user}, run {run}" if run else f"{user}@{platform.node()}"
-
-
-def _user() -> str:
-    """Return the name of the process owner, or the user id."""
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
+        user = os.environ.get("GITHUB_ACTOR") or getpass.getuser()
+    except (KeyError, OSError):  # The process owner has no name.
+        user = f"uid {os.getuid()}"
+    return f"{user}, run {run}" if run else f"{user}@{platform.node()}"

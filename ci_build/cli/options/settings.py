@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import enum
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -67,21 +67,6 @@ class Problems:
 def split_list(text: str | None) -> tuple[str, ...]:
     """Return the items of a list with commas."""
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
-
-
-def refuse_misplaced(before: Mapping[str, Any], command: str, taken: Collection[str] = ()) -> None:
-    """Refuse build options before a command that ignores them, such as `--dry-run`.
-
-    Args:
-        taken: names of the options that the command accepts, before or after it.
-
-    Raises:
-        RequestError: an option other than `--verbose` would be ignored.
-    """
-    misplaced = [name for name, value in before.items() if value is not None and name not in ("verbose", *taken)]
-    if misplaced:
-        names = ", ".join("--" + name.replace("_", "-") for name in sorted(misplaced))
-        raise RequestError(f"`{command}` does not take {names}.", hint=f"See `ci_build {command} --help`.")
 
 
 class Settings:
