@@ -13,11 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.support.made_packages import make_wheel
 
 ROOT = Path(__file__).resolve().parents[3]
 CLI = """
@@ -58,7 +59,7 @@ class Tree:
         lines = []
         for pin in pins:
             project, version = pin.split("==")
-            wheel = self.wheels / f"{project.replace('-', '_')}-{version}-py3-none-any.whl"
+            wheel = self.wheels / f"{project.replace('-', '_')}-{version}-py3-none-linux_x86_64.whl"
             true = hashlib.sha256(wheel.read_bytes()).hexdigest()
             lines.append(f"{pin} --hash=sha256:{digest or true}\n")
         (self.root / "build" / name).write_text("".join(lines))
@@ -91,16 +92,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with three tiny wheels."""
     folder = tmp_path_factory.mktemp("wheels")
     for project, version in (("stand_in", "1"), ("stand_in", "2"), ("stand_in_more", "1")):
-        info = f"{project}-{version}.dist-info"
-        members = {
-            f"{project}.py": f"VERSION = {version}\n",
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n",
-            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        }
-        record = "".join(f"{name},,\n" for name in (*members, f"{info}/RECORD"))
-        with zipfile.ZipFile(folder / f"{project}-{version}-py3-none-any.whl", "w") as archive:
-            for name, text in {**members, f"{info}/RECORD": record}.items():
-                archive.writestr(name, text)
+        module = f"VERSION = {version}\n".encode()
+        filename, data = make_wheel(project, version, {f"{project}.py": (module, 0o644)})
+        (folder / filename).write_bytes(data)
     return folder
 
 
