@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import lzma
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import IO, Any
 
 import zstandard
-from isal import igzip_lib
+from isal import igzip, isal_zlib
 
 from core.errors import ArchiveError, RequestError
 
@@ -19,6 +20,7 @@ _PIECES = 8
 _SIP = 4096
 _XZ_MEMORY = 256 << 20
 """Four times what `xz -9` needs; a header may ask for 4 GB."""
+_BAD_PADDING = "the padding after a stream is damaged"
 
 FORMATS = {".tar.gz": "gz", ".tgz": "gz", ".tar.xz": "xz", ".txz": "xz", ".tar.zst": "zst", ".tzst": "zst"}
 """Endings of the archives that can be read."""
@@ -89,57 +91,74 @@ def decompressed(
 
 
 def _plain(chunks: Chunks, compression: str) -> Iterator[bytes]:
+    match compression:
+        case "tar":
+            yield from map(bytes, chunks)
+        case "gz":
+            with igzip.IGzipFile(None, "rb", fileobj=_ChunkFile(chunks)) as file:  # type: ignore[no-untyped-call]
+                yield from iter(lambda: file.read(_PIECE), b"")
+        case "xz":
+            yield from _streams(chunks, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY), padded=True)
+        case _:
+            # The output of a chunk cannot be limited, and a few bytes may stand for very many.
+            parts = (chunk[at : at + _SIP] for chunk in chunks for at in range(0, len(chunk), _SIP))
+            yield from _streams(parts, zstandard.ZstdDecompressor().decompressobj, padded=False)
+
+
+class _ChunkFile(io.RawIOBase):
+    """A file of chunks that is read once."""
+
+    def __init__(self, chunks: Chunks) -> None:
+        self._chunks, self._left = chunks, memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - any buffer
+        """Fill a buffer with the next bytes; 0 at the end."""
+        self._left = self._left or memoryview(next(self._chunks, b""))
+        count = min(len(buffer), len(self._left))
+        buffer[:count], self._left = self._left[:count], self._left[count:]
+        return count
+
+
+def _streams(chunks: Iterable[bytes | memoryview], start: Callable[[], Any], *, padded: bool) -> Iterator[bytes]:
     """Decompress streams that follow one another.
 
-    The file objects of the libraries copy every byte once more, do not limit the memory of .xz, or do not notice that
-    the last .zst frame is cut off.
+    The file objects of the libraries do not limit the memory of .xz, and do not notice that the last .zst stream is
+    cut off.
+
+    Args:
+        start: returns the decompressor of one stream.
+        padded: zeros may follow a stream, four or a multiple of it (The .xz File Format, section 2.2).
     """
-    if compression == "tar":
-        yield from map(bytes, chunks)
-        return
-    stream, padding, limits = _decompressor(compression), 0, [_PIECE]
-    parts: Iterator[bytes | memoryview] = chunks
-    if compression == "zst":  # its output cannot be limited, and a few bytes may stand for very many
-        parts, limits = (chunk[at : at + _SIP] for chunk in chunks for at in range(0, len(chunk), _SIP)), []
-    for chunk in parts:
-        data = chunk
+    stream, zeros = start(), 0
+    for chunk in chunks:
+        data = bytes(chunk)
         while data:
             if stream is None:
-                # Zeros may follow a stream, in .xz four or a multiple of it (The .xz File Format, section 2.2).
-                before, data = len(data), data if compression == "zst" else bytes(data).lstrip(b"\0")
-                padding += before - len(data)
+                before, data = len(data), data.lstrip(b"\0") if padded else data
+                zeros += before - len(data)
                 if not data:
                     break
-                _check_padding(padding, compression)
-                stream, padding = _decompressor(compression), 0
-            yield stream.decompress(data, *limits)
-            while limits and not stream.eof and not stream.needs_input:
-                yield stream.decompress(b"", *limits)
-            data = b""
+                if zeros % 4:
+                    raise lzma.LZMAError(_BAD_PADDING)
+                stream, zeros = start(), 0
+            yield stream.decompress(data, _PIECE) if padded else stream.decompress(data)
+            while padded and not (stream.eof or stream.needs_input):
+                yield stream.decompress(b"", _PIECE)
+            data = stream.unused_data
             if stream.eof:
-                data, stream = stream.unused_data, None
-    _check_padding(padding, compression)
+                stream = None
+    if zeros % 4:
+        raise lzma.LZMAError(_BAD_PADDING)
     if stream is not None:
         raise EOFError("it ends too early")
 
 
-def _decompressor(compression: str) -> Any:  # noqa: ANN401 - the libraries share no base class
-    match compression:
-        case "gz":
-            return igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_GZIP)
-        case "xz":
-            return lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)
-        case _:
-            return zstandard.ZstdDecompressor().decompressobj()
-
-
-def _check_padding(count: int, compression: str) -> None:
-    if compression == "xz" and count % 4:
-        raise lzma.LZMAError("the padding after a stream is damaged")
-
-
 def _as_archive_error(error: BaseException, compression: str) -> BaseException:
-    damage: tuple[Any, ...] = (EOFError, lzma.LZMAError, zstandard.ZstdError, igzip_lib.error)
+    damage: tuple[Any, ...] = (EOFError, lzma.LZMAError, zstandard.ZstdError, isal_zlib.error, igzip.BadGzipFile)
     if not isinstance(error, damage):
         return error
     if "memory" in str(error).lower():

@@ -35,6 +35,8 @@ def test_decompress_reads_several_streams_and_padding() -> None:
     for bad in (bytes(3), b"no stream at all"):
         with pytest.raises(ArchiveError):
             unpacked(one + bad)
+    with pytest.raises(ArchiveError):
+        unpacked(b"", (part for part in (one, bytes(3) + b"no stream", bytes(1))))
 
 
 def test_decompress_handles_short_chunks() -> None:
