@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -224,8 +225,6 @@ def test_find_pythons_verifies_versions(tmp_path: Path) -> None:
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """A folder with one distribution, as an installer unpacks it."""
-    import zipfile
-
     site = tmp_path / "site"
     with zipfile.ZipFile(plain("some-thing", "1.0").write(tmp_path)) as archive:
         archive.extractall(site)
