@@ -24,6 +24,8 @@ from wheelkit.kernel_wheel import read_manifest
 from wheelkit.repair.plan import RepairPlan
 from wheelkit.repair.repair import repair
 
+HSA = "jax_aiter/_kernels/hsa"
+
 
 def test_kernel_wheel_clean_has_no_findings(tmp_path: Path) -> None:
     report = look(clean_kernels(), tmp_path)
@@ -36,93 +38,53 @@ def test_kernel_wheel_clean_has_no_findings(tmp_path: Path) -> None:
     }
 
 
-def wrong_digest(made: MadeWheel) -> None:
-    body = manifest(made.files)
-    body["modules"]["gemm"]["sha256"] = "0" * 64
-    tell(made, modules=body["modules"])
+Break = Callable[[MadeWheel], object]
 
 
-def wrong_target_in_the_folder(made: MadeWheel) -> None:
-    made.files[OBJECT] = code("gfx950")
-    tell(made)
+def listed(change: Callable[[dict[str, Any]], object], *dropped: str) -> Break:
+    """A manifest that lists another content of module gemm, and files that the wheel then lacks."""
+
+    def edit(made: MadeWheel) -> None:
+        modules = manifest(made.files)["modules"]
+        change(modules["gemm"])
+        tell(made, modules=modules)
+        for path in dropped:
+            del made.files[path]
+
+    return edit
 
 
-def object_without_metadata(made: MadeWheel) -> None:
-    made.files[OBJECT] = code("gfx942", {})
-    tell(made)
+def held(path: str, content: bytes) -> Break:
+    """A file with this content, with its digest in the manifest."""
+
+    def edit(made: MadeWheel) -> None:
+        made.files[path] = content
+        tell(made)
+
+    return edit
 
 
-def cut_off_object(made: MadeWheel) -> None:
-    made.files[OBJECT] = code("gfx942")[:120]
-    tell(made)
+promised_target_without_code = listed(lambda gemm: gemm["objects"].pop("gfx950"), OTHER)
 
 
-def object_that_only_runs_with_xnack(made: MadeWheel) -> None:
-    made.files[OBJECT] = code("gfx942", flags=0x300)
-    tell(made)
-
-
-def missing_object(made: MadeWheel) -> None:
-    tell(made)
-    del made.files[OBJECT]
-
-
-def object_that_nobody_listed(made: MadeWheel) -> None:
-    made.files[OBJECT.replace("a.co", "b.co")] = code("gfx942")
-
-
-def promised_target_without_code(made: MadeWheel) -> None:
-    body = manifest(made.files)
-    del body["modules"]["gemm"]["objects"]["gfx950"]
-    del made.files[OTHER]
-    tell_modules(made, body["modules"])
-
-
-def with_table(made: MadeWheel, gfx: str, code: str) -> dict[str, Any]:
-    """A table of kernels beside a code object, listed; the modules of the manifest."""
+def with_table(made: MadeWheel, gfx: str, code: str, *, alone: bool = False, changed: bytes = b"") -> None:
+    """List a table of kernels beside a code object, or instead of it; the table may change later."""
     table = code.replace("a.co", "kernels.csv")
     made.files[table] = b"knl_name,co_name\n"
-    modules: dict[str, Any] = manifest(made.files)["modules"]
-    digest = hashlib.sha256(made.files[table]).hexdigest()
-    modules["gemm"]["objects"][gfx][table.removeprefix("jax_aiter/_kernels/hsa/")] = digest
-    return modules
+
+    def add(gemm: dict[str, Any]) -> None:
+        objects = gemm["objects"][gfx]
+        objects[table.removeprefix(f"{HSA}/")] = hashlib.sha256(made.files[table]).hexdigest()
+        if alone:
+            del objects[code.removeprefix(f"{HSA}/")]
+
+    listed(add, *([code] if alone else []))(made)
+    made.files[table] += changed
 
 
-def promised_target_with_a_table_alone(made: MadeWheel) -> None:
-    modules = with_table(made, "gfx950", OTHER)
-    del modules["gemm"]["objects"]["gfx950"][OTHER.removeprefix("jax_aiter/_kernels/hsa/")]
-    del made.files[OTHER]
-    tell_modules(made, modules)
-
-
-def table_that_was_changed(made: MadeWheel) -> None:
-    tell(made, modules=with_table(made, "gfx942", OBJECT))
-    made.files[OBJECT.replace("a.co", "kernels.csv")] += b"more\n"
-
-
-def tell_modules(made: MadeWheel, modules: dict[str, Any]) -> None:
-    made.files.setdefault(OTHER, b"")
-    tell(made, modules=modules)
-    if not made.files[OTHER]:
-        del made.files[OTHER]
-
-
-def handler_missing(made: MadeWheel) -> None:
-    made.files[LIBRARY] = library(entry=[])
-    tell(made)
-
-
-def few_instances(made: MadeWheel) -> None:
-    body = manifest(made.files)
-    body["modules"]["gemm"]["instances"] = "_n64_"
-    tell(made, modules=body["modules"])
-
-
-def object_listed_for_another_module(made: MadeWheel) -> None:
-    body = manifest(made.files)
-    objects = body["modules"]["gemm"]["objects"]
+def swapped(gemm: dict[str, Any]) -> None:
+    objects = gemm["objects"]
     objects["gfx942"], objects["gfx950"] = objects["gfx950"], objects["gfx942"]
-    tell(made, modules=body["modules"])
 
 
 @pytest.mark.parametrize(
@@ -133,24 +95,22 @@ def object_listed_for_another_module(made: MadeWheel) -> None:
         (lambda made: tell(made, load_order=[]), ["kernels-manifest-damaged"]),
         (lambda made: tell(made, version="1.2.4"), ["kernels-manifest-untrue"]),
         (lambda made: tell(made, partial=["rms_norm"]), ["kernels-partial"]),
-        (few_instances, ["kernels-partial"]),
-        (wrong_digest, ["kernels-manifest-untrue"]),
-        (wrong_target_in_the_folder, ["code-object-wrong"]),
-        (object_without_metadata, ["code-object-wrong"]),
-        (object_that_only_runs_with_xnack, ["code-object-wrong"]),
-        (missing_object, ["kernels-missing"]),
-        (object_that_nobody_listed, ["kernels-manifest-untrue"]),
+        (listed(lambda gemm: gemm.update(instances="_n64_")), ["kernels-partial"]),
+        (listed(lambda gemm: gemm.update(sha256="0" * 64)), ["kernels-manifest-untrue"]),
+        (held(OBJECT, code("gfx950")), ["code-object-wrong"]),
+        (held(OBJECT, code("gfx942", {})), ["code-object-wrong"]),
+        (held(OBJECT, code("gfx942", flags=0x300)), ["code-object-wrong"]),  # runs only with xnack
+        (listed(lambda gemm: None, OBJECT), ["kernels-missing"]),
+        (lambda made: made.files.update({OBJECT.replace("a.co", "b.co"): code("gfx942")}), ["kernels-manifest-untrue"]),
         (promised_target_without_code, ["target-missing"]),
-        (promised_target_with_a_table_alone, ["target-missing"]),
-        (table_that_was_changed, ["kernels-manifest-untrue"]),
-        (lambda made: tell(made, modules=with_table(made, "gfx942", OBJECT)), []),
-        (handler_missing, ["handler-missing"]),
-        (object_listed_for_another_module, ["kernels-manifest-untrue"]),
+        (lambda made: with_table(made, "gfx950", OTHER, alone=True), ["target-missing"]),
+        (lambda made: with_table(made, "gfx942", OBJECT, changed=b"more\n"), ["kernels-manifest-untrue"]),
+        (lambda made: with_table(made, "gfx942", OBJECT), []),
+        (held(LIBRARY, library(entry=[])), ["handler-missing"]),
+        (listed(swapped), ["kernels-manifest-untrue"]),
     ],
 )
-def test_kernel_wheel_broken_has_expected_finding(
-    break_it: Callable[[MadeWheel], object], found: list[str], tmp_path: Path
-) -> None:
+def test_kernel_wheel_broken_has_expected_finding(break_it: Break, found: list[str], tmp_path: Path) -> None:
     made = clean_kernels()
     break_it(made)
     assert codes(look(made, tmp_path)) == found
@@ -158,7 +118,7 @@ def test_kernel_wheel_broken_has_expected_finding(
 
 def test_kernel_wheel_reports_truncated_object(tmp_path: Path) -> None:
     made = clean_kernels()
-    cut_off_object(made)
+    held(OBJECT, code("gfx942")[:120])(made)
     assert "code-object-wrong" in codes(look(made, tmp_path))
 
 
@@ -240,6 +200,6 @@ def test_kernel_coverage_fails_wrong_member_list(tmp_path: Path) -> None:
 
 def test_kernel_coverage_wrong_object_fails_every_target(tmp_path: Path) -> None:
     made = clean_kernels()
-    wrong_target_in_the_folder(made)
+    held(OBJECT, code("gfx950"))(made)
     evidence = covered(tmp_path, made, {OBJECT: ("gfx950",), OTHER: ("gfx950",)})
     assert {found.outcome for found in evidence.values()} == {Outcome.FAILED}
