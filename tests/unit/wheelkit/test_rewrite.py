@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import zipfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,7 @@ from tests.support.tiny_wheel import INFO, NAME, WHEEL, contents, make_wheel, re
 from wheelkit.archive import file_member, member_writer, zip_format
 from wheelkit.archive.blocks import scan_blocks
 from wheelkit.archive.reader import WheelArchive
-from wheelkit.archive.rewrite import WheelRewrite
+from wheelkit.archive.rewrite import WheelRewrite, WrittenWheel
 from wheelkit.archive.verify import verify_record
 
 TEXT = b"".join(b"line %d of a member\n" % n for n in range(100_000))
@@ -40,6 +43,20 @@ def members(path: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(path) as opened:
         assert opened.testzip() is None
         return {name: opened.read(name) for name in opened.namelist()}
+
+
+def rewritten(wheel: Path, out: Path, *edits: Callable[[WheelRewrite], object], **options: Any) -> WrittenWheel:
+    """Rewrite a wheel with some changes."""
+    with WheelArchive(wheel) as source:
+        rewrite = WheelRewrite(source, **options)
+        for edit in edits:
+            edit(rewrite)
+        return rewrite.write(out)
+
+
+@pytest.fixture
+def content(tmp_path: Path) -> Path:
+    return tmp_path / "content"
 
 
 def test_rewrite_keeps_unchanged_members(wheel: Path, out: Path) -> None:
@@ -72,16 +89,12 @@ def test_rewrite_keeps_unchanged_members(wheel: Path, out: Path) -> None:
     assert written.sha256 == hashlib.sha256(out.read_bytes()).hexdigest()
 
 
-def test_rewrite_is_reproducible(wheel: Path, out: Path, tmp_path: Path) -> None:
+def test_rewrite_is_reproducible(wheel: Path, out: Path, content: Path) -> None:
     digests = []
+    content.write_bytes(TEXT + b"more")
+    edits = (lambda r: r.set_file("tiny/big.so", content, changed=[]), lambda r: r.set_file("tiny/new.so", content))
     for _ in range(2):
-        content = tmp_path / "content"
-        content.write_bytes(TEXT + b"more")
-        with WheelArchive(wheel) as source:
-            rewrite = WheelRewrite(source, date_time=(1990, 1, 1, 0, 0, 0))
-            rewrite.set_file("tiny/big.so", content, changed=[])
-            rewrite.set_file("tiny/new.so", content)
-            digests.append(rewrite.write(out).sha256)
+        digests.append(rewritten(wheel, out, *edits, date_time=(1990, 1, 1, 0, 0, 0)).sha256)
         with WheelArchive(out) as result:
             assert {member.date_time for member in result.members} == {(1990, 1, 1, 0, 0, 0)}
     assert digests[0] == digests[1]
@@ -93,8 +106,7 @@ def test_rewrite_reuses_hashes_of_unchanged_members(wheel: Path, out: Path, tmp_
     record = record.replace(record_line("tiny/a.py", b"a\n"), record_line("tiny/a.py", b"A\n"))
     record = record.replace(record_line("tiny/b.py", b"b\n"), "tiny/b.py,,\n")
     source_path = make_wheel(tmp_path / "in", members=lying | {f"{INFO}/RECORD": record.encode()})
-    with WheelArchive(source_path) as source:
-        WheelRewrite(source).write(out)
+    rewritten(source_path, out)
     with WheelArchive(out) as result:
         assert [f.code for f in verify_record(result)] == ["record-wrong-hash"]
         assert result.record()["tiny/b.py"].sha256 == hashlib.sha256(b"b\n").hexdigest()
@@ -102,13 +114,14 @@ def test_rewrite_reuses_hashes_of_unchanged_members(wheel: Path, out: Path, tmp_
 
 def test_rewrite_removes_and_renames(wheel: Path, out: Path) -> None:
     new = out.with_name("tiny-1.0.post1-py3-none-any.whl")
-    with WheelArchive(wheel) as source:
-        rewrite = WheelRewrite(source)
-        rewrite.remove("tiny/big.so")
-        rewrite.rename("tiny/__init__.py", "tiny/main.py")
-        rewrite.rename(INFO, "tiny-1.0.post1.dist-info")
-        rewrite.set("tiny-1.0.post1.dist-info/WHEEL", WHEEL)
-        rewrite.write(new)
+    rewritten(
+        wheel,
+        new,
+        lambda rewrite: rewrite.remove("tiny/big.so"),
+        lambda rewrite: rewrite.rename("tiny/__init__.py", "tiny/main.py"),
+        lambda rewrite: rewrite.rename(INFO, "tiny-1.0.post1.dist-info"),
+        lambda rewrite: rewrite.set("tiny-1.0.post1.dist-info/WHEEL", WHEEL),
+    )
     found = members(new)
     assert list(found) == ["tiny/main.py", *(f"tiny-1.0.post1.dist-info/{n}" for n in ("METADATA", "WHEEL", "RECORD"))]
     with WheelArchive(new) as result:
@@ -136,11 +149,8 @@ def test_rewrite_refuses_impossible_changes(wheel: Path, out: Path) -> None:
 
 def test_rewrite_failure_keeps_existing_file(wheel: Path, out: Path) -> None:
     out.write_bytes(b"precious")
-    with WheelArchive(wheel) as source:
-        rewrite = WheelRewrite(source)
-        rewrite.set("/absolute", b"")
-        with pytest.raises(ArchiveError):
-            rewrite.write(out)
+    with pytest.raises(ArchiveError):
+        rewritten(wheel, out, lambda rewrite: rewrite.set("/absolute", b""))
     assert out.read_bytes() == b"precious"
 
 
@@ -164,71 +174,55 @@ def test_rewrite_spliced_member_has_new_content(wheel: Path, out: Path, tmp_path
         assert result["tiny/big.so"].mode == 0o755
 
 
-def test_rewrite_detects_changes_outside_ranges(wheel: Path, out: Path, tmp_path: Path) -> None:
+def test_rewrite_detects_changes_outside_ranges(wheel: Path, out: Path, content: Path) -> None:
     new = bytearray(TEXT)
     new[1_500_000] ^= 1
-    content = tmp_path / "content"
     content.write_bytes(new)
-    with WheelArchive(wheel) as source:
-        rewrite = WheelRewrite(source)
-        rewrite.set_file("tiny/big.so", content, changed=[(5, 6)])
-        with pytest.raises(ArchiveError, match="differs from the old content outside the given ranges"):
-            rewrite.write(out)
+    with pytest.raises(ArchiveError, match="differs from the old content outside the given ranges"):
+        rewritten(wheel, out, lambda rewrite: rewrite.set_file("tiny/big.so", content, changed=[(5, 6)]))
     assert not out.exists()
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_rewrite_compresses_all_without_ranges_libz_or_deflate(
-    tmp_path: Path, out: Path, wheel: Path, method: int, monkeypatch: pytest.MonkeyPatch
+    out: Path, wheel: Path, content: Path, method: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with zipfile.ZipFile(wheel, "w", method) as archive:
         for name, data in contents({"tiny/big.so": TEXT}).items():
             archive.writestr(name, data)
     monkeypatch.setattr(file_member, "scan_blocks", lambda *args, **options: None)
-    content = tmp_path / "content"
     content.write_bytes(TEXT.upper())
-    with WheelArchive(wheel) as source:
-        for changed in (None, [(0, len(TEXT))], []):
-            rewrite = WheelRewrite(source)
-            rewrite.set_file("tiny/big.so", content, changed=changed)
-            rewrite.write(out)
-            assert members(out)["tiny/big.so"] == TEXT.upper()
+    for changed in (None, [(0, len(TEXT))], []):
+        rewritten(wheel, out, partial(WheelRewrite.set_file, name="tiny/big.so", content=content, changed=changed))
+        assert members(out)["tiny/big.so"] == TEXT.upper()
 
 
 def test_rewrite_drops_signatures_of_old_record(tmp_path: Path, wheel: Path, out: Path) -> None:
     make_wheel(tmp_path / "in", members=contents() | {f"{INFO}/RECORD.jws": b"{}"})
     with WheelArchive(wheel) as source:
         assert f"{INFO}/RECORD.jws" in source
-        WheelRewrite(source).write(out)
+    rewritten(wheel, out)
     assert f"{INFO}/RECORD.jws" not in members(out)
 
 
-def test_rewrite_detects_damaged_source_in_splice(tmp_path: Path, wheel: Path, out: Path) -> None:
+def test_rewrite_detects_damaged_source_in_splice(wheel: Path, out: Path, content: Path) -> None:
     with WheelArchive(wheel) as source:
         middle = source["tiny/big.so"].data_offset + source["tiny/big.so"].compressed_size // 2
     data = bytearray(wheel.read_bytes())
     data[middle] ^= 0x10
     wheel.write_bytes(data)
-    content = tmp_path / "content"
     content.write_bytes(b"#" + TEXT[1:])
-    with WheelArchive(wheel) as source:
-        rewrite = WheelRewrite(source)
-        rewrite.set_file("tiny/big.so", content, changed=[(0, 1)])
-        with pytest.raises(ArchiveError):
-            rewrite.write(out)
+    with pytest.raises(ArchiveError):
+        rewritten(wheel, out, lambda rewrite: rewrite.set_file("tiny/big.so", content, changed=[(0, 1)]))
     assert list(out.parent.iterdir()) == []
 
 
 def test_rewrite_uses_zip64_header_for_members_near_4_gib(
-    wheel: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wheel: Path, out: Path, content: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = tmp_path / "content"
     content.write_bytes(TEXT)
     monkeypatch.setattr(member_writer, "is_wide", lambda size: True)
-    with WheelArchive(wheel) as source:
-        rewrite = WheelRewrite(source)
-        rewrite.set_file("tiny/big.so", content)
-        rewrite.write(out)
+    rewritten(wheel, out, lambda rewrite: rewrite.set_file("tiny/big.so", content))
     assert members(out)["tiny/big.so"] == TEXT
     with WheelArchive(out) as result:
         header = result.pread(30, result["tiny/big.so"].header_offset)
@@ -257,9 +251,8 @@ def test_local_header_of_large_member_is_zip64() -> None:
 
 
 def test_rewrite_leaves_no_temporary_files(wheel: Path, out: Path) -> None:
-    with WheelArchive(wheel) as source:
-        WheelRewrite(source).write(out)
+    rewritten(wheel, out)
     assert list(out.parent.iterdir()) == [out]
     shutil.rmtree(out.parent)
-    with WheelArchive(wheel) as source, pytest.raises(FileNotFoundError):
-        WheelRewrite(source).write(out)
+    with pytest.raises(FileNotFoundError):
+        rewritten(wheel, out)
