@@ -221,38 +221,14 @@ def is_default(targets: Iterable[GfxTarget]) -> bool:
     return {str(target) for target in targets} == set(lists()["default-wheels"])
 
 
-def label(targets: Iterable[GfxTarget]) -> str:
-    """Return a short name: `default`, `all`, a family, or the targets with commas."""
-    chosen = in_order(targets)
-    if is_default(chosen):
-        return DEFAULT
-    if tuple(map(str, chosen)) == _concrete():
-        return ALL
-    return next(iter(families_equal_to(chosen)), "") or ", ".join(map(str, chosen))
-
-
 def for_bazel(targets: Iterable[GfxTarget]) -> str:
     """Return the value of TF_ROCM_AMDGPU_TARGETS."""
     return ",".join(map(str, in_order(targets)))
 
 
-def with_aiter(targets: Iterable[GfxTarget]) -> tuple[GfxTarget, ...]:
-    """Those that AITER has kernels for."""
-    return tuple(target for target in in_order(targets) if _row(target).aiter)
-
-
 def for_aiter(targets: Iterable[GfxTarget]) -> str:
-    """Return the value of AITER's GPU_ARCHS.
-
-    Raises:
-        RequestError: AITER has no kernels for a target.
-    """
-    chosen = in_order(targets)
-    without = [str(target) for target in chosen if not _row(target).aiter]
-    if without:
-        supported = ", ".join(row.name for row in table() if row.aiter)
-        raise RequestError(f"AITER has no kernels for {', '.join(without)}.", hint=f"It supports {supported}.")
-    return ";".join(dict.fromkeys(target.processor for target in chosen))
+    """Return the value of AITER's GPU_ARCHS: the processors that AITER has kernels for, empty for none."""
+    return ";".join(dict.fromkeys(target.processor for target in in_order(targets) if _row(target).aiter))
 
 
 def _words(spec: str | Sequence[str]) -> list[str]:

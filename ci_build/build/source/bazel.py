@@ -63,8 +63,8 @@ def device_options(wanted: Iterable[GfxTarget], rocm: str) -> tuple[str, ...]:
         *environment_settings("HCC_AMDGPU_TARGET", targets.for_bazel(chosen), "action_env"),
         *environment_settings("HIPCC_COMPILE_FLAGS_APPEND", "--offload-compress", "action_env"),
     ]
-    if with_kernels := targets.with_aiter(chosen):
-        options += environment_settings("GPU_ARCHS", targets.for_aiter(with_kernels), "action_env")
+    if processors := targets.for_aiter(chosen):
+        options += environment_settings("GPU_ARCHS", processors, "action_env")
     return tuple(options)
 
 
