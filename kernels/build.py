@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import KernelError
+from core.errors import KernelError, RequestError
 from core.model import GfxTarget, InputFile, KernelRequest, Progress
 from core.process import Runner
 from core.units import human
@@ -169,7 +169,13 @@ class KernelBuild:
                 objects += find_objects(module, self.wanted, tree)
         graph = self.graph()
         forecast = graph.forecast(capacity)
-        estimate.refuse_unasked(forecast.seconds, self.modules, self.request.modules)
+        if not self.request.modules and forecast.seconds > estimate.HOURS_UNASKED * 3600:
+            names = ",".join(module.name for module in self.modules)
+            raise RequestError(
+                f"All kernel modules would take {forecast.seconds / 3600:.0f} hours of CPU, and no modules were named.",
+                hint=f"Name the modules: --modules={names} builds all, fewer need --allow-partial. --shard compiles"
+                " parts on several machines.",
+            )
         if forecast.steps:
             progress.step(said(forecast))
         made = self._make(graph, runner, progress, capacity)

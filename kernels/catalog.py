@@ -238,23 +238,18 @@ def _doubles(catalog: Catalog) -> Iterator[str]:
     yield from (
         f"{name} is the FFI target of two handlers" for name in sorted({t for t in targets if targets.count(t) > 1})
     )
+    told: dict[tuple[str, int], str] = {}
     for module in catalog.modules.values():
         names = [unit.name for unit in module.units]
         yield from (
             f"modules.{module.name}: two units have the name {name}"
             for name in sorted({n for n in names if names.count(n) > 1})
         )
-    yield from _ambiguous_variants(catalog)
-    for source in catalog.sources.values():
-        if not re.fullmatch(r"[0-9a-f]{64}", source.sha256) or source.size < 1:
-            yield f"sources.{source.name}: sha256 or size is invalid"
-
-
-def _ambiguous_variants(catalog: Catalog) -> Iterator[str]:
-    """Return compute units that name two variants of a processor; handlers have one table of them."""
-    told: dict[tuple[str, int], str] = {}
-    for module in catalog.modules.values():
+        # Handlers have one table of compute units.
         for objects in module.objects:
             for place in ((target, units) for target in objects.targets for units in objects.compute_units):
                 if told.setdefault(place, objects.sku) != objects.sku:
                     yield f"modules.{module.name}: {place[0]} with {place[1]} compute units names two variants"
+    for source in catalog.sources.values():
+        if not re.fullmatch(r"[0-9a-f]{64}", source.sha256) or source.size < 1:
+            yield f"sources.{source.name}: sha256 or size is invalid"

@@ -1,11 +1,10 @@
-"""Upper bounds of the cost of a build, and the refusal of long builds that were not asked for."""
+"""Upper bounds of the cost of a build."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.errors import RequestError
 from kernels.modules import KernelModule, ModuleKind
 
 HOURS_UNASKED = 4.0
@@ -45,24 +44,3 @@ def bound(modules: Sequence[KernelModule], wanted: Sequence[str]) -> Bound:
         steps += count * (1 + own)
         seconds += count * module.seconds * (HOST_SHARE + (1 - HOST_SHARE) * own)
     return Bound(steps=steps, seconds=seconds)
-
-
-def refuse_unasked(seconds: float, modules: Sequence[KernelModule], named: Sequence[str]) -> None:
-    """Refuse a long build unless its modules were named.
-
-    Args:
-        seconds: remaining CPU seconds.
-        modules: modules to build.
-        named: modules of the request; empty if none were named.
-
-    Raises:
-        RequestError: the build takes too long and no modules were named.
-    """
-    if named or seconds <= HOURS_UNASKED * 3600:
-        return
-    names = ",".join(module.name for module in modules)
-    raise RequestError(
-        f"All kernel modules would take {seconds / 3600:.0f} hours of CPU, and no modules were named.",
-        hint=f"Name the modules: --modules={names} builds all, fewer need --allow-partial. --shard compiles"
-        " parts on several machines.",
-    )

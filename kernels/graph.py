@@ -19,7 +19,7 @@ from kernels.steps import CompileStep, fill
 from kernels.store import Cost, KernelStore, StoredFile
 from kernels.toolchains import Toolchain
 
-_FAILED = "failed: "
+_FAILED = re.compile(r"^failed: (.*(?:\n  .*)*)", re.MULTILINE)
 _STATUS = "[%f/%t] "
 _BEGUN = re.compile(r"\[\d+/\d+\] ")
 _KEEP_FREE = 0.9
@@ -238,19 +238,11 @@ class Graph:
 
     def _failure(self, output: str, missing: Sequence[CompileStep]) -> str:
         """Return the failures reported by the steps, else the end of ninja's output."""
-        lines = output.splitlines()
-        starts = [at for at, line in enumerate(lines) if line.startswith(_FAILED)]
-        if not starts:
-            return "\n  ".join(("ninja failed:", *lines[-20:]))
-        texts = []
-        for at in starts:
-            block = [lines[at].removeprefix(_FAILED)]
-            for line in lines[at + 1 :]:
-                if not line.startswith("  "):
-                    break
-                block.append(line)
-            texts.append("\n  ".join(block))
-        return "\n".join((f"{len(starts)} of {len(missing)} steps failed:", *texts))
+        blocks: list[str] = _FAILED.findall(output)
+        if not blocks:
+            return "\n  ".join(("ninja failed:", *output.splitlines()[-20:]))
+        texts = (block.replace("\n", "\n  ") for block in blocks)
+        return "\n".join((f"{len(blocks)} of {len(missing)} steps failed:", *texts))
 
 
 def _escape(text: str) -> str:

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,21 +144,15 @@ def _fetch(root: Path, lock: Path, runner: Runner, progress: Progress) -> None:
 def _unpack(wheel: Path, into: Path) -> None:
     """Unpack the used members of a wheel, each verified against RECORD."""
     with WheelArchive(wheel) as archive:
-        files = dict(_used(archive))
-        for path in files.values():
-            (into / path).parent.mkdir(parents=True, exist_ok=True)
-        targets = {name: into / path for name, path in files.items()}
+        targets = {}
+        for name in (member.name for member in archive.members):
+            if name.startswith("ziglang/"):
+                targets[name] = into / name
+            elif found := re.fullmatch(r"jaxlib/include/(xla/ffi/.+)", name):
+                targets[name] = into / "include" / found[1]
+            elif re.fullmatch(r"ninja-[^/]+\.data/scripts/ninja", name):
+                targets[name] = into / "bin" / "ninja"
+        for path in targets.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
         if wrong := verify_record(archive, extract=targets):
             raise InputError(f"{wheel.name} is damaged: {wrong[0].message}", hint="Clear pip's cache and try again.")
-
-
-def _used(archive: WheelArchive) -> Iterator[tuple[str, str]]:
-    """Yield member -> path in the toolchain's folder."""
-    for member in archive.members:
-        name = member.name
-        if name.startswith("ziglang/"):
-            yield name, name
-        elif found := re.fullmatch(r"jaxlib/include/(xla/ffi/.+)", name):
-            yield name, f"include/{found[1]}"
-        elif re.fullmatch(r"ninja-[^/]+\.data/scripts/ninja", name):
-            yield name, "bin/ninja"
