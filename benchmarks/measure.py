@@ -1,4 +1,4 @@
-"""What the benchmarks share: the cost of a process and everything that it waits for, goals, options and reports."""
+"""Shared parts of the benchmarks: the cost of a process and everything that it waits for, goals, options, reports."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def watched() -> AbstractContextManager[list[int]]:
 
 
 def _resident(pid: int) -> Iterator[int]:
-    """Yield the resident bytes of each descendant of a process; a process that nobody waited for has none."""
+    """Yield the resident bytes of each descendant of a process; those of a zombie are 0."""
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in file.read_text().split():
             yield int(Path(f"/proc/{child}/statm").read_text().split()[1]) * _PAGE
