@@ -33,6 +33,13 @@ def ci_build(
     return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=environment)
 
 
+def succeed(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the launcher, which has to succeed."""
+    done = ci_build(*words, env=env)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @dataclass(frozen=True)
 class Released:
     """A release that was made for these tests, which several workers may read at once; write to a copy.

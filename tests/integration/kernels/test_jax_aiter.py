@@ -11,7 +11,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 import zipfile
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import pytest
 from filelock import FileLock
 from platformdirs import user_cache_path
 
+from tests.integration.conftest import succeed
 from tests.support.machine import need
 
 pytestmark = pytest.mark.network
@@ -28,7 +28,6 @@ pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[3]
 CHECKS = ROOT / "tests" / "jax_aiter"
 PACKAGE = ROOT / "kernels" / "payload" / "jax_aiter"
-CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
 FOREIGN = ("JAX_", "XLA_", "PYTHON", "VIRTUAL_ENV", "TF_", "COV_")
 """Variables of the caller that have no say."""
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -142,9 +141,8 @@ def test_failing_check_fails_the_run(environment: Environment, tmp_path: Path) -
 
 @pytest.mark.heavy
 def test_real_wheel_loads_and_calls_kernels(environment: Environment, work_cache: Path, tmp_path: Path) -> None:
-    argv = [*CI_BUILD, "kernels", "build", "--targets=gfx942,gfx950,gfx1100", f"--cache-dir={work_cache}"]
-    done = subprocess.run([*argv, f"--out={tmp_path / 'out'}"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    words = ["--targets=gfx942,gfx950,gfx1100", f"--cache-dir={work_cache}", f"--out={tmp_path / 'out'}"]
+    succeed("kernels", "build", *words)
     (wheel,) = (tmp_path / "out").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "wheel")

@@ -23,7 +23,7 @@ from kernels.build import KernelBuild, KernelBuildResult
 from kernels.graph import Capacity
 from kernels.steps import SRC
 from kernels.toolchains import Toolchain, obtain_pypi
-from tests.integration.conftest import ci_build
+from tests.integration.conftest import ci_build, succeed
 from tests.support.silent import Silent
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.gpu.code_object import mach_of
@@ -93,8 +93,7 @@ def test_build_covers_every_module_and_target(receipt: dict[str, Any]) -> None:
 
 @pytest.mark.heavy
 def test_built_wheel_passes_inspection(receipt: dict[str, Any], tmp_path: Path) -> None:
-    done = ci_build("inspect", receipt["wheel"], f"--targets={','.join(TARGETS)}", "--json")
-    assert done.returncode == 0, done.stderr
+    done = succeed("inspect", receipt["wheel"], f"--targets={','.join(TARGETS)}", "--json")
     findings = json.loads(done.stdout)["wheels"][0]["findings"]
     assert [found for found in findings if found["severity"] != "note"] == []
 

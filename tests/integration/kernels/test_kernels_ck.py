@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.conftest import succeed
 from tests.integration.kernels.test_kernels_rocm import UNITS, InContainer
 from tests.support import docker
 from tests.support.kernels_fake.building import HERE
@@ -74,15 +75,8 @@ def kernels_build(inside: InContainer, *more: str) -> dict[str, Any]:
     words = ["--targets=gfx942", "--toolchain=container", f"--kernel-image={inside.request.image}"]
     words += [f"--kernel-rocm={inside.request.rocm}", "--modules=rmsnorm_fwd", "--allow-partial", "--json"]
     words += [f"--cache-dir={inside.cache}"]
-    told: dict[str, Any] = json.loads(ci_build("kernels", "build", *words, *more).stdout)
+    told: dict[str, Any] = json.loads(succeed("kernels", "build", *words, *more).stdout)
     return told
-
-
-def ci_build(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "ci_build.cli", *words]
-    done = subprocess.run(argv, cwd=HERE.parents[2], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 @pytest.mark.heavy
@@ -150,7 +144,7 @@ def test_rocm_compiled_wheel_is_manylinux_2_28(
     made = kernels_build(inside, f"--instances={UNITS}", f"--out={tmp_path}")
     assert Path(made["wheel"]).name.endswith("-py3-none-manylinux_2_28_x86_64.whl")
     assert (made["modules"], made["size"] < 2_000_000) == (["rmsnorm_fwd"], True)
-    (looked,) = json.loads(ci_build("inspect", made["wheel"], "--targets=gfx942", "--json").stdout)["wheels"]
+    (looked,) = json.loads(succeed("inspect", made["wheel"], "--targets=gfx942", "--json").stdout)["wheels"]
     said = {found["code"]: found["message"] for found in looked["findings"] if found["severity"] != "note"}
     assert list(said) == ["kernels-partial"]
     # Without HIP it loads, and reports the missing library when it is called.

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from promotion.gates.common.runs import run_gates
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
+from tests.integration.conftest import succeed
 from tests.support import docker, forky
 from tests.support.silent import Silent
 from tests.support.wheel_sets import pjrt, plugin
@@ -56,10 +56,7 @@ class Here:
         return folder
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "ci_build.cli", "kernels", *words]
-        done = subprocess.run(argv, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done
+        return succeed("kernels", *words, env=self.environment)
 
     def build(self, cache: Path, *words: str, instances: str = "_bf16_n64_nsm$") -> dict[str, Any]:
         words = (f"--instances={instances}", f"--kernel-rocm={self.folder / 'rocm'}", f"--cache-dir={cache}", *words)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from core.model import WheelSet, load_wheel_set
-from tests.integration.conftest import ci_build
+from tests.integration.conftest import succeed
 from tests.integration.kernels.test_kernels_rocm import InContainer
 from tests.support import docker
 
@@ -18,24 +17,18 @@ pytestmark = [pytest.mark.network, pytest.mark.heavy]
 PYTHON = "{}.{}".format(*sys.version_info)
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    done = ci_build(*words)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
 SET = ["dist_wheels", "--payload=published", f"--python-versions={PYTHON}", "--targets=gfx942,gfx950", "--kernels"]
 
 
 def gate(out: Path, bucket: Path) -> None:
-    run("stage", str(out), f"--bucket={bucket}")
+    succeed("stage", str(out), f"--bucket={bucket}")
     for name in ("inspection", "abi", "coverage"):
-        run("gate", name, str(out), f"--bucket={bucket}")
+        succeed("gate", name, str(out), f"--bucket={bucket}")
 
 
 def test_set_with_kernels_includes_their_wheel(work_cache: Path, tmp_path: Path) -> None:
     out, words = tmp_path / "dist", SET
-    run(*words, f"--out={out}", f"--cache-dir={work_cache}")
+    succeed(*words, f"--out={out}", f"--cache-dir={work_cache}")
     made: WheelSet = load_wheel_set((out / "wheels.json").read_text())
     kernels = next(wheel for wheel in made.wheels if wheel.name == "jax-aiter")
     pjrt = next(wheel for wheel in made.wheels if wheel.name == "jax-rocm7-pjrt")
@@ -43,7 +36,7 @@ def test_set_with_kernels_includes_their_wheel(work_cache: Path, tmp_path: Path)
     assert {target for member in kernels.members for target in member.targets} == {"gfx942", "gfx950"}
     assert any(item.filename.startswith("amd_aiter-") for item in made.inputs)
     assert f"jax-aiter=={kernels.version}" in (out / "constraints.txt").read_text()
-    again = run(*words, f"--out={out}", f"--cache-dir={work_cache}", "--json")
+    again = succeed(*words, f"--out={out}", f"--cache-dir={work_cache}", "--json")
     assert json.loads(again.stdout)["up_to_date"] is True
     gate(out, tmp_path / "bucket")
 
@@ -54,7 +47,7 @@ def test_rocm_compiled_kernels_pass_gates(
     out, inside = tmp_path / "dist", InContainer(engine, work_cache, monkeypatch).request
     words = ["--kernel-toolchain=container", f"--kernel-image={inside.image}", f"--kernel-rocm={inside.rocm}"]
     words += ["--kernel-modules=rmsnorm_fwd", f"--kernel-instances={inside.instances}", "--allow-partial"]
-    run(*SET, *words, f"--out={out}", f"--cache-dir={work_cache}")
+    succeed(*SET, *words, f"--out={out}", f"--cache-dir={work_cache}")
     made = load_wheel_set((out / "wheels.json").read_text())
     kernels = next(wheel for wheel in made.wheels if wheel.name == "jax-aiter")
     assert {target for member in kernels.members for target in member.targets} == {"gfx942", "gfx950"}
