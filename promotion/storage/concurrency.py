@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
 
 MAX_REQUESTS = 8
 """Maximum number of concurrent requests of one command."""
@@ -24,25 +25,17 @@ def map_concurrently(
     items = tuple(items)
     if len(items) < 2:
         return tuple(function(item) for item in items)
-    failed: list[bool] = []
+    failed = threading.Event()
 
     def call(item: _Item) -> _Result | None:
-        if failed:
+        if failed.is_set():
             return None
         try:
             return function(item)
         except BaseException:
-            failed.append(True)
+            failed.set()
             raise
 
     with ThreadPoolExecutor(min(most, len(items))) as pool:
-        calls = [pool.submit(call, item) for item in items]
-        try:
-            wait(calls)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-    # Every call that did not start follows a failure, which is raised here.
-    for error in (one.exception() for one in calls if not one.cancelled()):
-        if error is not None:
-            raise error
-    return tuple(one.result() for one in calls)  # type: ignore[misc]
+        # Every call that did not start follows a failure, which is raised here.
+        return cast("tuple[_Result, ...]", tuple(pool.map(call, items)))

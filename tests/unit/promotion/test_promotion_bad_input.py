@@ -31,7 +31,7 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.memory_bucket import MemoryBucket
-from tests.support.promoting import NOW, POLICY, RELEASED, go, objects, staged_in
+from tests.support.promoting import NOW, POLICY, RELEASED, go, objects, offered, staged_in
 from tests.support.reading import Reader
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_evidence, write_set
 
@@ -220,8 +220,7 @@ def test_full_disk_is_reported(tmp_path: Path, place: str) -> None:
                 break
             assert "No space left on device" in problem.message
             assert problem.hint == "Check the disk."
-            seen = {name for page in pages(bucket) for name in page}
-            assert reader.unsatisfied(seen) == ()
+            assert reader.unsatisfied(set(offered(bucket))) == ()
             assert list(bucket.root.rglob(".new-*")) == []
             act(bucket)
             assert objects(bucket) == objects(undisturbed)
@@ -236,8 +235,3 @@ def failure(act: Callable[[Bucket], None], bucket: Bucket) -> CiBuildError | Non
     except CiBuildError as error:
         return error
     return None
-
-
-def pages(bucket: DirBucket) -> list[list[str]]:
-    keys = [key for key in bucket.list(RELEASED.simple) if key.count("/") == 4 and key.endswith(".json")]
-    return [[file["filename"] for file in json.loads(bucket.get(key))["files"]] for key in keys]
