@@ -25,7 +25,7 @@ from wheelkit.gpu.bundle import (
     select_entries,
     write_table,
 )
-from wheelkit.gpu.bundle_reader import BundleLocation, BundleReader, find_bundles, map_bundles
+from wheelkit.gpu.bundle_reader import THREADS, BundleLocation, BundleReader, find_bundles, map_bundles
 
 _BIG = 64 << 20  # Larger bundles are rebuilt one at a time, to bound memory.
 
@@ -67,7 +67,6 @@ def slim(
     targets: Sequence[GfxTarget],
     *,
     covers: Mapping[str, Sequence[str]] | None = None,
-    threads: int = 2,
     verify: bool = True,
     name: str = "",
 ) -> SlimReport:
@@ -79,7 +78,6 @@ def slim(
     Args:
         path: an ELF file, changed in place; a file without device code stays unchanged.
         targets: targets that every bundle must serve; see `bundle.select_entries`.
-        threads: each needs up to 130 MiB for the bundles of 0.10.2, and twice the new bundle.
         verify: check the MD5 of every old bundle, so that damaged code does not get a valid checksum.
 
     Raises:
@@ -87,19 +85,17 @@ def slim(
         FatbinError: a damaged bundle, a wanted target without code, or a new bundle that is larger than its place.
     """
     bundles = find_bundles(path, name=name)
-    cuts = _plan(path, bundles, targets, covers or {}, threads=threads)
+    cuts = _plan(path, bundles, targets, covers or {})
     sizes = {bundle.index: bundle.size for bundle in bundles}
     changed = []
-    for bundle, content in _contents(path, cuts, threads=threads, verify=verify):
+    for bundle, content in _contents(path, cuts, verify=verify):
         with path.open("r+b") as file:
             changed.append(_write(file.fileno(), bundle, content))
         sizes[bundle.index] = len(content)
     return _report(cuts, sizes, changed)
 
 
-def _contents(
-    path: Path, cuts: Sequence[_BundlePlan], *, threads: int, verify: bool
-) -> Iterator[tuple[BundleLocation, bytes]]:
+def _contents(path: Path, cuts: Sequence[_BundlePlan], *, verify: bool) -> Iterator[tuple[BundleLocation, bytes]]:
     """Yield each changed bundle with its new bytes; compressed ones follow once all of them are ready."""
     by_index = {cut.bundle.index: cut for cut in cuts}
 
@@ -107,8 +103,7 @@ def _contents(
         return _rebuild(reader, by_index[bundle.index], verify=verify)
 
     packed = [cut for cut in cuts if cut.bundle.packed and (cut.dropped or verify)]
-    if any(cut.size >= _BIG for cut in packed):
-        threads = 1
+    threads = 1 if any(cut.size >= _BIG for cut in packed) else THREADS
     bundles = [cut.bundle for cut in packed]
     for bundle, content in zip(bundles, map_bundles(path, bundles, rebuild, threads=threads), strict=True):
         if content is not None:
@@ -121,12 +116,7 @@ def _contents(
 
 
 def _plan(
-    path: Path,
-    bundles: Sequence[BundleLocation],
-    targets: Sequence[GfxTarget],
-    covers: Mapping[str, Sequence[str]],
-    *,
-    threads: int,
+    path: Path, bundles: Sequence[BundleLocation], targets: Sequence[GfxTarget], covers: Mapping[str, Sequence[str]]
 ) -> list[_BundlePlan]:
     """Choose the entries of every bundle, and report all targets that are missing anywhere."""
 
@@ -135,7 +125,7 @@ def _plan(
         return entries, select_entries(entries, targets, covers)
 
     cuts, missing = [], []
-    for bundle, (entries, chosen) in zip(bundles, map_bundles(path, bundles, choose, threads=threads), strict=True):
+    for bundle, (entries, chosen) in zip(bundles, map_bundles(path, bundles, choose), strict=True):
         if chosen.missing:
             names = ", ".join(map(str, chosen.missing))
             missing.append(f"bundle {bundle.index} at byte {bundle.offset:#x} has no code for {names}")
