@@ -17,10 +17,6 @@ from promotion.policy.families import Trigger, load_families
 from promotion.policy.jobs import job_matrix
 
 _DEFAULTS = defaults()
-_WHEN = ("presubmit", "postsubmit", "nightly", "weekly")
-"""Occasions of promotion/policy/families.toml."""
-
-
 _PYTHONS = click.option(
     "--python-versions",
     metavar="X.Y,…",
@@ -106,7 +102,8 @@ def builds(
 
 @matrix.command()
 @click.argument("wheel_set", metavar="SET")
-@click.option("--when", type=click.Choice(_WHEN), default=_WHEN[0], show_default=True, help="Occasion of the tests.")
+@click.option("--when", type=click.Choice([trigger.value for trigger in Trigger]), default=Trigger.PRESUBMIT.value,
+              show_default=True, help="Occasion of the tests.")  # fmt: skip
 @_PYTHONS
 @click.option(
     "--family", "families", multiple=True, metavar="NAME", help="GPU family; may be repeated.  [default: by occasion]"

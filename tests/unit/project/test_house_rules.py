@@ -105,7 +105,7 @@ def late_imports(source: str) -> list[str]:
 
 
 def test_imports_in_functions_give_their_reason() -> None:
-    # Programs of the corpus and tests of the suites import what they try.
+    # These programs and tests import the features that they try, where they try them.
     modules = [
         path for path in house_modules() if not path.startswith(("promotion/corpus/", "promotion/gates/suites/"))
     ]

@@ -50,7 +50,7 @@ def test_launchers_parse_on_old_pythons(name: str) -> None:
 
 
 def load(root: Path) -> Any:
-    """Return a `_venv` of its own that sets up the repository in a folder."""
+    """Import the copy of `_venv` in a folder."""
     spec = importlib.util.spec_from_file_location("_venv_of_test", root / "build" / "_venv.py")
     assert spec is not None
     assert spec.loader is not None
