@@ -99,20 +99,8 @@ def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> C
     return CompilerLocation(wrap=container_argv(replace(spec, network="none"), TIMED), image=found.stdout.strip())
 
 
-def parse_shard(text: str) -> tuple[int, int]:
-    """Return (i, n) of `i/n`.
-
-    Raises:
-        RequestError: the text is not two numbers, or i is not from 1 to n.
-    """
-    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
-    if found is None or int(found[1]) > int(found[2]):
-        raise RequestError(f"--shard is invalid: {text!r}.", hint="Write it like 2/8 for the second of eight parts.")
-    return int(found[1]), int(found[2])
-
-
 def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[int, int] | None:
-    """Return the part of the device code in `--shard`; None for all of it.
+    """Return the part (i, n) of the device code in `--shard=i/n`; None for all of it.
 
     Raises:
         RequestError: the toolchain has no parts, or a value is invalid.
@@ -125,7 +113,12 @@ def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[i
         raise RequestError(
             f"--units is not a regular expression: {error}.", hint="Write it like '_n(64|128)_'."
         ) from error
-    return parse_shard(shard) if shard else None
+    if not shard:
+        return None
+    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", shard)
+    if found is None or int(found[1]) > int(found[2]):
+        raise RequestError(f"--shard is invalid: {shard!r}.", hint="Write it like 2/8 for the second of eight parts.")
+    return int(found[1]), int(found[2])
 
 
 def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from cyclonedx.model import (
     ExternalReference,
@@ -49,7 +50,7 @@ def sbom(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> str
         type=ComponentType.PLATFORM,
         bom_ref=f"rocm {wheel_set.rocm_version}",
     )
-    parts = [*wheels, *(_foreign(item) for item in foreign.values())]
+    parts = [*wheels, *(_component(item, [_reference(item.url)]) for item in foreign.values())]
     root = Component(
         name=f"JAX for ROCm, {wheel_set.index}",
         version=wheel_set.jax_version,
@@ -82,38 +83,33 @@ def _needed(wheel: Wheel, parts: Iterable[Component]) -> Iterator[Component]:
 
 def _wheel(wheel: Wheel, source: InputFile | None) -> Component:
     targets = sorted({target for member in wheel.members for target in member.targets})
-    return Component(
-        name=wheel.name,
-        version=wheel.version,
-        bom_ref=wheel.filename,
-        purl=PackageURL("pypi", None, wheel.name, wheel.version, {"file_name": wheel.filename}),
-        hashes=[_sha256(wheel.sha256)],
-        external_references=[_input(source, wheel)] if source else [],
-        properties=[
-            *([_property("targets", " ".join(targets))] if targets else []),
-            *(_property(f"sha256 of {member.path}", member.sha256) for member in wheel.members),
-        ],
-    )
+    references = []
+    if source is not None:
+        comment = "taken as it is" if wheel.as_published else f"made of {source.filename}"
+        references.append(_reference(source.url or source.filename, hashes=[_sha256(source.sha256)], comment=comment))
+    properties = [
+        *([_property("targets", " ".join(targets))] if targets else []),
+        *(_property(f"sha256 of {member.path}", member.sha256) for member in wheel.members),
+    ]
+    return _component(wheel, references, properties)
 
 
-def _input(source: InputFile, wheel: Wheel) -> ExternalReference:
-    return ExternalReference(
-        type=ExternalReferenceType.DISTRIBUTION,
-        url=XsUri(source.url or source.filename),
-        hashes=[_sha256(source.sha256)],
-        comment="taken as it is" if wheel.as_published else f"made of {source.filename}",
-    )
-
-
-def _foreign(item: Resolved) -> Component:
+def _component(
+    item: Wheel | Resolved, references: Sequence[ExternalReference], properties: Sequence[Property] = ()
+) -> Component:
     return Component(
         name=item.name,
         version=item.version,
         bom_ref=item.filename,
         purl=PackageURL("pypi", None, item.name, item.version, {"file_name": item.filename}),
         hashes=[_sha256(item.sha256)],
-        external_references=[ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(item.url))],
+        external_references=references,
+        properties=properties,
     )
+
+
+def _reference(url: str, **more: Any) -> ExternalReference:  # noqa: ANN401 - of the library
+    return ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(url), **more)
 
 
 def _sha256(digest: str) -> HashType:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 from packaging.markers import Marker
 from packaging.pylock import Package, PackageWheel, Pylock
 from packaging.specifiers import SpecifierSet
-from packaging.utils import NormalizedName, canonicalize_name
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ci_build.build.sbom import sbom
@@ -36,20 +37,22 @@ def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> s
         resolved: Python version -> pip's resolution; entries that the set replaces are omitted.
     """
     own = {wheel.name for wheel in wheel_set.wheels}
-    packages = [_own_package(wheel, wheel_set.python_versions) for wheel in wheel_set.wheels]
+    pythons, packages = wheel_set.python_versions, []
+    for wheel in wheel_set.wheels:
+        served = [python for python in pythons if serves(wheel.filename, python)]
+        location = {"path": f"./{wheel.filename}", "size": wheel.size}
+        packages.append(_package(wheel, location, served, pythons))
     foreign: dict[tuple[str, str, str], tuple[Resolved, list[str]]] = {}
     for python, items in resolved.items():
         for item in items:
             if item.name not in own:
                 key = (item.name, item.version, item.filename)
                 foreign.setdefault(key, (item, []))[1].append(python)
-    packages += [
-        _foreign_package(item, pythons, wheel_set.python_versions) for _, (item, pythons) in sorted(foreign.items())
-    ]
+    packages += [_package(item, {"url": item.url}, served, pythons) for _, (item, served) in sorted(foreign.items())]
     lock = Pylock(
         lock_version=Version("1.0"),
-        requires_python=SpecifierSet(f">={wheel_set.python_versions[0]}"),
-        environments=[Marker(f"python_version == '{python}'") for python in wheel_set.python_versions],
+        requires_python=SpecifierSet(f">={pythons[0]}"),
+        environments=[Marker(f"python_version == '{python}'") for python in pythons],
         created_by=CREATED_BY,
         packages=packages,
     )
@@ -57,33 +60,16 @@ def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> s
     return tomli_w.dumps(dict(lock.to_dict()))
 
 
-def _own_package(wheel: Wheel, pythons: Sequence[str]) -> Package:
-    served = [python for python in pythons if serves(wheel.filename, python)]
+def _package(
+    item: Wheel | Resolved, location: Mapping[str, Any], served: Sequence[str], pythons: Sequence[str]
+) -> Package:
     return Package(
-        name=_normalised(wheel.name),
-        version=Version(wheel.version),
-        marker=_marker(served, pythons),
-        requires_python=SpecifierSet(wheel.requires_python) if wheel.requires_python else None,
-        wheels=[
-            PackageWheel(
-                name=wheel.filename, path=f"./{wheel.filename}", size=wheel.size, hashes={"sha256": wheel.sha256}
-            )
-        ],
-    )
-
-
-def _foreign_package(item: Resolved, served: Sequence[str], pythons: Sequence[str]) -> Package:
-    return Package(
-        name=_normalised(item.name),
+        name=canonicalize_name(item.name),
         version=Version(item.version),
         marker=_marker(served, pythons),
         requires_python=SpecifierSet(item.requires_python) if item.requires_python else None,
-        wheels=[PackageWheel(name=item.filename, url=item.url, hashes={"sha256": item.sha256})],
+        wheels=[PackageWheel(name=item.filename, hashes={"sha256": item.sha256}, **location)],
     )
-
-
-def _normalised(name: str) -> NormalizedName:
-    return canonicalize_name(name)
 
 
 def _marker(served: Sequence[str], pythons: Sequence[str]) -> Marker | None:
@@ -91,11 +77,6 @@ def _marker(served: Sequence[str], pythons: Sequence[str]) -> Marker | None:
     if list(served) == list(pythons):
         return None
     return Marker(" or ".join(f"python_version == '{python}'" for python in served))
-
-
-def sha256sums(files: Iterable[tuple[str, str]]) -> str:
-    """Return the text for `sha256sum --check` from (name, sha256) pairs."""
-    return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(files))
 
 
 def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]] | None) -> WheelSet:
@@ -115,6 +96,7 @@ def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence
         beside += [folder / PYLOCK, folder / SBOM]
     wheel_set = replace(wheel_set, files={str(path.relative_to(folder)): file_sha256(path) for path in beside})
     sums = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
-    (folder / SHA256SUMS).write_text(sha256sums(sums.items()), encoding="utf-8")
+    lines = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items()))
+    (folder / SHA256SUMS).write_text(lines, encoding="utf-8")
     (folder / WHEELS_JSON).write_text(dump_wheel_set(wheel_set), encoding="utf-8")
     return wheel_set

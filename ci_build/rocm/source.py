@@ -99,7 +99,12 @@ def obtain(asked: RocmSource, store: RocmStore, client: Client, *, progress: Pro
     """
     version, chosen = asked.full_version, selection(full=asked.full)
     known = load_lock(asked.lock) if asked.lock else None
-    source = _recorded(asked.source)
+    name, url, source = file_name(asked.source), "", str(Path(asked.source).absolute())
+    if is_index(asked.source):
+        source = SCHEME + without_user(canonical(asked.source.removeprefix(SCHEME)))
+    elif is_url(asked.source):
+        url = canonical(asked.source)
+        source = without_user(url)
     if asked.locked and known is not None and known.source != source:
         raise RequestError(
             f"{asked.lock} locks {known.source}, not {source}.",
@@ -116,18 +121,17 @@ def obtain(asked: RocmSource, store: RocmStore, client: Client, *, progress: Pro
         packages, trust = packages_of(debs, progress), "its packages are files of this machine"
         stored = store.from_packages(packages, chosen, prefix_of_debs)
     else:
-        sha256, trust = _expected(asked, pinned, client)
-        path, name = Path(source), file_name(asked.source)
-        if is_url(asked.source):
-            stored = store.from_url(client, canonical(asked.source), name, chosen, sha256=sha256)
-        elif path.is_file():
-            stored = store.from_file(path, chosen, sha256=sha256)
-        elif not path.is_dir():
-            raise InputError(f"{path} does not exist.", hint="Give a URL, a tarball, or the folder of a ROCm.")
+        sha256, trust = _expected(asked, pinned, client, url)
+        if url:
+            stored = store.from_url(client, url, name, chosen, sha256=sha256)
+        elif Path(source).is_file():
+            stored = store.from_file(Path(source), chosen, sha256=sha256)
+        elif not Path(source).is_dir():
+            raise InputError(f"{source} does not exist.", hint="Give a URL, a tarball, or the folder of a ROCm.")
     # A folder is used in place.
     root, contents = (stored.root, stored.contents) if stored else (Path(source), None)
     facts, notes = read_facts(root, contents, version, progress=progress)
-    parts = parse_name(file_name(asked.source))
+    parts = parse_name(name)
     lock = make_lock(
         facts,
         root,
@@ -137,23 +141,17 @@ def obtain(asked: RocmSource, store: RocmStore, client: Client, *, progress: Pro
         family=parts[0] if parts else "",
         packages=packages.sha256 if packages else {},
     )
-    if pinned is not None and asked.locked and (wrong := differences(pinned, lock)):
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise RequestError(
-            f"{source} differs from {asked.lock}: {'; '.join(wrong[:5])}{more}.",
-            hint="Restore that ROCm, or write a new lock without --locked.",
+    if pinned is not None and asked.locked:
+        _check_lock(asked, pinned, lock)
+    lacking, worse = problems(facts, asked.targets) if asked.targets else ((), ())
+    if lacking:
+        raise InputError(
+            f"{source} cannot be used for this build. {' '.join(lacking)}",
+            hint="Give a ROCm for these targets, or other --targets.",
         )
-    if asked.targets:
-        lacking, worse = problems(facts, asked.targets)
-        if lacking:
-            raise InputError(
-                f"{source} cannot be used for this build. {' '.join(lacking)}",
-                hint="Give a ROCm for these targets, or other --targets.",
-            )
-        notes = (*notes, *worse)
     if asked.lock is not None and not asked.locked:
         write_lock(asked.lock, lock)
-    return Rocm(root=root, contents=contents, facts=facts, lock=lock, trust=trust, notes=notes)
+    return Rocm(root=root, contents=contents, facts=facts, lock=lock, trust=trust, notes=(*notes, *worse))
 
 
 def _packages(
@@ -177,21 +175,14 @@ def _packages(
     return found, f"its packages match {asked.lock}" if known else "its packages match the digests of the index"
 
 
-def _recorded(source: str) -> str:
-    """Return the source as a lock has it."""
-    if is_index(source):
-        return SCHEME + without_user(canonical(source.removeprefix(SCHEME)))
-    return without_user(canonical(source)) if is_url(source) else str(Path(source).absolute())
-
-
-def _expected(asked: RocmSource, pinned: RocmLock | None, client: Client) -> tuple[str, str]:
+def _expected(asked: RocmSource, pinned: RocmLock | None, client: Client, url: str) -> tuple[str, str]:
     """Return the required sha256 of the tarball, or empty, and its origin."""
     if given := asked.sha256.lower():
         return given, "its sha256 is the one that was given"
-    if pinned is not None and pinned.sha256 and (asked.locked or is_url(asked.source)):
+    if pinned is not None and pinned.sha256 and (asked.locked or url):
         return pinned.sha256, f"its sha256 matches {asked.lock}"
-    if is_url(asked.source):
-        beside = client.text(sidecar(canonical(asked.source)), limit=1 << 16) or ""
+    if url:
+        beside = client.text(sidecar(url), limit=1 << 16) or ""
         if found := _told_beside(beside, file_name(asked.source)):
             return found, "its sha256 is the one that its server names beside it"
         return "", "nobody says what its sha256 has to be: this first one is taken, and locked"
@@ -204,3 +195,12 @@ def _told_beside(text: str, name: str) -> str:
     told = [(line, found[0].lower()) for line in text.splitlines() if (found := digests.search(line))]
     ours = told if len(told) == 1 else [row for row in told if name in re.split(r"[\s*()]+", row[0])]
     return ours[0][1] if ours else ""
+
+
+def _check_lock(asked: RocmSource, pinned: RocmLock, found: RocmLock) -> None:
+    if wrong := differences(pinned, found):
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise RequestError(
+            f"{found.source} differs from {asked.lock}: {'; '.join(wrong[:5])}{more}.",
+            hint="Restore that ROCm, or write a new lock without --locked.",
+        )

@@ -166,14 +166,10 @@ def _version(prefixes: tuple[Path, ...], given: str, *, required: bool) -> str:
             hint="Give --rocm-version X.Y.Z.",
         )
     # A nightly 7.10.0a20251120 writes no more than 7.10.0 there.
-    if len(told) > 1 or (given and told and not told <= {given, _release(given)}):
+    numbers = re.split(r"[^0-9.]", given, maxsplit=1)[0].rstrip(".")
+    if len(told) > 1 or (given and told and not told <= {given, numbers}):
         raise RequestError(
             f"{files[0]} is for ROCm {', '.join(sorted(told))}{f', not {given}' if given else ''}.",
             hint="Give the tree of one ROCm, and its own version or none.",
         )
     return given or next(iter(told), "")
-
-
-def _release(version: str) -> str:
-    """Return only the numbers: 7.10.0 of 7.10.0a20251120."""
-    return re.split(r"[^0-9.]", version, maxsplit=1)[0].rstrip(".")
