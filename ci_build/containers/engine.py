@@ -77,7 +77,7 @@ def find_engine(name: str | None, host: HostRunner) -> Engine:
     Raises:
         NoContainerEngineError: none answers; the reason is given for each client.
     """
-    found: list[Engine] = []
+    engines: list[Engine] = []
     problems: list[str] = []
     for program in _programs((name,) if name else ENGINES):
         answer = _ask(program, host)
@@ -86,9 +86,9 @@ def find_engine(name: str | None, host: HostRunner) -> Engine:
         elif answer.builds:
             return answer
         else:
-            found.append(answer)
-    if found:
-        return found[0]
+            engines.append(answer)
+    if engines:
+        return engines[0]
     reason = f": {'; '.join(problems)}" if problems else ", and none is on PATH" if not name else ": it does not exist"
     raise NoContainerEngineError(
         f"No container engine answers ({name or ' or '.join(ENGINES)} was looked for){reason}.",

@@ -71,10 +71,10 @@ def _containers_of_run(engine: str, host: HostRunner, cidfile: Path, run: str) -
     argv = [engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={RUN_LABEL}={run}"]
     listed = host.run(argv, check=False, timeout=_CLEAN_UP_SECONDS).stdout.split()
     with suppress(OSError):
-        known = cidfile.read_text().strip()
-        argv = [engine, "container", "inspect", "--format", "{{.Id}}", known]
-        if known and host.run(argv, check=False, timeout=_CLEAN_UP_SECONDS).returncode == 0:
-            listed.append(known)
+        recorded = cidfile.read_text().strip()
+        argv = [engine, "container", "inspect", "--format", "{{.Id}}", recorded]
+        if recorded and host.run(argv, check=False, timeout=_CLEAN_UP_SECONDS).returncode == 0:
+            listed.append(recorded)
     return tuple(sorted(set(listed)))
 
 
@@ -88,11 +88,13 @@ def remove(engine: str, host: HostRunner, cidfile: Path, run: str) -> None:
     quiet = 0
     # The daemon may still create a container for a client that was stopped early: check twice.
     while quiet < 2:
-        found = _containers_of_run(engine, host, cidfile, run)
-        quiet = 0 if found else quiet + 1
-        if found and time.monotonic() > deadline:
-            raise ProcessError(f"Containers {', '.join(found)} cannot be removed.", hint=f"Try `{engine} rm --force`.")
-        if found:
-            host.run([engine, "stop", "-t", str(_GRACE_SECONDS), *found], check=False, timeout=_GONE_SECONDS)
-            host.run([engine, "rm", "--force", *found], check=False, timeout=_GONE_SECONDS)
+        containers = _containers_of_run(engine, host, cidfile, run)
+        quiet = 0 if containers else quiet + 1
+        if containers and time.monotonic() > deadline:
+            raise ProcessError(
+                f"Containers {', '.join(containers)} cannot be removed.", hint=f"Try `{engine} rm --force`."
+            )
+        if containers:
+            host.run([engine, "stop", "-t", str(_GRACE_SECONDS), *containers], check=False, timeout=_GONE_SECONDS)
+            host.run([engine, "rm", "--force", *containers], check=False, timeout=_GONE_SECONDS)
         time.sleep(_LOOK_SECONDS)

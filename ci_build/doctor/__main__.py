@@ -58,8 +58,8 @@ def examine(here: ExaminedSystem, index: str = "") -> Facts:
 
 def diagnose(facts: Facts) -> tuple[Problem, ...]:
     """Return all problems, in the order in which to fix them."""
-    found = [*of_machine(facts), *of_python(facts), *of_rocm(facts), *of_packages(facts)]
-    return tuple(sorted(found, key=lambda problem: problem.severity is not Severity.ERROR))
+    problems = [*of_machine(facts), *of_python(facts), *of_rocm(facts), *of_packages(facts)]
+    return tuple(sorted(problems, key=lambda problem: problem.severity is not Severity.ERROR))
 
 
 def as_json(facts: Facts, problems: Sequence[Problem]) -> Mapping[str, object]:

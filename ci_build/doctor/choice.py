@@ -76,12 +76,12 @@ def read_sets(place: str) -> tuple[OfferedSet, ...]:
     Raises:
         InputError: there is no index of this project, or it cannot be read.
     """
-    found: list[OfferedSet] = []
+    offered: list[OfferedSet] = []
     try:
         for index in find_indexes(place):
             for row in index.status()["sets"]:
                 wheel_set = index.wheel_set(row["digest"])
-                found.append(
+                offered.append(
                     OfferedSet(
                         digest=row["digest"],
                         simple=index.simple,
@@ -96,7 +96,7 @@ def read_sets(place: str) -> tuple[OfferedSet, ...]:
         raise InputError(f"The index {place} cannot be read: {error.message}", hint="Check --index.") from error
     except (OSError, ValueError, KeyError, TypeError, CiBuildError) as error:
         raise InputError(f"{place} is not an index of this project: {error}.", hint="Check --index.") from error
-    return tuple(found)
+    return tuple(offered)
 
 
 def accepted() -> tuple[str, ...]:
@@ -141,8 +141,8 @@ def choose(
         about = f"set {offer.digest[:12]}: jax {offer.jax}, ROCm {offer.rocm}" + (f"; {tiers}" if tiers else "")
         return PackageChoice(packages=offer.packages, index=offer.simple, about=about, major=offer.major)
     jax = installed.get("jax")
-    found = re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", jax.version) if jax else None
-    version, major = found[0] if found else JAX, major or ROCM_MAJOR
+    match = re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", jax.version) if jax else None
+    version, major = match[0] if match else JAX, major or ROCM_MAJOR
     packages = {"jax": version, "jaxlib": version}
     packages |= {f"jax-rocm{major}-{part}": f"{version}.*" for part in ("pjrt", "plugin")}
     return PackageChoice(

@@ -146,8 +146,8 @@ def _denied(paths: list[str], groups: set[str], machine: Machine) -> Problem:
 
 def _settings(facts: Facts) -> Iterator[Problem]:
     environ, machine = facts.environ, facts.machine
-    asked = {word.strip().lower() for word in environ.get("JAX_PLATFORMS", "").split(",") if word.strip()}
-    if asked and not asked & _GPU_PLATFORMS:
+    platforms = {word.strip().lower() for word in environ.get("JAX_PLATFORMS", "").split(",") if word.strip()}
+    if platforms and not platforms & _GPU_PLATFORMS:
         yield error(
             "platforms", f"JAX_PLATFORMS={environ['JAX_PLATFORMS']} keeps jax away from the GPU.", "unset JAX_PLATFORMS"
         )

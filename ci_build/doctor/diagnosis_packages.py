@@ -68,12 +68,12 @@ def of_python(facts: Facts) -> Iterator[Problem]:
     if _supported(python):
         return
     what = f"{python.implementation} {python.version}{' without GIL' if python.free_threaded else ''}"
-    make, made = remedies.another_python(python)
+    make, created = remedies.another_python(python)
     yield error(
         "python",
         f"There are wheels for CPython {SUPPORTED[0]} to {SUPPORTED[-1]}, and this is {what}.",
         make,
-        remedies.install(made, facts.choice),
+        remedies.install(created, facts.choice),
     )
 
 
@@ -161,18 +161,18 @@ def _missing(facts: Facts) -> list[str]:
     installed = facts.packages.installed
     series = {package.name.rpartition("-")[0] for package in installed.values() if package.part}
     names = series if len(series) == 1 else {f"jax-rocm{facts.choice.major}"}
-    wanted = ("jax", "jaxlib", *(f"{name}-{part}" for name in names for part in ("pjrt", "plugin")))
-    return [name for name in wanted if name not in installed]
+    required = ("jax", "jaxlib", *(f"{name}-{part}" for name in names for part in ("pjrt", "plugin")))
+    return [name for name in required if name not in installed]
 
 
 def _misfits(installed: Mapping[str, Package]) -> Iterator[str]:
     for package in installed.values():
         for requirement in package.requires:
-            found = re.fullmatch(r"([A-Za-z0-9._-]+?)\s*(?:\[[^]]*\])?\s*\(?([<>=!~].*?)?\)?", requirement.strip())
-            name = re.sub(r"[-_.]+", "-", found[1]).lower() if found else ""
+            match = re.fullmatch(r"([A-Za-z0-9._-]+?)\s*(?:\[[^]]*\])?\s*\(?([<>=!~].*?)?\)?", requirement.strip())
+            name = re.sub(r"[-_.]+", "-", match[1]).lower() if match else ""
             have = installed[name].version if name in installed else ""
-            if found and found[2] and have and not versions.accepts(found[2], have):
-                yield f"{package.name} {package.version} needs {name}{found[2]}, but {have} is installed."
+            if match and match[2] and have and not versions.accepts(match[2], have):
+                yield f"{package.name} {package.version} needs {name}{match[2]}, but {have} is installed."
     have = installed["jaxlib"].version if "jaxlib" in installed else ""
     for pjrt in (package for package in installed.values() if package.part == "pjrt" and have):
         # Wheels without a requirement need the jaxlib of the same release series: the PJRT interface of

@@ -90,8 +90,10 @@ def other_python(executable: str, environ: Mapping[str, str]) -> Python:
     try:
         return _python(json.loads(done.stdout))
     except (ValueError, TypeError):
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise MachineError(f"{executable} is not a working Python 3: {said}.", hint="Give --python another.") from None
+        output = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise MachineError(
+            f"{executable} is not a working Python 3: {output}.", hint="Give --python another."
+        ) from None
 
 
 def _python(facts: Mapping[str, object]) -> Python:

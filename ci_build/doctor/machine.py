@@ -99,11 +99,11 @@ def look(here: ExaminedSystem) -> Machine:
     installed = finder.installed()
     left, mask = finder.visible(installed, here.environ)
     nodes = {gpu.node for gpu in left}
-    known = targets.load_table().targets
+    known_targets = targets.load_table().targets
     gpus = tuple(
         DetectedGpu(
             name=gpu.name,
-            product=known[gpu.name].product if gpu.name in known else "",
+            product=known_targets[gpu.name].product if gpu.name in known_targets else "",
             memory=_memory(finder.NODES / gpu.node) if gpu.node else 0,
             visible=gpu.node in nodes,
         )

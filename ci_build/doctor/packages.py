@@ -51,14 +51,14 @@ class Package:
     @property
     def major(self) -> int:
         """Return the ROCm major of a pjrt or plugin (6 is named rocm60); 0 for any other package."""
-        found = _NATIVE.fullmatch(self.name)
-        return (6 if found[1] == "60" else int(found[1])) if found else 0
+        match = _NATIVE.fullmatch(self.name)
+        return (6 if match[1] == "60" else int(match[1])) if match else 0
 
     @property
     def part(self) -> str:
         """Pjrt or plugin, in small letters; empty for any other."""
-        found = _NATIVE.fullmatch(self.name)
-        return found[2] if found else ""
+        match = _NATIVE.fullmatch(self.name)
+        return match[2] if match else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +102,13 @@ def look(here: ExaminedSystem) -> tuple[dict[str, Package], tuple[Package, ...],
 
 def lacking(packages: Mapping[str, Package], layouts: Sequence[object]) -> dict[str, tuple[str, ...]]:
     """Ask the loader for each library that the packages need: library file -> what nothing provides."""
-    found = {}
+    missing_of = {}
     for package in packages.values():
         for file, needed in package.needs.items():
             others = [name for name in needed if not Path(file).with_name(name).exists()]
             if missing := finder.missing(others, layouts):
-                found[file] = tuple(missing)
-    return found
+                missing_of[file] = tuple(missing)
+    return missing_of
 
 
 def _package(distribution: Distribution, entry: str) -> Package | None:
@@ -168,12 +168,12 @@ def _needed(path: Path) -> tuple[str, ...]:
 
 def _leftovers(site: Path) -> list[str]:
     # pip leaves a folder with caches alone when it removes a package that was used.
-    found = []
+    leftovers = []
     for folder in (*site.glob("jax_plugins/xla_rocm*"), *site.glob("jax_rocm*_plugin")):
         parts = re.fullmatch(r"xla_rocm([0-9]+)|jax_rocm([0-9]+)_plugin", folder.name)
         if parts is None or not any(path.is_file() for path in folder.glob("*")):
             continue
         name = f"jax_rocm{parts[1] or parts[2]}_{'pjrt' if parts[1] else 'plugin'}"
         if not any(site.glob(f"{name}-*.dist-info")):
-            found.append(str(folder))
-    return sorted(found)
+            leftovers.append(str(folder))
+    return sorted(leftovers)

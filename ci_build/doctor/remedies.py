@@ -34,8 +34,10 @@ def join(words: Sequence[str]) -> str:
 def another_python(python: Python) -> tuple[str, Python]:
     """Return the command that makes a virtual environment of a supported Python, which uv brings, and that Python."""
     executable = f"{FRESH}/bin/python"
-    made = replace(python, version=BEST_PYTHON, implementation="CPython", free_threaded=False, executable=executable)
-    return f"uv venv --seed --python {BEST_PYTHON} {FRESH}", replace(made, virtual=True, managed=False, pip=True)
+    environment = replace(
+        python, version=BEST_PYTHON, implementation="CPython", free_threaded=False, executable=executable
+    )
+    return f"uv venv --seed --python {BEST_PYTHON} {FRESH}", replace(environment, virtual=True, managed=False, pip=True)
 
 
 def install(python: Python, choice: PackageChoice) -> str:
@@ -51,8 +53,8 @@ def index_options(choice: PackageChoice) -> tuple[str, ...]:
 
 def uninstall(python: Python, *names: str) -> str:
     """Take packages out."""
-    asked = ("-y",) if python.pip else ()  # uv does not ask
-    return pip(python, "uninstall", *asked, *names)
+    confirmation = ("-y",) if python.pip else ()  # uv does not ask
+    return pip(python, "uninstall", *confirmation, *names)
 
 
 def install_rocm(python: Python, major: int, targets: Sequence[str], index: str) -> str:

@@ -33,8 +33,8 @@ class InstalledRocm:
     @property
     def major(self) -> int:
         """The ROCm major; 0 when nothing says it."""
-        found = re.match(r"[0-9]+", self.version)
-        return int(found[0]) if found else max(self.hip_majors, default=0)
+        match = re.match(r"[0-9]+", self.version)
+        return int(match[0]) if match else max(self.hip_majors, default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +64,17 @@ def look(here: ExaminedSystem, core_version: str) -> Trees:
     folders = [Path(entry) for entry in here.python.path]
     families = {p.name.removeprefix("_rocm_sdk_libraries_") for f in folders for p in f.glob("_rocm_sdk_libraries_*")}
     layouts = finder.layouts(here.environ, here.python.path, families=sorted(families))
-    found: list[InstalledRocm] = []
+    installed: list[InstalledRocm] = []
     for layout in layouts:
         for prefix in layout.prefixes:
             libraries = [folder for folder in layout.folders() if folder == prefix or prefix in folder.parents]
             rocm = _rocm(layout.name, prefix, libraries, core_version)
             if rocm.hip_majors or (rocm.version and not layout.flat):
-                found.append(rocm)
+                installed.append(rocm)
     elsewhere = sorted(str(path) for path in finder.OPT_ROCM.parent.glob("rocm-*") if _hip_majors([path / "lib"]))
-    reached = {str(Path(rocm.folder).resolve()) for rocm in found}
+    reached = {str(Path(rocm.folder).resolve()) for rocm in installed}
     return Trees(
-        found=tuple(found),
+        found=tuple(installed),
         elsewhere=tuple(path for path in elsewhere if str(Path(path).resolve()) not in reached),
         prefix_empty=any(layout.name.startswith("ROCM_PATH=") and not layout.folders() for layout in layouts),
         layouts=layouts,
@@ -97,5 +97,5 @@ def _rocm(layout: str, prefix: Path, folders: Sequence[Path], core_version: str)
 def _hip_majors(folders: Sequence[Path]) -> tuple[int, ...]:
     names = (path.name for folder in folders for path in folder.glob("libamdhip64.so.*"))
     return tuple(
-        sorted({int(found[1]) for name in names if (found := re.fullmatch(r"libamdhip64\.so\.([0-9]+)", name))})
+        sorted({int(match[1]) for name in names if (match := re.fullmatch(r"libamdhip64\.so\.([0-9]+)", name))})
     )

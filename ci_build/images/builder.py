@@ -89,8 +89,8 @@ class ImageBuilder:
 
     def find_built(self, recipe: Recipe) -> ContainerImage | None:
         """Return the image of a recipe if the engine has one with exactly that content."""
-        found = self.find(recipe.tag)
-        return found if found is not None and found.labels.get(CONTENT_LABEL) == recipe.content else None
+        image = self.find(recipe.tag)
+        return image if image is not None and image.labels.get(CONTENT_LABEL) == recipe.content else None
 
     def build(self, recipe: Recipe) -> ContainerImage:
         """Return the image of a recipe, built if it is missing.
@@ -154,22 +154,22 @@ class ImageBuilder:
             InputError: the named base image is missing.
         """
         if self.base:
-            found = self.find(self.base)
-            if found is None:
+            image = self.find(self.base)
+            if image is None:
                 raise InputError(f"--base-docker {self.base} is not on this machine.", hint="Pull or import it first.")
-            return BaseImage(identity=found.id, image=lambda: self.tag_base(found))
+            return BaseImage(identity=image.id, image=lambda: self.tag_base(image))
         pin = self.pins.get("base", name, self.arch)
         return BaseImage(identity=pin.reference, image=lambda: self._pinned_base(pin))
 
     def _pinned_base(self, pin: Pin) -> str:
         """Return a local name of a pinned base image, pulled by its digest if it is missing."""
-        found = local.find_digest(self.engine, self.host, pin.digest)
-        if found is None and not self.registry:
+        image = local.find_digest(self.engine, self.host, pin.digest)
+        if image is None and not self.registry:
             raise InputError(
                 f"The base image {pin.reference} is not on this machine, and no registry is configured.",
                 hint="Give --image-registry HOST, set CI_BUILD_IMAGE_REGISTRY, or name an image with --base-docker.",
             )
-        return self.tag_base(found or self.pull(pin.reference))
+        return self.tag_base(image or self.pull(pin.reference))
 
     def tag_base(self, image: ContainerImage) -> str:
         """Tag an image and return the tag: builders accept neither every id nor a digest without its registry."""

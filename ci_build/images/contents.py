@@ -81,12 +81,12 @@ def rocm_packages(
             remove(folder)
             store.publish(out, key)
     os.utime(folder)
-    known: dict[str, str] = json.loads((folder / _DONE).read_text())
-    rows = [(*parse_wheel_filename(name)[:2], sha256) for name, sha256 in known.items()]
+    recorded: dict[str, str] = json.loads((folder / _DONE).read_text())
+    rows = [(*parse_wheel_filename(name)[:2], sha256) for name, sha256 in recorded.items()]
     release = next((str(release) for name, release, _ in rows if name == "rocm"), "")
     if not release:
         raise InputError(f"{index} has no package rocm.", hint="Check --therock-index-url.")
-    files = {name: existing_file(folder / name, sha256) for name, sha256 in sorted(known.items())}
+    files = {name: existing_file(folder / name, sha256) for name, sha256 in sorted(recorded.items())}
     return release, {**files, "requirements.txt": builder.generated(_requirements(rows))}
 
 
@@ -97,8 +97,8 @@ def _requirements(rows: Iterable[tuple[str, object, str]]) -> str:
 
 def _complete(folder: Path) -> bool:
     try:
-        known = json.loads((folder / _DONE).read_text())
-        return bool(known) and all(file_sha256(folder / name) == sha256 for name, sha256 in known.items())
+        recorded = json.loads((folder / _DONE).read_text())
+        return bool(recorded) and all(file_sha256(folder / name) == sha256 for name, sha256 in recorded.items())
     except (OSError, ValueError):
         return False
 
@@ -209,13 +209,13 @@ def _labels(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> dict[s
     commits: dict[str, str] = {}
     for wheel in wheel_set.wheels:
         commits |= read_commits(folder / wheel.filename)
-    known = {
+    labels = {
         "com.amdgpu.jax_commit": commits.get("jax", ""),
         "com.amdgpu.xla_commit": commits.get("xla", commits.get("ROCm/xla", "")),
         "com.amdgpu.rocm_jax_commit": commits.get("rocm-jax", commits.get("ROCm/rocm-jax", "")),
     }
     return {
-        **{name: commit for name, commit in known.items() if commit},
+        **{name: commit for name, commit in labels.items() if commit},
         **{f"jax-rocm-release.commit.{name.replace('/', '.').lower()}": text for name, text in commits.items()},
         "com.amdgpu.jax_version": wheel_set.jax_version,
         "com.amdgpu.rocm_version": wheel_set.rocm_version,
@@ -227,7 +227,7 @@ def _labels(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> dict[s
 
 def read_commits(wheel: Path) -> dict[str, str]:
     """Return the source commits that a wheel records in build_info.json and commit_info.py; neither is run."""
-    found: dict[str, str] = {}
+    commits: dict[str, str] = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             base, items = name.rpartition("/")[2], dict[Any, Any]()
@@ -236,10 +236,10 @@ def read_commits(wheel: Path) -> dict[str, str]:
             elif base == "commit_info.py":
                 with suppress(SyntaxError):
                     items = _constants(ast.parse(archive.read(name).decode("utf-8", "replace")))
-            found |= {
+            commits |= {
                 key: text for key, text in items.items() if isinstance(key, str) and isinstance(text, str) and text
             }
-    return found
+    return commits
 
 
 def _constants(tree: ast.AST) -> dict[Any, Any]:

@@ -57,8 +57,8 @@ def check_name(name: str, origin: str) -> str:
     Raises:
         RequestError: the name is invalid; the hint proposes a valid one.
     """
-    found = _REFERENCE.fullmatch(name)
-    if found is None or found["digest"]:
+    match = _REFERENCE.fullmatch(name)
+    if match is None or match["digest"]:
         path, _, last = name.partition("@")[0].rpartition("/")
         last, colon, tag = last.partition(":")
         good = f"{path}{'/' if path else ''}{sanitize(last).lower()}{colon}{sanitize(tag)}"
@@ -112,10 +112,10 @@ def pull(engine: Engine, host: HostRunner, reference: str) -> ContainerImage:
             f"Cannot pull {reference}: {error.message.splitlines()[-1].strip()}.",
             hint="Check the name of the registry, and log in to it if it requires that.",
         ) from error
-    found = find(engine, host, reference)
-    if found is None:
+    image = find(engine, host, reference)
+    if image is None:
         raise InputError(f"{reference} was pulled but is missing.", hint="Check the engine's storage.")
-    return found
+    return image
 
 
 def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:

@@ -32,8 +32,8 @@ def builder_image(builder: ImageBuilder) -> ContainerImage:
     recipe = builder_recipe(builder)
     if name != SEARCH:
         return builder.build(recipe)
-    if found := builder.find_built(recipe):
-        return found
+    if image := builder.find_built(recipe):
+        return image
     if not builder.registry:
         raise InputError(
             f"There is no {recipe.tag} on this machine, and no registry is configured.",

@@ -39,13 +39,15 @@ def select_pins(builder: ImageBuilder, names: Sequence[str], arch: str) -> tuple
         RequestError: no pin has such a name or architecture.
     """
     of_arch = [pin for pin in builder.pins.pins if arch in ("all", pin.arch)]
-    known, where = {pin.name for pin in of_arch}, "" if arch == "all" else f" for {arch}"
-    if unknown := sorted(set(names) - known) or ([] if known else ["pins"]):
+    known_names, where = {pin.name for pin in of_arch}, "" if arch == "all" else f" for {arch}"
+    if unknown := sorted(set(names) - known_names) or ([] if known_names else ["pins"]):
         raise RequestError(
             f"{builder.pins.path} has no {', '.join(unknown)}{where}.",
-            hint=f"It has {', '.join(sorted(known))}." if known else f"Known are {', '.join(ARCHES)} and all.",
+            hint=f"It has {', '.join(sorted(known_names))}."
+            if known_names
+            else f"Known are {', '.join(ARCHES)} and all.",
         )
-    return tuple(pin for pin in of_arch if pin.name in (names or known))
+    return tuple(pin for pin in of_arch if pin.name in (names or known_names))
 
 
 def update(
@@ -127,8 +129,8 @@ def fetch_digest(registry: str, repository: str, reference: str, client: Client)
         problem = _NO_MANIFEST.get(answer.status, f"returned {answer.status}")
         raise InputError(f"{registry}/{repository}, {reference}: the registry {problem}.", hint="Check name and tag.")
     digest = "sha256:" + hashlib.sha256(answer.body).hexdigest()
-    asked = reference if reference.startswith("sha256:") else digest
-    if {answer.headers.get("docker-content-digest", digest), asked} != {digest}:
+    expected = reference if reference.startswith("sha256:") else digest
+    if {answer.headers.get("docker-content-digest", digest), expected} != {digest}:
         raise InputError(
             f"{registry}/{repository}, {reference}: the manifest has digest {digest}.",
             hint="Check proxies: the manifest was changed on its way.",

@@ -74,19 +74,19 @@ class ImagePins:
         Raises:
             RequestError: there is no such pin, or its digest is empty.
         """
-        found = self.find(kind, name, arch)
-        if found is None:
-            known = sorted({pin.name for pin in self.pins if (pin.kind, pin.arch) == (kind, arch)})
+        result = self.find(kind, name, arch)
+        if result is None:
+            available = sorted({pin.name for pin in self.pins if (pin.kind, pin.arch) == (kind, arch)})
             raise RequestError(
                 f"{self.path} has no {kind} {name} for {arch}.",
-                hint=f"It has {', '.join(known) or 'none for that machine'}; add a table for it.",
+                hint=f"It has {', '.join(available) or 'none for that machine'}; add a table for it.",
             )
-        if not found.digest:
+        if not result.digest:
             raise RequestError(
-                f"{self.path}: {found.label} has no digest.",
+                f"{self.path}: {result.label} has no digest.",
                 hint="Run `ci_build images update`.",
             )
-        return found
+        return result
 
     def find(self, kind: str, name: str, arch: str) -> Pin | None:
         """Return a pin, or None."""

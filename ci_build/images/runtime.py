@@ -39,20 +39,20 @@ def ubuntu_releases(builder: ImageBuilder, kind: str, filters: str) -> tuple[str
     Raises:
         RequestError: no name matches.
     """
-    known = sorted(
+    releases = sorted(
         pin.name
         for pin in builder.pins.pins
         if (pin.kind, pin.arch) == ("base", builder.arch) and re.fullmatch(rf"{UBUNTU}[0-9]+", pin.name)
     )
     words = [word.strip() for word in filters.split(",") if word.strip()]
-    names = {release: f"Dockerfile.{kind}-{release}" for release in known}
-    found = tuple(release for release in known if not words or any(word in names[release] for word in words))
-    if not found:
+    names = {release: f"Dockerfile.{kind}-{release}" for release in releases}
+    selected = tuple(release for release in releases if not words or any(word in names[release] for word in words))
+    if not selected:
         raise RequestError(
             f"--filter {filters} matches none of {', '.join(names.values()) or 'nothing'}.",
             hint="Give a part of such a name, for example ubu24.",
         )
-    return found
+    return selected
 
 
 def ubuntu_recipe(builder: ImageBuilder, release: str, pythons: Sequence[str], llvm: str) -> Recipe:

@@ -190,10 +190,10 @@ def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:
 def _with_known_tests(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, jax: str) -> DeviceGateConfig:
     """Add the ledgers of known tests, and the tests that were flaky on earlier sets."""
     platform, today = config.platform.value, datetime.now(UTC).date()
-    known = known_tests_for(load_entries(), jax=jax, family=config.request.family, platform=platform, today=today)
+    known_tests = known_tests_for(load_entries(), jax=jax, family=config.request.family, platform=platform, today=today)
     with read_runs(bucket, staged.index) as history:
         flaky = history.flaky_before(platform=platform, family=config.request.family, but=staged.digest)
-    return replace(config, known=known, flaky_before=flaky)
+    return replace(config, known=known_tests, flaky_before=flaky)
 
 
 def _durations(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, target: str) -> dict[str, float]:

@@ -198,8 +198,8 @@ def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
         reporter.table(*view.results(compiled))
         for line in view.failures(compiled):
             reporter.line(line)
-    for (gate, _), found in kinds.items():
-        shown = [*dict.fromkeys(found)]
+    for (gate, _), pieces in kinds.items():
+        shown = [*dict.fromkeys(pieces)]
         if len(shown) > _MOST_SHOWN:
             text = f"{shown[0].message} There are {len(shown) - 1} more of this kind."
             shown = [dataclasses.replace(shown[0], message=text)]

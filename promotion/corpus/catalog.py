@@ -54,10 +54,12 @@ class CompileCorpus:
             raise RequestError(f"Unknown corpus: {corpus!r}.", hint="Choose small or full.")
         if not names:
             return tuple(program for program in self.programs if corpus in ("full", program.corpus))
-        known = {name for program in self.programs for name in (program.name, program.group)}
+        known_names = {name for program in self.programs for name in (program.name, program.group)}
         for name in names:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=4) or sorted(n for n in known if "." not in n)
+            if name not in known_names:
+                near = difflib.get_close_matches(name, known_names, n=4) or sorted(
+                    n for n in known_names if "." not in n
+                )
                 raise RequestError(f"The corpus has no program {name!r}.", hint=f"Did you mean {', '.join(near)}?")
         return tuple(program for program in self.programs if program.name in names or program.group in names)
 
@@ -89,11 +91,11 @@ def load_corpus(today: str = "") -> CompileCorpus:
 
 def digest(folder: Path = FOLDER) -> str:
     """Return the SHA-256 of the corpus: programs, child, specs and expectations."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for path in sorted(path for pattern in _DATA for path in folder.glob(pattern)):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-        found.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
-    return found.hexdigest()
+        hasher.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
+    return hasher.hexdigest()
 
 
 @cache
@@ -104,10 +106,10 @@ def read_programs(folder: Path = FOLDER / "programs") -> tuple[Program, ...]:
         GateError: a declaration is invalid.
     """
     try:
-        found = [program for path in sorted(folder.glob("*.py")) for program in _declared(path)]
+        programs = [program for path in sorted(folder.glob("*.py")) for program in _declared(path)]
     except (DeclarationError, SyntaxError) as error:
         raise GateError(f"A program of the corpus is invalid: {error}", hint=f"Fix it in {folder}.") from error
-    return tuple(sorted(found, key=lambda program: program.name))
+    return tuple(sorted(programs, key=lambda program: program.name))
 
 
 def _declared(path: Path) -> Iterator[Program]:

@@ -105,9 +105,9 @@ def load_expectations(file: Path = FILE, *, programs: Sequence[str], today: str)
     problems += [f"unknown key {key!r}" for key in data.keys() - {"schema", "expectation"}]
     entries: list[Expectation] = []
     for number, item in enumerate(data.get("expectation", ()), 1):
-        found = list(_problems(item, programs))
-        problems += [f"entry {number}: {problem}" for problem in found]
-        if not found:
+        errors = list(_problems(item, programs))
+        problems += [f"entry {number}: {problem}" for problem in errors]
+        if not errors:
             lists = {key: tuple(item[key]) for key in ("programs", "targets")}
             kind, expires = ExpectationKind(item["kind"]), item["expires"].isoformat()
             fields: dict[str, Any] = {**item, **lists, "kind": kind, "expires": expires}
@@ -122,9 +122,9 @@ def load_expectations(file: Path = FILE, *, programs: Sequence[str], today: str)
 def _problems(item: Mapping[str, Any], programs: Sequence[str]) -> Iterator[str]:
     """Yield the problems of an entry."""
     needs_error = item.get("kind") == ExpectationKind.FAILS
-    wanted = _KEYS if needs_error else _KEYS - {"error"}
-    yield from (f"{key} is missing" for key in sorted(wanted - item.keys()))
-    yield from (f"{key} is unknown" for key in sorted(item.keys() - wanted))
+    required = _KEYS if needs_error else _KEYS - {"error"}
+    yield from (f"{key} is missing" for key in sorted(required - item.keys()))
+    yield from (f"{key} is unknown" for key in sorted(item.keys() - required))
     if item.get("kind") not in (None, ExpectationKind.FAILS, ExpectationKind.NEEDS_DEVICE):
         yield f"kind is {item['kind']!r}, neither 'fails' nor 'needs-device'"
     for key, names in (("programs", programs), ("targets", lists()["compiler-supported"])):

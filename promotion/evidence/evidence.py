@@ -151,16 +151,17 @@ def latest_by_part(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
 
 def latest_by_target(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
     """Return the latest evidence of each gate for the parts of each target, worst outcome first, then newest first."""
-    found: dict[tuple[str, str], tuple[Evidence, ...]] = {}
+    by_target: dict[tuple[str, str], tuple[Evidence, ...]] = {}
     newest = sorted(latest_by_part(evidences), key=lambda item: item.ended, reverse=True)
     for evidence in sorted(newest, key=lambda item: _BAD_FIRST.index(item.outcome)):
-        found[evidence.gate, evidence.target] = (*found.get((evidence.gate, evidence.target), ()), evidence)
-    return found
+        key = (evidence.gate, evidence.target)
+        by_target[key] = (*by_target.get(key, ()), evidence)
+    return by_target
 
 
 def latest(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], Evidence]:
     """Return the evidence of each gate for each target that counts: the worst of its parts, then the newest."""
-    return {about: words[0] for about, words in latest_by_target(evidences).items()}
+    return {about: pieces[0] for about, pieces in latest_by_target(evidences).items()}
 
 
 def is_machine_failure(evidence: Evidence) -> bool:

@@ -202,14 +202,14 @@ class TestRuns:
             test: node id of a single test instead.
             family: family of the runs. None means all.
         """
-        wanted = re.compile(re.escape(test)) if test else pattern_of(pattern)
+        pattern_of_test = re.compile(re.escape(test)) if test else pattern_of(pattern)
         rows = self._db.execute(
             "select name, verdict, seconds, attempts, run.*"
             " from outcome join test on test.id = test join run on run.id = run"
             " where ? is null or family = ? order by finished desc, run.id desc, name",
             (family, family),
         )
-        matches = (row for row in rows if wanted.fullmatch(row[0]))
+        matches = (row for row in rows if pattern_of_test.fullmatch(row[0]))
         for name, verdict, seconds, attempts, _, *values in itertools.islice(matches, limit):
             verdict = TestVerdict(verdict)
             yield RecordedOutcome(test=name, verdict=verdict, seconds=seconds, attempts=attempts, run=_run(values))
@@ -247,8 +247,8 @@ def _why(result: TestResult) -> str:
 
 def read_runs(bucket: Bucket, index: str) -> TestRuns:
     """Return the history of an index, which is empty before the first test."""
-    found = bucket.read(run_history_file(index))
-    return TestRuns(found[0] if found else b"")
+    stored = bucket.read(run_history_file(index))
+    return TestRuns(stored[0] if stored else b"")
 
 
 def record(bucket: Bucket, index: str, runs: Sequence[tuple[SuiteRun, Collection[TestResult]]]) -> int:
@@ -262,13 +262,13 @@ def record(bucket: Bucket, index: str, runs: Sequence[tuple[SuiteRun, Collection
     """
     key = run_history_file(index)
     for _ in range(_ATTEMPTS):
-        found = bucket.read(key)
-        with TestRuns(found[0] if found else b"") as history:
+        stored = bucket.read(key)
+        with TestRuns(stored[0] if stored else b"") as history:
             new = sum(history.add(run, results) for run, results in runs)
             if not new:
                 return 0
             try:
-                bucket.put_if_match(key, history.dump(), etag=found[1].etag if found else None)
+                bucket.put_if_match(key, history.dump(), etag=stored[1].etag if stored else None)
             except ConflictError:
                 continue
             return new

@@ -34,8 +34,8 @@ def run(context: GateContext) -> Iterator[Check]:
     for wheel in context.wheel_set.wheels:
         report = inspect_wheel(context.wheel(wheel), expectations, scratch=context.work, progress=context.progress)
         reports.append(report)
-        found = as_published(report.findings) if wheel.as_published else report.findings
-        findings = (*(_with_location(item, report.filename) for item in found), *_member_differences(report, wheel))
+        relevant = as_published(report.findings) if wheel.as_published else report.findings
+        findings = (*(_with_location(item, report.filename) for item in relevant), *_member_differences(report, wheel))
         notes = sorted({finding.code for finding in report.findings if finding.severity is Severity.NOTE})
         yield Check(name=wheel.filename, findings=findings, details={"sha256": report.sha256, "notes": notes})
     yield Check(name="set", findings=tuple(_with_location(finding, "") for finding in check_set(reports)))

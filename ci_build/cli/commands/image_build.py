@@ -193,16 +193,16 @@ def rocm_of_image(job: ImageJob) -> RocmSource:
     if problems := rocm_problems(job.settings):
         raise RequestError(" ".join(problems), hint="Name one ROCm.")
     settings = job.settings.with_defaults(build_job_defaults(job.settings))
-    found = find_rocm(settings, job.reporter, job.builder.host, connector(job.reporter))
-    if found is None:
+    rocm_source = find_rocm(settings, job.reporter, job.builder.host, connector(job.reporter))
+    if rocm_source is None:
         raise RequestError(
             "No ROCm was given for the image.",
             hint="Give --therock-path, --therock-index-url, --rocm-build-job, or --therock and --family.",
         )
     version = settings.text("rocm_version")
-    found = replace(found, version=version or found.version, full=True)
-    check_source(found)
-    return found
+    rocm_source = replace(rocm_source, version=version or rocm_source.version, full=True)
+    check_source(rocm_source)
+    return rocm_source
 
 
 def _obtain_rocm(job: ImageJob, found: RocmSource) -> _Rocm:
@@ -276,8 +276,8 @@ def _build_with_packages(job: ImageJob, packages: tuple[str, str], recipes: Sequ
     with job.reporter.group("ROCm's pip packages"):
         for recipe, base, plan in zip(recipes, bases, planned, strict=True):
             image = job.builder.build(recipe)
-            found, wheels = rocm_packages(job.builder, image.id, python, index, version, connection())
-            top = runtime.packages_recipe(base, python, wheels, found, labels)
+            resolved, wheels = rocm_packages(job.builder, image.id, python, index, version, connection())
+            top = runtime.packages_recipe(base, python, wheels, resolved, labels)
             built.append((job.builder.build(top), tuple(dict.fromkeys((plan.name, top.name))), top.labels))
     job.finish(built)
 

@@ -28,11 +28,13 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result a
 def list_pins(state: State, pins: Path | None, arch: str | None, *, as_json: bool) -> None:
     """List the base images and files that images are made of, with their digests."""
     builder = ImageJob(state, {"pins": pins}).builder
-    found = pin_updates.select_pins(builder, (), arch or builder.arch)
+    selected = pin_updates.select_pins(builder, (), arch or builder.arch)
     if as_json:
-        print_json(found)
+        print_json(selected)
         return
-    rows = [(pin.label, pin.version, pin.digest.removeprefix("sha256:")[:16] or "(none)", pin.origin) for pin in found]
+    rows = [
+        (pin.label, pin.version, pin.digest.removeprefix("sha256:")[:16] or "(none)", pin.origin) for pin in selected
+    ]
     print_table(("name", "version", "sha256", "origin"), rows)
 
 

@@ -161,14 +161,14 @@ def _unresolved(
     provided: Collection[str],
 ) -> Iterator[Finding]:
     """Yield the libraries that each wheel would not find, if some library of the set or ROCm has that name."""
-    found: dict[str, tuple[list[ElfMember], dict[str, None]]] = {}
+    unresolved: dict[str, tuple[list[ElfMember], dict[str, None]]] = {}
     for member, result in loads:
         sonames = [name for path, name in result.missing if path == installed[member.path].path and name in provided]
         if sonames:
-            users, missing = found.setdefault(member.wheel.filename, ([], {}))
+            users, missing = unresolved.setdefault(member.wheel.filename, ([], {}))
             users.append(member)
             missing |= dict.fromkeys(sonames)
-    for filename, (users, missing) in found.items():
+    for filename, (users, missing) in unresolved.items():
         first = users[0]
         names = some([member.path for member in users])
         text = f"{filename}: {names} would not find {', '.join(missing)} with ROCm in layout {scenario.name}."
@@ -192,9 +192,9 @@ def _unresolved_in_rocm(
 
 def _files(loads: Iterable[LoadResult]) -> Mapping[str, str]:
     """Return soname -> file; several files where the libraries resolve it differently."""
-    found: dict[str, dict[str, None]] = {}
+    files: dict[str, dict[str, None]] = {}
     for result in loads:
         for soname, path in result.found.items():
             if path != SYSTEM:
-                found.setdefault(soname, {})[path] = None
-    return {soname: " and ".join(paths) for soname, paths in sorted(found.items())}
+                files.setdefault(soname, {})[path] = None
+    return {soname: " and ".join(paths) for soname, paths in sorted(files.items())}

@@ -75,9 +75,9 @@ def read_members(context: GateContext, wheel: Wheel) -> tuple[list[Check], list[
                 members[path] = ElfMember(wheel=wheel, path=path, elf=Elf.read(folder / path), preload=preload)
             except CiBuildError as problem:
                 damage[path] = finding("elf-unreadable", f"cannot be read: {problem.message}")
-        found = {path: [problem] for path, problem in damage.items()} | _platform_findings(folder, members)
+        problems = {path: [problem] for path, problem in damage.items()} | _platform_findings(folder, members)
         for path, member in members.items():
-            found[path] += _build_path_findings(member, folder / path)
+            problems[path] += _build_path_findings(member, folder / path)
     except ArchiveError as problem:
         broken = finding("archive-damaged", f"{wheel.filename} {problem.message}")
         return [Check(name=f"{wheel.filename}: platform", findings=(broken,))], []
@@ -85,7 +85,7 @@ def read_members(context: GateContext, wheel: Wheel) -> tuple[list[Check], list[
         shutil.rmtree(folder)
     checks, reported = [], set[str]()
     for path in paths:
-        name, findings = f"{wheel.filename}: {path}", found[path]
+        name, findings = f"{wheel.filename}: {path}", problems[path]
         if wheel.as_published:
             findings = [*_deduplicated(as_published(findings), reported)]
         named = tuple(replace(item, message=f"{name} {item.message}", member=path) for item in findings)
@@ -137,11 +137,11 @@ def _platform_findings(folder: Path, members: Mapping[str, ElfMember]) -> dict[s
     except CiBuildError as problem:
         text = f"cannot be compared with {PLATFORM}: {problem.message}"
         return {path: [finding("elf-unreadable", text)] for path in files}
-    found: dict[str, list[Finding]] = {path: [] for path in files}
+    findings: dict[str, list[Finding]] = {path: [] for path in files}
     for item in result.findings:
         if item.severity is not Severity.NOTE and item.code not in _REPLACED:
-            found[item.member].append(replace(item, message=item.message.removeprefix("It ")))
-    return found
+            findings[item.member].append(replace(item, message=item.message.removeprefix("It ")))
+    return findings
 
 
 def _build_path_findings(member: ElfMember, file: Path) -> Iterator[Finding]:
@@ -150,8 +150,8 @@ def _build_path_findings(member: ElfMember, file: Path) -> Iterator[Finding]:
     for item in check_search_path(entries, ""):
         if item.severity is Severity.ERROR:
             yield replace(item, message=f"has a RUNPATH of the build machine: {item.message}")
-    found = build_paths(file, member.elf.sections.values())
-    if strings := [text for text in found if not any(text in entry for entry in entries)]:
+    leaked = build_paths(file, member.elf.sections.values())
+    if strings := [text for text in leaked if not any(text in entry for entry in entries)]:
         text = f"contains paths of the build machine: {some(strings)}."
         remedy = "Compile with -ffile-prefix-map, and pass relative paths to tools."
         yield warning("build-path-in-strings", text, remedy)

@@ -45,8 +45,8 @@ class LibraryExports:
 
     def has(self, symbol: Symbol) -> bool:
         """Report whether the loader would bind the symbol to this library."""
-        found = self.symbols.get(symbol.name)
-        return found is not None and (symbol.version is None or not self.versions or symbol.version in found)
+        versions = self.symbols.get(symbol.name)
+        return versions is not None and (symbol.version is None or not self.versions or symbol.version in versions)
 
 
 def unmet_needs(
@@ -124,8 +124,8 @@ def unmet_symbols(
         yield error("symbol-version-missing", text, remedy)
     for library, names_of_missing in sorted(missing.items()):
         count = f"{len(names_of_missing)} symbol{'s' * (len(names_of_missing) > 1)}"
-        known = f"{library} of {exports[library].origin} does not export" if library in exports else ""
-        where = known or "no library that it needs exports"
+        reason = f"{library} of {exports[library].origin} does not export" if library in exports else ""
+        where = reason or "no library that it needs exports"
         yield error("symbol-missing", f"needs {count} that {where}: {some(names_of_missing)}.", remedy)
 
 

@@ -81,9 +81,9 @@ class GateContext:
             GateError: its sha256 differs from wheels.json.
         """
         path = self.bucket.fetch(self.staged.file(wheel.filename), self.work)
-        if (found := sha256_of(path)) != wheel.sha256:
+        if (actual := sha256_of(path)) != wheel.sha256:
             raise GateError(
-                f"The staged {wheel.filename} has sha256 {found}, not {wheel.sha256}.", hint="Stage the set again."
+                f"The staged {wheel.filename} has sha256 {actual}, not {wheel.sha256}.", hint="Stage the set again."
             )
         return path
 

@@ -51,11 +51,11 @@ class Command:
 def parse_config(text: str) -> Mapping[str, str]:
     """Parse the output of `pip config list`: lines such as `global.index-url='https://…'`; key -> value."""
     rows = [line.partition("=") for line in text.splitlines()]
-    found = {name.strip(): str(ast.literal_eval(literal)) for name, _, literal in rows if literal}
+    config = {name.strip(): str(ast.literal_eval(literal)) for name, _, literal in rows if literal}
     return {
         name.removeprefix(f"{section}."): value
         for section in _PRECEDENCE
-        for name, value in found.items()
+        for name, value in config.items()
         if name.rpartition(".")[0] == section
     }
 

@@ -19,13 +19,13 @@ def find_pythons(versions: Iterable[str], runner: Runner) -> Mapping[str, Path]:
 
     Searched are the running interpreter, uv's search path, and pyenv's versions, which need not be activated.
     """
-    found = {}
+    pythons = {}
     for version in versions:
         for candidate in _candidates(version, runner):
             if _output((str(candidate), "-I", "-c", _VERSION), runner) == version:
-                found[version] = candidate
+                pythons[version] = candidate
                 break
-    return found
+    return pythons
 
 
 def _candidates(version: str, runner: Runner) -> Iterator[Path]:

@@ -30,12 +30,12 @@ def wheels_for(wheel_set: WheelSet, version: str) -> tuple[Wheel, ...]:
 def modules(wheel_set: WheelSet) -> list[str]:
     """Return the modules that users of the set import: jax, jaxlib, the plugin and the pjrt package."""
     major = RocmVersion(text=wheel_set.rocm_version).major
-    known = {
+    names = {
         f"jax-rocm{major}-pjrt": f"jax_plugins.xla_rocm{major}",
         f"jax-rocm{major}-plugin": f"jax_rocm{major}_plugin",
     }
     projects = dict.fromkeys((*wheel_set.pins, *(wheel.name for wheel in wheel_set.wheels)))
-    return [known.get(project, project.replace("-", "_")) for project in projects]
+    return [names.get(project, project.replace("-", "_")) for project in projects]
 
 
 def hashed(wheels: Iterable[Wheel]) -> list[str]:

@@ -49,10 +49,10 @@ def set_manifest(context: GateContext) -> RocmManifest | None:
         GateError: its sha256 differs from wheels.json.
         InputError: it cannot be parsed.
     """
-    wanted = context.wheel_set.files.get(ROCM_MANIFEST)
-    if wanted is None:
+    expected = context.wheel_set.files.get(ROCM_MANIFEST)
+    if expected is None:
         return None
     data = context.bucket.get(context.staged.file(ROCM_MANIFEST))
-    if (found := sha256_of(data)) != wanted:
-        raise GateError(f"The staged {ROCM_MANIFEST} has sha256 {found}, not {wanted}.", hint="Stage the set again.")
+    if (actual := sha256_of(data)) != expected:
+        raise GateError(f"The staged {ROCM_MANIFEST} has sha256 {actual}, not {expected}.", hint="Stage the set again.")
     return load_manifest(data)

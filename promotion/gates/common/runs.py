@@ -164,8 +164,8 @@ def code_digest() -> str:
 def sources() -> Iterator[Path]:
     """Yield the files that the digest covers."""
     for folder in _FOLDERS:
-        found = sorted((*folder.rglob("*.py"), *folder.rglob("*.txt")))
-        yield from (path for path in found if _SUITES not in path.parents)
+        files = sorted((*folder.rglob("*.py"), *folder.rglob("*.txt")))
+        yield from (path for path in files if _SUITES not in path.parents)
     for module in _TABLES:
         yield from (module, module.with_suffix(".toml"))
 
@@ -259,8 +259,8 @@ def make_evidence(
 def check_record(check: Check) -> Mapping[str, Any]:
     """Return the JSON form of a check in evidence."""
     why = check.skipped if check.outcome == "skipped" else check.known if check.outcome == "known" else ""
-    found = [f"{finding.code}: {finding.message}" for finding in check.findings]
-    reasons = {"why": why, "findings": found}
+    lines = [f"{finding.code}: {finding.message}" for finding in check.findings]
+    reasons = {"why": why, "findings": lines}
     return {"name": check.name, "outcome": check.outcome, **{k: v for k, v in reasons.items() if v}, **check.details}
 
 

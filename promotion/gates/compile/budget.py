@@ -59,8 +59,8 @@ class Budget:
         for limit, description in _LIMITS.items():
             worst: KernelMetadata | None = max(kernels, key=lambda kernel: getattr(kernel, limit), default=None)
             most = max((getattr(allowance, limit) for allowance in applicable), default=0)
-            if worst is not None and (found := getattr(worst, limit)) > most:
-                yield f"kernel {worst.name} has {found} {description}, more than the allowed {most}"
+            if worst is not None and (value := getattr(worst, limit)) > most:
+                yield f"kernel {worst.name} has {value} {description}, more than the allowed {most}"
 
     def idle(self, program: str, processor: str, jax: str) -> str:
         """Return the reason why a program may leave the matrix cores idle; empty if it may not."""

@@ -56,8 +56,8 @@ def install_compiler(context: GateContext, rocm: RocmTree | None) -> tuple[Site,
         MachineError: this machine has no Python of the set.
     """
     versions = context.wheel_set.python_versions
-    found = find_pythons(versions, context.runner)
-    site = make_site(context, next((version for version in versions if version in found), versions[0]))
+    pythons = find_pythons(versions, context.runner)
+    site = make_site(context, next((version for version in versions if version in pythons), versions[0]))
     return site, rocm_libraries(context, site, rocm)
 
 

@@ -34,8 +34,8 @@ def compiled_for(target: str, spec: str) -> GfxTarget:
     Raises:
         GateError: the spec is for another processor.
     """
-    found = _ARCHITECTURE.search(spec)
-    named = GfxTarget.parse(found[1]) if found else None
+    match = _ARCHITECTURE.search(spec)
+    named = GfxTarget.parse(match[1]) if match else None
     if named is None or named.processor != GfxTarget.parse(target).processor:
         raise GateError(f"The spec of {target} describes {named or 'nothing'}.", hint="Fix promotion/corpus/specs.")
     return named
@@ -62,7 +62,7 @@ class TargetContext:
 
     def check(self, program: Program, result: Result, expected: Expectation) -> Check:
         """Return the check of a program."""
-        known = expected if expected.kind is ExpectationKind.FAILS else None
+        known_failure = expected if expected.kind is ExpectationKind.FAILS else None
         details: dict[str, Any] = {"fate": str(result.fate), "seconds": result.seconds}
         if result.stats:
             details["stats"] = dict(result.stats)
@@ -71,17 +71,22 @@ class TargetContext:
         repeat = self.command.format(program=program.name)
         if result.fate is not Fate.COMPILED:
             details["error"] = result.error
-            if known and not known.expired and known.error in result.error and result.fate is not Fate.NOT_RUN:
-                why = known.reason
+            if (
+                known_failure
+                and not known_failure.expired
+                and known_failure.error in result.error
+                and result.fate is not Fate.NOT_RUN
+            ):
+                why = known_failure.reason
             else:
-                findings.append(_failure(result, where, repeat, known))
+                findings.append(_failure(result, where, repeat, known_failure))
         else:
             code, damage = self._read(result, where, repeat)
             details["code"] = [{"size": item.size, "sha256": item.sha256} for item in code]
             details["kernels"] = _kernels(code)
             findings += (*damage, *self._code_findings(program, code, where, repeat))
-            if known:
-                text = f"{where} compiles, but is expected to fail: {known.reason}"
+            if known_failure:
+                text = f"{where} compiles, but is expected to fail: {known_failure.reason}"
                 remedy = "Remove its entry from promotion/corpus/expectations.toml."
                 findings.append(warning("expectation-unneeded", text, remedy))
         return Check(name=program.name, target=self.name, findings=tuple(findings), known=why, details=details)

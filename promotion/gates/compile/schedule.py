@@ -58,8 +58,8 @@ def available_memory(root: Path = Path("/")) -> int:
     Sources: proc(5), MemAvailable; Linux, "Control Group v2": memory.max and memory.current.
     """
     lines = (root / "proc/meminfo").read_text().splitlines()
-    found = dict(line.split(":", 1) for line in lines)
-    available = int(found["MemAvailable"].split()[0]) << 10
+    fields = dict(line.split(":", 1) for line in lines)
+    available = int(fields["MemAvailable"].split()[0]) << 10
     group = root / "sys/fs/cgroup"
     try:
         most, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))

@@ -177,8 +177,8 @@ def _unexpected_code(library: _LibraryCode, targets: tuple[str, ...]) -> tuple[F
 
 def _unread_kernels(library: _LibraryCode) -> Iterator[Finding]:
     """Yield a warning about kernels that could not be read, since the host code has an unexpected form."""
-    known = {bundle.address for bundle in library.registered}
-    unknown = len(library.kernels.keys() - known) if known else 0
+    registered = {bundle.address for bundle in library.registered}
+    unknown = len(library.kernels.keys() - registered) if registered else 0
     names = sum(bundle.unread for bundle in library.registered)
     if unknown or names:
         text = f"{library.name}: cannot read who registers {unknown} bundles and the names of {names} kernels."
@@ -196,14 +196,14 @@ def _check_modules(
         the set that its module supports, which is empty when the manifest cannot be read.
     """
     context.progress.step(f"kernels of {wheel.filename}")
-    found = kernel_wheel.check_kernel_wheel(archive, machs(), {})
+    problems = kernel_wheel.check_kernel_wheel(archive, machs(), {})
     promised = {member.path: member.targets for member in wheel.members}
     objects = kernel_wheel.member_infos(archive, kernel_wheel.code_objects(archive), archive.record(), machs())
     try:
         manifest = kernel_wheel.read_manifest(archive)
     except ArchiveError:
-        return [Check(name=wheel.filename, findings=found)], {}
-    errors = [item for item in found if item.severity is Severity.ERROR and item.code != "target-missing"]
+        return [Check(name=wheel.filename, findings=problems)], {}
+    errors = [item for item in problems if item.severity is Severity.ERROR and item.code != "target-missing"]
     for info in objects:
         if promised.get(info.path, ()) != info.targets:
             recorded = ", ".join(promised.get(info.path, ())) or "nothing"

@@ -48,11 +48,11 @@ def checks_of_tests(
     for result in listed[:MAX_LISTED_TESTS]:
         yield _of_one(result, target, reproduce, known_flake(result.id))
     more = Counter((result.file, result.verdict, bool(known_flake(result.id))) for result in listed[MAX_LISTED_TESTS:])
-    for (file, verdict, known), times in more.items():
+    for (file, verdict, known_failure), times in more.items():
         text = f"{file}: {times} more {verdict}"
         if verdict is TestVerdict.ENVIRONMENT:
             yield Check(name=text, skipped=verdict.value, target=target, times=times)
-        elif known:
+        elif known_failure:
             yield Check(name=text, known=verdict.value, target=target, times=times)
         else:
             findings = (error(f"test-{verdict}", f"{text}.", "Read the results stored beside the evidence."),)

@@ -229,16 +229,16 @@ def _same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
     problems, same = [], {}
     for file in map(Path, mapped):
         # Mapped files have their real names, such as libamdhip64.so.7.2.70200 for the soname libamdhip64.so.7.
-        known = next((lib for lib in expected.rocm.values() if f"{file.name}.".startswith(f"{lib.soname}.")), None)
-        if known is None:
+        library = next((lib for lib in expected.rocm.values() if f"{file.name}.".startswith(f"{lib.soname}.")), None)
+        if library is None:
             continue
         try:
-            what, actual, required = _compare(file, known)
+            what, actual, required = _compare(file, library)
         except (ElfError, OSError) as problem:
             problems.append(f"cannot read {file}: {problem}")
             continue
         if actual == required:
-            same[known.soname] = f"{what} {actual}"
+            same[library.soname] = f"{what} {actual}"
         else:
             problems.append(f"{file} has {what} {actual or 'none'}; the set's ROCm has {required}")
     if not problems and not same:

@@ -41,14 +41,14 @@ def make_gate(
 
     def run(context: GateContext) -> Iterator[Check]:
         versions = context.wheel_set.python_versions
-        found = find_pythons(versions, context.runner) if pythons is None else pythons
+        available = find_pythons(versions, context.runner) if pythons is None else pythons
         with contextlib.ExitStack() as stack:
             # Tests with a common cache share an index; otherwise each has its own, which records the downloads.
             indexes = [
                 (installer, stack.enter_context(_open_index(context)) if installer.caches else None)
                 for installer in with_(context.runner, context.work / "cache")
             ]
-            tests = _InstallationTests(context, found)
+            tests = _InstallationTests(context, available)
             pool = ThreadPoolExecutor(_MOST_TESTS)
             stack.callback(pool.shutdown, cancel_futures=True)
             stack.callback(tests.stopped.set)

@@ -134,8 +134,8 @@ class InstallationTest:
         """Check that the documented install command resolves to the files of the set."""
         wheel_set = self.source.wheel_set
         lines = install_requirements(wheel_set.wheels, wheel_set.pins)
-        wanted = write_lines(self.folder / "wanted.txt", lines)
-        completed = self._run("resolution-failed", self.installer.resolve(python, wanted, self.source.index))
+        requirements = write_lines(self.folder / "wanted.txt", lines)
+        completed = self._run("resolution-failed", self.installer.resolve(python, requirements, self.source.index))
         try:
             chosen = self.installer.chosen(completed.stdout)
         except ValueError as problem:
@@ -192,14 +192,14 @@ class InstallationTest:
     def _question(self, *, imports: bool) -> dict[str, Any]:
         """Return the question to `probe.py`: distributions and, with `imports`, modules."""
         wheel_set = self.source.wheel_set
-        wanted = {
+        expected = {
             wheel.name: {"version": wheel.version, "files": {member.path: member.sha256 for member in wheel.members}}
             for wheel in self.wheels
         }
         pins = {name: {"version": pinned, "files": {}} for name, pinned in wheel_set.pins.items()}
         return {
             "paths": None,
-            "distributions": wanted | (pins if imports else {}),
+            "distributions": expected | (pins if imports else {}),
             "imports": modules(wheel_set) if imports else [],
             "devices": imports,
         }

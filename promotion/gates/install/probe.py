@@ -59,10 +59,10 @@ def wrong_files(distribution: importlib.metadata.Distribution, expected: dict[st
 
 def distributions(paths: list[str] | None) -> dict[str, list[importlib.metadata.Distribution]]:
     """Return the installed distributions by normalised name (PEP 503)."""
-    found: dict[str, list[importlib.metadata.Distribution]] = {}
+    by_name: dict[str, list[importlib.metadata.Distribution]] = {}
     for item in importlib.metadata.distributions(path=paths or sys.path):
-        found.setdefault(re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower(), []).append(item)
-    return found
+        by_name.setdefault(re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower(), []).append(item)
+    return by_name
 
 
 def wrong_distributions(
@@ -70,13 +70,13 @@ def wrong_distributions(
 ) -> Iterator[str]:
     """Yield problems of installed distributions."""
     for name, what in wanted.items():
-        found = installed.get(name, [])
-        if len(found) != 1:
-            yield f"{name} is installed {len(found)} times"
-        elif found[0].version != what["version"]:
-            yield f"{name} is installed in version {found[0].version}, not {what['version']}"
+        candidates = installed.get(name, [])
+        if len(candidates) != 1:
+            yield f"{name} is installed {len(candidates)} times"
+        elif candidates[0].version != what["version"]:
+            yield f"{name} is installed in version {candidates[0].version}, not {what['version']}"
         else:
-            yield from (f"{name}: {problem}" for problem in wrong_files(found[0], what["files"]))
+            yield from (f"{name}: {problem}" for problem in wrong_files(candidates[0], what["files"]))
 
 
 def failed_imports(modules: list[str]) -> Iterator[str]:

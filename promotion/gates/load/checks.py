@@ -111,15 +111,15 @@ class LoadChecks:
                     name=f"dlopen {wheel.filename}: {len(group)} libraries",
                     check=partial(self._check_loaded, group),
                 )
-        extensions = [(library, found) for library in self.libraries if (found := PLUGIN.fullmatch(library.path))]
-        for library, found in extensions:
-            check = partial(self._check_imported, library, found[2])
-            yield _library_probe("module", f"{found[1]}.{found[2]}", "import", library, check)
-        for package in dict.fromkeys(found[1] for _, found in extensions):
+        extensions = [(library, modules) for library in self.libraries if (modules := PLUGIN.fullmatch(library.path))]
+        for library, modules in extensions:
+            check = partial(self._check_imported, library, modules[2])
+            yield _library_probe("module", f"{modules[1]}.{modules[2]}", "import", library, check)
+        for package in dict.fromkeys(modules[1] for _, modules in extensions):
             yield _package_probe(package, partial(self._check_package, package, None))
         for library in self.libraries:
-            if found := PJRT.fullmatch(library.path):
-                package, path = f"jax_plugins.{found[1]}", self._path(library)
+            if modules := PJRT.fullmatch(library.path):
+                package, path = f"jax_plugins.{modules[1]}", self._path(library)
                 yield _package_probe(package, partial(self._check_package, package, library))
                 yield _library_probe("api", path, "C API of", library, self._check_api)
                 yield _library_probe("initialize", path, "jax starts", library, partial(self._check_started, library))
@@ -177,8 +177,8 @@ class LoadChecks:
             remedy = "Fix the findings of the other checks first."
             yield error("pjrt-api-unknown", text, remedy, member=library.path)
         elif versions[1] != versions[2]:
-            found = [wheel.filename for wheel in self.wheels if wheel.name == "jaxlib"]
-            jaxlib = found[0] if found else "the jaxlib that jax requires"
+            jaxlibs = [wheel.filename for wheel in self.wheels if wheel.name == "jaxlib"]
+            jaxlib = jaxlibs[0] if jaxlibs else "the jaxlib that jax requires"
             text = f"{library} has PJRT API {versions[1]}, but {jaxlib} has {versions[2]}."
             remedy = "Add the jaxlib that the plugin was built with to the set, and pin it in Requires-Dist."
             yield error("pjrt-api-skew", text, remedy, member=library.path)
@@ -205,8 +205,8 @@ class LoadChecks:
 def check_loader(library: WheelLibrary, ours: bool, answer: ProbeResult) -> Iterator[Finding]:
     """Check that our loader gives the reason for missing GPUs; loaders of others may print anything."""
     message = answer.values.get("error", "")
-    told = LOADER_SENTENCE.search(message) or NO_DEVICE.search(message)
-    if ours and not answer.values.get("devices") and not told:
+    reported = LOADER_SENTENCE.search(message) or NO_DEVICE.search(message)
+    if ours and not answer.values.get("devices") and not reported:
         text = f"The loader beside {library} gives no reason why it cannot use ROCm, but: {message or 'nothing'}."
         yield error("loader-silent", text, "Build the wheel with the loader in pjrt/payload.", member=library.path)
 

@@ -74,8 +74,8 @@ def api(path: str) -> Answer:
 
 def module(name: str) -> Answer:
     """Import an extension module and return table -> name -> stages of the handler."""
-    found = importlib.import_module(name)
-    tables = {table: getattr(found, table)() for table in _TABLES if hasattr(found, table)}
+    imported = importlib.import_module(name)
+    tables = {table: getattr(imported, table)() for table in _TABLES if hasattr(imported, table)}
     stages = {
         table: {name: sorted(value) if isinstance(value, dict) else ["execute"] for name, value in rows.items()}
         for table, rows in tables.items()
@@ -93,15 +93,15 @@ def package(name: str) -> Answer:
 
 def handlers(platform: str) -> Answer:
     """Return the handlers that jax registers for a platform: name -> API version."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
 
     def record(name: Any, _handler: object, _platform: str, api_version: int, *_traits: object) -> None:  # noqa: ANN401
-        found[name.decode() if isinstance(name, bytes) else str(name)] = int(api_version)
+        counts[name.decode() if isinstance(name, bytes) else str(name)] = int(api_version)
 
     for name in _REGISTERING:
         importlib.import_module(name)
     importlib.import_module("jax._src.lib").xla_client.register_custom_call_handler(platform, record)
-    return {"handlers": found}
+    return {"handlers": counts}
 
 
 def initialize(path: str) -> Answer:
@@ -128,12 +128,12 @@ PROBES: dict[str, Callable[..., Answer]] = {
 def answer(probe: Callable[[], Answer]) -> Answer:
     """Run a probe and return its answer or error, and the peak memory of this process in KiB."""
     try:
-        found = probe()
+        result = probe()
     except Exception as error:
-        found = {"error": str(error)}
+        result = {"error": str(error)}
     # getrusage would include the memory of the parent before exec.
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").split()
-    return {**found, "peak_kib": int(status[status.index("VmHWM:") + 1])}
+    return {**result, "peak_kib": int(status[status.index("VmHWM:") + 1])}
 
 
 if __name__ == "__main__":

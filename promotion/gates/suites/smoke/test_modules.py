@@ -42,9 +42,9 @@ def test_module_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_distribution(name: str) -> None:
-    found = getattr(jsp.stats, name)
-    log = getattr(found, "logpdf", None) or found.logpmf
-    plain = getattr(found, "pdf", None) or found.pmf
+    distribution = getattr(jsp.stats, name)
+    log = getattr(distribution, "logpdf", None) or distribution.logpmf
+    plain = getattr(distribution, "pdf", None) or distribution.pmf
     value = float(jax.jit(log)(*DISTRIBUTIONS[name]))
     assert np.isfinite(value)
     assert float(jax.jit(plain)(*DISTRIBUTIONS[name])) == pytest.approx(np.exp(value), rel=1e-4)
@@ -148,8 +148,8 @@ def test_programs_are_exported_and_imported() -> None:
 
 
 def test_optimizer_finds_the_minimum() -> None:
-    found = jsp.optimize.minimize(lambda x: jnp.sum((x - 3) ** 2), jnp.zeros(3), method="BFGS")
-    np.testing.assert_allclose(found.x, 3 * np.ones(3), rtol=1e-3)
+    result = jsp.optimize.minimize(lambda x: jnp.sum((x - 3) ** 2), jnp.zeros(3), method="BFGS")
+    np.testing.assert_allclose(result.x, 3 * np.ones(3), rtol=1e-3)
 
 
 def test_ordinary_differential_equation() -> None:
