@@ -13,7 +13,7 @@ import pytest
 
 from ci_build.rocm.debs import prefix_of_debs
 from core.errors import ArchiveError, InputError
-from tests.integration.conftest import CI_BUILD, ci_build
+from tests.integration.conftest import ci_build
 from tests.support.made_rocm import VERSION, make_rocm, make_useless_tools
 
 CONTROL = (
@@ -54,9 +54,8 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     work.mkdir(exist_ok=True)
     # Steps after the ROCm do not matter here.
     asked = [f"--rocm-version={VERSION}", "--targets=gfx942", f"--therock-path={folder / 'debs'}"]
-    argv = [*CI_BUILD, "--host", f"--cache-dir={folder / 'cache'}", *asked, *words, "dist_wheels"]
-    env = {**os.environ, "PATH": str(make_useless_tools(folder / "tools"))}
-    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=work, env=env)
+    env = {"PATH": str(make_useless_tools(folder / "tools"))}
+    return ci_build("--host", f"--cache-dir={folder / 'cache'}", *asked, *words, "dist_wheels", cwd=work, env=env)
 
 
 def test_debs_become_locked_prefix(tmp_path: Path, debs: Path) -> None:
@@ -64,7 +63,7 @@ def test_debs_become_locked_prefix(tmp_path: Path, debs: Path) -> None:
     assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr, done.stderr
     assert "its packages are files of this machine" in done.stderr
     lock = tmp_path / "work" / "rocm.lock"
-    shown = subprocess.run([*CI_BUILD, "rocm", "show", str(lock), "--json"], capture_output=True, check=True)
+    shown = ci_build("rocm", "show", str(lock), "--json")
     assert json.loads(shown.stdout)["targets"] == ["gfx942"]
     assert all(path.name in lock.read_text() for path in debs.iterdir())
     (tree,) = (tmp_path / "cache" / "rocm" / "trees").iterdir()

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tests.integration.conftest import CI_BUILD, ci_build
+from tests.integration.conftest import ci_build
 from tests.support import docker
 from tests.support.source_place import (
     DEVICE,
@@ -69,16 +69,14 @@ def test_wheels_have_code_for_requested_targets(place: Place, dist: Path) -> Non
         f"jax_rocm7_plugin-{version}-cp313-cp313-manylinux_2_28_x86_64.whl",
         f"jaxlib-0.10.2+rocm{VERSION}-cp313-cp313-manylinux_2_28_x86_64.whl",
     }
-    argv = [*CI_BUILD, "inspect", str(dist), "--targets=gfx942,gfx1151", f"--rocm-version={VERSION}", "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = ci_build("inspect", str(dist), "--targets=gfx942,gfx1151", f"--rocm-version={VERSION}", "--json")
     assert done.returncode == 0, done.stderr
     members = [member for wheel in wheels_json(dist)["wheels"] for member in wheel["members"]]
     found = {Path(member["path"]).name: sorted(member["targets"]) for member in members}
     assert {name for name, targets in found.items() if targets} == DEVICE
     assert all(found[name] == ["gfx1151", "gfx942"] for name in DEVICE)
     # Other targets than those are not there: the same wheels do not pass for them.
-    argv = [*CI_BUILD, "inspect", str(dist), "--targets=gfx942,gfx1100"]
-    assert subprocess.run(argv, capture_output=True, check=False).returncode != 0
+    assert ci_build("inspect", str(dist), "--targets=gfx942,gfx1100").returncode != 0
 
 
 def test_set_records_all_inputs(place: Place, dist: Path) -> None:
@@ -206,9 +204,8 @@ def test_shell_opens_build_environment(place: Place, dist: Path) -> None:
 
 
 def test_reproduce_gives_same_wheels(place: Place, dist: Path) -> None:
-    argv = [*CI_BUILD, "reproduce", str(dist), f"--rocm-lock={dist.with_suffix('.lock')}"]
-    argv.append(f"--cache-dir={place.folder / 'cache'}")
-    done = subprocess.run(argv, env=place.engine.environment, capture_output=True, text=True, check=False)
+    words = [f"--rocm-lock={dist.with_suffix('.lock')}", f"--cache-dir={place.folder / 'cache'}"]
+    done = ci_build("reproduce", str(dist), *words, env=place.engine.environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("same  ") == 3
     assert not list((place.folder / "cache").glob("reproduce-*"))

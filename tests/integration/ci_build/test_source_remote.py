@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ci_build.build.source.sources import pinned_xla
-from tests.integration.conftest import CI_BUILD
+from tests.integration.conftest import ci_build
 from tests.support import docker, rbe
 from tests.support.made_packages import make_wheel
 from tests.support.source_place import (
@@ -138,9 +137,8 @@ def test_remote_build_survives_killed_executor(place: Place, service: rbe.Servic
 def test_reproduce_runs_every_remote_action_again(place: Place, service: rbe.Service) -> None:
     """Remove the executors' cache of the earlier build; `remote` is the set of that build."""
     with service.worker("again", place.rocm) as worker:
-        argv = [*CI_BUILD, "reproduce", str(place.folder / "remote"), f"--cache-dir={place.folder / place.cache}"]
-        argv.append(f"--rocm-lock={place.folder / 'remote.lock'}")
-        done = subprocess.run(argv, env=place.environment, capture_output=True, text=True, check=False)
+        words = [f"--cache-dir={place.folder / place.cache}", f"--rocm-lock={place.folder / 'remote.lock'}"]
+        done = ci_build("reproduce", str(place.folder / "remote"), *words, env=place.environment)
         assert done.returncode == 0, done.stdout + done.stderr
         assert service.ran(worker) > 20
     # Two that were built, and the jaxlib of that night.

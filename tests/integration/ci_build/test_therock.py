@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import CI_BUILD
+from tests.integration.conftest import ci_build
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_rocm import NAME, VERSION, make_rocm, make_useless_tools, tarball
 
@@ -30,14 +30,13 @@ def told(tmp_path: Path) -> Iterator[Behaviour]:
 def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
-    argv = [*CI_BUILD, *words]
+    more = []
     if words[0] not in ("rocm", "cache") and not any(word.startswith("--cache-dir") for word in words):
-        argv.append(f"--cache-dir={tmp_path / 'cache'}")
+        more.append(f"--cache-dir={tmp_path / 'cache'}")
     if "dist_wheels" in words and "--payload=published" not in words:
         # Steps after the ROCm do not matter here.
-        argv.append("--host")
-    env = {**os.environ, "PATH": str(make_useless_tools(tmp_path / "tools"))}
-    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=work, env=env)
+        more.append("--host")
+    return ci_build(*words, *more, cwd=work, env={"PATH": str(make_useless_tools(tmp_path / "tools"))})
 
 
 def seeds_command(tmp_path: Path, told: Behaviour, *more: str) -> subprocess.CompletedProcess[str]:

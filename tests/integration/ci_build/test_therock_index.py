@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import CI_BUILD, ci_build
+from tests.integration.conftest import ci_build
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_packages import index_of, make_packages
 from tests.support.made_rocm import VERSION, make_useless_tools
@@ -23,9 +23,9 @@ def run(tmp_path: Path, *words: str, index: str = "", version: str = VERSION) ->
     options = [f"--therock-index-url={index}"] if index else []
     options += [f"--therock-version={version}"] if index and version else []
     # Steps after the ROCm do not matter here.
-    argv = [*CI_BUILD, "--host", f"--cache-dir={tmp_path / 'cache'}", *options, *words]
-    env = {**os.environ, "PIP_NO_INDEX": "1", "PATH": str(make_useless_tools(tmp_path / "tools"))}
-    return subprocess.run([*argv, "dist_wheels"], capture_output=True, text=True, check=False, cwd=work, env=env)
+    options += ["--host", f"--cache-dir={tmp_path / 'cache'}"]
+    env = {"PIP_NO_INDEX": "1", "PATH": str(make_useless_tools(tmp_path / "tools"))}
+    return ci_build(*options, *words, "dist_wheels", cwd=work, env=env)
 
 
 @pytest.mark.heavy
@@ -45,7 +45,7 @@ def test_index_packages_become_locked_prefix(tmp_path: Path, version: str, packe
         assert "secret" not in text
         assert f'source = "pip+{server.url}/simple/"' in text
         assert all(name in text for name in wheels)
-        shown = subprocess.run([*CI_BUILD, "rocm", "show", str(lock), "--json"], capture_output=True, check=True)
+        shown = ci_build("rocm", "show", str(lock), "--json")
         assert json.loads(shown.stdout)["targets"] == ["gfx942"]
 
         (tree,) = (tmp_path / "cache" / "rocm" / "trees").iterdir()

@@ -17,7 +17,7 @@ from core.report import Reporter
 from promotion.bundle import bundle
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
-from tests.integration.conftest import CI_BUILD, Released
+from tests.integration.conftest import Released, ci_build
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 
@@ -33,10 +33,8 @@ def unpacked(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Pa
     (wheels_json,) = buckets[0].glob("v2/*/sets/*/wheels.json")
     name = f"{wheels_json.parents[2].name}/{wheels_json.parent.name}"
     out = folder / "bundle.tar"
-    argv = [*CI_BUILD, "bundle", name, "--bucket", str(buckets[0]), "--out", str(out)]
     for archive in (out, folder / "again.tar"):
-        argv[-1] = str(archive)
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        done = ci_build("bundle", name, "--bucket", str(buckets[0]), "--out", str(archive))
         assert done.returncode == 0, done.stderr
     assert out.read_bytes() == (folder / "again.tar").read_bytes()
     with tarfile.open(out) as packed:
