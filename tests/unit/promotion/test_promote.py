@@ -18,7 +18,7 @@ from core.errors import BucketError, PromotionBlockedError
 from core.model import Outcome, Tier
 from promotion.check import check
 from promotion.evidence.evidence import record
-from promotion.index.ledger import LedgerEntry, load_entry, read_ledger
+from promotion.index.ledger import load_entry, read_ledger
 from promotion.index.publish import publish
 from promotion.promote import Promotion, promote
 from promotion.stage import read_staged, stage
@@ -218,19 +218,6 @@ def test_read_ledger_reports_gaps_and_foreign_files(
         path.write_bytes(b"{}")
     with pytest.raises(BucketError, match=f"a gap or a foreign file: .*{name}" if "3" not in name else name):
         publish(bucket, RELEASED, everything=True)
-
-
-def test_promote_refuses_truncated_ledger(bucket: DirBucket, staged: StagedSet) -> None:
-    go(bucket, staged)
-    bucket.path(RELEASED.ledger_entry(1)).unlink()
-    with pytest.raises(BucketError, match=r"00000001\.json, named in .*status\.json, is missing"):
-        publish(bucket, RELEASED)
-
-
-def test_load_entry_restores_dumped_entry(bucket: DirBucket, staged: StagedSet) -> None:
-    entry = go(bucket, staged).entry
-    assert isinstance(entry, LedgerEntry)
-    assert load_entry(entry.dump(), "k") == entry
 
 
 # Crashes and races
