@@ -157,14 +157,11 @@ def _of_line(line: str) -> Iterator[list[str]]:
             words = []
         elif token.lastgroup == "word":
             word, begins = token["word"], all(map(_BEFORE.fullmatch, words))
-            literal = (begins and _BEFORE.fullmatch(word)) or not _expands(word)
+            # A shell may expand an unquoted variable, or `$@`, to any number of words.
+            many = not word.startswith("-") and ("$@" in word or _FILLED_IN.search(re.sub(_QUOTED, "", word)))
+            literal = (begins and _BEFORE.fullmatch(word)) or not many
             words += shlex.split(word) if literal else [_SOME]
         else:
             words += [_SOME] * (token.lastgroup == "open")
             break
     yield words
-
-
-def _expands(word: str) -> bool:
-    """Return whether a shell may expand a word to any number of words: it has an unquoted variable, or `$@`."""
-    return not word.startswith("-") and ("$@" in word or bool(_FILLED_IN.search(re.sub(_QUOTED, "", word))))
