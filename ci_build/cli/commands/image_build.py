@@ -180,7 +180,7 @@ def names_rocm(settings: Settings) -> bool:
     """
     naming = ("therock_path", "therock", "therock_index_url", "rocm_build_job")
     given = (name for name in _ROCM if name != "rocm_version" and settings.given(name))
-    return any(name in naming or settings.get(name).origin.startswith("--") for name in given)
+    return any(name in naming or settings.typed(name) for name in given)
 
 
 def rocm_of_image(job: ImageJob) -> RocmSource:
