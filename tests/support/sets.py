@@ -5,9 +5,33 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from core.model import Evidence, InputFile, MemberInfo, Outcome, Tier, Wheel, WheelSet
+from core.model import (
+    BuildRequest,
+    Evidence,
+    GfxTarget,
+    InputFile,
+    MemberInfo,
+    Outcome,
+    Payload,
+    RocmVersion,
+    Tier,
+    Wheel,
+    WheelSet,
+)
 from promotion.index.ledger import LedgerEntry, LedgerWheel, PromotedSet
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind
+
+
+def published_request(*targets: str, **changes: Any) -> BuildRequest:
+    """A request for published wheels; without targets for all of them."""
+    made = BuildRequest(
+        payload=Payload.PUBLISHED,
+        jax_version="0.10.2",
+        rocm_version=RocmVersion(text="7.2.0"),
+        python_versions=("3.12",),
+        targets=tuple(map(GfxTarget.parse, targets)) or None,
+    )
+    return replace(made, **changes)
 
 
 def wheel(filename: str, name: str, version: str, **changes: Any) -> Wheel:

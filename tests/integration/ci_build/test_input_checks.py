@@ -11,11 +11,11 @@ from ci_build.build.execute import _Run
 from ci_build.build.plan import Effect, make_plan
 from core.digests import file_sha256
 from core.errors import FatbinError
-from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from core.pip import InputStore, Resolved
 from core.process import HostRunner
 from core.report import Reporter
 from tests.integration.wheelkit.test_repair_real import broken
+from tests.support.sets import published_request
 from wheelkit.repair.plan import RepairedWheel, RepairPlan
 from wheelkit.repair.repair import repair
 
@@ -44,10 +44,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
     """The plugin's step of a build with an input that was fetched already."""
-    request = BuildRequest(
-        payload=Payload.PUBLISHED, jax_version="0.10.2", rocm_version=RocmVersion(text="7.2.0"),
-        python_versions=("3.12",), targets=tuple(map(GfxTarget.parse, targets)),
-    )  # fmt: skip
+    request = published_request(*targets)
     item = Resolved(
         name=PROJECT, version="0.10.2", filename=source.name, url="https://example.org/it.whl",
         sha256=file_sha256(source), requires_python="",

@@ -13,21 +13,16 @@ from ci_build.build.dist_wheels import plan_lines
 from ci_build.build.plan import Effect, make_plan
 from ci_build.cli import main
 from core.errors import RequestError
-from core.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
+from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
 from core.steps import step_key
+from tests.support.sets import published_request
 
 
 def targets(*names: str) -> tuple[GfxTarget, ...]:
     return tuple(GfxTarget.parse(name) for name in names)
 
 
-BASE = BuildRequest(
-    payload=Payload.PUBLISHED,
-    jax_version="0.10.2",
-    rocm_version=RocmVersion(text="7.2.0"),
-    python_versions=("3.11", "3.12"),
-    targets=targets("gfx942", "gfx950"),
-)
+BASE = published_request("gfx942", "gfx950", python_versions=("3.11", "3.12"))
 
 CHANGES: dict[str, Any] = {
     "jax_version": "0.9.1",
@@ -99,8 +94,6 @@ def test_make_plan_index_is_family_of_targets(names: tuple[str, ...], index: str
 
 
 def test_dry_run_shows_commands_and_expected_wheels() -> None:
-    from pathlib import Path
-
     text = "\n".join(plan_lines(make_plan(BASE), Path("dist")))
     assert text.count("--dry-run --ignore-installed") == 2
     assert "expects jax-rocm7-plugin==0.10.2+rocm7.2.0.gfx942.gfx950 (3.12)" in text

@@ -11,20 +11,10 @@ import pytest
 from ci_build.build import published
 from core import pip
 from core.errors import InputError
-from core.model import BuildRequest, Payload, RocmVersion
+from core.model import RocmVersion
+from tests.support.sets import published_request
 
 SHA = "0" * 64
-
-
-def request(**changes: Any) -> BuildRequest:
-    values: dict[str, Any] = {
-        "payload": Payload.PUBLISHED,
-        "jax_version": "0.10.2",
-        "rocm_version": RocmVersion(text="7.2.0"),
-        "python_versions": ("3.11",),
-        "targets": None,
-    }
-    return BuildRequest(**{**values, **changes})
 
 
 def report(url: str, **archive: Any) -> str:
@@ -46,7 +36,7 @@ def report(url: str, **archive: Any) -> str:
     ],
 )
 def test_requirements_are_exact(jax: str, rocm: str, expected: str) -> None:
-    assert published.requirements(request(jax_version=jax, rocm_version=RocmVersion(text=rocm))) == tuple(
+    assert published.requirements(published_request(jax_version=jax, rocm_version=RocmVersion(text=rocm))) == tuple(
         expected.split()
     )
 
