@@ -85,7 +85,7 @@ def test_index_with_replaced_file_is_refused(tmp_path: Path) -> None:
         server.files = index_of(other)
         done = run(tmp_path, *words, index=f"{server.url}/simple/")
     assert done.returncode != 0
-    assert f"other bytes than rocm.lock has: {name}" in " ".join(done.stderr.split())
+    assert f"differ from rocm.lock: {name}" in " ".join(done.stderr.split())
     assert (tmp_path / "work" / "rocm.lock").read_text() == before
 
 
