@@ -76,7 +76,7 @@ def run(repeat: int) -> dict[str, Cost]:
                     raise SystemExit(f"The dry run lacks the build's command: {text[-1000:]}")
                 if turn:
                     costs[key].append(cost)
-    return {key: median(found) for key, found in costs.items()}
+    return {key: median(values) for key, values in costs.items()}
 
 
 def main() -> int:

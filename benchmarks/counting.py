@@ -52,17 +52,17 @@ class _CountedBucket:
                 return iter(keys)
             sent = size_of(cast("Data", more[0])) if name.startswith("put_") else 0
             self._traffic.add(requests=1, copies=name == "copy", sent=sent)
-            found = method(key, *more, **words)
+            result = method(key, *more, **words)
             if name == "open":
-                return _CountedStream(found, self._traffic)
-            match found:
+                return _CountedStream(result, self._traffic)
+            match result:
                 case bytes() as data:
                     self._traffic.add(received=len(data))
                 case (bytes() as data, _):
                     self._traffic.add(received=len(data))
             if name == "fetch":
-                self._traffic.add(received=found.stat().st_size)
-            return found
+                self._traffic.add(received=result.stat().st_size)
+            return result
 
         return call
 

@@ -99,12 +99,12 @@ def _forget(folder: Path) -> None:
 
 def goals(results: Mapping[str, Result]) -> list[Goal]:
     """Every goal whose cases were run."""
-    found = []
+    checks = []
 
     def faster(what: str, slow: str, fast: str, limit: float | None) -> None:
         if {slow, fast} <= results.keys():
             value = results[slow].cost.wall / results[fast].cost.wall
-            found.append(Goal(what=what, value=value, unit="x", limit=limit, at_least=True))
+            checks.append(Goal(what=what, value=value, unit="x", limit=limit, at_least=True))
 
     faster("everything: faster than curl | tar xz", "curl", "full", 2)
     faster("everything: faster than aria2c + pigz", "aria2", "full", 1)
@@ -113,18 +113,18 @@ def goals(results: Mapping[str, Result]) -> list[Goal]:
     faster("  with the tarball kept, than curl | tar xz", "curl", "full-keep", None)
     if {"curl", "full"} <= results.keys():
         ratio = results["curl"].cost.cpu / results["full"].cost.cpu
-        found.append(
+        checks.append(
             Goal(what="everything: CPU time of curl | tar xz", value=ratio, unit="x", limit=2.4, at_least=True)
         )
     for key in ("full", "build", "full-keep"):
         if key in results:
             peak = results[key].cost.peak_mib * 2**20 / 1e6
-            found.append(Goal(what=f"{key}: peak memory", value=peak, unit=" MB", limit=150))
+            checks.append(Goal(what=f"{key}: peak memory", value=peak, unit=" MB", limit=150))
     for key in ("full", "build"):
         if key in results:
             copy = results[key].copy / 1e6
-            found.append(Goal(what=f"{key}: tarball on disk", value=copy, unit=" MB", limit=0))
-    return found
+            checks.append(Goal(what=f"{key}: tarball on disk", value=copy, unit=" MB", limit=0))
+    return checks
 
 
 def main() -> int:
@@ -151,9 +151,9 @@ def main() -> int:
                 for key in chosen:
                     note(f"{CASES[key][0]} …")
                     settle(tarball)
-                    made = run(key, url, base / f"{key}-{number}", sha256)
-                    if key not in results or made.cost.wall < results[key].cost.wall:
-                        results[key] = made
+                    measured = run(key, url, base / f"{key}-{number}", sha256)
+                    if key not in results or measured.cost.wall < results[key].cost.wall:
+                        results[key] = measured
     finally:
         subprocess.run(["chmod", "-R", "u+w", base], check=False)
         shutil.rmtree(base, ignore_errors=True)

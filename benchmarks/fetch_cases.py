@@ -57,8 +57,8 @@ def make_tarball(path: Path, gigabytes: float) -> None:
 def _programs() -> Iterator[bytes]:
     """Real machine code: what this Python has installed as programs and libraries."""
     places = {Path(sys.prefix), Path(sys.base_prefix) / "lib"}
-    found = [path for place in places for pattern in ("bin/*", "**/*.so*") for path in place.glob(pattern)]
-    programs = sorted({path.resolve() for path in found if path.is_file()}, key=lambda path: path.stat().st_size)
+    paths = [path for place in places for pattern in ("bin/*", "**/*.so*") for path in place.glob(pattern)]
+    programs = sorted({path.resolve() for path in paths if path.is_file()}, key=lambda path: path.stat().st_size)
     for path in programs[-12:]:
         with path.open("rb") as file:
             yield file.read(8 << 20)
@@ -79,10 +79,10 @@ def serve(file: Path) -> None:
             if self.path != f"/{file.name}":
                 self.send_error(404)
                 return
-            found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-            first, last = (int(found[1]), min(int(found[2]), size - 1)) if found else (0, size - 1)
-            self.send_response(206 if found else 200)
-            if found:
+            match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+            first, last = (int(match[1]), min(int(match[2]), size - 1)) if match else (0, size - 1)
+            self.send_response(206 if match else 200)
+            if match:
                 self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
             self.send_header("ETag", '"1"')
             self.send_header("Content-Length", str(last + 1 - first))

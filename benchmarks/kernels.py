@@ -58,8 +58,8 @@ def build(what: str, targets: str, folder: Path) -> Run:
     """Build into `folder/out` with the cache `folder/cache`."""
     argv = [sys.executable, str(CI_BUILD), "kernels", "build", f"--targets={targets}", "--json"]
     argv += [f"--out={folder / 'out'}", f"--cache-dir={folder / 'cache'}"]
-    cost, said = measure(argv, folder=ROOT, log=folder / "log")
-    steps = json.loads(said)["steps"]
+    cost, output = measure(argv, folder=ROOT, log=folder / "log")
+    steps = json.loads(output)["steps"]
     note(f"{what}: {cost.wall:.1f} s, {cost.cpu:.1f} s of CPU, {steps['made']} steps made, {steps['found']} found")
     return Run(what=what, cost=cost, made=steps["made"], found=steps["found"])
 

@@ -54,11 +54,11 @@ class Goal:
         return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     def __str__(self) -> str:
-        wanted = ""
+        limit = ""
         if self.limit is not None:
             sign, verdict = ">=" if self.at_least else "<=", "met" if self.met else "MISSED"
-            wanted = f" (goal {sign} {self.limit:.4g}{self.unit})  {verdict}"
-        return f"{self.what:58} {self.value:8.2f}{self.unit:4}{wanted}".rstrip()
+            limit = f" (goal {sign} {self.limit:.4g}{self.unit})  {verdict}"
+        return f"{self.what:58} {self.value:8.2f}{self.unit:4}{limit}".rstrip()
 
 
 class FailedError(Exception):
@@ -89,8 +89,8 @@ def measure(
     process.returncode = os.waitstatus_to_exitcode(status)
     text = answer.read_text(errors="replace")
     if process.returncode:
-        said = text.strip()[-2000:] + log.read_text(errors="replace").strip()[-2000:]
-        raise FailedError(f"{' '.join(argv)}: {said}")
+        tail = text.strip()[-2000:] + log.read_text(errors="replace").strip()[-2000:]
+        raise FailedError(f"{' '.join(argv)}: {tail}")
     return Cost(wall=wall, cpu=usage.ru_utime + usage.ru_stime, peak_mib=usage.ru_maxrss / 1024), text
 
 
@@ -118,8 +118,8 @@ def peaks(sizes: Callable[[], Sequence[int]], seconds: float) -> Iterator[list[i
     def look() -> None:
         while not done.wait(seconds):
             with suppress(OSError):  # a file or process vanished meanwhile
-                found = sizes()
-                most[:] = max(most[0], sum(found)), max(most[1], len(found))
+                current = sizes()
+                most[:] = max(most[0], sum(current)), max(most[1], len(current))
 
     thread = threading.Thread(target=look)
     thread.start()

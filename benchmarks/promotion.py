@@ -150,20 +150,20 @@ class MadeIndex:
 
 def publishing(bucket: Bucket, wheels: int, projects: int) -> Row:
     """Fill an index and publish further sets to it."""
-    made = MadeIndex(ReleasedIndex(index=f"bench-{wheels}-{uuid.uuid4().hex[:8]}"), projects)
+    index = MadeIndex(ReleasedIndex(index=f"bench-{wheels}-{uuid.uuid4().hex[:8]}"), projects)
     with patch.object(os, "fsync", lambda _: None):
-        made.fill(bucket, wheels)
-        publish(bucket, made.released, everything=True)
+        index.fill(bucket, wheels)
+        publish(bucket, index.released, everything=True)
     taken = []
     for _ in range(REPEAT):
-        made.add_set(bucket)
+        index.add_set(bucket)
         counting, traffic = counted(bucket)
         begin = time.perf_counter()
-        publish(counting, made.released)
+        publish(counting, index.released)
         taken.append((time.perf_counter() - begin, traffic.requests))
     counting, traffic = counted(bucket)
     begin = time.perf_counter()
-    from_listing(counting, made.released)
+    from_listing(counting, index.released)
     incumbent = time.perf_counter() - begin
     seconds, requests = min(taken)
     return Row(
@@ -176,9 +176,9 @@ def from_listing(bucket: Bucket, released: ReleasedIndex) -> None:
     """Write every page from the listing of a bucket, with a HEAD for each object."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         infos = [*pool.map(bucket.head, bucket.list(f"{released.root}packages/"))]
-        known = {info.key: info for info in infos if info}
+        info_of = {info.key: info for info in infos if info}
         simple, offers = f"{released.root}listed/", dict[str, list[IndexedWheel]]()
-        for key, info in known.items():
+        for key, info in info_of.items():
             if key.endswith(".whl"):
                 project, filename = key.split("/")[-2:]
                 offers.setdefault(project, []).append(
@@ -189,7 +189,7 @@ def from_listing(bucket: Bucket, released: ReleasedIndex) -> None:
                             version=filename.split("-")[1],
                             size=info.size,
                             sha256=info.sha256,
-                            metadata_sha256=known[key + METADATA_SUFFIX].sha256,
+                            metadata_sha256=info_of[key + METADATA_SUFFIX].sha256,
                             requires_python="",
                             requires_dist=(),
                         ),
@@ -222,7 +222,7 @@ def moving(bucket: Bucket, folder: Path, megabytes: int) -> Move:
 
 def goals(rows: Sequence[Row], move: Move | None) -> list[Goal]:
     """Return the goals."""
-    found = [
+    results = [
         Goal(
             what=f"requests to publish a set beside {row.wheels} wheels",
             value=row.requests,
@@ -233,17 +233,17 @@ def goals(rows: Sequence[Row], move: Move | None) -> list[Goal]:
     if rows:
         spread = max(row.requests for row in rows) - min(row.requests for row in rows)
         ratio = rows[-1].incumbent_seconds / rows[-1].seconds
-        found += [
+        results += [
             Goal(what="  more of them for the largest index", value=spread, limit=0),
             Goal(what="faster than from a listing", value=ratio, unit="x", limit=50, at_least=True),
         ]
     if move is not None:
         moved = (move.sent + move.received) / move.wheel_bytes
-        found += [
+        results += [
             Goal(what="bytes through the program for each of the set", value=moved, limit=0.01),
             Goal(what="copy requests for each file", value=move.copies / move.files, limit=1),
         ]
-    return found
+    return results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -92,16 +92,16 @@ CASES: Mapping[str, tuple[str, tuple[Argv, ...]]] = {
 
 def goals(results: Mapping[str, Result]) -> list[Goal]:
     """Every goal whose cases were run."""
-    found = []
+    checks = []
 
     def ratio(what: str, slow: Sequence[str], fast: str, limit: float | None) -> None:
         if results.keys() >= {*slow, fast}:
             value = sum(results[key].cost.wall for key in slow) / results[fast].cost.wall
-            found.append(Goal(what=what, value=value, unit="x", limit=limit, at_least=True))
+            checks.append(Goal(what=what, value=value, unit="x", limit=limit, at_least=True))
 
     def most(what: str, key: str, value: float | None, unit: str, limit: float | None) -> None:
         if key in results and value is not None:
-            found.append(Goal(what=what, value=value, unit=unit, limit=limit))
+            checks.append(Goal(what=what, value=value, unit=unit, limit=limit))
 
     ratio("verified re-tag: faster than the incumbent's chain", ["incumbent"], "verified", 20)
     ratio("verified re-tag: faster than auditwheel repair", ["auditwheel"], "verified", 10)
@@ -122,7 +122,7 @@ def goals(results: Mapping[str, Result]) -> list[Goal]:
             most(f"{what}: peak memory", key, results[key].cost.peak_mib, " MiB", limit)
     if "full" in results:
         most("slimmed gfx942 + gfx950 wheel", "full", (results["full"].wheel_size or 0) / 1e6, " MB", 100)
-    return found
+    return checks
 
 
 def run(key: str, wheel: Path, base: Path, environment: Mapping[str, str]) -> Result:
@@ -141,8 +141,8 @@ def run(key: str, wheel: Path, base: Path, environment: Mapping[str, str]) -> Re
         cost += taken
         if argv[0] == sys.executable:
             inner = Cost(**json.loads(text.strip().splitlines()[-1]), peak_mib=taken.peak_mib)
-    made = [path for path in folder.rglob("*.whl") if path.name != wheel.name]
-    size = made[0].stat().st_size if made else None
+    wheels = [path for path in folder.rglob("*.whl") if path.name != wheel.name]
+    size = wheels[0].stat().st_size if wheels else None
     shutil.rmtree(folder)
     return Result(key=key, what=what, cost=cost, inner=inner, wheel_size=size)
 

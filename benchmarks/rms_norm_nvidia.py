@@ -190,7 +190,7 @@ def bandwidth(gpu: Nvidia, size: int = 1 << 28) -> list[dict[str, Any]]:
     """GB/s that each kernel reads and writes, of tensors of `size` bytes, and what part of a copy's that is."""
     at = [gpu.allocate(size) for _ in range(6)]
     copy = 2 * size / gpu.milliseconds(lambda: gpu.copy(at[0], at[1], size), 20) / 1e6
-    found: list[dict[str, Any]] = [{"kernel": "copy", "gb_s": round(copy)}]
+    results: list[dict[str, Any]] = [{"kernel": "copy", "gb_s": round(copy)}]
     for dtype, n, family in itertools.product(DTYPES, SPEED_SIZES, FAMILIES):
         moved, held = FAMILIES[family]
         rows = size // dtype.size // n
@@ -203,10 +203,10 @@ def bandwidth(gpu: Nvidia, size: int = 1 << 28) -> list[dict[str, Any]]:
         start = functools.partial(gpu.start, f"{family}_{dtype.name}_{form}", packed, blocks, threads)
         gb_s = moved * rows * n * dtype.size / gpu.milliseconds(start, 10) / 1e6
         kernel = {"kernel": f"{family}_{dtype.name}_{form}", "rows": rows, "n": n}
-        found.append(kernel | {"gb_s": round(gb_s), "of_copy": round(gb_s / copy, 2)})
+        results.append(kernel | {"gb_s": round(gb_s), "of_copy": round(gb_s / copy, 2)})
     for address in at:
         gpu.free(address)
-    return found
+    return results
 
 
 def sanitized(tool: str) -> dict[str, Any]:
@@ -217,8 +217,8 @@ def sanitized(tool: str) -> dict[str, Any]:
     argv = [program, "--tool", tool, "--error-exitcode", "9"]
     argv += [sys.executable, "-m", "benchmarks.rms_norm_nvidia", "--quick"]
     done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    said = [line for line in done.stdout.splitlines() if "SUMMARY" in line or "Error" in line]
-    return {"tool": tool, "ok": done.returncode == 0, "said": "; ".join(said)[:400]}
+    lines = [line for line in done.stdout.splitlines() if "SUMMARY" in line or "Error" in line]
+    return {"tool": tool, "ok": done.returncode == 0, "said": "; ".join(lines)[:400]}
 
 
 def main() -> int:

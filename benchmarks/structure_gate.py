@@ -62,8 +62,8 @@ def run(words: Sequence[str], log: Path) -> tuple[Cost, int, list[dict[str, Any]
     """
     with watched() as most:
         argv = [sys.executable, "-m", "ci_build.cli", *words]
-        cost, said = measure(argv, folder=ROOT, log=log)
-    return replace(cost, peak_mib=most[0] / (1 << 20)), most[1], json.loads(said.strip() or "[]")
+        cost, output = measure(argv, folder=ROOT, log=log)
+    return replace(cost, peak_mib=most[0] / (1 << 20)), most[1], json.loads(output.strip() or "[]")
 
 
 def goals(first: Cost, again: Cost) -> list[Goal]:

@@ -143,18 +143,18 @@ def make_wheel(
             done = repair(write_packed(built, version, job.catalog, packed), plan, fresh, progress=progress)
             cost = Cost(seconds=0.0, memory_mb=1)
             finished.keep(key, fresh, done.path.name, label=done.path.name, cost=cost)
-    made = finished.find(key)
-    assert made is not None
+    cached = finished.find(key)
+    assert cached is not None
     out.mkdir(parents=True, exist_ok=True)
-    path = out / made.path.name
-    if not path.is_file() or file_sha256(path) != made.sha256:
-        draft = out / f".{made.path.name}.{os.getpid()}"
+    path = out / cached.path.name
+    if not path.is_file() or file_sha256(path) != cached.sha256:
+        draft = out / f".{cached.path.name}.{os.getpid()}"
         try:
-            shutil.copyfile(made.path, draft)
+            shutil.copyfile(cached.path, draft)
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
-    return KernelWheel(path=path, sha256=made.sha256, built=built)
+    return KernelWheel(path=path, sha256=cached.sha256, built=built)
 
 
 def write_packed(built: KernelBuildResult, version: str, catalog: Catalog, folder: Path) -> Path:

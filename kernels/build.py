@@ -88,23 +88,23 @@ class KernelBuild:
 
     def steps(self) -> tuple[CompileStep, ...]:
         """Return every compiler step; those of device-libs are known only after `fetch`."""
-        found: list[CompileStep] = []
+        compile_steps: list[CompileStep] = []
         objects: dict[str, LinkInputs] = {}
         tree, chain, src = self._tree, self.toolchain, self.src
         for module in self.modules:
             if module.name in self._generated:
                 assert tree is not None
-                made = self._generated[module.name]
-                objects[module.name] = device_objects(module, self.wanted, chain, tree, made, src=src)
-                found += objects[module.name].steps
-            found += [step for _, step in unit_steps(module, self.wanted, chain, src=src)]
+                generated = self._generated[module.name]
+                objects[module.name] = device_objects(module, self.wanted, chain, tree, generated, src=src)
+                compile_steps += objects[module.name].steps
+            compile_steps += [step for _, step in unit_steps(module, self.wanted, chain, src=src)]
             if module.kind is ModuleKind.FFI_SHIM:
                 if tree is not None:
                     called = [objects[name] for name in module.needs]
-                    found += shim_steps(module, called, chain, tree, strip=self.strip, src=src)
+                    compile_steps += shim_steps(module, called, chain, tree, strip=self.strip, src=src)
             elif module.host:
-                found += library_steps(module, chain, strip=self.strip, src=src)
-        return tuple({step.label: step for step in found}.values())
+                compile_steps += library_steps(module, chain, strip=self.strip, src=src)
+        return tuple({step.label: step for step in compile_steps}.values())
 
     def fetch(self, runner: Runner, progress: Progress) -> None:
         """Obtain the upstream source and run its generators."""
@@ -121,9 +121,9 @@ class KernelBuild:
 
     def graph(self) -> Graph:
         """Return the steps with their keys."""
-        found = {"src": self.src} | ({"source": self._tree.folder} if self._tree else {})
-        found |= {f"generated {name}": made.folder for name, made in self._generated.items()}
-        return Graph(self.steps(), self.toolchain, self.store, found)
+        folders = {"src": self.src} | ({"source": self._tree.folder} if self._tree else {})
+        folders |= {f"generated {name}": generated.folder for name, generated in self._generated.items()}
+        return Graph(self.steps(), self.toolchain, self.store, folders)
 
     def work(self) -> Path:
         """Return the folder for ninja's state."""
@@ -178,8 +178,8 @@ class KernelBuild:
             )
         if forecast.steps:
             progress.step(said(forecast))
-        made = self._make(graph, runner, progress, capacity)
-        natives, missing = self._natives(made, objects)
+        results = self._make(graph, runner, progress, capacity)
+        natives, missing = self._natives(results, objects)
         return KernelBuildResult(
             wanted=self.wanted,
             natives=natives,
@@ -201,15 +201,15 @@ class KernelBuild:
             if not self.request.allow_partial or all(module.name in broken for module in self.modules):
                 raise
             progress.step(f"left out: {error.message}")
-        found = ((step, self.store.find(graph.keys[step.label])) for step in graph.steps)
-        return {step.label: (step, made) for step, made in found if made is not None}
+        results = ((step, self.store.find(graph.keys[step.label])) for step in graph.steps)
+        return {step.label: (step, result) for step, result in results if result is not None}
 
     def _natives(
         self, made: Mapping[str, tuple[CompileStep, StoredFile]], objects: Sequence[NativeFile]
     ) -> tuple[tuple[NativeFile, ...], tuple[str, ...]]:
         """Return the files of every complete module, and the missing modules."""
-        wanted = self.steps()
-        broken = {step.module for step in wanted if step.label not in made}
+        all_steps = self.steps()
+        broken = {step.module for step in all_steps if step.label not in made}
         for module in self.modules:
             if broken.intersection(module.needs):
                 broken.add(module.name)

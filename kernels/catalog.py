@@ -77,14 +77,14 @@ def _read_all(kind: type[_T], rows: object, where: str, problems: list[str]) -> 
     if not isinstance(rows, dict) or not rows:
         problems.append(f"{where} is not a table with entries")
         return {}
-    found = {}
+    entries = {}
     for name, row in rows.items():
         if not _NAME.fullmatch(name):
             problems.append(f"{where}.{name}: a name consists of small letters, digits and _")
         value = _record(kind, {**row, "name": name} if isinstance(row, dict) else row, f"{where}.{name}", problems)
         if value is not None:
-            found[name] = value
-    return found
+            entries[name] = value
+    return entries
 
 
 def _record(kind: type[_T], row: object, where: str, problems: list[str]) -> _T | None:
@@ -178,8 +178,8 @@ def _bad_names(module: KernelModule, catalog: Catalog) -> Iterator[str]:
     """Return the references to targets, modules, sources and toolchains that do not exist."""
     if not module.targets or (EVERY in module.targets and len(module.targets) > 1):
         yield f"targets are processors, or {EVERY!r} alone"
-    known = {EVERY, *table.load_table().targets}
-    yield from (f"{name} is not a gfx target" for name in module.targets if name not in known)
+    known_targets = {EVERY, *table.load_table().targets}
+    yield from (f"{name} is not a gfx target" for name in module.targets if name not in known_targets)
     if module.source and module.source not in catalog.sources:
         yield f"there is no source {module.source}"
     order = list(catalog.modules)

@@ -64,9 +64,9 @@ def generate(
             if not folder.is_dir():
                 fresh.rename(folder)
     suffixes = tuple(generator.suffix for generator in module.generators)
-    found = {path.name: file_sha256(path) for path in sorted(folder.iterdir()) if path.is_file()}
-    units = {name: digest for name, digest in found.items() if name.endswith(suffixes)}
-    return Generated(folder=folder, units=units, headers={n: d for n, d in found.items() if n not in units})
+    digests = {path.name: file_sha256(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    units = {name: digest for name, digest in digests.items() if name.endswith(suffixes)}
+    return Generated(folder=folder, units=units, headers={n: d for n, d in digests.items() if n not in units})
 
 
 def _run(

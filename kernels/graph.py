@@ -29,8 +29,8 @@ _CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memor
 
 def available_mb(meminfo: Path = Path("/proc/meminfo"), limits: tuple[Path, ...] = _CGROUPS) -> int:
     """Return the megabytes that all jobs may use together."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="utf-8"), re.MULTILINE)
-    most = int(found[1]) >> 10 if found else 1024
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="utf-8"), re.MULTILINE)
+    most = int(match[1]) >> 10 if match else 1024
     for path in limits:
         with suppress(OSError, ValueError):
             most = min(most, int(path.read_text(encoding="utf-8")) >> 20)
@@ -184,13 +184,13 @@ class Graph:
             )
             if done.returncode:
                 raise KernelError(self._failure(done.stdout, missing), hint="\nRun the command by itself for details.")
-        made = {step.label: self.store.find(self.keys[step.label]) for step in self.steps}
-        lost = [label for label, found in made.items() if found is None]
+        results = {step.label: self.store.find(self.keys[step.label]) for step in self.steps}
+        lost = [label for label, result in results.items() if result is None]
         if lost:
             raise KernelError(
                 f"{', '.join(lost)} disappeared from {self.store.root}.", hint="Run the same command again."
             )
-        return {label: found for label, found in made.items() if found is not None}
+        return {label: result for label, result in results.items() if result is not None}
 
     def ninja(self, steps: Sequence[CompileStep], work: Path, limits: JobLimits) -> str:
         """Return the text of the ninja file and write the spec of each step beside it."""
@@ -212,8 +212,8 @@ class Graph:
 
     def command(self, step: CompileStep) -> tuple[str, ...]:
         """Return the command of a step, with `{out}` still open."""
-        made = {} if step.link else {label: self._made(label) for label in step.after}
-        words = tuple(fill(word, {**self.places, **made}) for word in step.argv)
+        inputs = {} if step.link else {label: self._made(label) for label in step.after}
+        words = tuple(fill(word, {**self.places, **inputs}) for word in step.argv)
         return (*self.toolchain.wrap, *self.toolchain.launcher, *words) if step.rocm else words
 
     def spec(self, step: CompileStep) -> dict[str, object]:

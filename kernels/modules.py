@@ -232,23 +232,23 @@ class Catalog:
         Raises:
             RequestError: a name that does not exist, or that the toolchain cannot build.
         """
-        wanted = set(self.modules if names is None else names)
-        if unknown := sorted(wanted - set(self.modules)):
+        requested = set(self.modules if names is None else names)
+        if unknown := sorted(requested - set(self.modules)):
             raise RequestError(
                 f"Unknown kernel module: {', '.join(unknown)}.", hint=f"Choose from {', '.join(self.modules)}."
             )
         if toolchain:
-            cannot = [name for name in wanted if toolchain not in self.modules[name].toolchains]
+            cannot = [name for name in requested if toolchain not in self.modules[name].toolchains]
             if cannot and names is not None:
                 raise RequestError(
                     f"The {toolchain} toolchain cannot build {', '.join(sorted(cannot))}.",
                     hint=f"Use --toolchain={self.modules[cannot[0]].toolchains[0]}.",
                 )
-            wanted -= set(cannot)
+            requested -= set(cannot)
         for module in reversed(list(self.modules.values())):
-            if module.name in wanted:
-                wanted |= set(module.needs)
-        return tuple(module for module in self.modules.values() if module.name in wanted)
+            if module.name in requested:
+                requested |= set(module.needs)
+        return tuple(module for module in self.modules.values() if module.name in requested)
 
     def support(self, module: KernelModule, processor: str) -> Support:
         """Return the support of a target by a module."""

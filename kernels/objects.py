@@ -21,7 +21,7 @@ def find_objects(module: KernelModule, processors: Sequence[str], tree: SourceTr
         KernelError: every object that is missing, for another target, without its kernel, or with other arguments;
             every table without rows or with unexpected rows.
     """
-    found: list[NativeFile] = []
+    natives: list[NativeFile] = []
     problems: list[str] = []
     for objects in module.objects:
         for target in (name for name in processors if name in objects.targets):
@@ -36,7 +36,7 @@ def find_objects(module: KernelModule, processors: Sequence[str], tree: SourceTr
                 if name in rows:
                     data = (tree.folder / path).read_bytes()
                     problems += code_problems(data, path, target, (rows[name],), kernarg=objects.kernarg)
-                found.append(
+                natives.append(
                     NativeFile(
                         path=object_path(module.name, target, name, objects.sku),
                         file=tree.folder / path,
@@ -52,7 +52,7 @@ def find_objects(module: KernelModule, processors: Sequence[str], tree: SourceTr
             "\n  ".join((f"The code objects of {module.name} differ from modules.toml:", *problems)),
             hint="\nUse the pinned source, or correct the module's entry.",
         )
-    return found
+    return natives
 
 
 def _rows(objects: CodeObjectSet, folder: Path, label: str) -> tuple[dict[str, str], list[str]]:

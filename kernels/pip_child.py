@@ -27,10 +27,10 @@ def main(project: str, version: str, pinned: str, folder: str) -> int:
     with command.main_context():
         session = command.get_default_session(options)
         finder = command._build_package_finder(options=options, session=session)
-        found = [c for c in finder.find_all_candidates(project) if c.link.filename.endswith((".tar.gz", ".tgz"))]
-        links = [c.link for c in found if Version(str(c.version)) == Version(version)]
+        candidates = [c for c in finder.find_all_candidates(project) if c.link.filename.endswith((".tar.gz", ".tgz"))]
+        links = [c.link for c in candidates if Version(str(c.version)) == Version(version)]
         if not links:
-            versions = sorted({str(candidate.version) for candidate in found})
+            versions = sorted({str(candidate.version) for candidate in candidates})
             print(json.dumps({"url": "", "sha256": "", "filename": "", "versions": versions}))  # noqa: T201
             return 0
         link = next((link for link in links if pinned and link.hash == pinned), links[0])

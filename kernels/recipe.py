@@ -100,24 +100,24 @@ def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelReque
                 f"{module.name} is required and has no code for {', '.join(lacking)}.",
                 hint=f"It supports {', '.join(module.targets)}.",
             )
-    found = tuple(module for module in chosen if any(map(module.supports, wanted)))
-    if not found:
+    usable = tuple(module for module in chosen if any(map(module.supports, wanted)))
+    if not usable:
         raise RequestError(
             f"None of {', '.join(m.name for m in chosen)} has code for {', '.join(wanted)}.",
             hint="See `ci_build kernels list`.",
         )
-    if without := sorted(set(request.require) - {module.name for module in found}):
+    if without := sorted(set(request.require) - {module.name for module in usable}):
         raise RequestError(
             f"{', '.join(without)} is required but missing in --modules.",
             hint="Add it to --modules, or do not require it.",
         )
     expected = {module.name for module in expected_modules(catalog, wanted, request.toolchain)}
-    left_out = sorted(expected - {module.name for module in found})
+    left_out = sorted(expected - {module.name for module in usable})
     if left_out and not request.allow_partial:
         raise RequestError(
             f"The wheel would lack {', '.join(left_out)}.", hint="Build all modules, or add --allow-partial."
         )
-    return found
+    return usable
 
 
 def refuse_code_alone(modules: Sequence[KernelModule]) -> None:

@@ -51,8 +51,8 @@ def with_rocm(
             f"The ROCm in {rocm} has no {lacking}.",
             hint=f"Give the folder of a ROCm that has {', '.join(data['places' if not clang else 'bitcode'])}.",
         )
-    found = [path.parent.name.partition(".")[0] for path in (rocm / clang).parents[1].glob("lib/clang/*/include")]
-    newest = max((int(major) for major in found if major.isdecimal()), default=OLDEST_CLANG)
+    versions = [path.parent.name.partition(".")[0] for path in (rocm / clang).parents[1].glob("lib/clang/*/include")]
+    newest = max((int(major) for major in versions if major.isdecimal()), default=OLDEST_CLANG)
     if newest < OLDEST_CLANG:
         raise InputError(
             f"The compiler of the ROCm in {rocm} is clang {newest}; the kernels need {OLDEST_CLANG} or later.",
@@ -84,14 +84,14 @@ def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
     """
     files = sorted(set(_files(rocm, clang, bitcode)))
     stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    known = cache / "rocm-digests" / f"{hashlib.sha256(json.dumps(stats).encode()).hexdigest()}.json"
-    if known.is_file():
-        return str(json.loads(known.read_text(encoding="utf-8")))
+    recorded = cache / "rocm-digests" / f"{hashlib.sha256(json.dumps(stats).encode()).hexdigest()}.json"
+    if recorded.is_file():
+        return str(json.loads(recorded.read_text(encoding="utf-8")))
     total = hashlib.sha256()
     for path in files:
         total.update(f"{path.relative_to(rocm)}\0{file_sha256(path)}\n".encode())
-    known.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(known, json.dumps(total.hexdigest()).encode())
+    recorded.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(recorded, json.dumps(total.hexdigest()).encode())
     return total.hexdigest()
 
 

@@ -130,9 +130,9 @@ def check_wish(wish: str, source: UpstreamSource) -> str:
     Raises:
         RequestError: `wish` is none of these.
     """
-    found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)", wish or f"{source.project}=={source.version}")
-    if found is not None and canonicalize_name(found[1]) == canonicalize_name(source.project):
-        return found[2]
+    match = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)", wish or f"{source.project}=={source.version}")
+    if match is not None and canonicalize_name(match[1]) == canonicalize_name(source.project):
+        return match[2]
     if not Path(wish).exists():
         raise RequestError(
             f"--aiter-source is not a folder, a source archive or {source.project}==VERSION: {wish!r}.",
@@ -202,16 +202,18 @@ def _from_index(
             raise ProcessError(
                 error.message, hint="\nCheck that the package indexes of pip's configuration answer."
             ) from error
-        found = json.loads(done.stdout.splitlines()[-1])
-        if not found["filename"]:
-            known = ", ".join(found["versions"][-_SHOWN:]) or "none at all"
-            raise InputError(f"The package index has no source archive {project}=={version}.", hint=f"It has {known}.")
-        if pinned and found["sha256"] != pinned:
+        answer = json.loads(done.stdout.splitlines()[-1])
+        if not answer["filename"]:
+            versions = ", ".join(answer["versions"][-_SHOWN:]) or "none at all"
             raise InputError(
-                f"{found['filename']} has sha256 {found['sha256']}, not {pinned}.",
+                f"The package index has no source archive {project}=={version}.", hint=f"It has {versions}."
+            )
+        if pinned and answer["sha256"] != pinned:
+            raise InputError(
+                f"{answer['filename']} has sha256 {answer['sha256']}, not {pinned}.",
                 hint="The file was replaced: do not use it, or pin the new digest in kernels/modules.toml.",
             )
-        return _unpack(Path(folder, found["filename"]), cache, progress, found["url"])
+        return _unpack(Path(folder, answer["filename"]), cache, progress, answer["url"])
 
 
 def _unpack(path: Path, cache: Path, progress: Progress, url: str) -> tuple[Path, InputFile]:
@@ -249,9 +251,9 @@ def _top(tree: Path) -> Path:
 
 def digest_of(files: Mapping[str, str], below: Iterable[str]) -> str:
     """Return one digest of the locked files below some folders or files."""
-    wanted = tuple(below)
+    paths = tuple(below)
     total = hashlib.sha256()
     for name, sha256 in sorted(files.items()):
-        if any(name == folder or name.startswith(f"{folder}/") for folder in wanted):
+        if any(name == folder or name.startswith(f"{folder}/") for folder in paths):
             total.update(f"{name}\0{sha256}\n".encode())
     return total.hexdigest()

@@ -72,12 +72,12 @@ def run(spec: Mapping[str, Any]) -> None:
         else:
             used = resource.getrusage(resource.RUSAGE_CHILDREN)
             cost = Cost(seconds=round(used.ru_utime + used.ru_stime, 2), memory_mb=max(1, used.ru_maxrss >> 10))
-        said = f"{done.stdout}\n{errors}".replace(str(out), spec["name"])
+        output = f"{done.stdout}\n{errors}".replace(str(out), spec["name"])
         if done.returncode or not out.is_file():
-            raise KernelError(f"exit code {done.returncode}\n{_tail(said)}")
+            raise KernelError(f"exit code {done.returncode}\n{_tail(output)}")
         # A flag that the compiler ignores with a warning would change the code unnoticed.
-        if _DROPPED.search(said):
-            raise KernelError(f"the compiler ignored an option\n{_tail(said)}")
+        if _DROPPED.search(output):
+            raise KernelError(f"the compiler ignored an option\n{_tail(output)}")
         if problems := check(out, spec["label"], spec["checks"]):
             raise KernelError("\n".join(problems))
         store.keep(spec["key"], folder, spec["name"], label=spec["label"], cost=cost)
@@ -85,11 +85,11 @@ def run(spec: Mapping[str, Any]) -> None:
 
 def split_times(stderr: str) -> tuple[str, float]:
     """Return the stderr of a timed command without the times, and its CPU seconds; 0 if the shell printed none."""
-    found = _TIMES.search(stderr)
-    if found is None:
+    match = _TIMES.search(stderr)
+    if match is None:
         return stderr, 0.0
-    user, system = (60 * int(found[at]) + float(found[at + 1]) for at in (1, 3))
-    return stderr[: found.start()], round(user + system, 2)
+    user, system = (60 * int(match[at]) + float(match[at + 1]) for at in (1, 3))
+    return stderr[: match.start()], round(user + system, 2)
 
 
 def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:

@@ -171,10 +171,10 @@ def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
         except OSError as error:
             raise KernelError(f"kernels/src/{name} cannot be read: {error.strerror}.", hint="Restore it.") from error
         digests[name] = hashlib.sha256(content).hexdigest()
-        for found in _INCLUDE.findall(content):
+        for included in _INCLUDE.findall(content):
             # The preprocessor searches beside the file first, then on the include path.
             for folder in (path.parent, src):
-                candidate = folder / found.decode()
+                candidate = folder / included.decode()
                 if candidate.is_file() and candidate.resolve().is_relative_to(src.resolve()):
                     waiting.append(src / candidate.resolve().relative_to(src.resolve()))  # without `..`
                     break

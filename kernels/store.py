@@ -59,9 +59,9 @@ class KernelStore(ContentStore):
         try:
             body = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
             cost = Cost(seconds=float(body["seconds"]), memory_mb=int(body["memory_mb"]))
-            made = StoredFile(path=folder / str(body["name"]), sha256=str(body["sha256"]), cost=cost)
-            if file_sha256(made.path) == made.sha256:
-                return made
+            stored = StoredFile(path=folder / str(body["name"]), sha256=str(body["sha256"]), cost=cost)
+            if file_sha256(stored.path) == stored.sha256:
+                return stored
         except (OSError, ValueError, KeyError, TypeError):
             pass
         shutil.rmtree(folder, ignore_errors=True)
@@ -87,12 +87,12 @@ class KernelStore(ContentStore):
             with self.scratch() as folder:
                 fresh = KernelStore(folder / "copy")
                 shutil.copytree(record.parent, fresh.folder(key))
-                made = fresh.find(key)
-                if made is None:
+                stored = fresh.find(key)
+                if stored is None:
                     damaged += 1
                     continue
                 label = str(json.loads(fresh.record(key).read_text(encoding="utf-8"))["label"])
-                self.keep(key, fresh.folder(key), made.path.name, label=label, cost=made.cost)
+                self.keep(key, fresh.folder(key), stored.path.name, label=label, cost=stored.cost)
                 came += 1
         return came, damaged
 

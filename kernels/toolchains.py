@@ -148,8 +148,8 @@ def _unpack(wheel: Path, into: Path) -> None:
         for name in (member.name for member in archive.members):
             if name.startswith("ziglang/"):
                 targets[name] = into / name
-            elif found := re.fullmatch(r"jaxlib/include/(xla/ffi/.+)", name):
-                targets[name] = into / "include" / found[1]
+            elif match := re.fullmatch(r"jaxlib/include/(xla/ffi/.+)", name):
+                targets[name] = into / "include" / match[1]
             elif re.fullmatch(r"ninja-[^/]+\.data/scripts/ninja", name):
                 targets[name] = into / "bin" / "ninja"
         for path in targets.values():

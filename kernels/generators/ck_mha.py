@@ -15,10 +15,10 @@ from pathlib import Path
 
 def main(generator: str, instances: str, *arguments: str) -> None:
     """Run the generator with these arguments, as Python would."""
-    matches, wanted = fnmatch.fnmatch, re.compile(instances)
+    matches, regex = fnmatch.fnmatch, re.compile(instances)
 
     def both(name: str, pattern: str) -> bool:
-        return bool(wanted.search(name)) and matches(name, pattern)
+        return bool(regex.search(name)) and matches(name, pattern)
 
     fnmatch.fnmatch = both  # type: ignore[assignment]  # the generator calls it with texts
     sys.argv = [generator, *arguments]

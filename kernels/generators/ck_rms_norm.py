@@ -28,8 +28,8 @@ def main(generator: str, folder: str, keep: str, instances: str) -> None:
 
     class Kept(module.rmsnorm_fwd_codegen):  # type: ignore[misc]
         def get_blobs(self) -> list[Any]:
-            wanted = [blob for blob in super().get_blobs() if re.search(instances, blob.name)]
-            return [blob for blob in wanted if re.fullmatch(keep, f"{blob.name}.cpp")]
+            blobs = [blob for blob in super().get_blobs() if re.search(instances, blob.name)]
+            return [blob for blob in blobs if re.fullmatch(keep, f"{blob.name}.cpp")]
 
     whole = module.rmsnorm_fwd_codegen(folder, None)
     whole.gen_blobs()

@@ -35,18 +35,18 @@ def initialize() -> None:
     """
     from . import _register
 
-    asked = _register.asked_platforms()
-    wanted = not asked or bool(asked & {"rocm", "gpu"})
+    platforms = _register.asked_platforms()
+    needs_gpu = not platforms or bool(platforms & {"rocm", "gpu"})
     own = _majors.own_major(__name__)
-    if _majors.acting_major(own, need_gpu=wanted) != own or _register.is_taken():
+    if _majors.acting_major(own, need_gpu=needs_gpu) != own or _register.is_taken():
         logger.info("%s leaves the rocm platform to another package.", __name__)
         return
-    found = _diagnose.reasons(need_gpu=wanted) or _register.start(own)
-    if not found:
-        for advice in _diagnose.advice() if wanted else ():
+    problems = _diagnose.reasons(need_gpu=needs_gpu) or _register.start(own)
+    if not problems:
+        for advice in _diagnose.advice() if needs_gpu else ():
             logger.warning("%s", advice)
         return
-    text = _diagnose.sentence(found)
+    text = _diagnose.sentence(problems)
     _register.refuse(text)
-    if not asked:
+    if not platforms:
         logger.warning("%s JAX goes on without it; JAX_PLATFORMS=cpu silences this message.", text)

@@ -38,19 +38,23 @@ def sentence(found: Iterable[str]) -> str:
 def advice() -> tuple[str, ...]:
     """Return problems that do not prevent ROCm from starting but cause failures later."""
     gpus, _ = _find_gpus()
-    found = []
+    remarks = []
     if len(gpus) > 1 and (size := _gpus.shm_mib()) <= SMALL_SHM_MIB:
-        found.append(
+        remarks.append(
             f"There are {len(gpus)} GPUs but {_gpus.SHM} has only {size:.0f} MiB, in which RCCL may not fit; "
             "in a container, start it with --shm-size=64g."
         )
     poor = sorted({gpu.name for gpu in gpus if not _can_use(gpu)})
     if poor:
-        found.append(f"Of the GPUs here, {', '.join(poor)} cannot run this wheel; hide them with HIP_VISIBLE_DEVICES.")
+        remarks.append(
+            f"Of the GPUs here, {', '.join(poor)} cannot run this wheel; hide them with HIP_VISIBLE_DEVICES."
+        )
     lame = _lame_modules()
     if lame:
-        found.append(f"Parts of jax, such as jax.numpy.linalg, will not work on the GPU: {lame} {_where_to_get_rocm()}")
-    return tuple(found)
+        remarks.append(
+            f"Parts of jax, such as jax.numpy.linalg, will not work on the GPU: {lame} {_where_to_get_rocm()}"
+        )
+    return tuple(remarks)
 
 
 def _lame_modules() -> str:
@@ -119,10 +123,10 @@ def _targets(gpus: Sequence[_gpus.Gpu]) -> str:
     if not any(_xla_accepts(gpu) for gpu in gpus):
         accepted = ", ".join(build_info.XLA_TARGETS)
         return f"XLA of jax {build_info.JAX_VERSION} does not accept GPU {', '.join(names)}. It accepts {accepted}."
-    wanted = ",".join(dict.fromkeys([*build_info.TARGETS, *names]))
+    gfx_targets = ",".join(dict.fromkeys([*build_info.TARGETS, *names]))
     return (
         f"GPU {', '.join(names)} is not among this wheel's targets ({', '.join(build_info.TARGETS)}). Install a wheel "
-        f"set that has it, or build one: python3 build/ci_build dist_wheels --targets={wanted}."
+        f"set that has it, or build one: python3 build/ci_build dist_wheels --targets={gfx_targets}."
     )
 
 
@@ -142,8 +146,8 @@ def _libraries() -> str:
     if not lacking:
         return ""
     others = [str(path) for name in lacking for path in _rocm.relatives(name, where)]
-    found = f" Of another release there is {', '.join(others)}." if others else ""
-    return f"{_be(lacking)} missing, searched here: {_places(where)}.{found} {_where_to_get_rocm()}"
+    others_found = f" Of another release there is {', '.join(others)}." if others else ""
+    return f"{_be(lacking)} missing, searched here: {_places(where)}.{others_found} {_where_to_get_rocm()}"
 
 
 def not_loadable(error: Exception, where: Sequence[_rocm.Layout]) -> str:

@@ -29,7 +29,7 @@ def acting_major(own: int, *, need_gpu: bool) -> int:
     if _installed() <= {own}:
         return own
     native = re.compile(r"jax_rocm([0-9]+)_plugin\.(?:_\w+|rocm_plugin_extension)")
-    loaded = {int(found[1]) for name in tuple(sys.modules) if (found := native.fullmatch(name))}
+    loaded = {int(match[1]) for name in tuple(sys.modules) if (match := native.fullmatch(name))}
     ours = {own: importlib.import_module(f"{__package__}._diagnose")}
     for major in _installed() - ours.keys():
         try:

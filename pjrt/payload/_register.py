@@ -20,8 +20,8 @@ PRIORITY = 500
 
 def asked_platforms() -> frozenset[str]:
     """Return the platforms that the user asked for (JAX_PLATFORMS or jax.config); empty if jax may choose."""
-    asked = getattr(jax.config, "jax_platforms", None) or getattr(jax.config, "jax_platform_name", None) or ""
-    return frozenset(name.strip().lower() for name in asked.split(",") if name.strip())
+    platforms = getattr(jax.config, "jax_platforms", None) or getattr(jax.config, "jax_platform_name", None) or ""
+    return frozenset(name.strip().lower() for name in platforms.split(",") if name.strip())
 
 
 def is_taken() -> bool:

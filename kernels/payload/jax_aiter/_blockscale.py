@@ -24,12 +24,12 @@ def validate(operation: str, xq: Array, wq: Array, x_scale: Array, w_scale: Arra
     _check.equal(operation, "wq", wq.shape, (columns, depth), "[N, K]")
     _check.multiple(operation, "K", depth, BLOCK)
     _check.multiple(operation, "N", columns, BLOCK)
-    for name, array, shape, wanted in (
+    for name, array, shape, expected in (
         ("x_scale", x_scale, "[K/128, M]", (depth // BLOCK, rows)),
         ("w_scale", w_scale, "[K/128, N/128]", (depth // BLOCK, columns // BLOCK)),
     ):
         _check.rank(operation, name, array, shape)
-        _check.equal(operation, name, array.shape, wanted, shape)
+        _check.equal(operation, name, array.shape, expected, shape)
         _check.dtype(operation, name, array, (jnp.float32,))
 
 

@@ -54,10 +54,12 @@ def forced_backend(operation: str, environment: Mapping[str, str] = os.environ) 
     Raises:
         BackendError: an option has an unknown value or names an unknown operation.
     """
-    known = {f"{OPTION}_{name.upper()}" for name in OPERATIONS}
+    options = {f"{OPTION}_{name.upper()}" for name in OPERATIONS}
     for name in sorted(environment):
-        if name.startswith(f"{OPTION}_") and name not in known:
-            raise BackendError(f"{name} is set, and there is no such operation. There are {', '.join(sorted(known))}.")
+        if name.startswith(f"{OPTION}_") and name not in options:
+            raise BackendError(
+                f"{name} is set, and there is no such operation. There are {', '.join(sorted(options))}."
+            )
     for name in (f"{OPTION}_{operation.upper()}", OPTION):
         value = environment.get(name, "")
         if value and value not in (AUTO, *BACKENDS):
@@ -100,11 +102,11 @@ def wanted_targets(
             if not _GFX.fullmatch(part):
                 raise BackendError(f"{TARGET_OPTION}={named} names {part!r}, which is no target such as gfx942.")
         return parts, f"{TARGET_OPTION}={named}"
-    found = rocm_devices() if devices is None else devices
-    mute = [device for device in found if gfx_of(device) is None]
+    gpus = rocm_devices() if devices is None else devices
+    mute = [device for device in gpus if gfx_of(device) is None]
     if mute:
         return (), f"{mute[0]} does not say which gfx target it is"
-    return tuple(dict.fromkeys(str(gfx_of(device)) for device in found)), "the AMD GPUs of this process"
+    return tuple(dict.fromkeys(str(gfx_of(device)) for device in gpus)), "the AMD GPUs of this process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +121,9 @@ def _wanted(environment: Mapping[str, str], devices: Sequence[Any] | None) -> _W
     gfx, source = wanted_targets(environment, devices)
     if environment.get(TARGET_OPTION, ""):
         return _Wanted(gfx, source, ())
-    found = rocm_devices() if devices is None else devices
-    told = {(gfx_of(device), getattr(device, "core_count", None)): None for device in found}
-    return _Wanted(gfx, source, tuple((name, units) for name, units in told if name and isinstance(units, int)))
+    gpus = rocm_devices() if devices is None else devices
+    kinds = {(gfx_of(device), getattr(device, "core_count", None)): None for device in gpus}
+    return _Wanted(gfx, source, tuple((name, units) for name, units in kinds if name and isinstance(units, int)))
 
 
 def decide(
@@ -146,13 +148,13 @@ def decide(
     Raises:
         BackendError: an option forces a missing backend; the message names the reason.
     """
-    asked, option = forced_backend(operation, environment)
-    if asked == XLA:
+    forced, option = forced_backend(operation, environment)
+    if forced == XLA:
         return Choice(operation, XLA, forced=True, why=option), ""
     calls = OPERATIONS[operation] if targets is None else tuple(targets)
     wanted = _wanted(environment, devices)
     missing: list[str] = []
-    for backend in (AITER, PORTABLE) if asked == AUTO else (asked,):
+    for backend in (AITER, PORTABLE) if forced == AUTO else (forced,):
         mine = [call for call in calls if call.backend == backend]
         if not mine:
             missing.append(f"there is no {_KERNELS[backend]} for {operation}")
@@ -164,7 +166,7 @@ def decide(
                 return Choice(operation, backend, call.name, forced=bool(option), why=why), name
             missing.append(problem)
     why = "; ".join(dict.fromkeys(missing))
-    if asked != AUTO:
+    if forced != AUTO:
         hint = f"Unset {option.partition('=')[0]}, or set {OPTION}_{operation.upper()} for this operation alone."
         raise BackendError(f"{option} cannot be done: {why}. {hint}")
     return Choice(operation, XLA, why=why), ""
@@ -205,6 +207,6 @@ def _problem(call: FfiTarget, kernels: Loader, wanted: _Wanted) -> str:
             return f"module {module.name} has no code for {target}, only for {', '.join(module.targets)}"
     for target, units in wanted.units:
         if not module.fits(target, units):
-            known = ", ".join(map(str, sorted(module.variants[target.partition(":")[0]])))
-            return f"module {module.name} has no code for {target} with {units} compute units, only with {known}"
+            numbers = ", ".join(map(str, sorted(module.variants[target.partition(":")[0]])))
+            return f"module {module.name} has no code for {target} with {units} compute units, only with {numbers}"
     return ""

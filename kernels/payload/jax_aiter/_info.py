@@ -32,16 +32,16 @@ def info() -> dict[str, Any]:
         operations  by name: backend, why and module, for the lowered targets; shapes and dtypes that a kernel does not
                     take go to XLA
     """
-    told: dict[str, Any] = {"version": None, "jax": jax.__version__, "ffi_api": list(framework_api())}
+    report: dict[str, Any] = {"version": None, "jax": jax.__version__, "ffi_api": list(framework_api())}
     options = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIX)}
     rest = {"devices": [_device(device) for device in jax.local_devices()], "options": options}
     try:
         kernels = loader()
     except JaxAiterError as problem:
-        return {**told, "problem": str(problem), "targets": [], "modules": {}, **rest, "operations": {}}
+        return {**report, "problem": str(problem), "targets": [], "modules": {}, **rest, "operations": {}}
     manifest = kernels.manifest
     return {
-        **told,
+        **report,
         "version": manifest.version if manifest else None,
         "folder": str(kernels.root),
         "problem": None if manifest else f"{kernels.root / 'manifest.json'} is not there",

@@ -92,8 +92,8 @@ class Loader:
         build_info = _symbol(module, path, library, _BUILD_INFO)
         build_info.argtypes, build_info.restype = [], ctypes.c_char_p
         try:
-            told = json.loads(build_info() or b"")
-            name = told["module"]
+            info = json.loads(build_info() or b"")
+            name = info["module"]
         except (ValueError, TypeError, KeyError) as problem:
             raise ModuleLoadError(f"Module {module.name}: {_BUILD_INFO} of {path} names no module.") from problem
         if name != module.name:
@@ -104,18 +104,18 @@ class Loader:
 
     def _handler(self, module: Module, path: Path, library: ctypes.CDLL, handler: Handler) -> Any:
         function = _symbol(module, path, library, handler.symbol)
-        said = probe(function)
+        metadata = probe(function)
         where = f"Module {module.name}: {handler.symbol} of {path}"
-        if isinstance(said, str):
-            raise ModuleLoadError(f"{where} is no FFI handler: {said.rstrip('.')}.")
-        if (said.api, said.command_buffer) != (handler.api, handler.command_buffer):
+        if isinstance(metadata, str):
+            raise ModuleLoadError(f"{where} is no FFI handler: {metadata.rstrip('.')}.")
+        if (metadata.api, metadata.command_buffer) != (handler.api, handler.command_buffer):
             raise ModuleLoadError(
-                f"{where} is for FFI API {_dotted(said.api)}, {_captured(said.command_buffer)}; the manifest says"
-                f" {_dotted(handler.api)}, {_captured(handler.command_buffer)}."
+                f"{where} is for FFI API {_dotted(metadata.api)}, {_captured(metadata.command_buffer)}; the manifest "
+                f"says {_dotted(handler.api)}, {_captured(handler.command_buffer)}."
             )
         major, minor = framework_api()
-        if said.api[0] != major or said.api[1] > minor:
-            text = f"{where} is for FFI API {_dotted(said.api)}, and the installed jaxlib has {major}.{minor}."
+        if metadata.api[0] != major or metadata.api[1] > minor:
+            text = f"{where} is for FFI API {_dotted(metadata.api)}, and the installed jaxlib has {major}.{minor}."
             raise ModuleLoadError(f"{text} Install a newer jaxlib, or a jax_aiter made for this one.")
         return function
 
@@ -129,11 +129,11 @@ def loader() -> Loader:
 def _check(module: Module, path: Path, digest: str) -> None:
     try:
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as problem:
         raise ModuleLoadError(f"Module {module.name}: {path} cannot be read: {problem.strerror}.") from problem
-    if found != digest:
-        text = f"Module {module.name}: {path} has sha256 {found}, and the manifest says {digest}"
+    if sha256 != digest:
+        text = f"Module {module.name}: {path} has sha256 {sha256}, and the manifest says {digest}"
         raise ModuleLoadError(f"{text}: it was changed after it was built.")
 
 

@@ -69,16 +69,16 @@ class Module:
         """
         processor, *features = gfx.split(":")
         for target in self.targets:
-            name, *wanted = target.split(":")
+            name, *required = target.split(":")
             covered = processor == name or (self.kind == "portable" and processor in GENERICS.get(name, ()))
-            if covered and set(wanted) <= set(features):
+            if covered and set(required) <= set(features):
                 return True
         return False
 
     def fits(self, gfx: str, compute_units: int) -> bool:
         """Return whether the module has code for a device with this number of compute units."""
-        known = self.variants.get(gfx.partition(":")[0])
-        return known is None or compute_units in known
+        numbers = self.variants.get(gfx.partition(":")[0])
+        return numbers is None or compute_units in numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,13 +107,13 @@ class Manifest:
 
     def closure(self, name: str) -> tuple[Module, ...]:
         """Return a module and all that it needs, in load order."""
-        wanted, todo = set[str](), [name]
+        needed, todo = set[str](), [name]
         while todo:
             current = todo.pop()
-            if current not in wanted:
-                wanted.add(current)
+            if current not in needed:
+                needed.add(current)
                 todo += self.modules[current].needs
-        return tuple(self.modules[other] for other in self.load_order if other in wanted)
+        return tuple(self.modules[other] for other in self.load_order if other in needed)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -175,7 +175,7 @@ def _module(name: str, row: Mapping[str, Any]) -> Module:
         targets=_texts(row["targets"], f"{name}.targets"),
         handlers=handlers,
         objects={_inside(file, f"{name}.objects"): _digest(d, f"{name}.objects") for file, d in objects.items()},
-        variants={gfx: frozenset(map(int, told)) for gfx, told in row.get("variants", {}).items()},
+        variants={gfx: frozenset(map(int, numbers)) for gfx, numbers in row.get("variants", {}).items()},
     )
 
 

@@ -132,5 +132,5 @@ def framework_api() -> tuple[int, int]:
     """Return the XLA FFI API (major, minor) of the installed jaxlib's header."""
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     text = header.read_text(encoding="utf-8")
-    found = dict(re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)$", text, re.MULTILINE))
-    return int(found["MAJOR"]), int(found["MINOR"])
+    numbers = dict(re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)$", text, re.MULTILINE))
+    return int(numbers["MAJOR"]), int(numbers["MINOR"])

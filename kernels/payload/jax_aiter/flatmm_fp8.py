@@ -47,10 +47,10 @@ def flatmm_fp8(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuff
     _check.dtype("flatmm_fp8", "xq", xq, (jnp.float8_e4m3fn, jnp.float8_e4m3fnuz))
     _check.dtype("flatmm_fp8", "wq", wq, (xq.dtype,))
     columns = wq.shape[0]
-    found = _check.first_failing(
+    obstacle = _check.first_failing(
         [(xq.shape[0] > 0, "M is 0"), (columns % 256 == 0, f"N is {columns}, no multiple of 256")]
     )
-    choice = choose("flatmm_fp8", obstacles={AITER: found})
+    choice = choose("flatmm_fp8", obstacles={AITER: obstacle})
     return (_shuffled if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
 
 

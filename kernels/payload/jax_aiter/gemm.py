@@ -64,7 +64,7 @@ def _product(a: Array, b: Array, bias: Array | None, out: Any) -> Array:
     # a @ b.T + bias without a derivative; the choice is made for these shapes.
     (rows, depth), columns = a.shape, b.shape[0]
     half = a.dtype == b.dtype == jnp.bfloat16
-    found = _check.first_failing(
+    obstacle = _check.first_failing(
         [
             (half, f"the kernels take bfloat16 and not {a.dtype} with {b.dtype}"),
             (depth % 64 == 0 and depth > 0, f"K is {depth}, no multiple of 64"),
@@ -73,7 +73,7 @@ def _product(a: Array, b: Array, bias: Array | None, out: Any) -> Array:
             (out in (jnp.bfloat16, jnp.float32), f"the kernels write bfloat16 or float32 and not {out}"),
         ]
     )
-    choice = choose("gemm", (GEMM_BF16,), obstacles={AITER: found})
+    choice = choose("gemm", (GEMM_BF16,), obstacles={AITER: obstacle})
     result: Array = _jit_product(a, b, bias, jnp.dtype(out), choice)
     return result
 

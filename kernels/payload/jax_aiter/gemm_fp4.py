@@ -52,14 +52,14 @@ def gemm_fp4(a: Array, b: Array, a_scale: Array, b_scale: Array, *, preshuffled:
             N has to be a multiple of 128, and K of 256.
     """
     rows, columns, depth = _validate(a, b, a_scale, b_scale, preshuffled)
-    found = _check.first_failing(
+    obstacle = _check.first_failing(
         [
             (rows > 0, "M is 0"),
             (columns % 128 == 0, f"N is {columns}, no multiple of 128"),
             (depth % 256 == 0, f"K is {depth}, no multiple of 256"),
         ]
     )
-    choice = choose("gemm_fp4", obstacles={AITER: found})
+    choice = choose("gemm_fp4", obstacles={AITER: obstacle})
     return (_shuffled if preshuffled else _plain)(choice, *together(a, b, a_scale, b_scale))
 
 

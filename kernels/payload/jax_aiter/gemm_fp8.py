@@ -44,14 +44,14 @@ def gemm_fp8_mi350(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, pres
     for name, array in (("xq", xq), ("wq", wq)):
         _check.dtype(operation, name, array, (jnp.float8_e4m3fn,))
     (rows, depth), columns = xq.shape, wq.shape[0]
-    found = _check.first_failing(
+    obstacle = _check.first_failing(
         [
             (rows >= 16, f"M is {rows}, less than 16"),
             (depth >= 512, f"K is {depth}, less than 512"),
             (columns % 256 == 0, f"N is {columns}, no multiple of 256"),
         ]
     )
-    choice = choose(operation, obstacles={AITER: found})
+    choice = choose(operation, obstacles={AITER: obstacle})
     return (_shuffled if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
 
 

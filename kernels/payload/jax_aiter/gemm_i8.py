@@ -45,12 +45,12 @@ def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array, *, 
     _check.rank("gemm_i8", "b", b, "[N, K]")
     (rows, depth), columns = a.shape, b.shape[0]
     _check.equal("gemm_i8", "b", b.shape, (columns, depth), "[N, K]")
-    for name, array, shape, wanted in (
+    for name, array, shape, expected in (
         ("a_scale", a_scale, "[M, 1]", (rows, 1)),
         ("b_scale", b_scale, "[1, N]", (1, columns)),
     ):
         _check.rank("gemm_i8", name, array, shape)
-        _check.equal("gemm_i8", name, array.shape, wanted, shape)
+        _check.equal("gemm_i8", name, array.shape, expected, shape)
     if getattr(bias, "ndim", 0) == 2:
         _check.equal("gemm_i8", "bias", bias.shape, (1, columns), "[1, N]")
         bias = bias[0]
@@ -62,14 +62,14 @@ def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array, *, 
         _check.dtype("gemm_i8", name, array, (jnp.float32,))
     _check.multiple("gemm_i8", "N", columns, 32)
     _check.multiple("gemm_i8", "K", depth, 32)
-    found = _check.first_failing(
+    obstacle = _check.first_failing(
         [
             (rows > 0, "M is 0"),
             (columns % 128 == 0, f"N is {columns}, no multiple of 128"),
             (depth % 128 == 0, f"K is {depth}, no multiple of 128"),
         ]
     )
-    choice = choose("gemm_i8", obstacles={AITER: found})
+    choice = choose("gemm_i8", obstacles={AITER: obstacle})
     if not preshuffled:
         b = shuffle_weight(b, LAYOUT)
     return _gemm_i8(choice, *together(a, b, a_scale, b_scale, bias))

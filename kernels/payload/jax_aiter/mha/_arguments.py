@@ -51,8 +51,8 @@ def config(
     if not 0 <= dropout_p < 1:
         raise ValueError(f"{operation}: dropout_p is {dropout_p}; it has to be from 0 to less than 1.")
     if (seed is None) != (dropout_p == 0):
-        said = "is missing" if seed is None else "is given"
-        raise ValueError(f"{operation}: dropout_p is {dropout_p} and dropout_seed {said}; they come together.")
+        state = "is missing" if seed is None else "is given"
+        raise ValueError(f"{operation}: dropout_p is {dropout_p} and dropout_seed {state}; they come together.")
     scale = depth**-0.5 if softmax_scale is None else float(softmax_scale)
     return Config(scale, float(dropout_p)), seed_words(0 if seed is None else seed)
 
@@ -81,9 +81,9 @@ def slopes(operation: str, alibi_slopes: Any, batch: int, heads: int) -> Array |
     """
     if alibi_slopes is None:
         return None
-    wanted = (heads,) if getattr(alibi_slopes, "ndim", 1) == 1 else (batch, heads)
-    _check.rank(operation, "alibi_slopes", alibi_slopes, "[heads]" if len(wanted) == 1 else "[batch, heads]")
-    _check.equal(operation, "alibi_slopes", alibi_slopes.shape, wanted, "[heads] or [batch, heads]")
+    shape = (heads,) if getattr(alibi_slopes, "ndim", 1) == 1 else (batch, heads)
+    _check.rank(operation, "alibi_slopes", alibi_slopes, "[heads]" if len(shape) == 1 else "[batch, heads]")
+    _check.equal(operation, "alibi_slopes", alibi_slopes.shape, shape, "[heads] or [batch, heads]")
     _check.dtype(operation, "alibi_slopes", alibi_slopes, (jnp.float32, jnp.float64))
     return jnp.broadcast_to(alibi_slopes, (batch, heads))
 
@@ -105,8 +105,8 @@ def cumulative(operation: str, name: str, array: Any, count: int | None, places:
     """
     _check.rank(operation, name, array, "[sequences + 1]")
     if array.shape[0] < 2 or (count is not None and array.shape[0] != count + 1):
-        wanted = "2 or more" if count is None else count + 1
-        raise ValueError(f"{operation}: {name} has {array.shape[0]} numbers; it has to have {wanted}.")
+        length = "2 or more" if count is None else count + 1
+        raise ValueError(f"{operation}: {name} has {array.shape[0]} numbers; it has to have {length}.")
     _check.dtype(operation, name, array, (jnp.int32,))
     if not isinstance(array, jax.core.Tracer):
         numbers = np.asarray(array)

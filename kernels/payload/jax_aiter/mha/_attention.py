@@ -133,16 +133,16 @@ def _primal(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]
 
 
 def _fwd(plan: Plan, operands: Any, given: Any) -> Any:
-    asked = _Asked(*(part is not None and part.perturbed for part in (operands.bias, operands.slopes)))
+    requested = _Asked(*(part is not None and part.perturbed for part in (operands.bias, operands.slopes)))
     operands, given = jax.tree.map(lambda part: part.value, (operands, given))
     saved = _jit_forward(plan, operands, given)
-    return saved, (operands, given, saved, asked)
+    return saved, (operands, given, saved, requested)
 
 
 def _bwd(plan: Plan, kept: Any, cotangents: Any) -> Any:
-    operands, given, saved, asked = kept
+    operands, given, saved, requested = kept
     has_dlse = plan.task.returns_lse and not isinstance(cotangents[1], SymbolicZero)
-    choice = _kernels.choose_backward(plan, operands, dbias=asked.bias, dslopes=asked.slopes, dlse=has_dlse)
+    choice = _kernels.choose_backward(plan, operands, dbias=requested.bias, dslopes=requested.slopes, dlse=has_dlse)
     dout, dlse = (_whole(part, like) for part, like in zip(cotangents, saved, strict=True))
     return _jit_backward(plan, choice, operands, given, saved, dout, dlse), None
 
