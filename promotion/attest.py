@@ -186,9 +186,9 @@ def verify_set(bucket: Bucket, staged: StagedSet, channel: str, trust_config: Pa
     wheel_set = read_staged(bucket, staged)
     names = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
     raise_if_any(stored_problems(bucket, staged.file, names), BucketError)
-    found = verify_attestations(bucket, staged, wheel_set, verifier(load_trust(trust_config)))
+    reports = verify_attestations(bucket, staged, wheel_set, verifier(load_trust(trust_config)))
     own = [wheel.filename for wheel in wheel_set.wheels if not wheel.as_published]
-    return _report([*names], own, load_policy(staged.index, channel=channel), found)
+    return _report([*names], own, load_policy(staged.index, channel=channel), reports)
 
 
 def verify_files(place: Path, channel: str, trust_config: Path | None) -> VerificationReport:
@@ -203,9 +203,11 @@ def verify_files(place: Path, channel: str, trust_config: Path | None) -> Verifi
         raise RequestError(f"{place} is not a wheel or a folder of wheels.", hint="Download wheels and attestations.")
     verify = verifier(load_trust(trust_config))
     sides = {wheel: wheel.with_name(provenance_name(wheel.name)) for wheel in wheels}
-    found = [verify(side.read_bytes(), wheel.name, sha256_of(wheel)) for wheel, side in sides.items() if side.is_file()]
+    reports = [
+        verify(side.read_bytes(), wheel.name, sha256_of(wheel)) for wheel, side in sides.items() if side.is_file()
+    ]
     wheel_names = [wheel.name for wheel in wheels]
-    return _report(wheel_names, wheel_names, load_policy("", channel=channel), found)
+    return _report(wheel_names, wheel_names, load_policy("", channel=channel), reports)
 
 
 def _report(

@@ -65,8 +65,8 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
         for filename, key in wheels.items():
             fetch_to(bucket, key, root / "wheels" / filename)
         for wheel in wheel_set.wheels:
-            if (found := sha256_of(root / "wheels" / wheel.filename)) != wheel.sha256:
-                raise BucketError(f"{wheels[wheel.filename]} has sha256 {found}, not {wheel.sha256}.")
+            if (actual := sha256_of(root / "wheels" / wheel.filename)) != wheel.sha256:
+                raise BucketError(f"{wheels[wheel.filename]} has sha256 {actual}, not {wheel.sha256}.")
         for file, key in files.items():
             fetch_to(bucket, key, root / "set" / file)
         for version in wheel_set.python_versions:

@@ -46,13 +46,13 @@ def check(
     baseline, offered = _visible(bucket, released, wheel_set)
     attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
     provenances = {report.wheel: report.sha256 for report in attested}
-    found = verdict(wheel_set, files, policy, now=now(), baseline=baseline, offered=offered, attested=attested)
+    decision = verdict(wheel_set, files, policy, now=now(), baseline=baseline, offered=offered, attested=attested)
     reasons = (
-        *found.blocked_by,
+        *decision.blocked_by,
         *_staged_problems(bucket, staged, wheel_set, files),
         *_conflicts(bucket, released, wheel_set),
     )
-    return dataclasses.replace(found, blocked_by=reasons, provenances=provenances)
+    return dataclasses.replace(decision, blocked_by=reasons, provenances=provenances)
 
 
 def _visible(
@@ -70,15 +70,15 @@ def _visible(
     others = (promoted for number in visible if (promoted := entries.set(number)).set_digest != wheel_set.digest)
     versions: dict[str, Collection[str]] = {}
     for project in {wheel.name for wheel in wheel_set.wheels}:
-        known = snapshot.pages.get(project)
+        recorded = snapshot.pages.get(project)
         data = b""
-        if known is not None and snapshot.number == head.number:
+        if recorded is not None and snapshot.number == head.number:
             _, json_key = project_pages(released.simple, project)
-            found = bucket.read(json_key)
-            data = found[0] if found else b""
-        if known is not None and sha256_of(data) == known.sha256:
+            page = bucket.read(json_key)
+            data = page[0] if page else b""
+        if recorded is not None and sha256_of(data) == recorded.sha256:
             versions[project] = {row.wheel.version for row in parse_project_page(data)}
-        elif known is not None or snapshot.number != head.number:
+        elif recorded is not None or snapshot.number != head.number:
             versions[project] = {
                 wheel.version for number in visible for wheel in entries.set(number).wheels if wheel.project == project
             }
@@ -99,18 +99,18 @@ def verify_attestations(
 ) -> tuple[AttestationReport, ...]:
     """Verify each provenance file beside a set, and the released one of the same wheel, which a shared wheel keeps."""
     wheels = {wheel.filename: wheel for wheel in wheel_set.wheels}
-    released, found = ReleasedIndex(index=staged.index), []
+    released, results = ReleasedIndex(index=staged.index), []
     files = (key.removeprefix(staged.root) for key in bucket.list(staged.root))
     for name in sorted(file.removesuffix(PROVENANCE_SUFFIX) for file in files if file.endswith(PROVENANCE_SUFFIX)):
         if (wheel := wheels.get(name)) is None:
-            found.append(AttestationReport(wheel=name))
+            results.append(AttestationReport(wheel=name))
             continue
         versions = [bucket.get(staged.file(provenance_name(name)))]
         if there := bucket.read(provenance_name(released.wheel(wheel.name, name))):
             versions.append(there[0])
         reports = ((data, verify(data, name, wheel.sha256)) for data in dict.fromkeys(versions))
-        found += [dataclasses.replace(report, sha256=sha256_of(data)) for data, report in reports]
-    return tuple(found)
+        results += [dataclasses.replace(report, sha256=sha256_of(data)) for data, report in reports]
+    return tuple(results)
 
 
 def metadata_of(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> bytes:

@@ -62,8 +62,8 @@ class Promotion:
     @property
     def attested(self) -> Mapping[str, Sequence[str]]:
         """Signer -> file names of the wheels that they attested, at the time of the promotion."""
-        found: Mapping[str, Sequence[str]] = self.promoted.policy.get("attested", {})
-        return found
+        signers: Mapping[str, Sequence[str]] = self.promoted.policy.get("attested", {})
+        return signers
 
 
 def promote(
@@ -146,9 +146,9 @@ def _offered(
     if bucket.head(released.set_file(staged.digest, WHEELS_JSON)) is None:
         return None
     for number in sorted(numbers, reverse=True):
-        found = entries.find(number)
-        if found and found[0].promoted and found[0].promoted.set_digest == staged.digest:
-            return found[0]
+        entry = entries.find(number)
+        if entry and entry[0].promoted and entry[0].promoted.set_digest == staged.digest:
+            return entry[0]
     return None
 
 

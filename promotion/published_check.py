@@ -64,18 +64,18 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
     index = PublishedIndex(url.removesuffix("simple/"), seconds=_SECONDS)
     try:
         status = index.status()
-        found = _listed(status["sets"], digest, url)
-        wheel_set = index.wheel_set(found)
-        entry = next((e for e in _promotions(index, status) if e.set_digest == found), None)
-        lock = index.read_set_file(found, PYLOCK) if PYLOCK in wheel_set.files else None
+        listed = _listed(status["sets"], digest, url)
+        wheel_set = index.wheel_set(listed)
+        entry = next((e for e in _promotions(index, status) if e.set_digest == listed), None)
+        lock = index.read_set_file(listed, PYLOCK) if PYLOCK in wheel_set.files else None
     except InputError as problem:
         raise GateError(problem.message, hint=_REMEDY) from problem
     except (WheelSetError, BucketError) as problem:
         raise GateError(f"{url} cannot be trusted: {problem.message}", hint=_REMEDY) from problem
     if entry is None:
-        raise GateError(f"The ledger of {url} has no set {found}.", hint=_REMEDY)
-    if wheel_set.digest != found or (lock is not None and sha256_of(lock) != wheel_set.files[PYLOCK]):
-        raise GateError(f"{url} publishes other files than those of set {found}.", hint=_REMEDY)
+        raise GateError(f"The ledger of {url} has no set {listed}.", hint=_REMEDY)
+    if wheel_set.digest != listed or (lock is not None and sha256_of(lock) != wheel_set.files[PYLOCK]):
+        raise GateError(f"{url} publishes other files than those of set {listed}.", hint=_REMEDY)
     return PublishedSet(url=url, wheel_set=wheel_set, entry=entry, lock=lock.decode() if lock is not None else None)
 
 
@@ -93,20 +93,20 @@ def check_published(
     versions = published.wheel_set.python_versions
     if unknown := sorted(set(pythons or ()) - set(versions)):
         raise RequestError(f"The set is not for Python {', '.join(unknown)}.", hint=f"It is for {', '.join(versions)}.")
-    wanted = [version for version in versions if pythons is None or version in pythons]
-    found = find_pythons(wanted, runner)
-    if not found or (pythons is not None and len(found) < len(wanted)):
-        missing = ", ".join(version for version in wanted if version not in found)
+    requested = [version for version in versions if pythons is None or version in pythons]
+    interpreters = find_pythons(requested, runner)
+    if not interpreters or (pythons is not None and len(interpreters) < len(requested)):
+        missing = ", ".join(version for version in requested if version not in interpreters)
         raise RequestError(f"This machine has no Python {missing}.", hint="Run `uv python install`.")
     yield Check(name="ledger", findings=tuple(_ledger_findings(published)))
     source = InstallationSource(index=published.url, wheel_set=published.wheel_set, lock=published.lock)
     with tempfile.TemporaryDirectory(prefix="published-") as name:
         for number, installer in enumerate(configured_installers(runner, Path(name) / "cache")):
-            for version in wanted:
+            for version in requested:
                 progress.step(f"install from {published.url} with {installer.name} for Python {version}")
                 with tempfile.TemporaryDirectory(dir=name) as folder:
                     trial = InstallationTest(source, runner, installer, version, Path(folder), check_loader=number == 0)
-                    yield from trial.checks(found.get(version))
+                    yield from trial.checks(interpreters.get(version))
 
 
 def _ledger_findings(published: PublishedSet) -> Iterator[Finding]:
@@ -123,11 +123,11 @@ def _ledger_findings(published: PublishedSet) -> Iterator[Finding]:
 def _listed(rows: Sequence[Mapping[str, Any]], digest: str | None, url: str) -> str:
     """Return the full digest of a set among those that the index lists, newest first."""
     digests = [str(row["digest"]) for row in rows]
-    found = next((item for item in digests if digest is None or item.startswith(digest)), None)
-    if found is None:
-        known = ", ".join(item[:12] for item in digests) or "none"
-        raise RequestError(f"{url} does not offer the set {digest}.", hint=f"It offers {known}.")
-    return found
+    matching = next((item for item in digests if digest is None or item.startswith(digest)), None)
+    if matching is None:
+        available = ", ".join(item[:12] for item in digests) or "none"
+        raise RequestError(f"{url} does not offer the set {digest}.", hint=f"It offers {available}.")
+    return matching
 
 
 def _promotions(index: PublishedIndex, status: Mapping[str, Any]) -> Iterator[PromotedSet]:

@@ -127,9 +127,14 @@ def write_if_changed(bucket: Bucket, key: str, data: bytes) -> bool:
 
 def raise_if_any(problems: Iterable[str], kind: type[CiBuildError], hint: str = "") -> None:
     """Raise one error with all problems, if there are any."""
-    found = list(problems)
-    if found:
-        raise kind("\n  ".join(found if len(found) == 1 else (f"{len(found)} problems:", *found)), hint=hint)
+    problems_found = list(problems)
+    if problems_found:
+        raise kind(
+            "\n  ".join(
+                problems_found if len(problems_found) == 1 else (f"{len(problems_found)} problems:", *problems_found)
+            ),
+            hint=hint,
+        )
 
 
 def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mapping[str, str]]:
@@ -137,11 +142,11 @@ def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mappin
     wheels = {check_key(wheel.filename): wheel for wheel in wheel_set.wheels}
     sums_file = set_dir / SHA256SUMS
     sums = parse_sums(sums_file.read_bytes()) if sums_file.exists() else {}
-    known = {name: wheel.sha256 for name, wheel in wheels.items()}
-    known |= {check_key(name): sha256 for name, sha256 in wheel_set.files.items()}
-    differ = sorted({name for name, _ in sums.items() ^ known.items()})
+    digests = {name: wheel.sha256 for name, wheel in wheels.items()}
+    digests |= {check_key(name): sha256 for name, sha256 in wheel_set.files.items()}
+    differ = sorted({name for name, _ in sums.items() ^ digests.items()})
     problems = [f"{SHA256SUMS} and {WHEELS_JSON} disagree on {name}." for name in differ]
-    for name, sha256 in known.items():
+    for name, sha256 in digests.items():
         problems += _file_problems(set_dir, name, sha256, wheels[name].size if name in wheels else None)
     problems += [f"{path.name} is not part of the set." for path in set_dir.glob("*.whl") if path.name not in wheels]
     raise_if_any(problems, WheelSetError, "Use the unchanged folder, or build the set again.")
@@ -150,7 +155,7 @@ def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mappin
     metadata = {name: sidecar.sha256 for name, (sidecar, _) in zip(wheels, sidecars, strict=True)}
     files = [
         SetFile(name=name, data=set_dir / name, size=(set_dir / name).stat().st_size, sha256=sha256)
-        for name, sha256 in known.items()
+        for name, sha256 in digests.items()
     ]
     last = [_small(name, (set_dir / name).read_bytes()) for name in _LAST if (set_dir / name).exists()]
     return [*(sidecar for sidecar, _ in sidecars), *files, *last], metadata
@@ -166,8 +171,8 @@ def _file_problems(set_dir: Path, name: str, sha256: str, size: int | None = Non
         yield f"{name} is missing."
     elif size is not None and path.stat().st_size != size:
         yield f"{name} has {path.stat().st_size} bytes; {size} were expected."
-    elif (found := sha256_of(path)) != sha256:
-        yield f"{name} has sha256 {found}; {sha256} was expected."
+    elif (actual := sha256_of(path)) != sha256:
+        yield f"{name} has sha256 {actual}; {sha256} was expected."
 
 
 def _sidecar(set_dir: Path, wheel: Wheel) -> tuple[SetFile, tuple[str, ...]]:

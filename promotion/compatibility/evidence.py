@@ -53,11 +53,11 @@ def read_evidence(bucket: Bucket, released: ReleasedIndex, digest: str) -> Mappi
     """Return the latest evidence of each gate and target of a promoted set, by its key in the bucket."""
     root = released.set_file(digest, f"{EVIDENCE_FOLDER}/")
     keys = [key for key in bucket.list(root) if key.endswith(".json") and key[len(root) :].partition("/")[0] in GATES]
-    found = {key: load_evidence(bucket.get(key), key) for key in keys}
-    last = {id(evidence) for evidence in latest(found.values()).values()}
+    pieces = {key: load_evidence(bucket.get(key), key) for key in keys}
+    last = {id(evidence) for evidence in latest(pieces.values()).values()}
     return {
         key: EvidenceChecks(evidence=evidence, checks=tuple(_tests(bucket, root, evidence) or _checks(evidence)))
-        for key, evidence in found.items()
+        for key, evidence in pieces.items()
         if id(evidence) in last
     }
 

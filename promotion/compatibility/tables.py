@@ -198,7 +198,7 @@ def make_tables(
         images: images as recorded by their builds.
         spec: modules and libraries of the tables.
     """
-    modules, known = spec or load_spec()
+    modules, descriptions = spec or load_spec()
     visible = {*offered}
     promotions = [(entry, entry.promoted, evidence) for entry, evidence in history if entry.promoted]
     promotions.sort(key=lambda item: (Version(item[1].jax_version), Version(item[1].rocm_version), item[0].number))
@@ -206,8 +206,8 @@ def make_tables(
 
     def tested_in(image: str) -> tuple[str, ...]:
         """Return keys of the evidence of runs in an image."""
-        found = (item for _, checked in history for item in checked.items())
-        return tuple(dict.fromkeys(key for key, checked in found if image in images_of(checked.evidence)))
+        checks = (item for _, checked in history for item in checked.items())
+        return tuple(dict.fromkeys(key for key, checked in checks if image in images_of(checked.evidence)))
 
     return Tables(
         index=index,
@@ -228,7 +228,7 @@ def make_tables(
         ),
         rocm=rocm,
         rocm_source=rocm_source,
-        libraries=tuple(LibraryRow(library=item, version=_version(item, libraries or {})) for item in known),
+        libraries=tuple(LibraryRow(library=item, version=_version(item, libraries or {})) for item in descriptions),
         images=tuple({**image, "evidence": tested_in(str(image["digest"]))} for image in images),
     )
 

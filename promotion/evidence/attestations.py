@@ -81,7 +81,7 @@ class AttestationRule:
 
     def admits(self, signer: Identity) -> bool:
         """Return whether the policy permits a signer."""
-        return self.identities is None or any(known.admits(signer) for known in self.identities.values())
+        return self.identities is None or any(identity.admits(signer) for identity in self.identities.values())
 
 
 def parse_rule(table: Mapping[str, Any]) -> AttestationRule:
@@ -123,21 +123,21 @@ def attestation_problems(
         wheels: file names of the set's wheels.
         needed: those that need an attestation.
     """
-    for found in attested:
-        name = provenance_name(found.wheel)
-        yield from found.problems
-        if found.wheel not in wheels:
+    for report in attested:
+        name = provenance_name(report.wheel)
+        yield from report.problems
+        if report.wheel not in wheels:
             yield f"{name} does not belong to a wheel of the set."
-        if found.problems:
+        if report.problems:
             continue
-        if not found.signers:
+        if not report.signers:
             yield f"{name} has no verified attestation."
-        if rule.trust not in (ANY, found.trust):
-            yield f"{name} has the trust root {found.trust or 'none'}; the policy requires {rule.trust}."
-        for signer in found.signers:
+        if rule.trust not in (ANY, report.trust):
+            yield f"{name} has the trust root {report.trust or 'none'}; the policy requires {rule.trust}."
+        for signer in report.signers:
             if not rule.admits(signer):
                 yield f"{name} was signed by {signer}, which the policy does not permit."
-    has = {found.wheel for found in attested}
+    has = {report.wheel for report in attested}
     for wheel in needed:
         if wheel not in has:
             yield f"{wheel} has no attestation, which the policy requires: run `ci_build attest` on the set."
@@ -145,9 +145,9 @@ def attestation_problems(
 
 def wheels_by_signer(attested: Iterable[AttestationReport]) -> Mapping[str, tuple[str, ...]]:
     """Return signer -> file names of wheels, without invalid attestations."""
-    found: dict[str, list[str]] = {}
+    wheels_of: dict[str, list[str]] = {}
     for one in attested:
         if not one.problems:
             for signer in one.signers:
-                found.setdefault(str(signer), []).append(one.wheel)
-    return {signer: tuple(sorted({*wheels})) for signer, wheels in sorted(found.items())}
+                wheels_of.setdefault(str(signer), []).append(one.wheel)
+    return {signer: tuple(sorted({*wheels})) for signer, wheels in sorted(wheels_of.items())}

@@ -166,5 +166,5 @@ def latest(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], Evidence]:
 
 def is_machine_failure(evidence: Evidence) -> bool:
     """Return whether a gate failed for reasons of the machine alone."""
-    found = {finding.code for finding in evidence.findings if finding.severity is Severity.ERROR}
-    return evidence.outcome is Outcome.ERROR and ENVIRONMENT in found
+    codes = {finding.code for finding in evidence.findings if finding.severity is Severity.ERROR}
+    return evidence.outcome is Outcome.ERROR and ENVIRONMENT in codes

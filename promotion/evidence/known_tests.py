@@ -124,7 +124,7 @@ def load_entries(folder: Path = LEDGERS) -> tuple[KnownTest, ...]:
     Raises:
         RequestError: an entry is invalid. The message lists all problems.
     """
-    found: list[KnownTest] = []
+    entries: list[KnownTest] = []
     problems: list[str] = []
     for kind in KnownTestKind:
         file = folder / f"{kind}.toml"
@@ -140,17 +140,17 @@ def load_entries(folder: Path = LEDGERS) -> tuple[KnownTest, ...]:
             )
         for number, body in enumerate(tables.get("entry", ()), start=1):
             try:
-                found.append(parse_entry(kind, body))
+                entries.append(parse_entry(kind, body))
             except ValueError as error:
                 problems.append(f"entry {number} of {file.name} ({body.get('id', 'without id')}): {error}")
-    ids = [entry.id for entry in found]
+    ids = [entry.id for entry in entries]
     problems += [f"there are {ids.count(name)} entries {name}" for name in dict.fromkeys(ids) if ids.count(name) > 1]
     if problems:
         raise RequestError(
             f"The ledgers of tests are invalid: {'; '.join(problems)}.",
             hint=f"See the comment at the top of {folder.name}/skips.toml.",
         )
-    return tuple(found)
+    return tuple(entries)
 
 
 def parse_entry(kind: KnownTestKind, body: Mapping[str, Any]) -> KnownTest:
@@ -181,10 +181,10 @@ def check_entry(body: Mapping[str, Any], *, texts: Collection[str], others: Coll
     Raises:
         ValueError: a field is missing, unknown or invalid.
     """
-    wanted = {*texts, *others, "opened", "expires"}
-    if missing := sorted(wanted - body.keys()):
+    required = {*texts, *others, "opened", "expires"}
+    if missing := sorted(required - body.keys()):
         raise ValueError(f"{', '.join(missing)} is missing")
-    if unknown := sorted(body.keys() - wanted):
+    if unknown := sorted(body.keys() - required):
         raise ValueError(f"{', '.join(unknown)} is unknown")
     for name in texts:
         if not isinstance(body[name], str) or not body[name].strip():

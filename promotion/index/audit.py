@@ -75,9 +75,9 @@ def verify(
     swept = {key for entry in entries if entry.kind is EntryKind.SWEEP for key in entry.removed}
     tombstones = {key + TOMBSTONE_SUFFIX for key in swept if key.endswith(".whl")}
     unremoved = swept - expected.keys()
-    known = {*expected, *pages, *tombstones, released.status}
+    expected_keys = {*expected, *pages, *tombstones, released.status}
     for key in bucket.list(released.root):
-        if key.startswith(released.ledger) or key in known:
+        if key.startswith(released.ledger) or key in expected_keys:
             continue
         if key in unremoved:
             yield f"{key} was not removed by an interrupted sweep: run `ci_build retention --apply`."
@@ -97,12 +97,12 @@ def _object(bucket: Bucket, key: str, accepted: Sequence[str], *, read: bool) ->
     elif read:
         with tempfile.TemporaryDirectory(prefix="verify-") as folder:
             try:
-                found = sha256_of(bucket.fetch(key, Path(folder)))
+                actual = sha256_of(bucket.fetch(key, Path(folder)))
             except BucketError as error:
                 yield error.message
             else:
-                if found != info.sha256:
-                    yield f"{key} has sha256 {found}; the store reports {info.sha256}."
+                if actual != info.sha256:
+                    yield f"{key} has sha256 {actual}; the store reports {info.sha256}."
 
 
 def _attestations(
@@ -119,9 +119,9 @@ def _attestations(
         file = bucket.read(released.wheel(wheel.project, name) + PROVENANCE_SUFFIX)
         if file is None:
             continue  # reported as a missing object
-        found = verify(file[0], name, wheel.sha256)
-        yield from found.problems
-        for signer in found.signers:
+        report = verify(file[0], name, wheel.sha256)
+        yield from report.problems
+        for signer in report.signers:
             if str(signer) not in signers.get(name, {str(signer)}):
                 yield f"{name} was attested by {signer}; the ledger names {', '.join(sorted(signers[name]))}."
 
@@ -157,12 +157,12 @@ def _pages(
     pages = [
         page for update in updates for page in project_pair(released.simple, update.project, update.files.values())
     ]
-    found = {page.key: [sha256_of(page.data)] for page in pages}
+    digests = {page.key: [sha256_of(page.data)] for page in pages}
     for page in pages:
         if page.key.endswith(".json"):
-            found[page.key].append(sha256_of(older_json_page(page.data)))
+            digests[page.key].append(sha256_of(older_json_page(page.data)))
     root = root_pair(released.simple, [update.project for update in updates])
-    found |= {page.key: [sha256_of(page.data)] for page in root}
+    digests |= {page.key: [sha256_of(page.data)] for page in root}
     rows = [set_row(by_number[number], state) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]]
-    found[released.overview] = [sha256_of(overview_page(released, rows, entries[-1]))]
-    return found
+    digests[released.overview] = [sha256_of(overview_page(released, rows, entries[-1]))]
+    return digests

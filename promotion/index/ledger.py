@@ -170,10 +170,10 @@ class Entries:
 
     def at(self, number: int) -> LedgerEntry:
         """Return an entry that must exist because a later one does; BucketError when it is missing."""
-        found = self.find(number)
-        if found is None:
+        entry = self.find(number)
+        if entry is None:
             raise BucketError(f"{self._released.ledger_entry(number)} is missing from the ledger.", hint=_RESTORE)
-        return found[0]
+        return entry[0]
 
     def set(self, number: int) -> PromotedSet:
         """Return the set that an entry promoted; BucketError when it is missing."""
@@ -227,21 +227,21 @@ def find_head(
         BucketError: the ledger has a gap, lost its end or the named entry, or its entries do not follow each other.
     """
     if number:
-        found = entries.find(number)
-        if found is None or found[1] != sha256:
-            problem = "is missing" if found is None else "was changed"
+        entry = entries.find(number)
+        if entry is None or entry[1] != sha256:
+            problem = "is missing" if entry is None else "was changed"
             raise BucketError(f"{released.ledger_entry(number)}, named in {released.status}, {problem}.", hint=_RESTORE)
     else:
         number = len(check_keys(bucket, released))
-        found = entries.find(number) if number else None
-    head = Head(number=number, sha256=found[1], state=found[0].state) if found else Head()
+        entry = entries.find(number) if number else None
+    head = Head(number=number, sha256=entry[1], state=entry[0].state) if entry else Head()
     return [head, *_heads_after(head, released, entries)][-1]
 
 
 def _heads_after(head: Head, released: ReleasedIndex, entries: Entries) -> Iterator[Head]:
     """Yield the head after each further entry; BucketError when an entry does not follow the one before it."""
-    while (found := entries.find(head.number + 1)) is not None:
-        entry, digest = found
+    while (following := entries.find(head.number + 1)) is not None:
+        entry, digest = following
         if entry.previous != head.sha256:
             key = released.ledger_entry(entry.number)
             raise BucketError(f"{key} does not match the entry before it; one of the two was changed.", hint=_RESTORE)
@@ -270,5 +270,5 @@ def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
     entries = Entries(bucket, released)
     check_keys(bucket, released)
     heads = [*_heads_after(Head(), released, entries)]
-    found = tuple(entries.at(head.number) for head in heads)
-    return Ledger(entries=found, head=heads[-1].sha256 if heads else FIRST)
+    entries_of = tuple(entries.at(head.number) for head in heads)
+    return Ledger(entries=entries_of, head=heads[-1].sha256 if heads else FIRST)

@@ -140,12 +140,12 @@ def _refuse(state: IndexState, change: Change) -> None:
         return
     if not change.sets:
         raise RequestError(f"{change.kind} requires a set.")
-    known = {*state.held}
+    held = {*state.held}
     if change.kind is EntryKind.RETIRE:
-        known = {*state.held} - {*state.pinned} - {*state.retired}
+        held = {*state.held} - {*state.pinned} - {*state.retired}
     elif change.kind is EntryKind.SWEEP:
-        known = {*state.retired} - {*state.pinned}
-    if strange := sorted({*change.sets} - known):
+        held = {*state.retired} - {*state.pinned}
+    if strange := sorted({*change.sets} - held):
         numbers = ", ".join(map(str, strange))
         raise RequestError(
             f"{change.kind} is not possible for the set of ledger entry {numbers}.",

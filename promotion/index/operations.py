@@ -74,7 +74,7 @@ def rollback(
     Raises:
         RequestError: there is no such entry.
     """
-    wanted: set[int] = set()
+    numbers: set[int] = set()
 
     def draft(head: Head, entries: Entries) -> Change | None:
         number = _before_last_change(head, entries) if to is None else to
@@ -86,11 +86,11 @@ def rollback(
                 hint=f"`ci_build history {released.index}` lists them.",
             )
         earlier = entries.at(number).state if number else IndexState()
-        wanted.clear()
-        wanted.update(earlier.visible)
+        numbers.clear()
+        numbers.update(earlier.visible)
         return Change(kind=EntryKind.ROLLBACK, number=head.number + 1, earlier=earlier, to=number)
 
-    return _do(bucket, released, draft, reason=reason, actor=actor, now=now, wanted=wanted)
+    return _do(bucket, released, draft, reason=reason, actor=actor, now=now, wanted=numbers)
 
 
 def mark(
@@ -127,15 +127,15 @@ def find_set(released: ReleasedIndex, text: str, state: IndexState, entries: Ent
         return int(text)
     digest = text.rpartition("/")[2].lower()
     if len(digest) >= _SHORTEST_DIGEST:
-        found = {
+        matches = {
             number: promoted.set_digest
             for number in sorted(state.held, reverse=True)
             if (promoted := entries.set(number)).set_digest.startswith(digest)
         }
-        if len({*found.values()}) > 1:
+        if len({*matches.values()}) > 1:
             raise RequestError(f"Several sets of {released.index} start with {text}.", hint="Give more digits.")
-        if found:
-            return max(found)
+        if matches:
+            return max(matches)
     raise RequestError(
         f"The index {released.index} has no set {text}.", hint=f"`ci_build history {released.index}` lists them."
     )

@@ -80,8 +80,8 @@ def files_of_sets(released: ReleasedIndex, project: str, numbers: Iterable[int],
         for wheel in entry.promoted.wheels if entry.promoted else ():
             if wheel.project == project:
                 row = indexed_wheel(released, wheel, entry)
-                known = files.get(wheel.filename)
-                files[wheel.filename] = _merged(known, row, (*known.sets, number)) if known else row
+                previous = files.get(wheel.filename)
+                files[wheel.filename] = _merged(previous, row, (*previous.sets, number)) if previous else row
     return files
 
 
@@ -109,11 +109,11 @@ def with_sets(
     """Return the files with the wheels of further sets; a shared wheel keeps its first set and gets the best tiers."""
     merged = dict(files)
     for name, row in files_of_sets(released, project, numbers, entry_of).items():
-        if (known := files.get(name)) is None:
+        if (previous := files.get(name)) is None:
             merged[name] = row
             continue
-        sets = tuple(sorted({*row.sets, *known.sets}))
-        pair = (known, row) if known.sets[0] == sets[0] else (row, known)
+        sets = tuple(sorted({*row.sets, *previous.sets}))
+        pair = (previous, row) if previous.sets[0] == sets[0] else (row, previous)
         merged[name] = _merged(*pair, sets) if len(sets) > 1 else row
     return merged
 

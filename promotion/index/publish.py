@@ -52,10 +52,10 @@ def publish(bucket: Bucket, released: ReleasedIndex, *, everything: bool = False
 
 def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
     """Return the content of status.json, or an empty snapshot when it is missing or damaged."""
-    found = bucket.read(released.status)
-    if found is None:
+    status = bucket.read(released.status)
+    if status is None:
         return Snapshot()
-    data, info = found
+    data, info = status
     return parse_status(data, info.etag) or Snapshot(etag=info.etag)
 
 
@@ -133,11 +133,11 @@ class _Writer:
     def _finish(self, pages: Mapping[str, PageRecord]) -> None:
         last = self._entries.at(self._head.number)
         # Rows of the snapshot are reused.
-        known = {item["entry"]: item for item in self._snapshot.rows}
+        row_of = {item["entry"]: item for item in self._snapshot.rows}
         state = self._head.state
         rows = [
-            {**known[number], **set_marks(number, state)}
-            if number in known
+            {**row_of[number], **set_marks(number, state)}
+            if number in row_of
             else set_row(self._entries.at(number), state)
             for number in sorted(state.visible, reverse=True)[:MAX_ROWS]
         ]
@@ -160,16 +160,16 @@ class _Writer:
     def _page_state(self, project: str) -> PageState:
         """Read a project's pages; the JSON page alone suffices when it matches the last recorded write."""
         html_key, json_key = project_pages(self._released.simple, project)
-        known = self._snapshot.pages.get(project)
-        as_html = self._read(html_key) if self._careful or known is None else b""
+        recorded = self._snapshot.pages.get(project)
+        as_html = self._read(html_key) if self._careful or recorded is None else b""
         as_json = self._read(json_key)
-        if known is not None and sha256_of(as_json) == known.sha256:
+        if recorded is not None and sha256_of(as_json) == recorded.sha256:
             files = {row.wheel.filename: row for row in parse_project_page(as_json)}
             if not self._careful:
-                self._etags[html_key] = known.etags[0]
+                self._etags[html_key] = recorded.etags[0]
             if not self._careful or as_html == project_pair(self._released.simple, project, files.values())[0].data:
                 return PageState(files=files, in_both=files.keys(), trusted=True)
-        elif known is not None and not self._careful:
+        elif recorded is not None and not self._careful:
             raise ConflictError(f"{json_key} differs from its last recorded write.")
         possible = files_of_sets(self._released, project, self._possible, self._entries.at)
         in_html = {name for name in possible if name.encode() in as_html}
@@ -179,11 +179,11 @@ class _Writer:
 
     def _read(self, key: str) -> bytes:
         """Read a page and keep its etag for the compare-and-swap that replaces it."""
-        found = self._bucket.read(key)
-        if found is None:
+        stored = self._bucket.read(key)
+        if stored is None:
             self._etags[key] = None
             return b""
-        data, info = found
+        data, info = stored
         self._etags[key], self._content[key] = info.etag, data
         return data
 

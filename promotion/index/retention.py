@@ -77,7 +77,7 @@ def apply(
         for number in entry.sets if entry.kind is EntryKind.SWEEP else ():
             digests |= _bytes_of(released, [number], {}, {number: entries.set(number)})
         _remove(bucket, {key: digests[key] for key in entry.removed if key in digests})
-    wanted = plan(bucket, released, rule, now=now)
+    retention = plan(bucket, released, rule, now=now)
     reason = f"older than {rule.days:g} days"
 
     def retire(head: Head, entries: Entries) -> Change | None:
@@ -104,7 +104,7 @@ def apply(
     change_ledger(bucket, released, sweep, reason=reason, actor=actor, now=now, removed=lambda: sorted(removing))
     _remove(bucket, removing)
     publish(bucket, released)
-    return wanted
+    return retention
 
 
 def digests_in(path: Path) -> frozenset[str]:

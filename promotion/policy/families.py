@@ -146,14 +146,16 @@ def _occasion(body: Mapping[str, Any]) -> TriggerSettings:
 
 
 def _family(name: str, body: Mapping[str, Any]) -> Family:
-    known = load_table().families
-    if name not in known:
+    families_of_table = load_table().families
+    if name not in families_of_table:
         raise ValueError(f"{name!r} is not a family of core/targets.toml")
     values = dict(body)
     bypass = values.pop(_BYPASS, None)
     targets = values.pop("targets")
-    if not isinstance(targets, list) or not targets or not {*targets} <= {*known[name]}:
-        raise ValueError(f"the targets of {name} are {targets!r}; the family consists of {', '.join(known[name])}")
+    if not isinstance(targets, list) or not targets or not {*targets} <= {*families_of_table[name]}:
+        raise ValueError(
+            f"the targets of {name} are {targets!r}; the family consists of {', '.join(families_of_table[name])}"
+        )
     single, multi = (_machines(name, values.pop(kind, {}), fewest) for kind, fewest in (("single", 1), ("multi", 2)))
     when = Trigger(values.pop("when"))
     family = Family(name=name, targets=tuple(targets), when=when, single=single, multi=multi, **values)

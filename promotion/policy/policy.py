@@ -42,12 +42,16 @@ class GateRule:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        least, known = self.min_passed, self.known_failures
+        least, known_failures = self.min_passed, self.known_failures
         good = (
             self.per in ("set", "target", "xla-target", "tier")
             and (least in ("wheels", "device-members") or (type(least) is int and least > 0))
             and type(self.may_skip) is bool
-            and (_is_strings(known) if isinstance(known, tuple) else type(known) is int and known >= 0)
+            and (
+                _is_strings(known_failures)
+                if isinstance(known_failures, tuple)
+                else type(known_failures) is int and known_failures >= 0
+            )
             and _is_strings(tuple(self.settings.values()))
         )
         if not good:
@@ -242,9 +246,13 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gate(rule: Mapping[str, Any]) -> GateRule:
-    known = rule["known_failures"]
+    known_failures = rule["known_failures"]
     return GateRule(
-        **{**rule, "tier": Tier(rule["tier"]), "known_failures": _strings(known) if isinstance(known, list) else known}
+        **{
+            **rule,
+            "tier": Tier(rule["tier"]),
+            "known_failures": _strings(known_failures) if isinstance(known_failures, list) else known_failures,
+        }
     )
 
 

@@ -37,12 +37,12 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
             yield f"The set has {names.count(project)} wheels of {project}; one is required."
     for project in expand(policy.wheels_per_python, wheel_set):
         pythons = [tag for wheel in wheel_set.wheels if wheel.name == project for tag in _pythons(wheel.filename)]
-        wanted = [f"cp{python.replace('.', '')}" for python in wheel_set.python_versions]
-        for python, tag in zip(wheel_set.python_versions, wanted, strict=True):
+        tags = [f"cp{python.replace('.', '')}" for python in wheel_set.python_versions]
+        for python, tag in zip(wheel_set.python_versions, tags, strict=True):
             if pythons.count(tag) != 1:
                 yield f"The set has {pythons.count(tag)} wheels of {project} for Python {python}; one is required."
-    known = {*expand(policy.wheels, wheel_set), *expand(policy.wheels_per_python, wheel_set)}
-    for name in sorted(set(names) - known):
+    projects = {*expand(policy.wheels, wheel_set), *expand(policy.wheels_per_python, wheel_set)}
+    for name in sorted(set(names) - projects):
         yield f"The set has a wheel of {name}, which the policy does not permit."
     for project in policy.pins:
         if project not in wheel_set.pins:

@@ -104,7 +104,7 @@ def verdict(
         attested=wheels_by_signer(attested),
         warnings=(
             *policy.void,
-            *dict.fromkeys(note for found in attested for note in found.notes),
+            *dict.fromkeys(note for report in attested for note in report.notes),
             *(f"The bypass {entry} is not valid: it {state}." for entry in bypasses if (state := entry.state(now))),
             *(() if policy.growth_blocks else grown),
         ),
@@ -190,7 +190,7 @@ def _problems_of_all(
     problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in latest]
     if latest[0].outcome is not Outcome.PASSED:
         return problems[0]
-    return next((found for found in problems if not found), problems[0])
+    return next((reasons for reasons in problems if not reasons), problems[0])
 
 
 def _problems(evidence: Evidence, rule: GateRule, least: int, policy: Policy, now: datetime) -> Iterator[str]:
@@ -202,9 +202,9 @@ def _problems(evidence: Evidence, rule: GateRule, least: int, policy: Policy, no
         yield f"has tier {evidence.tier.value}; the policy requires {rule.tier.value}."
     if (used := evidence.settings.get(EDITION, "none")) != str(policy.edition):
         yield f"ran under edition {used} of the policy; edition {policy.edition} is in force."
-    for name, wanted in rule.settings.items():
-        if (used := evidence.settings.get(name, "")) != wanted:
-            yield f"ran with {name} {used!r}; {wanted!r} is required."
+    for name, expected in rule.settings.items():
+        if (used := evidence.settings.get(name, "")) != expected:
+            yield f"ran with {name} {used!r}; {expected!r} is required."
     ended = time_of(evidence.ended)
     if ended is not None and ended > now + CLOCK_SKEW:
         yield f"ended at {evidence.ended}, which is in the future: a clock is wrong."
@@ -234,10 +234,10 @@ def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[
     elif counts["known"]:
         checks = evidence.details.get("checks")
         tables = [check for check in checks if isinstance(check, dict)] if isinstance(checks, list | tuple) else []
-        known = [str(check.get("name")) for check in tables if check.get("outcome") == "known"]
-        if len(known) != counts["known"]:
-            yield f"counts {counts['known']} known failures but names {len(known)}."
-        if strange := sorted(set(known) - set(rule.known_failures)):
+        known_failures = [str(check.get("name")) for check in tables if check.get("outcome") == "known"]
+        if len(known_failures) != counts["known"]:
+            yield f"counts {counts['known']} known failures but names {len(known_failures)}."
+        if strange := sorted(set(known_failures) - set(rule.known_failures)):
             yield f"has failures that the policy does not list as known: {', '.join(strange)}."
 
 

@@ -156,9 +156,9 @@ def can_delete(key: str, stored: ObjectInfo | None, sha256: str) -> bool:
 def check_same_bytes(key: str, stored: ObjectInfo | None, sha256: str) -> bool:
     """Raise ConflictError when a key has other bytes than these; returns False because nothing was created."""
     if stored is None or stored.sha256 != sha256:
-        found = f"is stored with sha256 {stored.sha256}" if stored else "was removed meanwhile"
+        state = f"is stored with sha256 {stored.sha256}" if stored else "was removed meanwhile"
         raise ConflictError(
-            f"{key} {found} and cannot become {sha256}.",
+            f"{key} {state} and cannot become {sha256}.",
             hint="One name never stands for two contents. Give the new content another version.",
         )
     return False
@@ -167,8 +167,8 @@ def check_same_bytes(key: str, stored: ObjectInfo | None, sha256: str) -> bool:
 def check_source(key: str, stored: ObjectInfo | None, sha256: str) -> ObjectInfo:
     """Return the source of a copy, or raise BucketError when it has other bytes."""
     if stored is None or stored.sha256 != sha256:
-        found = "is absent" if stored is None else f"has sha256 {stored.sha256}"
-        raise BucketError(f"{key} {found}; {sha256} was expected.", hint="Stage the set again.")
+        state = "is absent" if stored is None else f"has sha256 {stored.sha256}"
+        raise BucketError(f"{key} {state}; {sha256} was expected.", hint="Stage the set again.")
     return stored
 
 

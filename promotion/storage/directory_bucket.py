@@ -113,11 +113,11 @@ class DirBucket:
     def list(self, prefix: str) -> Iterator[str]:
         """Yield the keys below a prefix, sorted, without temporary files and the lock."""
         top = self.path(prefix.removesuffix("/"))
-        found = []
+        infos = []
         for folder, folders, names in os.walk(top):
             folders[:] = [name for name in folders if not name.startswith(".")]
-            found += [(Path(folder) / name).relative_to(self.root).as_posix() for name in names if name[0] != "."]
-        yield from sorted(found)
+            infos += [(Path(folder) / name).relative_to(self.root).as_posix() for name in names if name[0] != "."]
+        yield from sorted(infos)
 
     def delete(self, key: str, *, sha256: str) -> bool:
         """Remove an object that has this digest; see `Bucket.delete`."""

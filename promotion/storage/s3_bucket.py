@@ -119,9 +119,9 @@ class S3Bucket:
         path = folder / key.rpartition("/")[2]
         with bucket_errors(key):
             self._client.download_file(self.name, self._name(key), str(path))
-        if (found := sha256_of(path)) != info.sha256:
+        if (actual := sha256_of(path)) != info.sha256:
             path.unlink()
-            raise BucketError(f"{key} was downloaded with sha256 {found}, not {info.sha256}.", hint="Run it again.")
+            raise BucketError(f"{key} was downloaded with sha256 {actual}, not {info.sha256}.", hint="Run it again.")
         path.chmod(0o444)
         return path
 
@@ -179,12 +179,12 @@ class S3Bucket:
         """Yield the keys below a prefix, sorted, without probes and claims."""
         start = self.prefix + prefix
         with bucket_errors(prefix):
-            found = [
+            infos = [
                 item["Key"]
                 for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=start)
                 for item in page.get("Contents", ())
             ]
-        keys = (name + _PAGE if name.endswith("/") else name for name in found)
+        keys = (name + _PAGE if name.endswith("/") else name for name in infos)
         objects = sorted(name.removeprefix(self.prefix) for name in keys)
         yield from (key for key in objects if key.split("/")[1:2] not in ([_PROBES], [_CLAIMS]))
 
@@ -226,23 +226,23 @@ class S3Bucket:
         upload_parts(self._client, self.name, name, path, label=key, headers=headers, condition=condition)
         info = self.head(key)
         if info is None or info.sha256 != sha256:
-            found = "is absent" if info is None else f"has sha256 {info.sha256}"
-            raise BucketError(f"{key} {found} after it was stored; {sha256} was sent.", hint="Check the store.")
+            state = "is absent" if info is None else f"has sha256 {info.sha256}"
+            raise BucketError(f"{key} {state} after it was stored; {sha256} was sent.", hint="Check the store.")
 
     def _digest(self, key: str, answer: Mapping[str, Any]) -> str:
         """Return the SHA-256 of an object: the store's, or computed from the bytes when the store has none."""
         stored = str(answer.get("ChecksumSHA256", ""))
         if stored and "-" not in stored:
             return base64.b64decode(stored).hex()
-        known = f"{key} {answer['ETag']}"
-        if known not in self._hashed:
+        cached = f"{key} {answer['ETag']}"
+        if cached not in self._hashed:
             digest = hashlib.sha256()
             body = self._call("get_object", key, IfMatch=answer["ETag"])["Body"]
             with bucket_errors(key):
                 for chunk in body.iter_chunks(_MIB):
                     digest.update(chunk)
-            self._hashed[known] = digest.hexdigest()
-        return self._hashed[known]
+            self._hashed[cached] = digest.hexdigest()
+        return self._hashed[cached]
 
     def _conditions(self, key: str) -> bool:
         """Return whether the store honours conditional writes; BucketError when they are required and ignored."""

@@ -48,7 +48,7 @@ def upload_parts(
 
     size = path.stat().st_size
     step = max(PART, -(-size // _MOST_PARTS))
-    upload_id, known = _resumable(client, bucket, key, label)
+    upload_id, stored_parts = _resumable(client, bucket, key, label)
     if upload_id is None:
         words = {**headers, "ChecksumAlgorithm": "SHA256", "ChecksumType": "COMPOSITE"}
         upload_id = str(request("create_multipart_upload", **words)["UploadId"])
@@ -58,7 +58,7 @@ def upload_parts(
             file.seek((number - 1) * step)
             data = file.read(step)
         checksum = base64.b64encode(hashlib.sha256(data).digest()).decode()
-        etag = known.get((number, checksum))
+        etag = stored_parts.get((number, checksum))
         if etag is None:
             words = {"Body": data, "ChecksumAlgorithm": "SHA256", "ChecksumSHA256": checksum}
             etag = request("upload_part", UploadId=upload_id, PartNumber=number, **words)["ETag"]
@@ -75,8 +75,8 @@ def upload_parts(
         raise ConflictError(f"{label} was stored by another process meanwhile.", hint="Run it again.") from error
     raw = b"".join(base64.b64decode(item["ChecksumSHA256"]) for item in parts)
     expected = base64.b64encode(hashlib.sha256(raw).digest()).decode()
-    if (found := str(done.get("ChecksumSHA256", expected)).partition("-")[0]) != expected:
-        raise BucketError(f"{label} was stored with checksum {found}, not {expected}.", hint="Check the store.")
+    if (actual := str(done.get("ChecksumSHA256", expected)).partition("-")[0]) != expected:
+        raise BucketError(f"{label} was stored with checksum {actual}, not {expected}.", hint="Check the store.")
 
 
 def _resumable(client: S3Client, bucket: str, key: str, label: str) -> tuple[str | None, dict[tuple[int, str], str]]:
