@@ -6,7 +6,6 @@ the rest. Code objects stay unchanged.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,10 +88,20 @@ def slim(
     sizes = {bundle.index: bundle.size for bundle in bundles}
     changed = []
     for bundle, content in _contents(path, cuts, verify=verify):
+        padded = content.ljust(bundle.size, b"\0")
         with path.open("r+b") as file:
-            changed.append(_write(file.fileno(), bundle, content))
+            file.seek(bundle.offset)
+            file.write(padded)
+        changed.append((bundle.offset, bundle.offset + len(padded)))
         sizes[bundle.index] = len(content)
-    return _report(cuts, sizes, changed)
+    kept = {entry.name for cut in cuts for entry in cut.kept if not entry.is_host}
+    return SlimReport(
+        changed=tuple(sorted(changed)),
+        targets_kept=tuple(sorted(kept)),
+        targets_dropped=tuple(sorted({entry.name for cut in cuts for entry in cut.dropped} - kept)),
+        stored_before=sum(cut.bundle.size for cut in cuts),
+        stored_after=sum(sizes.values()),
+    )
 
 
 def _contents(path: Path, cuts: Sequence[_BundlePlan], *, verify: bool) -> Iterator[tuple[BundleLocation, bytes]]:
@@ -165,25 +174,4 @@ def _rebuild(reader: BundleReader, cut: _BundlePlan, *, verify: bool) -> bytes |
     raise cut.bundle.error(
         f"its {len(content)} bytes do not fit into the old {cut.bundle.capacity}.",
         hint="Keep all targets of this file.",
-    )
-
-
-def _write(file: int, bundle: BundleLocation, content: bytes) -> ByteRange:
-    padded = content.ljust(bundle.size, b"\0")
-    view, position = memoryview(padded), bundle.offset
-    while view:
-        count = os.pwrite(file, view, position)
-        view, position = view[count:], position + count
-    return bundle.offset, bundle.offset + len(padded)
-
-
-def _report(cuts: Sequence[_BundlePlan], sizes: Mapping[int, int], changed: Sequence[ByteRange]) -> SlimReport:
-    kept = {entry.name for cut in cuts for entry in cut.kept if not entry.is_host}
-    dropped = {entry.name for cut in cuts for entry in cut.dropped} - kept
-    return SlimReport(
-        changed=tuple(sorted(changed)),
-        targets_kept=tuple(sorted(kept)),
-        targets_dropped=tuple(sorted(dropped)),
-        stored_before=sum(cut.bundle.size for cut in cuts),
-        stored_after=sum(sizes.values()),
     )
