@@ -21,8 +21,6 @@ from core.model import Evidence
 from promotion.evidence import known_tests
 from promotion.evidence.known_tests import PLATFORMS, check_run, inapplicable_reason
 from promotion.evidence.test_runs import read_runs
-from promotion.gates.common.junit import junit as junit_xml
-from promotion.gates.common.runs import raise_for_failures
 from promotion.gates.device.request import RETRIES, TEST_TIMEOUT, DeviceRequest
 from promotion.policy.families import SIZES
 
@@ -93,6 +91,10 @@ def _fields(options: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finish(evidences: Sequence[Evidence], junit: Path | None = None, *, as_json: bool) -> None:
+    # Start-up time: evidence loads cryptography.
+    from promotion.gates.common.junit import junit as junit_xml
+    from promotion.gates.common.runs import raise_for_failures
+
     if junit:
         write_whole(junit, junit_xml(evidences))
     if as_json:

@@ -9,7 +9,6 @@ import cloup
 
 from ci_build.cli.options.environment import find_signing_key
 from core.errors import RequestError
-from promotion.evidence.signing import Signer, load_signer, new_key
 
 
 @cloup.group()
@@ -24,6 +23,8 @@ def new(file: Path) -> None:
 
     Only the owner of FILE can read it.
     """
+    from promotion.evidence.signing import new_key  # Start-up time: it loads cryptography.
+
     try:
         click.echo(new_key(file).key)
     except FileExistsError as error:
@@ -37,5 +38,7 @@ def show(file: Path | None) -> None:
 
     Without FILE, print the public key that `gate` and `release` would sign with.
     """
+    from promotion.evidence.signing import Signer, load_signer  # Start-up time: it loads cryptography.
+
     key = find_signing_key(file)
     click.echo((load_signer(key.file) if key.file else Signer(key.text.encode(), origin=key.origin)).key)
