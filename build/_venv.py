@@ -143,10 +143,10 @@ def _write_stamp(locks: Mapping[str, str]) -> None:
 def _fingerprint() -> dict[str, Any]:
     # A moved folder and a replaced or removed Python each invalidate `.venv`.
     try:
-        config, found = (VENV / "pyvenv.cfg").read_text(), PYTHON.stat()
+        config, status = (VENV / "pyvenv.cfg").read_text(), PYTHON.stat()
     except OSError:
         return {}
-    python = {"path": os.path.realpath(PYTHON), "size": found.st_size, "mtime": int(found.st_mtime)}
+    python = {"path": os.path.realpath(PYTHON), "size": status.st_size, "mtime": int(status.st_mtime)}
     return {"venv": str(VENV), "version": "{}.{}".format(*sys.version_info[:2]), "python": python, "config": config}
 
 

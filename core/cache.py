@@ -38,19 +38,19 @@ class CacheEntry:
 
     @property
     def name(self) -> str:
-        """Kind and name, for people."""
+        """Kind and name, for display."""
         return f"{self.kind}/{self.path.name}"
 
 
 def entries(root: Path, kinds: Sequence[str] = KINDS) -> tuple[CacheEntry, ...]:
     """Return the entries, the last used first."""
-    found = [
+    rows = [
         CacheEntry(path=path, kind=kind, size=_size(path), used=path.stat().st_mtime, busy=in_use(path))
         for kind in kinds
         for path in sorted((root / kind).glob("*" if kind == _TREES else "[!.]*"))
         if path.is_dir()
     ]
-    return tuple(sorted(found, key=lambda entry: entry.used, reverse=True))
+    return tuple(sorted(rows, key=lambda entry: entry.used, reverse=True))
 
 
 def collect(
@@ -88,8 +88,8 @@ def _size(folder: Path) -> int:
 
 def _stats(folder: Path) -> Iterator[os.stat_result]:
     try:
-        with os.scandir(folder) as found:
-            for entry in found:
+        with os.scandir(folder) as directory:
+            for entry in directory:
                 yield entry.stat(follow_symlinks=False)
                 if entry.is_dir(follow_symlinks=False):
                     yield from _stats(Path(entry.path))

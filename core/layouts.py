@@ -23,13 +23,13 @@ ROCM_PATH = "ROCM_PATH"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstallLayout:
-    """One documented way of installing ROCm.
+    """A documented way of installing ROCm.
 
     Attributes:
         name: pip-multi-arch, pip-family, tarball, prefix or opt-rocm.
-        about: one line for people.
+        about: one line for display.
         root: SITE_PACKAGES, ROCM_PATH, or an absolute path.
-        folders: relative to the root, in search order; `{family}` stands for each family that matters.
+        folders: relative to the root, in search order; `{family}` stands for each relevant family.
     """
 
     name: str
@@ -40,13 +40,13 @@ class InstallLayout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutTable:
-    """All of `layouts.toml`.
+    """Content of `layouts.toml`.
 
     Attributes:
-        layouts: by name, in the order in which a RUNPATH searches them.
+        layouts: by name, in the search order of a RUNPATH.
         former_families: target names by family, for families that are no longer indexes.
-        packages: library stem, such as amdhip64 -> project whose wheel brings it; empty if none does.
-        sonames: (ROCm major, minor) -> what wheels built for it may need.
+        packages: library stem, such as amdhip64 -> project whose wheel contains it; empty if none does.
+        sonames: (ROCm major, minor) -> sonames that wheels for it may need.
     """
 
     layouts: Mapping[str, InstallLayout]
@@ -111,10 +111,10 @@ def search_dirs(
         RequestError: an unknown layout, or a layout in a prefix without a prefix.
     """
     if isinstance(layout, str):
-        known = load_layouts().layouts
-        if layout not in known:
-            raise RequestError(f"{layout!r} is not a ROCm layout.", hint=f"There are {', '.join(known)}.")
-        layout = known[layout]
+        layouts = load_layouts().layouts
+        if layout not in layouts:
+            raise RequestError(f"{layout!r} is not a ROCm layout.", hint=f"There are {', '.join(layouts)}.")
+        layout = layouts[layout]
     if layout.root == ROCM_PATH and rocm_path is None:
         raise RequestError(f"Layout {layout.name} needs a prefix.", hint="Give the folder of ROCm, as in ROCM_PATH.")
     root = {SITE_PACKAGES: site_packages, ROCM_PATH: rocm_path}.get(layout.root) or Path(layout.root)
@@ -125,9 +125,11 @@ def family_packages(targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
     """Families whose own rocm-sdk-libraries wheel serves one of the targets, spelled as in `_rocm_sdk_libraries_…`."""
     table = load_table()
     families = {name: table.families[name] for name in table.indexes} | dict(load_layouts().former_families)
-    wanted = None if targets is None else set(processors_of(targets))
+    processors = None if targets is None else set(processors_of(targets))
     return tuple(
-        name.replace("-", "_") for name, members in families.items() if wanted is None or wanted.intersection(members)
+        name.replace("-", "_")
+        for name, members in families.items()
+        if processors is None or processors.intersection(members)
     )
 
 
@@ -141,19 +143,19 @@ def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
     Raises:
         RequestError: a version older than every list of its major, or a major older than every list.
     """
-    wanted, known = _minor(str(rocm)), load_layouts().sonames
-    older = [version for version in known if version[0] == wanted[0] and version <= wanted]
+    minor, sonames = _minor(str(rocm)), load_layouts().sonames
+    older = [version for version in sonames if version[0] == minor[0] and version <= minor]
     if older:
-        return known[max(older)]
-    newest = max(known)[0]
-    if wanted[0] <= newest:
+        return sonames[max(older)]
+    newest = max(sonames)[0]
+    if minor[0] <= newest:
         raise RequestError(
-            f"The sonames of ROCm {wanted[0]}.{wanted[1]} are unknown.",
-            hint=f'Add "{wanted[0]}.{wanted[1]}" to [sonames] in core/layouts.toml.',
+            f"The sonames of ROCm {minor[0]}.{minor[1]} are unknown.",
+            hint=f'Add "{minor[0]}.{minor[1]}" to [sonames] in core/layouts.toml.',
         )
-    listed: frozenset[str] = frozenset().union(*known.values())
+    listed: frozenset[str] = frozenset().union(*sonames.values())
     numbered = [name.removesuffix(f".so.{newest}") for name in listed if name.endswith(f".so.{newest}")]
-    return listed | {f"{name}.so.{wanted[0]}" for name in numbered}
+    return listed | {f"{name}.so.{minor[0]}" for name in numbered}
 
 
 def hip_soname(rocm: RocmVersion) -> str:
@@ -163,8 +165,8 @@ def hip_soname(rocm: RocmVersion) -> str:
 
 def package_of(soname: str) -> str:
     """Return the project whose wheel contains a library, such as rocm-sdk-core; empty if unknown."""
-    found = re.fullmatch(r"lib(.+?)\.so(?:\.[0-9]+)*", soname)
-    return load_layouts().packages.get(found[1], "") if found else ""
+    match = re.fullmatch(r"lib(.+?)\.so(?:\.[0-9]+)*", soname)
+    return load_layouts().packages.get(match[1], "") if match else ""
 
 
 def _folders(layout: InstallLayout, targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:

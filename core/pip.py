@@ -69,7 +69,7 @@ def parse_report(text: str) -> tuple[Resolved, ...]:
     """Read pip's installation report (its format version 1).
 
     Raises:
-        InputError: another format, or a distribution without a sha256 or that is not a wheel.
+        InputError: the format is unknown, or a distribution has no sha256 or is not a wheel.
     """
     try:
         report = json.loads(text)
@@ -125,9 +125,11 @@ class InputStore(ContentStore):
             InputError: a file is missing or has another sha256.
         """
         with self.scratch() as folder:
-            wanted = folder / "requirements.txt"
-            wanted.write_text("".join(f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in items))
-            argv = fetch_argv(python, wanted, folder / "files")
+            requirements = folder / "requirements.txt"
+            requirements.write_text(
+                "".join(f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in items)
+            )
+            argv = fetch_argv(python, requirements, folder / "files")
             runner.run(argv, env={**PIP_ENV_OVERRIDES, **(env or {})}, on_line=_progress_reader(on_bytes))
             for item in items:
                 came = folder / "files" / item.filename
@@ -157,10 +159,10 @@ class InputStore(ContentStore):
             return False
 
     def check_done(self, item: Resolved, by: str) -> None:
-        """Record that every checksum inside the input's device code was right.
+        """Record that every checksum in the input's device code was verified.
 
         Args:
-            by: Digest of the program that checked; a changed program checks again.
+            by: digest of the verifying program; another program verifies again.
         """
         (self.path(item).parent / _CHECKED).write_text(by, encoding="utf-8")
 

@@ -160,7 +160,7 @@ class SourceInputs:
 
     def stamps(self) -> dict[str, str]:
         """Return the commits and digests that the wheels record, by name."""
-        found = {
+        stamps_of = {
             "jax": self.jax_commit,
             "xla": self.xla_commit,
             "jax-rocm-release": self.own_commit,
@@ -168,8 +168,8 @@ class SourceInputs:
             "builder": self.builder,
         }
         if tree := self.source("rocm-jax"):
-            found["rocm-jax"] = tree.commit
+            stamps_of["rocm-jax"] = tree.commit
             # rocm-jax compiles the jax that it pins; a jax folder beside it is only the source of jaxlib.
             if own := self.source("jax"):
-                found["jaxlib"] = own.commit
-        return found
+                stamps_of["jaxlib"] = own.commit
+        return stamps_of

@@ -46,7 +46,7 @@ class ContentStore:
         """Give a finished folder its name; return False if another run was first, whose folder stays.
 
         Raises:
-            OSError: the name cannot be given, and no other run has it.
+            OSError: the folder cannot be renamed, and no other run published it.
         """
         final = self.folder(key)
         final.parent.mkdir(parents=True, exist_ok=True)

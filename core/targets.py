@@ -168,13 +168,13 @@ def expand(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
         raise RequestError("No gfx target was named.", hint="Name targets or families, such as gfx942,gfx950.")
     if len(words) > 1 and ALL in (word.lower() for word in words):
         raise RequestError("'all' cannot be combined with other targets.", hint="Give either 'all' or a list.")
-    found: set[GfxTarget] = set()
+    selected: set[GfxTarget] = set()
     for word in words:
         name, *features = word.split(":")
         for processor in _processors(name):
-            found.add(_checked(GfxTarget.parse(":".join((processor, *features)))))
-    _refuse_ambiguity(found)
-    return in_order(found)
+            selected.add(_checked(GfxTarget.parse(":".join((processor, *features)))))
+    _refuse_ambiguity(selected)
+    return in_order(selected)
 
 
 def in_order(targets: Iterable[GfxTarget]) -> tuple[GfxTarget, ...]:
@@ -188,13 +188,13 @@ def warnings_for(targets: Iterable[GfxTarget]) -> tuple[Finding, ...]:
     if not refused:
         return ()
     accepted = ", ".join(lists()["compiler-supported"])
-    found = Finding(
+    warning = Finding(
         code="target-outside-xla-list",
         severity=Severity.WARNING,
         message=f"XLA rejects these targets at run time, so their code is never used: {', '.join(refused)}.",
         remedy=f"Omit them, or choose from {accepted}.",
     )
-    return (found,)
+    return (warning,)
 
 
 def processors_of(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
@@ -204,15 +204,15 @@ def processors_of(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
 
 def family_of(targets: Iterable[GfxTarget]) -> str:
     """Return the index for a set of these targets: the one per-family index that has all, else multi-arch."""
-    wanted = set(processors_of(targets))
+    processors = set(processors_of(targets))
     families = load_table().families
-    return next((name for name in load_table().indexes if wanted and wanted <= set(families[name])), MULTI_ARCH)
+    return next((name for name in load_table().indexes if processors and processors <= set(families[name])), MULTI_ARCH)
 
 
 def families_equal_to(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
     """Families that hold exactly these targets, shortest name first; none when a target has a feature suffix."""
-    wanted = {str(target) for target in targets}
-    names = [name for name, members in load_table().families.items() if set(members) == wanted]
+    target_names = {str(target) for target in targets}
+    names = [name for name, members in load_table().families.items() if set(members) == target_names]
     return tuple(sorted(names, key=lambda name: (len(name), name)))
 
 
@@ -254,13 +254,13 @@ def _row(target: GfxTarget) -> TargetInfo:
 
 def _processors(name: str) -> tuple[str, ...]:
     """Return the processors of one word: exact match first, then ignoring case if one name matches."""
-    known = _vocabulary()
-    if name in known:
-        return known[name]
-    by_case = [other for other in known if other.lower() == name.lower()]
+    vocabulary = _vocabulary()
+    if name in vocabulary:
+        return vocabulary[name]
+    by_case = [other for other in vocabulary if other.lower() == name.lower()]
     if len(by_case) != 1:
         raise _unknown(name)
-    return known[by_case[0]]
+    return vocabulary[by_case[0]]
 
 
 def _unknown(name: str) -> UnknownTargetError:

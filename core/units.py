@@ -25,10 +25,10 @@ def parse_size(text: str, origin: str = "") -> int:
     Raises:
         RequestError: it is no size.
     """
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?B)?\s*", text, re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?B)?\s*", text, re.IGNORECASE)
+    if match is None:
         raise RequestError(f"{f'{origin}: ' if origin else ''}{text!r} is not a size.", hint="Write it like 60GB.")
-    return int(float(found[1]) * 1000 ** _POWERS[(found[2] or "B").lower()])
+    return int(float(match[1]) * 1000 ** _POWERS[(match[2] or "B").lower()])
 
 
 def check_engine_size(text: str, origin: str) -> str:

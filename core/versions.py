@@ -52,10 +52,10 @@ def module_name(kind: Kind, major: int) -> str:
 
 def parse_package_name(name: str) -> tuple[Kind, int] | None:
     """Kind and ROCm major of a project name in any spelling; None for other projects."""
-    found = re.fullmatch(r"jax-rocm([1-9][0-9]*)-(pjrt|plugin)", canonicalize_name(name))
-    if found is None:
+    match = re.fullmatch(r"jax-rocm([1-9][0-9]*)-(pjrt|plugin)", canonicalize_name(name))
+    if match is None:
         return None
-    return ("pjrt" if found[2] == "pjrt" else "plugin"), int(found[1])
+    return ("pjrt" if match[2] == "pjrt" else "plugin"), int(match[1])
 
 
 def set_version(request: BuildRequest, *, every_target: bool = False) -> str:

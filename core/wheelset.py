@@ -16,8 +16,8 @@ from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel
 def serves(filename: str, python: str) -> bool:
     """Return whether a wheel's tags accept a Python version such as 3.12 (PEP 425; only py3 and cp312 tags occur)."""
     tags = parse_wheel_filename(filename)[3]
-    wanted = {"py3", f"py{python.replace('.', '')}", f"cp{python.replace('.', '')}"}
-    return any(tag.interpreter in wanted for tag in tags)
+    python_tags = {"py3", f"py{python.replace('.', '')}", f"cp{python.replace('.', '')}"}
+    return any(tag.interpreter in python_tags for tag in tags)
 
 
 def read_set(folder: Path) -> WheelSet:
@@ -37,14 +37,14 @@ def read_set(folder: Path) -> WheelSet:
 def foreign_files(folder: Path) -> tuple[str, ...]:
     """Files in a folder that no wheel set put there: all of them where there is no wheels.json; sorted."""
     # Unlike Path.rglob, this tolerates files that are removed meanwhile.
-    found = {str(Path(top, name).relative_to(folder)) for top, _, names in os.walk(folder) for name in names}
-    if WHEELS_JSON not in found:
-        return tuple(sorted(found))
+    present = {str(Path(top, name).relative_to(folder)) for top, _, names in os.walk(folder) for name in names}
+    if WHEELS_JSON not in present:
+        return tuple(sorted(present))
     own = {WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK, SBOM}
     with suppress(OSError, UnicodeDecodeError):
         lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
         own |= {line.partition("  ")[2] for line in lines}
-    return tuple(sorted(found - own))
+    return tuple(sorted(present - own))
 
 
 def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError):
         return (SHA256SUMS,)
     listed = {name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)}
-    wanted = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
-    found = {name: file_sha256(folder / name) for name in wanted if (folder / name).is_file()}
-    wrong = {name for name, sha256 in wanted.items() if found.get(name) != sha256}
-    return tuple(sorted(wrong | {name for name, _ in listed.items() ^ wanted.items()}))
+    expected = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
+    actual = {name: file_sha256(folder / name) for name in expected if (folder / name).is_file()}
+    wrong = {name for name, sha256 in expected.items() if actual.get(name) != sha256}
+    return tuple(sorted(wrong | {name for name, _ in listed.items() ^ expected.items()}))

@@ -149,9 +149,9 @@ def _problems(given: Sequence[_InputWheel]) -> Iterator[str]:
 
 
 def _more_than_one(given: Collection[_InputWheel], what: str, of: Callable[[_InputWheel], str]) -> Iterator[str]:
-    found = sorted({of(item) for item in given})
-    if len(found) > 1:
-        yield f"They have {len(found)} different {what}: {', '.join(found)}."
+    values = sorted({of(item) for item in given})
+    if len(values) > 1:
+        yield f"They have {len(values)} different {what}: {', '.join(values)}."
 
 
 def _describe_set(given: Sequence[_InputWheel], rocm: RocmVersion | None) -> WheelSet:
@@ -177,8 +177,8 @@ def _describe_set(given: Sequence[_InputWheel], rocm: RocmVersion | None) -> Whe
 
 def _rocm_inside(ours: Sequence[_InputWheel]) -> RocmVersion:
     """Return the one ROCm version in the libraries."""
-    found = sorted({text for item in ours for text in item.rocm})
-    if len(found) == 1:
-        return RocmVersion(text=found[0])
-    what = f"have several ROCm versions: {', '.join(found)}" if found else "have no ROCm version"
+    marks = sorted({text for item in ours for text in item.rocm})
+    if len(marks) == 1:
+        return RocmVersion(text=marks[0])
+    what = f"have several ROCm versions: {', '.join(marks)}" if marks else "have no ROCm version"
     raise RequestError(f"The libraries {what}.", hint=f"Give --rocm-version={ours[0].major}.x.y.")

@@ -200,13 +200,13 @@ class _Run:
         if built := self.built.get((step.project, step.python)):
             return built
         pythons = [step.python] if step.python else list(self.plan.request.python_versions)
-        found = {item for python in pythons for item in self._fetched(python) if item.name == step.project}
-        if len(found) != 1:
-            names = ", ".join(sorted(item.filename for item in found)) or "nothing"
+        inputs = {item for python in pythons for item in self._fetched(python) if item.name == step.project}
+        if len(inputs) != 1:
+            names = ", ".join(sorted(item.filename for item in inputs)) or "nothing"
             raise InputError(
                 f"One wheel of {step.project} is needed for Python {', '.join(pythons)}, but pip found {names}."
             )
-        return found.pop()
+        return inputs.pop()
 
     def _assemble(self) -> WheelSet:
         """Copy the wheels into a new folder, write the set's files, and replace the old folder."""

@@ -50,16 +50,16 @@ class WheelMaker:
             CiBuildError: the input is damaged, or lacks requested code.
         """
         key = step_key(effect=step.effect, recipe=recipe, input=item.sha256, name=item.filename, tools=self.tools)
-        found, started = self.steps.find(key), time.monotonic()
-        if found is None:
+        finished, started = self.steps.find(key), time.monotonic()
+        if finished is None:
             self.progress.step(step.what)
             with self.steps.scratch() as scratch:
                 folder = scratch / "step"
                 folder.mkdir()
                 wheel, text = self._repair(recipe, item, folder) if recipe else self._keep(step.effect, item, folder)
-                found = self.steps.keep(key, folder, wheel, text)
-            self.seconds[found.wheel.filename] = time.monotonic() - started
-        return found
+                finished = self.steps.keep(key, folder, wheel, text)
+            self.seconds[finished.wheel.filename] = time.monotonic() - started
+        return finished
 
     def _repair(self, recipe: RepairPlan, item: Resolved, folder: Path) -> tuple[Wheel, str]:
         """Repair a wheel into a folder; also return what that saved."""
@@ -113,8 +113,8 @@ def set_targets(request: BuildRequest, wheels: Sequence[Wheel]) -> tuple[str, ..
     """Return the targets of the set: those of the request, or for `all` those in the wheels."""
     if request.targets is not None:
         return tuple(str(target) for target in request.targets)
-    found = {target for wheel in wheels for member in wheel.members for target in member.targets}
-    return tuple(sorted(found))
+    targets = {target for wheel in wheels for member in wheel.members for target in member.targets}
+    return tuple(sorted(targets))
 
 
 def saved(done: RepairedWheel) -> str:

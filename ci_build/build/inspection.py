@@ -61,12 +61,15 @@ def inspect(
     taken = {wheel.sha256 for wheel_set in sets.values() for wheel in wheel_set.wheels if wheel.as_published}
 
     def report(path: Path) -> WheelReport:
-        found = inspect_wheel(path, expectations, progress=progress)
-        return replace(found, findings=sort_findings(as_published(found.findings))) if found.sha256 in taken else found
+        wheel_report = inspect_wheel(path, expectations, progress=progress)
+        if wheel_report.sha256 not in taken:
+            return wheel_report
+        return replace(wheel_report, findings=sort_findings(as_published(wheel_report.findings)))
 
     with _collected(arguments, runner) as paths:
-        found = inspect_set(paths, report)
-    return replace(found, findings=sort_findings((*found.findings, *_set_differences(sets, found.wheels))))
+        set_report = inspect_set(paths, report)
+    differences = _set_differences(sets, set_report.wheels)
+    return replace(set_report, findings=sort_findings((*set_report.findings, *differences)))
 
 
 def _sets(arguments: Sequence[str]) -> dict[Path, WheelSet]:
@@ -109,17 +112,17 @@ def wheel_files(arguments: Sequence[str], *, hint: str) -> list[Path]:
     Raises:
         InputError: an argument is neither, or no wheel was found; with the hint.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, arguments):
         if path.is_dir():
-            found += wheels_below(path)
+            files += wheels_below(path)
         elif path.is_file():
-            found.append(path)
+            files.append(path)
         else:
             raise InputError(f"{path} is neither a file nor a folder.", hint=hint)
-    if not found:
+    if not files:
         raise InputError(f"No wheel in {', '.join(arguments)}.", hint=hint)
-    return found
+    return files
 
 
 def tag_options(url: str) -> tuple[str, ...]:

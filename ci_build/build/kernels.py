@@ -85,8 +85,8 @@ def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> C
     from kernels.steps import SRC
 
     engine = find_engine(None, runner)
-    found = runner.run((engine.program, "image", "inspect", "--format={{.Id}}", request.image), check=False)
-    if found.returncode:
+    image = runner.run((engine.program, "image", "inspect", "--format={{.Id}}", request.image), check=False)
+    if image.returncode:
         raise RequestError(f"{engine.name} has no image {request.image}.", hint="Pull or build it first.")
     cache = cache / "kernels"
     cache.mkdir(parents=True, exist_ok=True)
@@ -95,8 +95,8 @@ def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> C
     if request.source and Path(request.source).is_dir():
         source = Path(request.source).resolve()
         mounts.append(Mount(source, str(source)))
-    spec = make_spec(engine, found.stdout.strip(), mounts=mounts)
-    return CompilerLocation(wrap=container_argv(replace(spec, network="none"), TIMED), image=found.stdout.strip())
+    spec = make_spec(engine, image.stdout.strip(), mounts=mounts)
+    return CompilerLocation(wrap=container_argv(replace(spec, network="none"), TIMED), image=image.stdout.strip())
 
 
 def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[int, int] | None:
@@ -115,10 +115,10 @@ def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[i
         ) from error
     if not shard:
         return None
-    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", shard)
-    if found is None or int(found[1]) > int(found[2]):
+    match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", shard)
+    if match is None or int(match[1]) > int(match[2]):
         raise RequestError(f"--shard is invalid: {shard!r}.", hint="Write it like 2/8 for the second of eight parts.")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -146,14 +146,14 @@ def planned(request: BuildRequest, version: str) -> dict[str, Any]:
 
     assert request.kernels is not None
     catalog = load_catalog()
-    wanted = targets.expand(targets.ALL) if request.targets is None else request.targets
-    chosen = chosen_modules(catalog, processors(wanted), request.kernels)
+    requested = targets.expand(targets.ALL) if request.targets is None else request.targets
+    chosen = chosen_modules(catalog, processors(requested), request.kernels)
     refuse_code_alone(chosen)
-    most = estimate.bound(chosen, processors(wanted))
+    most = estimate.bound(chosen, processors(requested))
     return {
         "version": version,
         "toolchain": request.kernels.toolchain,
-        "modules": table(wanted, request.kernels.modules),
+        "modules": table(requested, request.kernels.modules),
         "at_most": {"steps": most.steps, "cpu_seconds": round(most.seconds, 1)},
         "has_to_be_named": not request.kernels.modules and most.seconds > estimate.HOURS_UNASKED * 3600,
     }
@@ -174,12 +174,12 @@ def compile_part(
 
     if only_say:
         job.fetch(runner, reporter)
-        found = job.forecast(room, part, units)
-        reporter.line(said(found))
+        remaining = job.forecast(room, part, units)
+        reporter.line(said(remaining))
     else:
-        found = job.run_shard(part or (1, 1), runner, reporter, room, units)
-        reporter.line(f"{found.steps} steps run, {found.found} reused from {job.store.root}")
-    return {"store": str(job.store.root), **forecast(found)}
+        remaining = job.run_shard(part or (1, 1), runner, reporter, room, units)
+        reporter.line(f"{remaining.steps} steps run, {remaining.found} reused from {job.store.root}")
+    return {"store": str(job.store.root), **forecast(remaining)}
 
 
 def forecast(found: Forecast) -> dict[str, Any]:

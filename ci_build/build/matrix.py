@@ -112,9 +112,9 @@ def _check(axes: Axes) -> None:
 
 def _exclusion(python: str, jax: str, payload: Payload, more: Sequence[str]) -> str:
     """Return why a Python is not built for a JAX release; empty when it is."""
-    wanted = requires_python(jax)
-    if python not in SpecifierSet(wanted):
-        return f"jax {jax} needs Python {wanted}"
+    requirement = requires_python(jax)
+    if python not in SpecifierSet(requirement):
+        return f"jax {jax} needs Python {requirement}"
     own = any(word.startswith("--jax-source-dir") for word in more)
     if payload is Payload.SOURCE and not own and pins_for(jax) is None:
         return f"there are no pinned sources of jax {jax}"

@@ -251,14 +251,14 @@ def _take(request: BuildRequest) -> Stage:
 
 def _kernels(request: BuildRequest, version: str) -> Stage:
     assert request.kernels is not None
-    wanted = "the set's targets" if request.targets is None else ", ".join(map(str, request.targets))
+    shown = "the set's targets" if request.targets is None else ", ".join(map(str, request.targets))
     # Refuse here, before anything that takes time.
-    known = targets.expand(targets.ALL) if request.targets is None else request.targets
+    requested = targets.expand(targets.ALL) if request.targets is None else request.targets
     kernels_recipe.check_jax(load_catalog(), request.jax_version)
-    chosen = kernels_recipe.chosen_modules(load_catalog(), processors(known), request.kernels)
+    chosen = kernels_recipe.chosen_modules(load_catalog(), processors(requested), request.kernels)
     kernels_recipe.refuse_code_alone(chosen)
     names = ", ".join(module.name for module in chosen)
-    what = f"kernels ({names}) for {wanted} with the {request.kernels.toolchain} toolchain"
+    what = f"kernels ({names}) for {shown} with the {request.kernels.toolchain} toolchain"
     project = kernels_recipe.PROJECT
     steps = (
         Step(what=f"build {what}", effect=Effect.KERNELS, project=project),

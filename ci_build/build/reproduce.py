@@ -99,7 +99,7 @@ def reproduce(
 
 def _other_inputs(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
     """Return the differences of two recorded requests, except caches and how XLA's commit was given."""
-    found = []
+    differences = []
     for key in sorted({*before, *now}):
         name = f"{path}{key}"
         old, new = before.get(key), now.get(key)
@@ -109,10 +109,10 @@ def _other_inputs(before: Mapping[str, Any], now: Mapping[str, Any], path: str =
         ):
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += _other_inputs(old, new, f"{name}.")
+            differences += _other_inputs(old, new, f"{name}.")
         else:
-            found.append(f"{name} is {new!r}, was {old!r}")
-    return found
+            differences.append(f"{name} is {new!r}, was {old!r}")
+    return differences
 
 
 def _compare(folder: Path, before: WheelSet, fresh: Path, now: WheelSet, scratch: Path) -> Reproduction:
@@ -125,6 +125,6 @@ def _compare(folder: Path, before: WheelSet, fresh: Path, now: WheelSet, scratch
         elif old[name].sha256 == new[name].sha256:
             same.append(name)
         else:
-            found = compare_wheels(folder / name, fresh / name, scratch)
-            differences[name] = found or (Difference(member="", section="", what="is packed differently"),)
+            comparison = compare_wheels(folder / name, fresh / name, scratch)
+            differences[name] = comparison or (Difference(member="", section="", what="is packed differently"),)
     return Reproduction(same=tuple(same), differences=differences, digest=now.digest)

@@ -1,7 +1,7 @@
-"""ROCm from .deb files: a folder of packages becomes one tar stream of the prefix that they install.
+"""ROCm from .deb files: the packages of a folder become one tar stream of the prefix that they install.
 
-AMD's packages put everything below one folder, such as /opt/rocm-7.2.0; other files are ignored. No script of a
-package is run.
+AMD's packages install everything below one folder, such as /opt/rocm-7.2.0; other files are ignored. Scripts of
+packages are not run.
 
 Sources: deb(5) and ar(5).
 """
@@ -31,7 +31,7 @@ _PREFIX = re.compile(r"/opt/(rocm(?:-[\w.+~-]+)?)(?:/(.*))?")
 
 
 def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
-    """Return the files with their sha256; the version is found in the unpacked ROCm."""
+    """Return the files with their sha256; the version is read from the unpacked ROCm."""
     sha256 = {}
     for done, path in enumerate(files):
         progress.advance(done, len(files))
@@ -43,7 +43,8 @@ def prefix_of_debs(files: Sequence[Path]) -> Generator[bytes]:
     """Return the prefix as a plain tar stream.
 
     Raises:
-        InputError: the packages do not make one prefix; ArchiveError: one of them is damaged.
+        InputError: the packages do not form one prefix.
+        ArchiveError: a package is damaged.
     """
     root = ""
     for path in files:
@@ -68,17 +69,17 @@ def _installed(path: Path, root: str) -> Generator[bytes, None, str]:
     with path.open("rb") as file, decompressed(*_content(file)) as pieces:
         blocks = Blocks(pieces)
         for entry in entries(blocks):
-            found = _PREFIX.fullmatch(posixpath.normpath(f"/{entry.name}"))
-            if entry.kind is Kind.FOLDER or found is None or not found[2]:
+            match = _PREFIX.fullmatch(posixpath.normpath(f"/{entry.name}"))
+            if entry.kind is Kind.FOLDER or match is None or not match[2]:
                 blocks.skip(entry.size + padding(entry.size))
                 continue
-            root = root or found[1]
-            if root != found[1]:
+            root = root or match[1]
+            if root != match[1]:
                 raise InputError(
-                    f"{path.name} installs into /opt/{found[1]}, but other packages into /opt/{root}.",
+                    f"{path.name} installs into /opt/{match[1]}, but other packages into /opt/{root}.",
                     hint="Give a folder with the packages of one ROCm.",
                 )
-            yield from _entry(entry, found[2], root, blocks)
+            yield from _entry(entry, match[2], root, blocks)
     return root
 
 

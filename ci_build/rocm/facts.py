@@ -30,11 +30,11 @@ class RocmFacts:
     """Facts of a tree.
 
     Attributes:
-        version: as its name or the request tells it in full, such as 7.10.0a20251120.
+        version: full version from the file name or the request, such as 7.10.0a20251120.
         compiler: such as `clang 20.0.0git`.
         device_libraries: path -> sha256.
-        kernels: library, such as rocBLAS -> processors that it has kernels for.
-        manifest: what its shared libraries export.
+        kernels: library, such as rocBLAS -> processors for which it has kernels.
+        manifest: exports of its shared libraries.
     """
 
     version: str
@@ -67,14 +67,15 @@ def read_facts(
     """Read the facts of a tree.
 
     Args:
-        contents: everything that its tarball holds; None for a folder, which is looked through instead.
-        version: in full, where it is known; the tree itself may tell less of it.
+        contents: all paths of the tarball; None for a folder, which is searched instead.
+        version: full version if known; the tree itself may have only a part of it.
 
     Returns:
-        The facts, and what people should know about the tree.
+        The facts, and remarks about the tree for the user.
 
     Raises:
-        InputError: it has no compiler or no libraries; RequestError: it is another version.
+        InputError: the tree has no compiler or no libraries.
+        RequestError: the tree has another version.
     """
     manifest, notes = read_tree(root, version, progress=progress)
     if contents is not None:
@@ -94,7 +95,7 @@ def read_facts(
 
 
 def problems(facts: RocmFacts, wanted: Iterable[GfxTarget]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what the tree lacks for a build, and what only makes the build worse; a sentence each."""
+    """Return the reasons why a tree cannot be used for a build, and its lesser defects; one sentence each."""
     files = {Path(path).name for path in facts.device_libraries}
     common = parts()["device_libraries"]["common"]
     lacking, worse = [f"It has no device library {name}." for name in common if name not in files], list[str]()
@@ -120,8 +121,8 @@ def _compiler(root: Path) -> str:
     for header in table["headers"]:
         if (root / header).is_file():
             text = (root / header).read_text(encoding="utf-8", errors="replace")
-            if found := re.search(r'^#define LLVM_VERSION_STRING "([^"]+)"', text, re.MULTILINE):
-                return f"clang {found[1]}"
+            if match := re.search(r'^#define LLVM_VERSION_STRING "([^"]+)"', text, re.MULTILINE):
+                return f"clang {match[1]}"
     numbers = [path.name for glob in table["resources"] for path in root.glob(glob) if path.name[:1].isdecimal()]
     if not numbers:
         raise InputError(f"{root} has a compiler of unknown version.", hint="Give a whole ROCm.")
@@ -132,8 +133,8 @@ def _device_libraries(root: Path) -> dict[str, str]:
     """Return the sha256 of the device libraries in the first folder that has any; other folders link to it."""
     for glob in parts()["device_libraries"]["folders"]:
         for folder in sorted(root.glob(glob)):
-            if found := sorted(folder.glob("*.bc")):
-                return {path.relative_to(root).as_posix(): file_sha256(path) for path in found}
+            if bitcode := sorted(folder.glob("*.bc")):
+                return {path.relative_to(root).as_posix(): file_sha256(path) for path in bitcode}
     return {}
 
 
@@ -149,5 +150,5 @@ def _processors(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]
             words.update(re.findall(r"gfx[0-9a-f]+", name))
     # A number of compute units may follow: gfx942130 is gfx942. No processor's name begins another one's.
     rows = targets.load_table().targets.items()
-    known = (name for name, target in rows if target.covers == (name,))
-    return tuple(name for name in known if any(word.startswith(name) for word in words))
+    concrete = (name for name, target in rows if target.covers == (name,))
+    return tuple(name for name in concrete if any(word.startswith(name) for word in words))

@@ -37,14 +37,14 @@ class Build:
 
 def parse_name(name: str) -> tuple[str, str] | None:
     """Return family and version of a tarball's name; None for other names."""
-    found = _NAME.fullmatch(unquote(name))
-    if found is None:
+    match = _NAME.fullmatch(unquote(name))
+    if match is None:
         return None
     try:
-        Version(found["version"])
+        Version(match["version"])
     except InvalidVersion:
         return None
-    return found["family"], found["version"]
+    return match["family"], match["version"]
 
 
 def read_listing(text: str, url: str) -> tuple[Build, ...]:
@@ -52,8 +52,8 @@ def read_listing(text: str, url: str) -> tuple[Build, ...]:
     builds = {}
     for match in _LISTED.findall(html.unescape(text)):
         name = unquote(match)
-        if told := parse_name(name):
-            builds[name] = Build(name=name, family=told[0], version=told[1], url=urljoin(url, quote(name)))
+        if build := parse_name(name):
+            builds[name] = Build(name=name, family=build[0], version=build[1], url=urljoin(url, quote(name)))
     return tuple(sorted(builds.values(), key=lambda b: (Version(b.version), b.family, b.name), reverse=True))
 
 
@@ -61,7 +61,7 @@ def list_builds(client: Client, url: str) -> tuple[Build, ...]:
     """Return the builds of a listing page, newest first.
 
     Raises:
-        InputError: there is no such page, or it names no tarball.
+        InputError: the page does not exist, or lists no tarball.
     """
     url = url if url.endswith(("/", ".html", ".xml")) or "?" in url else url + "/"
     text = client.text(url)
@@ -81,20 +81,20 @@ def choose(builds: Sequence[Build], wish: str, families: Sequence[str]) -> Build
         wish: nightly, latest, or a version.
 
     Returns:
-        The tarball of the only family where there is one, else the one that holds all families.
+        The tarball of a single family if there is only one, else the tarball that has all families.
 
     Raises:
-        RequestError: no build is complete.
+        RequestError: no build has all families.
     """
     versions = sorted({build.version for build in builds}, key=Version, reverse=True)
     match wish:
         case "nightly":
-            wanted = [version for version in versions if Version(version).is_prerelease]
+            candidates = [version for version in versions if Version(version).is_prerelease]
         case "latest":
-            wanted = [version for version in versions if not Version(version).is_prerelease]
+            candidates = [version for version in versions if not Version(version).is_prerelease]
         case _:
-            wanted = [version for version in versions if version == wish]
-    for version in wanted:
+            candidates = [version for version in versions if version == wish]
+    for version in candidates:
         there = {build.family: build for build in builds if build.version == version}
         for family in (*families, MULTIARCH) if len(families) == 1 else (MULTIARCH,):
             if family in there:

@@ -23,17 +23,17 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmLock:
-    """A ROCm, pinned.
+    """A pinned ROCm.
 
     Attributes:
-        source: URL without credentials, `pip+` before that of an index; or the absolute path of a tarball or a folder.
+        source: URL without credentials, `pip+` and the URL of an index, or absolute path of a tarball or folder.
         sha256, size: of the tarball, or of all packages; empty and 0 for a folder.
-        families: as its name tells; empty where it has no such name.
-        targets: processors that rocBLAS has kernels for.
+        families: from the file name; empty if it names none.
+        targets: processors for which rocBLAS has kernels.
         compiler: such as `clang 20.0.0git`.
-        libraries: soname -> version of the file behind it, such as 7.2.53211, or empty where it tells none.
+        libraries: soname -> version in the file name, such as 7.2.53211; empty if it has none.
         device_libraries: path -> sha256.
-        packages: file name -> sha256 of the wheels that it is made of; none for a tarball or a folder.
+        packages: file name -> sha256 of the wheels; empty for a tarball or folder.
     """
 
     source: str
@@ -102,7 +102,7 @@ def load_lock(path: Path) -> RocmLock | None:
     """Read a lock; return None if it does not exist.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     hint = "Remove it; the next build writes a new one."
     try:

@@ -1,7 +1,7 @@
 """ROCm from an index of pip packages, found and downloaded by pip with its own configuration.
 
-The project `rocm` is left out: it is a source distribution, whose setup would run to say nothing but the names of the
-others. `rocm[libraries,devel]` and its device packages are asked for by their own names instead.
+The project `rocm` is omitted: it is a source distribution whose setup script would only name the other packages.
+Those of `rocm[libraries,devel]` and the device packages are therefore requested by name.
 """
 
 from __future__ import annotations
@@ -26,56 +26,56 @@ def newest_version(url: str, runner: Runner) -> str:
     """Return the newest ROCm version of an index, including pre-releases.
 
     Raises:
-        ProcessError: the index does not answer, or has none.
+        ProcessError: the index does not answer, or has no version.
     """
     return _resolve(runner, url, CORE)[0].version
 
 
 def fetch_packages(
-    asked: RocmSource, locked: Mapping[str, str], *, runner: Runner, store: InputStore, progress: Progress
+    rocm_source: RocmSource, locked: Mapping[str, str], *, runner: Runner, store: InputStore, progress: Progress
 ) -> Packages:
     """Find the packages, and download the missing ones.
 
     Args:
-        locked: file name -> sha256 of those to take; empty looks for them.
+        locked: file name -> sha256 of locked packages; empty searches the index.
 
     Raises:
-        ProcessError: the index does not answer, or has no such version.
-        InputError: it has no libraries of that version, or serves something else than it says.
+        ProcessError: the index does not answer, or lacks the version.
+        InputError: the index lacks libraries of that version, or serves files that differ from its digests or the lock.
     """
-    url = asked.source.removeprefix(SCHEME)
-    version = asked.index_version or asked.version or newest_version(url, runner)
+    url = rocm_source.source.removeprefix(SCHEME)
+    version = rocm_source.index_version or rocm_source.version or newest_version(url, runner)
     if locked:
-        found = [_of_lock(name, sha256) for name, sha256 in sorted(locked.items())]
+        packages = [_of_lock(name, sha256) for name, sha256 in sorted(locked.items())]
     else:
         progress.step(f"find the packages of ROCm {version}")
-        found = [*_resolve(runner, url, f"{CORE}=={version}", f"{DEVEL}=={version}")]
+        packages = [*_resolve(runner, url, f"{CORE}=={version}", f"{DEVEL}=={version}")]
         # An index has some of these.
-        families = (family.replace("_", "-").lower() for family in family_packages(asked.targets or None))
+        families = (family.replace("_", "-").lower() for family in family_packages(rocm_source.targets or None))
         libraries = (LIBRARIES, *(f"{LIBRARIES}-{family}" for family in families))
-        devices = dict.fromkeys(f"{DEVICE}-{target.processor}" for target in asked.targets)
+        devices = dict.fromkeys(f"{DEVICE}-{target.processor}" for target in rocm_source.targets)
         offered = [item for name in libraries for item in _if_offered(runner, url, f"{name}=={version}")]
         if not offered:
             raise InputError(
                 f"The index has no libraries of ROCm {version}: neither {' nor '.join(libraries)}.",
                 hint="Give the index of a family that serves the targets, or another --therock-version.",
             )
-        found += offered
-        found += [item for name in devices for item in _if_offered(runner, url, f"{name}=={version}")]
-    missing = [item for item in found if not store.has(item)]
+        packages += offered
+        packages += [item for name in devices for item in _if_offered(runner, url, f"{name}=={version}")]
+    missing = [item for item in packages if not store.has(item)]
     if missing:
         progress.step(f"fetch {', '.join(item.filename for item in missing)}")
         python = "{}.{}".format(*sys.version_info)
         store.fetch(missing, python, runner, progress.advance, env=_only_index(url))
     return Packages(
-        version=found[0].version if locked else version,
-        files={item.filename: store.path(item) for item in found},
-        sha256={item.filename: item.sha256 for item in found},
+        version=packages[0].version if locked else version,
+        files={item.filename: store.path(item) for item in packages},
+        sha256={item.filename: item.sha256 for item in packages},
     )
 
 
 def _only_index(url: str) -> dict[str, str]:
-    """Return the environment in which pip sees one index; the URL may hold a password, so it is no argument."""
+    """Return the environment in which pip sees one index; a variable, since the URL may contain a password."""
     # A blank is an empty list; unlike an empty string it overrides pip's configuration.
     return {"PIP_INDEX_URL": url, "PIP_EXTRA_INDEX_URL": " ", "PIP_FIND_LINKS": " ", "PIP_NO_INDEX": "false"}
 

@@ -1,8 +1,8 @@
-"""ROCm as pip packages: their wheels become one tar stream of the prefix that `rocm-sdk init` would make.
+"""ROCm as pip packages: their wheels become one tar stream of the prefix that `rocm-sdk init` creates.
 
-A wheel cannot hold links, so `rocm-sdk-devel` carries a tar of a whole prefix, in which every file that belongs to
-another package is a link to it; these become the files themselves here, as TheRock's own expansion makes hard links of
-them. `rocm-sdk-device-*` says in a list which of its files belong where in the prefix. Nothing of a package is run.
+A wheel cannot contain links, so `rocm-sdk-devel` contains a tar of the whole prefix, in which files of other packages
+are links. Here the links become the files themselves, as TheRock's expansion makes hard links of them. A list in
+`rocm-sdk-device-*` maps its files to paths of the prefix. No code of a package is run.
 
 Source: TheRock, docs/packaging/python_packaging.md and build_tools/packaging/python/templates/rocm (2026-08).
 """
@@ -38,8 +38,8 @@ class Packages:
     """The wheels of one ROCm.
 
     Attributes:
-        version: of all of them, in full.
-        files: file name -> the wheel.
+        version: full version of all packages.
+        files: file name -> path of the wheel.
         sha256: file name -> 64 hexadecimal digits.
     """
 
@@ -49,13 +49,13 @@ class Packages:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the names and digests of all of them; names the tree."""
+        """SHA-256 over names and digests of all wheels, which names the tree."""
         lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.sha256.items()))
         return hashlib.sha256(lines.encode()).hexdigest()
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
+        """Bytes of all wheels."""
         return sum(path.stat().st_size for path in self.files.values())
 
 
@@ -86,7 +86,8 @@ def prefix_of(wheels: Sequence[Path]) -> Generator[bytes]:
     """Return the prefix as a plain tar stream.
 
     Raises:
-        InputError: the wheels do not make a prefix; ArchiveError: one of them is damaged.
+        InputError: the wheels do not form a prefix.
+        ArchiveError: a wheel is damaged.
     """
     with ExitStack() as stack:
         site = _Site()
@@ -110,7 +111,7 @@ def prefix_of(wheels: Sequence[Path]) -> Generator[bytes]:
 def _prefix(site: _Site) -> Generator[bytes]:
     below = f"{_PREFIX}/"
     own = {path for path in site.members if path.startswith(below if _LINKS in path else _PREFIX)}
-    made: set[str] = set()
+    written: set[str] = set()
     root = ""
     wheel, name = site.tars[0]
     with wheel.open(name) as packed, decompressed(chunks_of(packed), _TARS[name]) as pieces:
@@ -120,19 +121,19 @@ def _prefix(site: _Site) -> Generator[bytes]:
             root = root or path.partition("/")[0]
             if path.partition("/")[0] != root or not root.startswith(_PREFIX):
                 raise ArchiveError(f"{name} has an entry outside its prefix: {entry.name!r}.", hint="Do not use it.")
-            made.add(path)
+            written.add(path)
             yield from _entry(site, entry, path, root, blocks)
-    for path in sorted(own - made):
+    for path in sorted(own - written):
         yield from site.file(path.partition("/")[2], path)
-        made.add(path)
+        written.add(path)
     for path, target in _device_links(site, root):
-        if path not in made:
-            made.add(path)
+        if path not in written:
+            written.add(path)
             yield from site.file(path.partition("/")[2], target)
 
 
 def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> Generator[bytes]:
-    """One entry of the tar, as it is in the prefix."""
+    """Return an entry of the tar with its path in the prefix."""
     name = path.partition("/")[2]
     if entry.kind is Kind.FILE:
         yield from tar_file(name, entry, blocks)
@@ -154,7 +155,7 @@ def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> G
 
 
 def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
-    """Files of device packages: path in the prefix, and the member that it is."""
+    """Return the files of device packages: path in the prefix, and the member with the content."""
     for path, (wheel, info) in sorted(site.members.items()):
         if _LINKS not in path or not path.endswith(".json"):
             continue

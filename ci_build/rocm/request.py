@@ -1,4 +1,4 @@
-"""Sources of a ROCm and the checks of their names, which a dry run does too."""
+"""Sources of a ROCm, and checks of their names, also for dry runs."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _LONGEST_NAME = 255
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmSource:
-    """The origin of a ROCm, and what it has to be.
+    """Origin of a ROCm, and its requirements.
 
     Attributes:
-        source: URL, tarball or folder; `pip+` and the URL of an index.
-        index_version: of the packages of an index; empty takes `version`.
-        version: the ROCm that it has to be; empty takes what is there.
-        targets: what is going to be built; empty where nothing is.
-        sha256: of the tarball, where somebody gave it.
-        full: take everything out of the tarball, not only what a build needs.
-        lock: the file; None locks nothing.
-        locked: refuse what is not as the lock says.
+        source: URL, tarball or folder; `pip+` and the URL for an index.
+        index_version: version of the packages of an index; empty uses `version`.
+        version: required version; empty accepts any.
+        targets: gfx targets of the build; empty if nothing is built.
+        sha256: required digest of the tarball, or empty.
+        full: unpack the whole tarball instead of the files that a build needs.
+        lock: path of rocm.lock; None writes no lock.
+        locked: refuse a ROCm that differs from the lock.
     """
 
     source: str
@@ -59,8 +59,8 @@ class RocmStorage:
 
     Attributes:
         cache: the cache folder; ROCms are below `rocm`.
-        keep_tarballs: keep a tarball after it was unpacked.
-        limit: bytes that all ROCms in the cache may take.
+        keep_tarballs: keep a tarball after unpacking it.
+        limit: maximum bytes of all cached ROCms.
     """
 
     cache: Path
@@ -89,62 +89,62 @@ def debs_in(source: str) -> tuple[Path, ...]:
     return tuple(sorted(folder.glob("*.deb"))) if folder.is_dir() else ()
 
 
-def check_source(asked: RocmSource) -> None:
-    """Refuse a source that cannot be the requested ROCm; nothing is downloaded.
+def check_source(rocm_source: RocmSource) -> None:
+    """Refuse a source that cannot be the requested ROCm, without a download.
 
-    A missing file or folder is accepted: a plan may be made on another machine.
+    A missing file or folder is accepted, because a plan may be made on another machine.
 
     Raises:
-        RequestError: no URL, no tarball, no sha256, no lock where one has to be, or another version or family.
+        RequestError: the URL, archive format, sha256, version or family is invalid, or a required lock is missing.
     """
-    _check_name(asked)
-    if asked.sha256 and re.fullmatch(r"[0-9A-Fa-f]{64}", asked.sha256) is None:
+    _check_name(rocm_source)
+    if rocm_source.sha256 and re.fullmatch(r"[0-9A-Fa-f]{64}", rocm_source.sha256) is None:
         raise RequestError(
-            f"--therock-sha256 is not a SHA-256 digest: {asked.sha256!r}.", hint="Give 64 hexadecimal digits."
+            f"--therock-sha256 is not a SHA-256 digest: {rocm_source.sha256!r}.", hint="Give 64 hexadecimal digits."
         )
-    if asked.locked and asked.lock is not None and not asked.lock.exists():
+    if rocm_source.locked and rocm_source.lock is not None and not rocm_source.lock.exists():
         raise RequestError(
-            f"--locked needs {asked.lock}, which does not exist.", hint="Run once without --locked to create it."
+            f"--locked needs {rocm_source.lock}, which does not exist.", hint="Run once without --locked to create it."
         )
-    if is_index(asked.source):
+    if is_index(rocm_source.source):
         return
-    if is_url(asked.source) and urlsplit(asked.source).scheme.lower() not in ("http", "https"):
+    if is_url(rocm_source.source) and urlsplit(rocm_source.source).scheme.lower() not in ("http", "https"):
         raise RequestError(
-            f"{without_credentials(asked.source)!r} is not an http or https URL.",
+            f"{without_credentials(rocm_source.source)!r} is not an http or https URL.",
             hint="Write it like https://host/path/file.tar.gz.",
         )
-    path, name = Path(asked.source), file_name(asked.source)
-    if is_url(asked.source) and ("\0" in name or len(name.encode()) > _LONGEST_NAME):
+    path, name = Path(rocm_source.source), file_name(rocm_source.source)
+    if is_url(rocm_source.source) and ("\0" in name or len(name.encode()) > _LONGEST_NAME):
         raise RequestError(
             f"{name[:60]!r} cannot be a file name.", hint="Give a URL whose last part is the name of a tarball."
         )
-    if is_url(asked.source) or path.is_file():
+    if is_url(rocm_source.source) or path.is_file():
         from core.unpack.decompress import format_of  # Start-up time: help does not need the decompressors.
 
         format_of(name)
-    elif path.is_dir() and asked.sha256:
+    elif path.is_dir() and rocm_source.sha256:
         raise RequestError("--therock-sha256 applies to a tarball, but a folder was given.", hint="Omit it.")
 
 
-def _check_name(asked: RocmSource) -> None:
+def _check_name(rocm_source: RocmSource) -> None:
     """Compare the version and family in the source's name with the request."""
-    if asked.index_version and asked.version not in ("", asked.index_version):
+    if rocm_source.index_version and rocm_source.version not in ("", rocm_source.index_version):
         raise RequestError(
-            f"--therock-version {asked.index_version} contradicts --rocm-version {asked.version}.",
+            f"--therock-version {rocm_source.index_version} contradicts --rocm-version {rocm_source.version}.",
             hint="Give one of the two.",
         )
-    name = file_name(asked.source)
+    name = file_name(rocm_source.source)
     if (parts := parse_name(name)) is None:
         return
     family, version = parts
     wrong = []
-    if asked.version and asked.version != version:
-        wrong.append(f"{name} is ROCm {version}, but --rocm-version is {asked.version}.")
+    if rocm_source.version and rocm_source.version != version:
+        wrong.append(f"{name} is ROCm {version}, but --rocm-version is {rocm_source.version}.")
     if family in (families := targets.load_table().families):
         covers = targets.covers()
         outside = [
             str(target)
-            for target in asked.targets
+            for target in rocm_source.targets
             if set(families[family]).isdisjoint(covers.get(target.processor, (target.processor,)))
         ]
         if outside:
@@ -157,15 +157,15 @@ def check_families(families: Sequence[str]) -> None:
     """Check the families of `--family`.
 
     Raises:
-        RequestError: a name that is no family.
+        RequestError: a family is unknown.
     """
-    known = targets.load_table().families
-    if unknown := [family for family in families if family not in (*known, MULTIARCH)]:
+    known_families = targets.load_table().families
+    if unknown := [family for family in families if family not in (*known_families, MULTIARCH)]:
         raise RequestError(f"--family is unknown: {', '.join(unknown)}.", hint="See `ci_build targets`.")
 
 
 def report_plan(source: RocmSource, reporter: Reporter) -> None:
-    """Report, in a dry run, what a build would download."""
+    """Print the downloads of a build in a dry run."""
     location = without_credentials(source.source)
     if not (is_url(location) or is_index(location) or Path(location).exists()):
         reporter.warning(f"{location} does not exist; the build will need it.")

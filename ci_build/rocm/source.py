@@ -43,10 +43,10 @@ class Rocm:
     """A ROCm that meets its request.
 
     Attributes:
-        root: The prefix, which is read-only.
-        contents: what was unpacked; None for a folder.
-        trust: why its bytes are believed to be the right ones, for people.
-        notes: what people should know about it.
+        root: the read-only prefix.
+        contents: unpacked paths; None for a folder.
+        trust: origin of the trusted digest, for the log.
+        notes: remarks for the user.
     """
 
     root: Path
@@ -58,7 +58,7 @@ class Rocm:
 
 
 def obtain_rocm(source: RocmSource, storage: RocmStorage, reporter: Reporter, runner: Runner, connect: Connect) -> Rocm:
-    """Return the ROCm of a source that was checked, report on it, and keep the cache within its limit."""
+    """Return the ROCm of a checked source, report on it, and keep the cache within its limit."""
     with reporter.group(f"ROCm: {source.source.rpartition('/')[2] or without_credentials(source.source)}"):
         store = RocmStore(storage.cache / "rocm", progress=reporter, keep_tarballs=storage.keep_tarballs)
         rocm = obtain(source, store, connect(), progress=reporter, runner=runner)
@@ -71,14 +71,15 @@ def obtain_rocm(source: RocmSource, storage: RocmStorage, reporter: Reporter, ru
 
 
 def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: Runner, connect: Connect) -> Rocm:
-    """Compare every file of a locked ROCm with its lock; it is downloaded if it is missing.
+    """Compare every file of a locked ROCm with its lock; download it if it is missing.
 
     Raises:
-        InputError: the tree was changed; RequestError: it is not what is locked.
+        InputError: the tree was changed.
+        RequestError: the ROCm differs from the lock.
     """
-    if (known := load_lock(lock)) is None:
+    if (locked := load_lock(lock)) is None:
         raise RequestError(f"{lock} does not exist.", hint="A build with --therock-path writes it.")
-    source = RocmSource(source=known.source, version=known.version, lock=lock, locked=True)
+    source = RocmSource(source=locked.source, version=locked.version, lock=lock, locked=True)
     check_source(source)
     rocm = obtain_rocm(source, storage, reporter, runner, connect)
     if rocm.contents is not None and (changed := changes_of(rocm.root, rocm.contents)):
@@ -90,30 +91,30 @@ def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: Runner,
     return rocm
 
 
-def obtain(asked: RocmSource, store: RocmStore, client: Client, *, progress: Progress, runner: Runner) -> Rocm:
-    """Download, unpack, inspect, compare and lock the ROCm of a source that was checked.
+def obtain(rocm_source: RocmSource, store: RocmStore, client: Client, *, progress: Progress, runner: Runner) -> Rocm:
+    """Download, unpack, inspect, compare and lock the ROCm of a checked source.
 
     Raises:
-        RequestError: it is not what was asked for, or not what is locked.
-        InputError: it cannot be had, or lacks what a build for the targets needs.
+        RequestError: the ROCm differs from the request or the lock.
+        InputError: the download failed, or the ROCm lacks files that a build for the targets needs.
     """
-    version, chosen = asked.full_version, selection(full=asked.full)
-    known = load_lock(asked.lock) if asked.lock else None
-    name, url, source = file_name(asked.source), "", str(Path(asked.source).absolute())
-    if is_index(asked.source):
-        source = SCHEME + without_user(canonical(asked.source.removeprefix(SCHEME)))
-    elif is_url(asked.source):
-        url = canonical(asked.source)
+    version, chosen = rocm_source.full_version, selection(full=rocm_source.full)
+    locked = load_lock(rocm_source.lock) if rocm_source.lock else None
+    name, url, source = file_name(rocm_source.source), "", str(Path(rocm_source.source).absolute())
+    if is_index(rocm_source.source):
+        source = SCHEME + without_user(canonical(rocm_source.source.removeprefix(SCHEME)))
+    elif is_url(rocm_source.source):
+        url = canonical(rocm_source.source)
         source = without_user(url)
-    if asked.locked and known is not None and known.source != source:
+    if rocm_source.locked and locked is not None and locked.source != source:
         raise RequestError(
-            f"{asked.lock} locks {known.source}, not {source}.",
+            f"{rocm_source.lock} locks {locked.source}, not {source}.",
             hint="Give the locked source, or write a new lock without --locked.",
         )
-    pinned = known if known is not None and known.source == source else None
+    pinned = locked if locked is not None and locked.source == source else None
     packages, stored = None, None
     if is_index(source):
-        packages, trust = _packages(asked, pinned, store, runner, progress)
+        packages, trust = _packages(rocm_source, pinned, store, runner, progress)
         version = packages.version
         stored = store.from_packages(packages, chosen)
     elif debs := debs_in(source):
@@ -121,7 +122,7 @@ def obtain(asked: RocmSource, store: RocmStore, client: Client, *, progress: Pro
         packages, trust = packages_of(debs, progress), "its packages are files of this machine"
         stored = store.from_packages(packages, chosen, prefix_of_debs)
     else:
-        sha256, trust = _expected(asked, pinned, client, url)
+        sha256, trust = _expected(rocm_source, pinned, client, url)
         if url:
             stored = store.from_url(client, url, name, chosen, sha256=sha256)
         elif Path(source).is_file():
@@ -141,66 +142,69 @@ def obtain(asked: RocmSource, store: RocmStore, client: Client, *, progress: Pro
         family=parts[0] if parts else "",
         packages=packages.sha256 if packages else {},
     )
-    if pinned is not None and asked.locked:
-        _check_lock(asked, pinned, lock)
-    lacking, worse = problems(facts, asked.targets) if asked.targets else ((), ())
+    if pinned is not None and rocm_source.locked:
+        _check_lock(rocm_source, pinned, lock)
+    lacking, worse = problems(facts, rocm_source.targets) if rocm_source.targets else ((), ())
     if lacking:
         raise InputError(
             f"{source} cannot be used for this build. {' '.join(lacking)}",
             hint="Give a ROCm for these targets, or other --targets.",
         )
-    if asked.lock is not None and not asked.locked:
-        write_lock(asked.lock, lock)
+    if rocm_source.lock is not None and not rocm_source.locked:
+        write_lock(rocm_source.lock, lock)
     return Rocm(root=root, contents=contents, facts=facts, lock=lock, trust=trust, notes=(*notes, *worse))
 
 
 def _packages(
-    asked: RocmSource, pinned: RocmLock | None, store: RocmStore, runner: Runner, progress: Progress
+    rocm_source: RocmSource, pinned: RocmLock | None, store: RocmStore, runner: Runner, progress: Progress
 ) -> tuple[Packages, str]:
-    """Return the packages of an index, which are the locked ones as far as the lock has them, and why to trust them."""
+    """Return the packages of an index and the reason to trust them; locked packages are reused."""
     locked = dict(pinned.packages) if pinned is not None else {}
-    found = fetch_packages(
-        asked,
-        locked if asked.locked else {},
+    packages = fetch_packages(
+        rocm_source,
+        locked if rocm_source.locked else {},
         runner=runner,
         store=InputStore(store.root / "tarballs"),
         progress=progress,
     )
-    if other := sorted(name for name, digest in found.sha256.items() if locked.get(name, digest) != digest):
+    if other := sorted(name for name, digest in packages.sha256.items() if locked.get(name, digest) != digest):
         raise InputError(
-            f"Files of the index differ from {asked.lock}: {', '.join(other)}.",
+            f"Files of the index differ from {rocm_source.lock}: {', '.join(other)}.",
             hint="Ask the publisher; if a file was replaced on purpose, remove it from the lock.",
         )
-    known = bool(found.sha256.keys() & locked.keys())
-    return found, f"its packages match {asked.lock}" if known else "its packages match the digests of the index"
+    is_locked = bool(packages.sha256.keys() & locked.keys())
+    return (
+        packages,
+        f"its packages match {rocm_source.lock}" if is_locked else "its packages match the digests of the index",
+    )
 
 
-def _expected(asked: RocmSource, pinned: RocmLock | None, client: Client, url: str) -> tuple[str, str]:
+def _expected(rocm_source: RocmSource, pinned: RocmLock | None, client: Client, url: str) -> tuple[str, str]:
     """Return the required sha256 of the tarball, or empty, and its origin."""
-    if given := asked.sha256.lower():
+    if given := rocm_source.sha256.lower():
         return given, "its sha256 is the one that was given"
-    if pinned is not None and pinned.sha256 and (asked.locked or url):
-        return pinned.sha256, f"its sha256 matches {asked.lock}"
+    if pinned is not None and pinned.sha256 and (rocm_source.locked or url):
+        return pinned.sha256, f"its sha256 matches {rocm_source.lock}"
     if url:
         beside = client.text(sidecar(url), limit=1 << 16) or ""
-        if found := _told_beside(beside, file_name(asked.source)):
+        if found := _sidecar_digest(beside, file_name(rocm_source.source)):
             return found, "its sha256 is the one that its server names beside it"
         return "", "nobody says what its sha256 has to be: this first one is taken, and locked"
     return "", "it is a file of this machine"
 
 
-def _told_beside(text: str, name: str) -> str:
-    """Return the sha256 in a sidecar of sha256sum, with or without --tag; of several that of the name."""
+def _sidecar_digest(text: str, name: str) -> str:
+    """Return the sha256 in a sidecar of sha256sum, with or without --tag; if it has several, the one for the name."""
     digests = re.compile(r"(?<![0-9a-fA-F])[0-9a-fA-F]{64}(?![0-9a-fA-F])")
-    told = [(line, found[0].lower()) for line in text.splitlines() if (found := digests.search(line))]
-    ours = told if len(told) == 1 else [row for row in told if name in re.split(r"[\s*()]+", row[0])]
+    lines = [(line, match[0].lower()) for line in text.splitlines() if (match := digests.search(line))]
+    ours = lines if len(lines) == 1 else [row for row in lines if name in re.split(r"[\s*()]+", row[0])]
     return ours[0][1] if ours else ""
 
 
-def _check_lock(asked: RocmSource, pinned: RocmLock, found: RocmLock) -> None:
+def _check_lock(rocm_source: RocmSource, pinned: RocmLock, found: RocmLock) -> None:
     if wrong := differences(pinned, found):
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise RequestError(
-            f"{found.source} differs from {asked.lock}: {'; '.join(wrong[:5])}{more}.",
+            f"{found.source} differs from {rocm_source.lock}: {'; '.join(wrong[:5])}{more}.",
             hint="Restore that ROCm, or write a new lock without --locked.",
         )

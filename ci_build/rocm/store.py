@@ -40,7 +40,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class WrongDigestError(InputError):
-    """A tarball has another sha256 than the required one."""
+    """A tarball whose sha256 differs from the required one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,9 +48,9 @@ class StoredTree:
     """A complete tree.
 
     Attributes:
-        root: The ROCm prefix, which is read-only.
-        sha256, size: of the tarball that it was unpacked from.
-        contents: every path of the tarball, also what was left out.
+        root: the read-only prefix of ROCm.
+        sha256, size: of the tarball from which it was unpacked.
+        contents: every path of the tarball, including paths that were not unpacked.
     """
 
     root: Path
@@ -71,8 +71,8 @@ class RocmStore:
     """Trees and tarballs below one folder.
 
     Args:
-        keep_tarballs: keep what was fetched, which also lets a killed fetch go on; otherwise nothing but the tree
-            is ever on disk.
+        keep_tarballs: keep downloaded tarballs, which also allows interrupted downloads to resume; otherwise only trees
+            are stored.
     """
 
     def __init__(self, root: Path, *, progress: Progress, keep_tarballs: bool = True) -> None:
@@ -85,8 +85,8 @@ class RocmStore:
         """Return the tree of a local tarball; it is unpacked if needed."""
         hashed, size = hashlib.sha256(), path.stat().st_size
         if any(_read_marker(entry).get("size") == size for entry in self.root.glob("trees/[!.]*")):
-            found = file_sha256(path)
-            if sha256 in ("", found) and (tree := self._find(found, selection)):
+            actual = file_sha256(path)
+            if sha256 in ("", actual) and (tree := self._find(actual, selection)):
                 return tree
         self._progress.step(f"unpack {path.name}")
         return self._unpack(
@@ -104,11 +104,13 @@ class RocmStore:
         """Return the tree of a URL; it is unpacked during the download if needed.
 
         Args:
-            name: its file name.
-            sha256: what it has to be, where that is known.
+            name: file name of the tarball.
+            sha256: required digest, or empty.
 
         Raises:
-            InputError: it cannot be had, or has another sha256 (WrongDigestError); ArchiveError: it cannot be unpacked.
+            InputError: the download failed.
+            WrongDigestError: the file has another sha256.
+            ArchiveError: the file cannot be unpacked.
         """
         if tree := self._find_download(client, url, name, selection, sha256):
             return tree
@@ -145,10 +147,10 @@ class RocmStore:
         selection: Selection,
         prefix: Callable[[Sequence[Path]], Generator[bytes]] = prefix_of,
     ) -> StoredTree:
-        """Make the prefix that ROCm's packages hold together, or find it made.
+        """Return the prefix of ROCm's packages; it is created if needed.
 
         Args:
-            prefix: makes it out of their files, as a tar stream; by default they are of pip.
+            prefix: returns the prefix as a tar stream; the default is for pip packages.
         """
         if tree := self._find(packages.digest, selection):
             return tree
@@ -183,13 +185,13 @@ class RocmStore:
         """Return the tree of an earlier download from this URL, if it still matches."""
         if not sha256:
             origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
-            version, known = load_version(origin)
+            version, partial = load_version(origin)
             # Without a validator, equal sizes do not prove equal files.
-            if version is None or not known or not (version.etag or version.modified):
+            if version is None or not partial or not (version.etag or version.modified):
                 return None
             if RemoteFile(client, url).probe() != version:
                 return None
-            sha256 = known
+            sha256 = partial
         if tree := self._find(sha256, selection):
             return tree
         kept = self.root / "tarballs" / sha256 / name
@@ -237,7 +239,7 @@ class RocmStore:
         return tree
 
     def _arriving(self, remote: RemoteFile, hashed: Hash, part: Path, begun: int) -> Chunks:
-        """Return the bytes that are on disk, then those that arrive, which are written to disk too."""
+        """Return the stored bytes, then those of the download, which are also stored."""
         if begun:
             yield from _read(part / "data", hashed)
         noted = False
@@ -267,9 +269,9 @@ class RocmStore:
 
         Args:
             where: its URL or path, for errors.
-            digest: its sha256 once all chunks were read.
+            digest: hash of the tarball, complete after the last chunk.
             expected: the required sha256, or empty.
-            total: bytes of all chunks as far as known; None reports no progress.
+            total: bytes of all chunks; None reports no progress.
             cancel: ends a wait for the next chunk.
         """
         size = 0
@@ -318,7 +320,7 @@ class RocmStore:
         return self._trees.folder(f"{sha256}-{selection.name}")
 
     def _survived(self, entry: Path, tree: StoredTree) -> bool:
-        """Return whether a tree survived the last start of this machine: a crash may have lost bytes."""
+        """Return whether a tree is intact after a restart of this machine, since a crash may lose bytes."""
         if _text(entry / "boot") == _text(_BOOT) != "":
             return True
         self._progress.step(f"check {entry.name}: the machine restarted after it was written")
@@ -329,7 +331,7 @@ class RocmStore:
 
 
 def _read_marker(entry: Path) -> dict[str, Any]:
-    """Return the content of a tree's tree.json; nothing where it is damaged or missing."""
+    """Return the content of a tree's tree.json; empty if it is damaged or missing."""
     try:
         return dict(json.loads((entry / "tree.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

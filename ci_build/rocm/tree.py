@@ -1,6 +1,6 @@
-"""A ROCm tree -> the manifest of its shared libraries: their dynamic tables and their sha256, in little memory.
+"""The manifest of a ROCm tree: dynamic tables and sha256 of its shared libraries, read in little memory.
 
-The trees are those of TheRock's tarballs, of system packages below /opt/rocm, of distributions below /usr, and
+Trees are unpacked tarballs of TheRock, system packages below /opt/rocm, packages of distributions below /usr, and
 site-packages with the `_rocm_sdk_*` packages of the rocm-sdk wheels.
 """
 
@@ -32,7 +32,7 @@ _READABLE = b"\x7fELF\x02\x01"
 
 @dataclass(kw_only=True, slots=True)
 class _Reading:
-    """Libraries and problems found so far."""
+    """Libraries and problems of one tree."""
 
     root: Path
     libraries: dict[str, RocmLibrary] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class _Reading:
     problems: list[str] = field(default_factory=list)
 
     def folder(self, folder: Path, *, only: frozenset[str] | None = None) -> None:
-        """Read the libraries of one folder; of several with one soname the first that was read counts."""
+        """Read the libraries of one folder; the first library with a soname counts."""
         for path in sorted(folder.glob("lib*.so*")):
             if only is not None and path.name not in only:
                 continue
@@ -63,7 +63,7 @@ class _Reading:
             self.libraries[soname] = library(elf, soname, where.as_posix(), sha256=file_sha256(real))
 
     def missing(self) -> frozenset[str]:
-        """Sonames that libraries of the tree need and that were not read."""
+        """Sonames that libraries of the tree need and that were not read yet."""
         needed = {soname for row in self.libraries.values() for soname in row.needed}
         return frozenset(needed - self.libraries.keys())
 
@@ -71,19 +71,19 @@ class _Reading:
 def read_tree(
     root: Path, rocm_version: str = "", *, unknown: str = "", progress: Progress
 ) -> tuple[RocmManifest, tuple[str, ...]]:
-    """Make the manifest of a ROCm.
+    """Return the manifest of a ROCm.
 
     Args:
         root: a prefix such as /opt/rocm, or a folder with `_rocm_sdk_*` packages.
-        rocm_version: needed where the tree does not tell it.
-        unknown: what to call a version that nobody tells; empty refuses such a tree.
+        rocm_version: required if the tree has no version.
+        unknown: version for a tree of unknown version; empty refuses such a tree.
 
     Returns:
-        The manifest, and what people should know about the tree.
+        The manifest, and remarks about the tree for the user.
 
     Raises:
-        RequestError: no version, or another one than the tree tells.
-        InputError: no libraries there, or damaged ones.
+        RequestError: the version is unknown, or differs from that of the tree.
+        InputError: the tree has no libraries, or damaged ones.
     """
     root = root.absolute()
     if not root.is_dir():
@@ -95,10 +95,10 @@ def read_tree(
         progress.step(f"read the libraries in {folder}")
         reading.folder(folder)
     compiler = tuple(_folders(prefixes, COMPILER_FOLDERS))
-    while wanted := reading.missing():
+    while sonames := reading.missing():
         before = len(reading.libraries)
         for folder in compiler:
-            reading.folder(folder, only=wanted)
+            reading.folder(folder, only=sonames)
         if len(reading.libraries) == before:
             break
     if reading.problems:
@@ -116,8 +116,8 @@ def read_tree(
 def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> RocmLibrary:
     """Return a library's row of the manifest.
 
-    Most of what C++ libraries export is template code of the standard library; that is not for others to rely on, and
-    is left out. So are the marks that some linkers make for each version, named as the version.
+    Template code of the C++ standard library, which most C++ libraries export, is omitted, because other libraries must
+    not rely on it. The marks that some linkers create for each version are omitted too.
     """
     search = elf.rpath if elf.runpath is None else elf.runpath
     return RocmLibrary(
@@ -159,17 +159,17 @@ def _folders(prefixes: tuple[Path, ...], patterns: tuple[str, ...]) -> Iterator[
 def _version(prefixes: tuple[Path, ...], given: str, *, required: bool) -> str:
     """Return the version of the tree: 7.2.0 of 7.2.0-43, where 43 numbers the packages; empty if unknown."""
     files = [path for prefix in prefixes if (path := prefix / VERSION_FILE).is_file()]
-    told = {path.read_text(encoding="utf-8", errors="replace").strip().partition("-")[0] for path in files} - {""}
-    if required and not (told or given):
+    versions = {path.read_text(encoding="utf-8", errors="replace").strip().partition("-")[0] for path in files} - {""}
+    if required and not (versions or given):
         raise RequestError(
             f"{prefixes[0]} has no version: {VERSION_FILE} is missing.",
             hint="Give --rocm-version X.Y.Z.",
         )
     # A nightly 7.10.0a20251120 writes no more than 7.10.0 there.
     numbers = re.split(r"[^0-9.]", given, maxsplit=1)[0].rstrip(".")
-    if len(told) > 1 or (given and told and not told <= {given, numbers}):
+    if len(versions) > 1 or (given and versions and not versions <= {given, numbers}):
         raise RequestError(
-            f"{files[0]} is for ROCm {', '.join(sorted(told))}{f', not {given}' if given else ''}.",
+            f"{files[0]} is for ROCm {', '.join(sorted(versions))}{f', not {given}' if given else ''}.",
             hint="Give the tree of one ROCm, and its own version or none.",
         )
-    return given or next(iter(told), "")
+    return given or next(iter(versions), "")

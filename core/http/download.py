@@ -78,14 +78,14 @@ def load_version(path: Path) -> tuple[FileVersion | None, str]:
 
 
 class ChangedError(InputError):
-    """A file on a server was changed during its download."""
+    """A file on a server that changed during its download."""
 
 
 class RemoteFile:
     """A file on a server, to be read once.
 
     Attributes:
-        version: From the server's first answer, or set by a caller that resumes.
+        version: from the server's first answer, or set by a caller that resumes.
     """
 
     def __init__(self, client: Client, url: str) -> None:
@@ -100,14 +100,14 @@ class RemoteFile:
     def chunks(self, start: int, sha256: Hash) -> Iterator[memoryview]:
         """Return the bytes from `start` on, in order; closing the iterator cancels the download.
 
-        Each chunk is valid until the next one is asked for.
+        Each chunk is valid until the next one is requested.
 
         Args:
-            sha256: Has the bytes before `start`, and is updated with these.
+            sha256: hash of the bytes before `start`; it is updated with these bytes.
 
         Raises:
-            InputError: the file is not there, or cannot be downloaded after all tries.
-            ChangedError: it is another file now.
+            InputError: the file does not exist, or all tries failed.
+            ChangedError: the file changed.
         """
         if start and start == self.version.size:
             return
@@ -141,7 +141,7 @@ class RemoteFile:
                     retries = retries.failed(error)
 
     def cancel(self) -> None:
-        """Wake every thread that waits for bytes; the rest is not needed."""
+        """Wake every thread that waits for bytes, and stop."""
         self._stop.set()
         with self._lock:
             for response in self._open:
@@ -151,7 +151,7 @@ class RemoteFile:
     def _ranges(self, start: int, sha256: Hash) -> Iterator[memoryview]:
         """Download pieces in parallel, and return them in order.
 
-        Buffers are used again: allocating new memory costs as much time as hashing it.
+        Buffers are reused, because allocating memory costs as much time as hashing it.
         """
         assert self.version.size is not None
         free: list[memoryview] = []
@@ -209,10 +209,10 @@ class RemoteFile:
 
     @contextmanager
     def _get(self, start: int, end: int) -> Iterator[urllib3.BaseHTTPResponse]:
-        """Ask for the bytes from `start` up to and without `end`.
+        """Request the bytes from `start` up to but excluding `end`.
 
         Returns:
-            An answer with status 200 and the whole file, 206 and exactly these bytes, or 416: it is not that long.
+            An answer with status 200 and the whole file, 206 and exactly these bytes, or 416 if the file is shorter.
         """
         answer = self._session.open(self.url, {"Range": f"bytes={start}-{end - 1}"}, accept=(416,))
         response: urllib3.BaseHTTPResponse = answer.raw
@@ -223,13 +223,13 @@ class RemoteFile:
                 raise StoppedError
             content_range = response.headers.get("Content-Range", "")
             if response.status == 416:
-                found = re.fullmatch(r"bytes \*/(\d+)", content_range)
-                self._note_version(response, int(found[1]) if found else None)
+                match = re.fullmatch(r"bytes \*/(\d+)", content_range)
+                self._note_version(response, int(match[1]) if match else None)
             elif response.status == 206:
-                found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
-                if found is None or int(found[1]) != start:
+                match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
+                if match is None or int(match[1]) != start:
                     raise ProtocolError(f"the server returned the range {content_range!r}")
-                self._note_version(response, int(found[3]))
+                self._note_version(response, int(match[3]))
             else:
                 size = response.headers.get("Content-Length", "")
                 self._note_version(response, int(size) if size.isdecimal() else None)

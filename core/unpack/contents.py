@@ -17,13 +17,13 @@ _READ = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Item:
-    """One path of a tree.
+    """A path of a tree.
 
     Attributes:
         mode: permission bits.
         crc: CRC-32 of a file's content.
-        link: what a symbolic link leads to; of a hard link the path of the same file.
-        taken: it is in the tree; otherwise it was left out.
+        link: target of a symbolic link; for a hard link the path of the same file.
+        taken: whether it was unpacked.
     """
 
     kind: Kind
@@ -39,7 +39,7 @@ Contents = dict[str, Item]
 
 
 def dump_contents(contents: Contents) -> bytes:
-    """As JSON: a row for each path, sorted, so that equal trees have equal texts."""
+    """Return JSON with a row for each path, sorted, so that equal trees give equal text."""
     rows = [[p, i.kind, i.mode, i.size, i.crc, i.link, i.taken] for p, i in sorted(contents.items())]
     return json.dumps(rows, separators=(",", ":")).encode()
 
@@ -53,31 +53,31 @@ def load_contents(data: bytes) -> Contents:
 
 
 def differences(root: Path, contents: Contents) -> tuple[str, ...]:
-    """Return a line for each path of a tree that differs from what was unpacked; every file is read."""
-    found = []
+    """Return a line for each path of a tree that differs from the unpacked content; every file is read."""
+    lines = []
     expected = {path: item for path, item in contents.items() if item.taken}
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             relative = Path(folder, name).relative_to(root).as_posix()
             if relative not in expected:
-                found.append(f"{relative}: unexpected")
+                lines.append(f"{relative}: unexpected")
     for path, item in expected.items():
         try:
             status = (root / path).lstat()
         except OSError:
-            found.append(f"{path}: missing")
+            lines.append(f"{path}: missing")
             continue
         kind = stat.S_IFMT(status.st_mode)
         if item.kind is Kind.SYMLINK:
             if kind != stat.S_IFLNK or str((root / path).readlink()) != item.link:
-                found.append(f"{path}: not a link to {item.link}")
+                lines.append(f"{path}: not a link to {item.link}")
         elif kind != (stat.S_IFDIR if item.kind is Kind.FOLDER else stat.S_IFREG):
-            found.append(f"{path}: not a {item.kind}")
+            lines.append(f"{path}: not a {item.kind}")
         elif stat.S_IMODE(status.st_mode) != item.mode:
-            found.append(f"{path}: mode {stat.S_IMODE(status.st_mode):o}, not {item.mode:o}")
+            lines.append(f"{path}: mode {stat.S_IMODE(status.st_mode):o}, not {item.mode:o}")
         elif kind == stat.S_IFREG and (status.st_size != item.size or _crc(root / path) != item.crc):
-            found.append(f"{path}: content differs")
-    return tuple(sorted(found))
+            lines.append(f"{path}: content differs")
+    return tuple(sorted(lines))
 
 
 def _crc(path: Path) -> int:

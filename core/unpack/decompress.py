@@ -35,9 +35,9 @@ def format_of(name: str) -> str:
     Raises:
         RequestError: the ending is unknown.
     """
-    for ending, found in FORMATS.items():
+    for ending, compression in FORMATS.items():
         if name.endswith(ending):
-            return found
+            return compression
     raise RequestError(f"{name!r} is not a supported tarball.", hint=f"Supported are {', '.join(FORMATS)}.")
 
 

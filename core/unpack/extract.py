@@ -51,10 +51,10 @@ def extract(
     Args:
         chunks: read to their end by a second thread, which has ended when this returns.
         compression, cancel: as in `decompressed`.
-        wanted: whether a path is taken; folders are made as they are needed.
+        wanted: whether a path is unpacked; folders are created as needed.
 
     Raises:
-        ArchiveError: damaged, unsafe, ambiguous or too large. What was written until then is of no use.
+        ArchiveError: the archive is damaged, unsafe, ambiguous or too large; the folder must be discarded.
     """
     with decompressed(chunks, compression, cancel) as pieces, _Tree(into, limits or Limits()) as tree:
         blocks = Blocks(pieces)
@@ -86,7 +86,7 @@ class _Tree:
         os.close(self._fd)
 
     def add(self, entry: Entry, blocks: Blocks, wanted: Wanted) -> None:
-        """Write one entry, or record that it was left out."""
+        """Write one entry, or record that it was not unpacked."""
         path = _safe(entry.name)
         self._count += 1
         self._size += entry.size
@@ -117,7 +117,7 @@ class _Tree:
                 self.contents[path] = self._hardlink(path, entry.linkname)
 
     def finish(self) -> None:
-        """Check where the links really lead, and make the folders read-only."""
+        """Check the targets of links, and make the folders read-only."""
         root = os.path.realpath(self._root)
         for path, item in self.contents.items():
             if item.taken and item.kind is Kind.SYMLINK:

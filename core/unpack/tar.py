@@ -43,7 +43,7 @@ _REFUSED = {
 
 
 class Blocks:
-    """The plain bytes of a tar in pieces that are not copied; `tarfile` uses it as a file that only goes forward."""
+    """Plain bytes of a tar, in pieces that are not copied; `tarfile` uses it as a file without seeking back."""
 
     def __init__(self, source: Iterator[bytes]) -> None:
         self._source = source
@@ -105,9 +105,9 @@ class Blocks:
 
 
 class Entry(tarfile.TarInfo):
-    """One entry as the archive has it; its path is not checked.
+    """An entry of the archive; its path is not checked.
 
-    A header is refused where `tarfile` would take a damaged one for the end of the archive.
+    Damaged headers that `tarfile` would take for the end of the archive are refused.
 
     Attributes:
         size: bytes of content; 0 for anything but a file.

@@ -96,8 +96,8 @@ def read_targets(
         try:
             entries = reader.entries(bundle)
             if verify:
-                wanted = reader.objects(bundle, lambda e: code_object.HEAD_SIZE if e.target else 0, verify=True)
-                heads.extend(wanted)
+                code_objects = reader.objects(bundle, lambda e: code_object.HEAD_SIZE if e.target else 0, verify=True)
+                heads.extend(code_objects)
         except FatbinError as error:
             problem = error.message
             heads.clear()

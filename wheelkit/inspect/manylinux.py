@@ -223,9 +223,9 @@ def _findings(member: _JudgedLibrary, policy: Policy) -> Iterator[Finding]:
         yield finding("unversioned-symbol-too-new", text, member=member.name)
     if member.unknown:
         text = f"It needs {some(member.unknown, _SHOWN)} without a version, which libstdc++ does not export."
-        found = finding("unversioned-symbol-unknown", text, member=member.name)
+        unknown = finding("unversioned-symbol-unknown", text, member=member.name)
         # Template code for a library's own types is exported by that library.
-        yield replace(found, severity=Severity.WARNING) if member.allowed else found
+        yield replace(unknown, severity=Severity.WARNING) if member.allowed else unknown
     if member.optional:
         text = f"It looks for {some(member.optional, _SHOWN)} without a version; it runs without them."
         yield finding("unversioned-symbol-optional", text, member=member.name)

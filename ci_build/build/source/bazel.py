@@ -126,18 +126,18 @@ def remote_options(remote: Remote | None) -> tuple[str, ...]:
 
 def progress_of(line: str) -> tuple[int, int, str] | None:
     """Return finished actions, known actions and the current action; None for other lines."""
-    found = _PROGRESS.match(line)
-    if found is None:
+    match = _PROGRESS.match(line)
+    if match is None:
         return None
-    return int(found[1].replace(",", "")), int(found[2].replace(",", "")), found[3].strip()
+    return int(match[1].replace(",", "")), int(match[2].replace(",", "")), match[3].strip()
 
 
 def processes_of(line: str) -> dict[str, int] | None:
     """Return the number of actions by strategy, such as `remote cache hit` or `sandbox`; None for other lines."""
-    found = _PROCESSES.match(line)
-    if found is None:
+    match = _PROCESSES.match(line)
+    if match is None:
         return None
-    parts = (part.strip().partition(" ") for part in re.split(r", (?=\d)", found[1]))
+    parts = (part.strip().partition(" ") for part in re.split(r", (?=\d)", match[1]))
     return {how: int(count.replace(",", "")) for count, _, how in parts}
 
 
@@ -155,8 +155,8 @@ class ActionCounts:
 
     def feed(self, line: str) -> None:
         """Parse one line."""
-        if not self.warning and (found := _UNREACHED.match(line) or _REMOTE_WARNING.match(line)):
-            self.warning = found[1].strip()
+        if not self.warning and (match := _UNREACHED.match(line) or _REMOTE_WARNING.match(line)):
+            self.warning = match[1].strip()
         if (counts := processes_of(line)) is not None:
             self.counts = counts
 
@@ -190,19 +190,19 @@ class Failure:
     def feed(self, line: str) -> None:
         """Parse one line."""
         if not self.error or _UNREACHED.fullmatch(f"ERROR: {self.error}"):
-            if (found := _ERROR.match(line)) and not (self.error and _REMOTE_FAILED in line):
-                self.error = found[1].strip()
+            if (match := _ERROR.match(line)) and not (self.error and _REMOTE_FAILED in line):
+                self.error = match[1].strip()
                 self.target = self._target(self.error)
             return
         if not self.cause and _COMPILER.search(line):
             self.cause = line.strip()
 
     def _target(self, error: str) -> str:
-        if found := _TARGET.search(error):
-            return found[1]
+        if match := _TARGET.search(error):
+            return match[1]
         # With --verbose_failures Bazel names the BUILD file and not the target.
-        found = _BUILD_FILE.match(error)
-        return f"//{found[1].removeprefix(self.root).strip('/')}" if found and found[1].startswith(self.root) else ""
+        match = _BUILD_FILE.match(error)
+        return f"//{match[1].removeprefix(self.root).strip('/')}" if match and match[1].startswith(self.root) else ""
 
     def summary(self) -> str:
         """Return one line; empty when Bazel printed no error."""

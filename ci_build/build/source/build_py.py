@@ -150,8 +150,8 @@ def _command(
     options = bazel_options(request, inputs, version, paths, rocm_wheel=not jaxlib)
     rocm, versions = [], [version]
     if not jaxlib:
-        wanted = targets.for_bazel(request.targets or ())
-        rocm = [f"--rocm_path={paths.rocm}", f"--rocm_version={major}", f"--rocm_amdgpu_targets={wanted}"]
+        gfx_targets = targets.for_bazel(request.targets or ())
+        rocm = [f"--rocm_path={paths.rocm}", f"--rocm_version={major}", f"--rocm_amdgpu_targets={gfx_targets}"]
     if not by_jax:
         # Some releases of rocm-jax ignore WHEEL_VERSION_SUFFIX.
         base, local = Version(request.jax_version).base_version, version.partition("+")[2]

@@ -62,7 +62,7 @@ def find_tools(request: BuildRequest, paths: BuildPaths, image: str, inside: Run
     done = inside.run(("find", *_LOOK_INTO, "-maxdepth", "6", "-name", "[bcgp]*", "!", "-type", "d"), check=False)
     there = set(done.stdout.splitlines())
     source = source_of(request)
-    clangs = sorted((int(found[1]), path) for path in there if (found := _CLANG.fullmatch(path)))
+    clangs = sorted((int(match[1]), path) for path in there if (match := _CLANG.fullmatch(path)))
     clang = source.clang or (clangs[-1][1] if clangs else "")
     needed = [paths.bazel, *(paths.python(python) for python in request.python_versions)]
     missing = [path for path in needed if path not in there]

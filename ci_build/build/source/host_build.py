@@ -45,12 +45,12 @@ def host_paths(source: SourceRequest, checkouts: Sequence[Checkout], cache: Path
 
 def newest_clang(libraries: Path) -> str:
     """Return the clang of the newest LLVM below a folder such as /usr/lib, or an empty path."""
-    found = [
+    compilers = [
         (int(number[1]), str(path / "bin" / "clang"))
         for path in libraries.glob("llvm-*")
         if (number := _CLANG.fullmatch(path.name)) and (path / "bin" / "clang").exists()
     ]
-    return max(found, default=(0, ""))[1]
+    return max(compilers, default=(0, ""))[1]
 
 
 def check_machine() -> None:

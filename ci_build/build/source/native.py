@@ -105,13 +105,13 @@ class SourceBuilder:
         """
         key = step_key(format=_FORMAT, command=command, made_of=made_of(self.inputs))
         record = self.builds / f"{key}.json"
-        if (found := _recorded(record)) is not None and inputs.has(found):
-            return found
+        if (recorded := _recorded(record)) is not None and inputs.has(recorded):
+            return recorded
         self.builds.mkdir(parents=True, exist_ok=True)
         # Bazel's output tree and this folder may have one user at a time.
         with FileLock(self.work.with_suffix(".lock")):
-            if (found := _recorded(record)) is not None and inputs.has(found):
-                return found
+            if (recorded := _recorded(record)) is not None and inputs.has(recorded):
+                return recorded
             wheel = self._run(command)
             built = _describe(wheel, self.inputs.jax_commit)
             inputs.adopt(built, wheel)
@@ -207,8 +207,8 @@ class _Output:
 
 def wheel_path(line: str) -> str | None:
     """Return the path of the wheel that a line of the output names; None for other lines."""
-    found = _WHEEL.search(line)
-    return found[1] if found else None
+    match = _WHEEL.search(line)
+    return match[1] if match else None
 
 
 def name_of_built(named: list[str], command: BuildCommand) -> str:

@@ -91,10 +91,10 @@ def folder_commit(folder: Path, runner: Runner, *, digest: Callable[[], str] | N
     git = (*_GIT, "-C", str(folder))
     try:
         root = runner.run((*git, "rev-parse", "--show-toplevel"), check=False)
-        known = root.returncode == 0 and Path(root.stdout.strip()).resolve() == folder.resolve()
+        is_root = root.returncode == 0 and Path(root.stdout.strip()).resolve() == folder.resolve()
     except ProcessError:
-        known = False  # git is not installed
-    if not known:
+        is_root = False  # git is not installed
+    if not is_root:
         content = tree_digest(folder) if digest is None else digest()
         return f"tree-{content[:16]}", _ZIP_EPOCH
     commit = runner.run((*git, "rev-parse", "--verify", "HEAD^{commit}")).stdout.strip()
@@ -108,14 +108,14 @@ def folder_commit(folder: Path, runner: Runner, *, digest: Callable[[], str] | N
 
 def changed_paths(text: str) -> tuple[str, ...]:
     """Return the sorted paths in the output of `git status --porcelain -z`, both for a renamed file."""
-    found, fields = set(), iter(text.split("\0"))
+    changed, fields = set(), iter(text.split("\0"))
     for entry in fields:
         if not entry:
             continue
-        found.add(entry[3:])
+        changed.add(entry[3:])
         if "R" in entry[:2] or "C" in entry[:2]:
-            found.add(next(fields, ""))
-    return tuple(sorted(found - {""}))
+            changed.add(next(fields, ""))
+    return tuple(sorted(changed - {""}))
 
 
 def tree_digest(folder: Path) -> str:
@@ -152,10 +152,10 @@ def remote_head(url: str, runner: Runner) -> str:
         InputError: the repository has no HEAD.
     """
     listed = runner.run((*_GIT, "ls-remote", "--exit-code", url, "HEAD")).stdout
-    found = re.match(r"([0-9a-f]{40})\tHEAD$", listed, re.MULTILINE)
-    if found is None:
+    match = re.match(r"([0-9a-f]{40})\tHEAD$", listed, re.MULTILINE)
+    if match is None:
         raise InputError(f"The repository has no HEAD: {url}.", hint="Give a commit.")
-    return found[1]
+    return match[1]
 
 
 def release_of(folder: Path) -> str:
@@ -196,8 +196,8 @@ def pinned_xla(folder: Path) -> str:
     """
     for name in ("revision.bzl", "workspace.bzl"):
         path = folder / "third_party" / "xla" / name
-        if path.is_file() and (found := _XLA_PIN.search(path.read_text(encoding="utf-8"))):
-            return found[1]
+        if path.is_file() and (match := _XLA_PIN.search(path.read_text(encoding="utf-8"))):
+            return match[1]
     raise RequestError(
         f"{folder} does not pin an XLA: XLA_COMMIT is not in third_party/xla.",
         hint="Give --xla=<commit> or --xla-source-dir.",

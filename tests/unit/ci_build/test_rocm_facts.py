@@ -15,7 +15,7 @@ import pytest
 from ci_build.rocm.facts import parts, problems, read_facts, selection
 from ci_build.rocm.lock import RocmLock, differences, load_lock, write_lock
 from ci_build.rocm.request import RocmSource, check_source
-from ci_build.rocm.source import Rocm, _told_beside, obtain
+from ci_build.rocm.source import Rocm, _sidecar_digest, obtain
 from ci_build.rocm.store import RocmStore
 from core.errors import CiBuildError, InputError, RequestError
 from core.http.client import Client
@@ -288,7 +288,7 @@ def test_check_refuses_impossible_source(asked: RocmSource, words: str) -> None:
     ],
 )
 def test_sidecar_digest_is_parsed(text: str, told: str) -> None:
-    assert _told_beside(text, NAME) == told
+    assert _sidecar_digest(text, NAME) == told
 
 
 @pytest.mark.parametrize("source", ["https://host/a%2Bb.tar.xz", "pip+https://host/", "/", "/not/there", "/no/x.zip"])
