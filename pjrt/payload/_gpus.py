@@ -1,7 +1,6 @@
 """AMD GPUs that this process may use, read from the kernel driver without starting HIP, which profilers need.
 
-Sources: amdkfd's sysfs topology (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c); "GPU isolation techniques" of
-the ROCm documentation for the masks.
+Source of the masks: "GPU isolation techniques" of the ROCm documentation.
 """
 
 from __future__ import annotations
@@ -11,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+from ._kfd import TOPOLOGY, gfx_name, gpu_nodes, uuid
+
+NODES = TOPOLOGY
 KFD = Path("/dev/kfd")
 DXG = Path("/dev/dxg")
 SHM = Path("/dev/shm")  # noqa: S108
@@ -32,39 +33,11 @@ class Gpu:
     node: str = ""
 
 
-def gfx_name(version: int) -> str:
-    """Return the target of a gfx_target_version of the kernel: 90402 is gfx942, 90010 gfx90a, 110001 gfx1101."""
-    major, rest = divmod(version, 10000)
-    return f"gfx{major}{rest // 100:x}{rest % 100:x}" if version else ""
-
-
 def installed() -> tuple[Gpu, ...]:
     """Return the GPUs that the kernel shows to this process, in the order of their nodes."""
     if DXG.exists():
         return (Gpu(),)
-    try:
-        nodes = sorted((node for node in NODES.iterdir() if node.name.isdecimal()), key=lambda node: int(node.name))
-    except OSError:
-        return ()
-    return tuple(gpu for node in nodes if (gpu := _read(node)))
-
-
-def _read(node: Path) -> Gpu | None:
-    try:
-        lines = (node / "properties").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:  # the device cgroup of a container hides the GPUs of others like this
-        return None
-    facts = dict(pair for line in lines if len(pair := line.split()) == 2)
-    if not _number(facts, "simd_count"):  # a CPU
-        return None
-    unique = _number(facts, "unique_id")
-    name = gfx_name(_number(facts, "gfx_target_version"))
-    return Gpu(name=name, uuid=f"GPU-{unique:016x}" if unique else "", node=node.name)
-
-
-def _number(facts: Mapping[str, str], key: str) -> int:
-    text = facts.get(key, "")
-    return int(text) if text.isdecimal() else 0
+    return tuple(Gpu(name=gfx_name(facts), uuid=uuid(facts), node=node.name) for node, facts in gpu_nodes(NODES))
 
 
 def may_open() -> bool:

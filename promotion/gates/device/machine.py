@@ -2,10 +2,9 @@
 
 The kernel and the vendor's tool are queried, never HIP or CUDA.
 
-Sources: amdkfd's sysfs topology (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c); amdgpu's mem_info_vram files
-("GPU memory usage information" of the kernel documentation); `nvidia-smi --help-query-gpu`; Linux, "Control Group v2"
-(cpu.max, memory.max) and "CPU bandwidth control" for version 1 (cpu.cfs_quota_us); Kubernetes, "Resource units" for
-KUBE_CPU_REQUEST.
+Sources: amdgpu's mem_info_vram files ("GPU memory usage information" of the kernel documentation); `nvidia-smi
+--help-query-gpu`; Linux, "Control Group v2" (cpu.max, memory.max) and "CPU bandwidth control" for version 1
+(cpu.cfs_quota_us); Kubernetes, "Resource units" for KUBE_CPU_REQUEST.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.errors import MachineError, ProcessError
+from core.kfd import gfx_name, gpu_nodes, properties, uuid
 from core.process import Runner
 from promotion.gates.device.lease import Allotment, GpuDevice, JaxPlatform
 
 KUBE = "KUBE_CPU_REQUEST"
-_LOCAL_MEMORY = ("1", "2")
+_LOCAL_MEMORY = (1, 2)
 """heap_type of memory banks on the card: public and private frame buffer."""
 _NVIDIA_NODE = "/dev/nvidiactl"
 """Every process that uses CUDA has this file open."""
@@ -67,9 +67,7 @@ def detect_machine(platform: JaxPlatform, runner: Runner, root: Path = Path("/")
 def _amd_machine(root: Path) -> MachineInfo:
     """Return the GPUs in the order of their nodes in amdkfd's topology."""
     kfd = root / "sys/class/kfd/kfd"
-    nodes = (node for node in _entries(kfd / "topology/nodes") if node.name.isdecimal())
-    read = [(node, _properties(node / "properties")) for node in sorted(nodes, key=lambda node: int(node.name))]
-    gpus = [(node, facts) for node, facts in read if facts.get("simd_count", "0") != "0"]
+    gpus = gpu_nodes(kfd / "topology/nodes")
     own = str(os.getpid())
     return MachineInfo(
         devices=tuple(_amd_device(root, index, node, facts) for index, (node, facts) in enumerate(gpus)),
@@ -79,19 +77,18 @@ def _amd_machine(root: Path) -> MachineInfo:
     )
 
 
-def _amd_device(root: Path, index: int, node: Path, facts: Mapping[str, str]) -> GpuDevice:
+def _amd_device(root: Path, index: int, node: Path, facts: Mapping[str, int]) -> GpuDevice:
     minor = facts.get("drm_render_minor", "")
     card = root / f"sys/class/drm/renderD{minor}/device"
     gauge = (card / "mem_info_vram_total", card / "mem_info_vram_used")
     counted, used = map(_number, gauge)
-    banks = (_properties(bank / "properties") for bank in _entries(node / "mem_banks"))
-    local = sum(int(bank.get("size_in_bytes", "0")) for bank in banks if bank.get("heap_type") in _LOCAL_MEMORY)
+    banks = (properties(bank / "properties") for bank in _entries(node / "mem_banks"))
+    local = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _LOCAL_MEMORY)
     total = counted or local
-    unique = int(facts.get("unique_id", "0"))
     return GpuDevice(
         index=index,
-        uuid=f"GPU-{unique:016x}" if unique else "",
-        gfx=gfx_name(int(facts.get("gfx_target_version", "0"))),
+        uuid=uuid(facts),
+        gfx=gfx_name(facts),
         memory=total,
         free=None if used is None else max(0, total - used),
         name=_first_line(card / "product_name") or _first_line(node / "name"),
@@ -129,12 +126,6 @@ def _nvidia_machine(runner: Runner) -> MachineInfo:
         for uuid, pid, name in query("--query-compute-apps=gpu_uuid,pid,process_name")
     )
     return MachineInfo(devices=devices, driver=rows[0][6] if rows else "", tenants=tenants)
-
-
-def gfx_name(version: int) -> str:
-    """Convert the kernel's gfx_target_version to a target: 90402 is gfx942, 90010 gfx90a, 110001 gfx1101."""
-    major, rest = divmod(version, 10000)
-    return f"gfx{major}{rest // 100:x}{rest % 100:x}" if version else ""
 
 
 def detect_allotment(
@@ -220,11 +211,6 @@ def _cores(text: str) -> float:
 
 def _mebibytes(text: str) -> int | None:
     return int(text) << 20 if text.isdecimal() else None
-
-
-def _properties(path: Path) -> dict[str, str]:
-    pairs = (line.split() for line in _text(path).splitlines())
-    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
 def _first_line(path: Path) -> str:

@@ -104,7 +104,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     [(90402, "gfx942"), (90010, "gfx90a"), (110000, "gfx1100"), (110003, "gfx1103"), (100306, "gfx1036"), (0, "")],
 )
 def test_gfx_name_decodes_kfd_number(machine: Machine, version: int, name: str) -> None:
-    assert machine.load("._gpus").gfx_name(version) == name
+    assert machine.load("._kfd").gfx_name({"gfx_target_version": version}) == name
 
 
 def test_installed_lists_nodes_with_simds_in_order(machine: Machine) -> None:
