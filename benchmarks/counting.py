@@ -15,7 +15,7 @@ _KEYS_OF_A_LISTING = 1000
 
 @dataclass(kw_only=True, slots=True)
 class Traffic:
-    """Requests, those of them that copy, and bytes of bodies that the program sent and received."""
+    """Numbers of all requests and of copy requests, and bytes of the sent and received bodies."""
 
     requests: int = 0
     copies: int = 0

@@ -88,7 +88,7 @@ def run(key: str, url: str, folder: Path, sha256: str) -> Result:
 
 
 def _forget(folder: Path) -> None:
-    """Give the memory that holds a case's files back: the next one starts with as much, and with the same, as this."""
+    """Drop a case's files from the page cache, so that every case starts with the same free memory."""
     os.sync()
     for top, _, names in os.walk(folder):
         for path in (Path(top, name) for name in names):

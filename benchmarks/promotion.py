@@ -71,7 +71,7 @@ class Move:
         wheel_bytes: of the set.
         files: objects that were copied.
         copies: requests that copy.
-        requests: all that the program made of the bucket, or of the store where that can be seen.
+        requests: all requests to the S3 store; for other buckets, all calls of the bucket.
         sent, received: bytes of bodies that passed through the program.
     """
 

@@ -96,7 +96,7 @@ def tag_only(wheel: Path, folder: Path) -> None:
 
 
 def strip(wheel: Path, folder: Path) -> None:
-    """Do the work of unpack + strip + patchelf + pack: fat binaries are copied unread."""
+    """Run `repair` with the work of unpack, strip, patchelf and pack only; fat binaries are copied unread."""
     _repair(wheel, replace(_plan(wheel), verify_bundles=False), folder)
 
 

@@ -134,7 +134,7 @@ def covers() -> Mapping[str, tuple[str, ...]]:
 
 
 def machs() -> Mapping[str, int]:
-    """Processor -> EF_AMDGPU_MACH, for comparing a code object's e_flags with its bundle ID."""
+    """Return processor -> EF_AMDGPU_MACH, for comparing a code object's e_flags with its bundle ID."""
     return {name: row.mach for name, row in load_table().targets.items()}
 
 
@@ -284,7 +284,7 @@ def _checked(target: GfxTarget) -> GfxTarget:
 
 
 def _refuse_ambiguity(targets: Iterable[GfxTarget]) -> None:
-    """Of one processor, either every ID sets a feature or none does."""
+    """Refuse IDs of one processor unless all of them set the same features."""
     features: dict[str, tuple[GfxTarget, set[str]]] = {}
     for target in in_order(targets):
         names = {feature[:-1] for feature in target.features}

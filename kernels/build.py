@@ -173,8 +173,8 @@ class KernelBuild:
             names = ",".join(module.name for module in self.modules)
             raise RequestError(
                 f"All kernel modules would take {forecast.seconds / 3600:.0f} hours of CPU, and no modules were named.",
-                hint=f"Name the modules: --modules={names} builds all, fewer need --allow-partial. --shard compiles"
-                " parts on several machines.",
+                hint=f"Name the modules: --modules={names} builds all of them; a subset also needs --allow-partial."
+                " Use --shard to compile on several machines.",
             )
         if forecast.steps:
             progress.step(said(forecast))

@@ -52,7 +52,7 @@ class Capacity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobLimits:
-    """Limits of concurrent jobs. Heavy jobs are those that not every slot could hold.
+    """Limits of concurrent jobs. A heavy job needs more than an equal share of the memory.
 
     Attributes:
         jobs: jobs at a time.

@@ -82,7 +82,7 @@ class WheelMaker:
         return replace(wheel, members=done.members), saved(done)
 
     def _keep(self, effect: Effect, item: Resolved, folder: Path) -> tuple[Wheel, str]:
-        """Copy a wheel into a folder, with another platform tag for RETAG; nothing is saved."""
+        """Copy a wheel into a folder, with another platform tag for RETAG; the text on saved bytes is empty."""
         source, problem = self.inputs.path(item), "cannot be used unchanged"
         if effect is Effect.RETAG:
             problem = "is damaged"

@@ -62,7 +62,7 @@ def remove_leftovers(out: Path) -> None:
 
 @contextmanager
 def replacement(out: Path) -> Iterator[Path]:
-    """Provide an empty folder that replaces `out` at the end; `out` stays as it was if that fails."""
+    """Provide an empty folder that replaces `out` at the end of the block; if the block raises, `out` is unchanged."""
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
         fresh, old = Path(name) / "set", Path(name) / "old"
         fresh.mkdir()

@@ -134,7 +134,7 @@ def wanted_major(installed: Iterable[Package], found: Iterable[int]) -> int:
 def choose(
     offers: Sequence[OfferedSet], installed: Mapping[str, Package], names: Sequence[str], major: int
 ) -> PackageChoice:
-    """Choose among fitting sets, else published wheels: those for the jax that is there, else the usual ones."""
+    """Choose the first fitting set, else the published wheels of the installed jax, else those of the default jax."""
     if offers:
         offer = offers[0]
         tiers = ", ".join(f"{name} {offer.tiers[name]}" for name in names if name in offer.tiers)

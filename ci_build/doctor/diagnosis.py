@@ -68,12 +68,12 @@ def error(code: str, message: str, *commands: str) -> Problem:
 
 
 def warning(code: str, message: str, *commands: str) -> Problem:
-    """Return a problem that jax works with, for now."""
+    """Return a problem that does not yet stop jax from using the GPU."""
     return Problem(code=code, severity=Severity.WARNING, message=message, commands=commands)
 
 
 def of_machine(facts: Facts) -> Iterator[Problem]:
-    """System, driver, devices, and the settings that hide GPUs."""
+    """Return the problems of the system, driver and devices, and of settings that hide GPUs."""
     yield from _system(facts.machine)
     yield from _gpu(facts.machine)
     yield from _settings(facts)

@@ -101,6 +101,6 @@ def choose(builds: Sequence[Build], wish: str, families: Sequence[str]) -> Build
                 return there[family]
     newest = ", ".join(f"{build.family} {build.version}" for build in builds[:4])
     raise RequestError(
-        f"No build {wish} has a tarball for {' and '.join(families)}.",
-        hint=f"Newest are {newest}; see `ci_build rocm list`.",
+        f"No build that matches {wish!r} has a tarball for {' and '.join(families)}.",
+        hint=f"The newest are {newest}; see `ci_build rocm list`.",
     )

@@ -167,7 +167,9 @@ def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
             there = posixpath.join(root, relative)
             leads = posixpath.normpath(posixpath.join(posixpath.dirname(there), target))
             if leads not in site.members:
-                raise InputError(f"{path} names {leads}, which is in none of the packages.", hint="Fetch it again.")
+                raise InputError(
+                    f"{path} links to {leads}, which no package contains.", hint="Download the packages again."
+                )
             yield there, leads
 
 

@@ -1,7 +1,7 @@
 """The ROCm of a build: downloaded, inspected, compared with the request, and locked.
 
-A source is a URL, a tarball, a folder with a ROCm or with a distribution's packages of it, or an index of pip packages.
-Its name is checked before anything is downloaded, its files before anything is built.
+A source is a URL, a tarball, a folder with a ROCm or with ROCm packages of a distribution, or an index of pip packages.
+The source's name is checked before the download, and its files are checked before the build.
 """
 
 from __future__ import annotations

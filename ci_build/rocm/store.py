@@ -147,10 +147,10 @@ class RocmStore:
         selection: Selection,
         prefix: Callable[[Sequence[Path]], Generator[bytes]] = prefix_of,
     ) -> StoredTree:
-        """Return the prefix of ROCm's packages; it is created if needed.
+        """Return the prefix of ROCm's packages, unpacking it if the store does not have it.
 
         Args:
-            prefix: returns the prefix as a tar stream; the default is for pip packages.
+            prefix: function that makes a tar stream of the prefix from packages; the default is for pip packages.
         """
         if tree := self._find(packages.digest, selection):
             return tree

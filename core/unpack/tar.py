@@ -79,7 +79,7 @@ class Blocks:
             self._piece = memoryview(piece)
 
     def begin_header(self) -> None:
-        """Note that the next bytes are the headers of an entry, whose size is limited."""
+        """Start counting the bytes of an entry's headers, whose size is limited."""
         self._header = 0
 
     def read(self, count: int) -> bytes:

@@ -100,7 +100,7 @@ def parse_rule(table: Mapping[str, Any]) -> AttestationRule:
     if listed == ANY:
         return AttestationRule(required=tuple(required), trust=trust, identities=None)
     if not isinstance(listed, dict):
-        raise TypeError(f"attestations: identities is {listed!r}")
+        raise TypeError(f'attestations: identities is {listed!r}, not "{ANY}" or a table')
     return AttestationRule(
         required=tuple(required), trust=trust, identities={name: _identity(name, one) for name, one in listed.items()}
     )

@@ -61,7 +61,7 @@ def _check(attestation: Mapping[str, Any], filename: str, sha256: str) -> None:
         raise ValueError("no entry of a transparency log")
     statement = json.loads(base64.b64decode("".join(attestation["envelope"]["statement"].split()), validate=True))
     if statement["_type"] != STATEMENT_TYPE or statement["predicateType"] not in (PUBLISH, SLSA):
-        raise ValueError(f"a statement of type {statement['predicateType']!r}")
+        raise ValueError(f"unsupported statement type {statement['predicateType']!r}")
     (subject,) = statement["subject"]
     if (subject["name"], subject["digest"]["sha256"]) != (filename, sha256):
         raise ValueError(f"it names {subject['name']} with sha256 {subject['digest']['sha256']}")

@@ -90,7 +90,7 @@ class RunTally:
 
     Attributes:
         verdicts: verdict -> number of tests, without zeros.
-        skipped: id of a ledger's entry, or reason given by the suite -> number of skipped tests.
+        skipped: id of an entry in `ledgers/`, or reason given by the suite -> number of skipped tests.
         seconds: of all tests together.
     """
 

@@ -136,7 +136,7 @@ def _refuse(state: IndexState, change: Change) -> None:
         return
     if change.kind is EntryKind.PROMOTE:
         if change.sets != (change.number,):
-            raise RequestError(f"Entry {change.number} must promote its own set only.")
+            raise RequestError(f"Entry {change.number} can only promote the set of the same number.")
         return
     if not change.sets:
         raise RequestError(f"{change.kind} requires a set.")

@@ -118,7 +118,7 @@ class _Writer:
         # A publisher appends to the ledger before it writes pages. No new entry now means that the pages read above are
         # not newer than ours; later changes fail the compare-and-swap. Etags from the snapshot need no such check.
         if root and self._bucket.head(self._released.ledger_entry(self._head.number + 1)) is not None:
-            raise ConflictError("The ledger grew meanwhile.")
+            raise ConflictError(f"The ledger of {self._released.index} has a new entry since it was read.")
         pages = dict(self._snapshot.pages)
         for project, (as_html, as_json) in planned:
             if not self._careful and self._content.get(as_json.key) == as_json.data:

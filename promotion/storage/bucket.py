@@ -155,11 +155,12 @@ def can_delete(key: str, stored: ObjectInfo | None, sha256: str) -> bool:
 
 def check_same_bytes(key: str, stored: ObjectInfo | None, sha256: str) -> bool:
     """Raise ConflictError when a key has other bytes than these; returns False because nothing was created."""
-    if stored is None or stored.sha256 != sha256:
-        state = f"is stored with sha256 {stored.sha256}" if stored else "was removed meanwhile"
+    if stored is None:
+        raise ConflictError(f"{key} was removed during this write.", hint="Run it again.")
+    if stored.sha256 != sha256:
         raise ConflictError(
-            f"{key} {state} and cannot become {sha256}.",
-            hint="One name never stands for two contents. Give the new content another version.",
+            f"{key} is stored with sha256 {stored.sha256}, not {sha256}.",
+            hint="Stored files are never replaced. Give the new content another version.",
         )
     return False
 

@@ -146,7 +146,10 @@ def _check_apart(image: ElfImage, leaving: Iterable[Section]) -> None:
         for segment in image.segments:
             end = segment.offset + segment.file_size
             if section.file_size and section.offset < end and segment.offset < section.offset + section.file_size:
-                raise ElfError(f"{image.label} loads its section {section.name}.", hint="Keep its symbols.")
+                raise ElfError(
+                    f"Cannot strip {image.label}: section {section.name} is part of a segment.",
+                    hint="Keep its symbols.",
+                )
 
 
 def _end_of_fixed(image: ElfImage, sections: Iterable[Section]) -> int:
@@ -194,7 +197,7 @@ def _symbol_edits(image: ElfImage, numbers: dict[int, int]) -> Iterable[Edit]:
 
 
 def _write_debug(image: ElfImage, source: Path, out: Path, dropped: Collection[int]) -> int:
-    """Write the debug file of a library: its section table and only the contents that it loses.
+    """Write the debug file of a library: its section table, and the contents of sections that are not loaded.
 
     As with `objcopy --only-keep-debug`, loaded sections become NOBITS, except notes, so that the build ID matches.
     Section numbers stay, so symbols need no change.

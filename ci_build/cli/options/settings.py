@@ -152,7 +152,7 @@ class Settings:
         return int(text)
 
     def given(self, name: str) -> bool:
-        """Return whether the command line or the environment sets an option; a disabled switch is not set."""
+        """Return whether the command line or the environment sets an option; a switch set to off does not count."""
         return name in self._given and (name not in SWITCHES or self.flag(name))
 
     def typed(self, name: str) -> bool:

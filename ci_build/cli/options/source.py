@@ -104,7 +104,7 @@ def _unsupported(settings: Settings, jax_version: str, interface: Interface, com
 
 
 def source_defaults(settings: Settings) -> Mapping[str, Setting]:
-    """Return the release of the jax folder, and the ROCm of an internal build job."""
+    """Return defaults from other options: the release in `--jax-source-dir`, and the ROCm of an internal build job."""
     found = dict(build_job_defaults(settings))
     given = settings.get("jax_source_dir").value
     if given and (folder := Path(str(given))).is_dir():

@@ -28,7 +28,7 @@ def gemm_f8e4m3fn(x: Array, y: Array) -> Array:
 
 @program("f8e5m2[256,256]", "f8e4m3fn[256,256]", needs=("fp8",), matrix_cores=("mfma", "wmma"))
 def gemm_f8_mixed(x: Array, y: Array) -> Array:
-    """fp8 e5m2 by e4m3, as gradients by weights."""
+    """fp8 e5m2 by e4m3, like gradients by weights."""
     return product(x, y)
 
 

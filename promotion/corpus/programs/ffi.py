@@ -85,7 +85,7 @@ def handlers_rnn(x: Array) -> Array:
 
 @program("f32[32]", needs=("ffi",))
 def handlers_rest(x: Array) -> Array:
-    """Handlers of _solver that only some shapes reach are registered."""
+    """Call the handlers of _solver that only some shapes reach."""
     return call_handlers(tuple(f"hipsolver_{kind}_ffi" for kind in ("gesvd", "gesvdj", "ormqr", "syrk")), x)
 
 

@@ -49,7 +49,7 @@ def make_gate(manifest: RocmManifest | None = None) -> Gate:
 def _reference_rocm(manifest: RocmManifest | None, wheel_set: WheelSet) -> tuple[RocmManifest, str]:
     """Return the ROCm that a set is compared with, and the reason if symbols cannot be compared.
 
-    Without a manifest these are the libraries that wheels may need, with names and paths only.
+    Without a manifest, this ROCm has the libraries that wheels may need, with names and paths only.
     """
     if manifest is not None:
         return manifest, _WEAK_MANIFEST if manifest.weak else ""

@@ -17,7 +17,7 @@ _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 def find_pythons(versions: Iterable[str], runner: Runner) -> Mapping[str, Path]:
     """Find interpreters for versions such as 3.12; versions that this machine lacks are left out.
 
-    Searched are the running interpreter, uv's search path, and pyenv's versions, which need not be activated.
+    The search covers the running interpreter, uv's search path, and pyenv's versions, including inactive ones.
     """
     pythons = {}
     for version in versions:

@@ -138,7 +138,7 @@ def test_therock_picks_newest_build_of_listing(tmp_path: Path, told: Behaviour) 
     assert (nobody.returncode, "--family is empty." in nobody.stderr) == (2, True), nobody.stderr
     none = run(tmp_path, "--therock=latest", "--family=gfx94X-dcgpu", listing, "dist_wheels")
     assert none.returncode == 2
-    assert "No build latest has a tarball for gfx94X-dcgpu" in none.stderr
+    assert "No build that matches 'latest' has a tarball for gfx94X-dcgpu" in none.stderr
 
 
 def test_published_set_carries_rocm_manifest(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_harness_resumes_after_gate_was_killed(tmp_path: Path) -> None:
     assert len(done) == len(set(done)) == 40
     assert report.sessions <= 4
     assert list(marked_processes(run_id(folder))) == []
-    with pytest.raises(RequestError, match="something else"):
+    with pytest.raises(RequestError, match="run of another set"):
         run(work(tmp_path / "another"), folder)
 
 
@@ -207,7 +207,7 @@ def test_harness_restarts_reported_run_and_keeps_other_files(tmp_path: Path) -> 
     run(job, folder)
     assert (run_id(folder), (folder / "0000").is_dir()) == (first, True)
     another = replace(work(tmp_path / "another"), passes=())
-    with pytest.raises(RequestError, match="something else"):
+    with pytest.raises(RequestError, match="run of another set"):
         run(another, folder)
     assert (folder / "0000").is_dir()
     (folder / DONE).touch()

@@ -176,7 +176,7 @@ def exports_from_debug_section(library: Path) -> None:
     ("change", "message"),
     [
         (refers_to_symbols, "refers to its symbol table"),
-        (loads_symbols, "loads its section"),
+        (loads_symbols, "is part of a segment"),
         (exports_from_debug_section, "exports a symbol of a debug section"),
     ],
 )

@@ -135,7 +135,7 @@ class Harness:
             done = (self.folder / DONE).exists()
             if not done and recorded["identity"] != self.plan.identity:
                 hint = "Give another folder or remove this one."
-                raise RequestError(f"{self.folder} contains a run of something else.", hint=hint)
+                raise RequestError(f"{self.folder} contains a run of another set or with other settings.", hint=hint)
             self._id = recorded["run"]
             kill_marked(self._id)
             if done:  # `file`, which makes the folder a run, goes last
