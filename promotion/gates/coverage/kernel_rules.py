@@ -41,7 +41,7 @@ def load_rules(file: Path = RULES_FILE) -> tuple[KernelRule, ...]:
     """Load the rules.
 
     Raises:
-        RequestError: a field is missing_kernels, unknown or of the wrong type.
+        RequestError: a field is missing, unknown or of the wrong type.
     """
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
