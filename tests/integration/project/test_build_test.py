@@ -46,7 +46,8 @@ def project(tmp_path: Path, types: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     for below in ("build", "rocm", "images", "containers", "release", "doctor", "cli"):
         (tmp_path / "ci_build" / below).mkdir()
         (tmp_path / "ci_build" / below / "__init__.py").write_text(DOCSTRING)
-    (tmp_path / "core" / "process.py").write_text(DOCSTRING)
+    for module in ("core/process.py", "promotion/index.py"):
+        (tmp_path / module).write_text(DOCSTRING)
     (tmp_path / "build").mkdir()
     shutil.copy(ROOT / "build" / "_venv.py", tmp_path / "build")
     for name in (
@@ -283,6 +284,7 @@ BREACHES = {
     "pjrt/__init__.py": ("plugin", "floors"),
     "kernels/__init__.py": ("promotion", "floors"),
     "promotion/__init__.py": ("ci_build", "floors"),
+    "promotion/storage.py": ("promotion.index", "promotion-rooms"),
     "ci_build/build/__init__.py": ("ci_build.cli", "requests-only"),
 }
 
