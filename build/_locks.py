@@ -1,4 +1,4 @@
-"""Pins the .in files into the lock files, with hashes, through the uv of `.venv`."""
+"""Update of the lock files: the uv of `.venv` pins the requirements of the .in files, with hashes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ HEADER = "--custom-compile-command=python3 build/update_locks"
 
 
 def update(options: Sequence[str]) -> None:
-    """Write requirements.lock, then the locks of developers, `attest`, the device gate and tests, in the same versions.
+    """Write all lock files; packages that requirements.lock pins have the same versions in the other locks.
 
-    What is pinned stays, unless an option such as `--upgrade` says otherwise.
+    Versions that are pinned already stay, unless an option such as `--upgrade` requests newer ones.
 
     Args:
-        options: for `uv pip compile`, which asks the index of the user's uv configuration.
+        options: options of `uv pip compile`, which queries the index of the user's uv configuration.
     """
     _venv.enter("requirements.lock")
     _compile("requirements", [*options])
     for name in ("requirements-dev", "requirements-attest", "requirements-gate", "../tests/support/rbe/requirements"):
         _compile(name, [*options, "--constraints=requirements.lock"])
-    # These are unpacked rather than installed, so their dependencies are not needed.
+    # The packages of this lock are unpacked and not installed, so their dependencies are not needed.
     _compile("requirements-kernels", [*options, "--no-deps"])
 
 
 def _compile(name: str, options: list[str]) -> None:
-    # With bare file names and no index address, so that nothing of this machine gets into the file.
+    # Bare file names and no index address, so that the lock does not depend on this machine.
     argv = [str(Path(sys.prefix, "bin", "uv")), *COMPILE, "--no-emit-index-url", HEADER, *options]
     done = subprocess.run([*argv, f"{name}.in", f"--output-file={name}.lock"], cwd=_venv.BUILD, check=False)
     if done.returncode:

@@ -27,29 +27,29 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "stamp.json"
 """Record of the content of `.venv`; it is written last and read before every use."""
 LOCK_FILE = ROOT / ".venv.lock"
-"""Shared lock of programs that run from `.venv`; exclusive while it is recreated."""
+"""Shared lock of programs that run from `.venv`; exclusive while `.venv` is recreated."""
 SETUP_LOCK_FILE = ROOT / ".venv.setup.lock"
 """Exclusive lock of a set-up."""
 PATIENCE = 60.0
-"""Seconds to wait for programs that run from a `.venv` which must be recreated."""
+"""Seconds to wait for the programs that run from `.venv` before it is recreated."""
 RUNTIME, DEVELOPERS = "requirements.lock", "requirements-dev.lock"
-"""The locks; that of developers holds the other one in the same versions."""
+"""Lock files; the developer lock contains the runtime packages in the same versions."""
 EXIT_MACHINE = 18
-"""Exit code of core.errors.MachineError, which may not be importable yet."""
+"""Exit code of core.errors.MachineError, which cannot be imported before `.venv` is set up."""
 EXIT_INTERRUPTED = 130
 
 
 class SetupError(Exception):
-    """Error of a set-up: its message, then the last lines of the failed program."""
+    """Failed set-up; the arguments are the message, then the last lines of the failed program's output."""
 
 
 def launch(module: str, lock: str, bare: Mapping[str, str] = MappingProxyType({})) -> None:
     """Run `module` as the main program inside `.venv`, with the repository on sys.path and the user's directory kept.
 
     Args:
-        module: name of a module that runs when its `__name__` is "__main__", or of a package with such a one.
-        lock: name of the lock file, beside this one, that `.venv` must satisfy.
-        bare: first argument -> module that runs instead, at once and in the present Python: it needs no `.venv`.
+        module: name of the main module, or of a package with a module `__main__`.
+        lock: name of the lock file in `build` that `.venv` must satisfy.
+        bare: first argument -> module that runs instead, in the current Python and without `.venv`.
     """
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command in bare:
@@ -62,9 +62,10 @@ def launch(module: str, lock: str, bare: Mapping[str, str] = MappingProxyType({}
 
 
 def enter(lock: str) -> None:
-    """Return inside `.venv`, created or updated if necessary; replaces the process if it was started outside.
+    """Return when the program runs inside `.venv`, which is created or updated if necessary.
 
-    The process holds a shared lock on `.venv` for the rest of its life, so that no other process recreates it.
+    A process that was started outside `.venv` is replaced. The program holds a shared lock on `.venv` until it ends, so
+    that no other process recreates `.venv`.
     """
     program = Path(sys.argv[0]).name
     try:
@@ -79,7 +80,7 @@ def enter(lock: str) -> None:
             _set_up(lock)
         elif not inside and sys.executable == str(PYTHON):
             raise SetupError(f"{PYTHON} does not start inside .venv; remove the folder {VENV} and start again.")
-        # The same program once more, interpreter options included, with the right interpreter.
+        # Start the same program again with the interpreter of `.venv` and the same interpreter options.
         os.execv(PYTHON, [str(PYTHON), *sys.orig_argv[1:]])  # noqa: S606
     except SetupError as error:
         message, *output = error.args
@@ -104,7 +105,7 @@ def _locked(path: Path, kind: int, patience: float = float("inf")) -> int:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if not waiting:
-                print("Waiting for another start, which sets up or uses .venv ...", file=sys.stderr, flush=True)
+                print("Waiting for another process that sets up or uses .venv ...", file=sys.stderr, flush=True)
             waiting = True
         else:
             return descriptor
@@ -160,7 +161,7 @@ def _digest(lock: str) -> str:
 
 @contextmanager
 def _progress(text: str) -> Iterator[Callable[[str], None]]:
-    """Print a line whose end is rewritten on a terminal; elsewhere it is printed once."""
+    """Print a line of progress; only a terminal shows its intermediate states."""
     began, terminal, end = time.monotonic(), sys.stderr.isatty(), "stopped after"
     start = f"\r\033[K{text} " if terminal else " "
     print(text, end="", file=sys.stderr, flush=True)
@@ -180,7 +181,7 @@ def _set_up(lock: str) -> None:
     with ExitStack() as held:
         held.callback(os.close, _locked(SETUP_LOCK_FILE, fcntl.LOCK_EX))
         if _satisfies(lock):
-            return  # Another process did it meanwhile.
+            return  # Another process has set up `.venv` meanwhile.
         had = _stamp().get("locks", {})
         if DEVELOPERS in had:
             lock = DEVELOPERS  # `ci_build` must not remove the developer tools from a `.venv` that it recreates.
@@ -190,7 +191,7 @@ def _set_up(lock: str) -> None:
             held.callback(os.close, _locked(LOCK_FILE, fcntl.LOCK_EX, PATIENCE))
         with _progress(f"Setting up .venv from build/{lock} ...") as show:
             if adds:
-                # A set-up that is killed leaves a digest that matches nothing.
+                # This digest matches no lock, so that a killed set-up is repeated.
                 _write_stamp({**had, lock: "unfinished"})
             else:
                 _create()
@@ -201,8 +202,8 @@ def _set_up(lock: str) -> None:
 def _create() -> None:
     if importlib.util.find_spec("ensurepip") is None:
         raise SetupError(
-            f"{sys.executable} cannot make virtual environments: run `apt install python3-venv` (Debian, Ubuntu), "
-            "or start this with another Python, such as one that `uv python install` brings."
+            f"{sys.executable} cannot create virtual environments: run `apt install python3-venv` (Debian, Ubuntu), "
+            "or use another Python, such as one from `uv python install`."
         )
     STAMP.unlink(missing_ok=True)
     if VENV.is_symlink() or VENV.is_file():
@@ -210,7 +211,7 @@ def _create() -> None:
     elif VENV.exists():
         shutil.rmtree(VENV)
     venv.EnvBuilder(symlinks=True).create(VENV)
-    _run("ensurepip could not put pip into .venv.", "ensurepip")
+    _run("ensurepip could not install pip into .venv.", "ensurepip")
 
 
 def _install(lock: str, show: Callable[[str], None]) -> None:
@@ -224,7 +225,7 @@ def _install(lock: str, show: Callable[[str], None]) -> None:
 
 
 def _run(problem: str, *module: str, show: Callable[[int], None] | None = None) -> None:
-    # -I hides PYTHONPATH, not pip's settings; the settings of the install location are removed.
+    # -I ignores PYTHONPATH but not pip's settings, so those that change the install location are removed.
     env = {name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")}
     output: deque[str] = deque(maxlen=15)
     count = 0
@@ -236,7 +237,7 @@ def _run(problem: str, *module: str, show: Callable[[int], None] | None = None) 
         text=True,
         errors="replace",
         env=env,
-        close_fds=False,  # If this process is killed, the child keeps the locks while it writes.
+        close_fds=False,  # If this process is killed, the child holds the locks until it has stopped writing.
     ) as process:
         for text in process.stdout or ():
             output.append(text.rstrip())

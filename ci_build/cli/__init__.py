@@ -1,6 +1,6 @@
 """The command line: the table of commands, and the errors and exit codes of a run.
 
-A new command is a module in `commands` with a `click.Command` in it, and a line in SECTIONS.
+A new command needs a module in `commands` with a `click.Command`, and a line in SECTIONS.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECTIONS = {
         "matrix": ("matrix", "Print the jobs of a CI service as JSON."),
         "shell": ("shell", "Open a shell in the environment of a source build."),
         "reproduce": ("reproduce", "Rebuild a set from source and compare it."),
-        "adopt": ("adopt", "Make a wheel set of existing wheels."),
+        "adopt": ("adopt", "Make a wheel set from existing wheels."),
         "rocm": ("rocm", "List, show and verify the ROCm of a build."),
     },
     "Inspect": {
@@ -49,7 +49,7 @@ SECTIONS = {
     "Operate": {
         "rollback": ("index_operations", "Return an index to an earlier state."),
         "yank, unyank": ("index_operations", "Hide sets from users who do not pin them (PEP 592)."),
-        "quarantine, unquarantine": ("index_operations", "Withdraw sets, whatever is rolled back."),
+        "quarantine, unquarantine": ("index_operations", "Withdraw sets; rollbacks do not restore them."),
         "pin, unpin": ("index_operations", "Protect sets from retention."),
         "retention": ("index_operations", "Remove old sets from an index."),
         "verify": ("index_operations", "Recompute an index and report differences."),
@@ -65,7 +65,7 @@ SECTIONS = {
         "cache": ("cache", "List and clean the cache."),
     },
 }
-"""Title of a help section -> its commands; a summary fits a terminal of 80 columns."""
+"""Title of a help section -> commands. Summaries fit a terminal of 80 columns."""
 
 IMAGE_ALIASES = {
     "build_manylinux_dockers": "image_build:manylinux",
@@ -76,9 +76,9 @@ IMAGE_ALIASES = {
     "test": "image_run:run",
     "test_docker": "image_run:test",
 }
-"""Former names of image commands, which scripts of rocm-jax call: accepted, and absent from the help.
+"""Former names of image commands, which scripts of rocm-jax call; the help omits them.
 
-They take options of builds before their name as well.
+Their build options may also stand before the name.
 """
 
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
@@ -105,7 +105,7 @@ def main(context: click.Context, /, **before: object) -> None:
         misplaced = sorted(name for name, value in before.items() if value is not None and name not in accepted)
         if misplaced:
             names = ", ".join("--" + name.replace("_", "-") for name in misplaced)
-            raise RequestError(f"`{command}` does not take {names}.", hint=f"See `ci_build {command} --help`.")
+            raise RequestError(f"`{command}` does not accept {names}.", hint=f"See `ci_build {command} --help`.")
     context.obj = State(before)
 
 
@@ -113,7 +113,7 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; an error is reported in one line."""
     # A CI service that cancels a job sends SIGTERM: clean up as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # A character that the terminal cannot show is replaced instead of raising.
+    # Replace characters that the terminal cannot show instead of raising UnicodeEncodeError.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
@@ -130,7 +130,7 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo("\ninterrupted: no partial output was left behind; run the same command to resume", err=True)
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of the output is gone; Python would raise again when it flushes at exit.
+        # The reader of the output is gone. Without this, Python would raise again when it flushes the output at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.dup2(nowhere, sys.stderr.fileno())

@@ -1,4 +1,4 @@
-"""`python -m ci_build.cli`."""
+"""Entry point of `python -m ci_build.cli`."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """Parts of the command line that commands share: lazy groups, the reporter, processes, buckets, JSON output.
 
-A command's module is imported when the command is used. An import that would slow its `--help` down noticeably stands
-in the function that needs it.
+A command's module is imported when the command is used. An import that would slow `--help` down noticeably stands in
+the function that needs it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:  # At run time, they would be slow to import.
 
 
 Entries = Mapping[str, tuple[str, str]]
-"""Names of one command or of a pair, as in "pin, unpin" -> location below `commands`, summary.
+"""Name of a command, or names of a pair such as "pin, unpin" -> location below `commands`, summary.
 
-A location is a module, or "module:attribute" where the attribute differs from the name.
+A location is a module, or "module:attribute" if the attribute differs from the command's name.
 """
 
 
 class LazyGroup(cloup.Group):
-    """A group that imports a command when it is used; its help needs none of them.
+    """A group that imports each command when it is used; the help of the group imports no command.
 
     Args:
         sections: title of a help section -> its commands.
         hidden_names: commands that the help omits -> their locations.
-        more: arguments of cloup.Group.
+        more: further arguments of cloup.Group.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class LazyGroup(cloup.Group):
         ctx: click.Context,  # noqa: ARG002 - cloup's signature
         include_default_section: bool = True,  # noqa: ARG002
     ) -> list[cloup.Section]:
-        """Return the sections of the help, with stand-ins for the commands."""
+        """Return the sections of the help, with placeholders for the commands."""
         return [
             cloup.Section(title, [click.Command(names, short_help=text) for names, (_, text) in entries.items()])
             for title, entries in self._sections.items()
@@ -87,7 +87,7 @@ class LazyGroup(cloup.Group):
         return click.NoSuchCommand(bad_name, possibilities=[*self._visible], ctx=error.ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of a name, imported now."""
+        """Import and return the command with this name; None if there is none."""
         if cmd_name not in self._locations:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = self._locations[cmd_name].partition(":")
@@ -97,13 +97,13 @@ class LazyGroup(cloup.Group):
 
 
 class State:
-    """The options that were given before the command."""
+    """Options that were given before the command."""
 
     def __init__(self, before: Mapping[str, Any]) -> None:
         self.before = before
 
     def settings(self, after: Mapping[str, Any], tables: Sequence[str] = ("build",)) -> Settings:
-        """Return all options, with those given after the command, and the defaults of these tables."""
+        """Return the options before and after the command, with defaults from these tables of defaults.toml."""
         return Settings(after, self.before, tables=tables)
 
     def reporter(self, after: Mapping[str, Any] | None = None) -> Reporter:
@@ -121,7 +121,7 @@ def host_runner(reporter: Reporter) -> HostRunner:
 
 
 def connector(reporter: Reporter) -> Connect:
-    """Return a function that opens HTTP connections as the environment wants them; retries are reported."""
+    """Return a function that opens HTTP clients with the proxies of the environment; retries are reported."""
 
     def connect() -> Client:
         from core.http.client import Client  # Start-up time: it loads requests.
@@ -132,7 +132,7 @@ def connector(reporter: Reporter) -> Connect:
 
 
 def echo_error(line: str) -> None:
-    """Print a line of a process's standard error on our own."""
+    """Print a line of a child process's standard error on standard error."""
     click.echo(line, err=True)
 
 
@@ -147,10 +147,10 @@ def show_plan(lines: Sequence[str], *, as_json: bool) -> None:
 
 
 def open_bucket(text: str, reporter: Reporter, *, dry_run: bool = False, existing: bool = True) -> Bucket:
-    """Open a bucket; in a dry run, its writes are printed instead of done.
+    """Open a bucket; a dry run prints writes instead of performing them.
 
     Raises:
-        RequestError: its directory is missing, but has to exist.
+        RequestError: the directory of the bucket does not exist, although `existing` requires it.
     """
     # Start-up time: few commands open a bucket.
     from promotion.storage.bucket_url import open_bucket as opened

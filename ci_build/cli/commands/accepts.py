@@ -23,41 +23,41 @@ _QUOTED = r"""'[^']*'|"(?:\\.|[^"\\])*"|\\."""
 _TOKEN = re.compile(
     rf"""(?P<comment>\#.*)|(?P<word>(?:{_QUOTED}|[^\s'"\\();<>|&])+)|(?P<end>[();<>|&]+)|(?P<open>['"].*)"""
 )
-"""Tokens of a shell line; a quote that a later line closes takes the rest of the line."""
+"""Tokens of a shell line; a quote that is closed on a later line (`open`) extends to the end of the line."""
 _PLAIN: tuple[type[Any], ...] = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
-"""Types whose values are valid on every machine or on none."""
+"""Option types whose validity does not depend on the machine."""
 _FILLED_IN = re.compile(r"[$`{]")
 _SOME = "$*"
-"""Stand-in for a word that a shell may expand to any number of options and arguments."""
+"""Placeholder for a word that a shell may expand to any number of options and arguments."""
 
 Command = tuple[str, list[str]]
-"""Location of a command, and its words after `ci_build`."""
+"""Location of a command in a file, and the words of the command after `ci_build`."""
 
 
 @cloup.command()
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 def accepts(files: tuple[Path, ...]) -> None:
-    """Check that this version accepts the ci_build commands in workflows and scripts; none is run.
+    """Check that this version accepts the ci_build commands in workflows and scripts, without running them.
 
-    FILE is a text with commands at the start of lines, such as a workflow, a shell script or a README, or the output of
-    `ci_build matrix`. Unknown options, invalid values and missing arguments are reported with their lines. Values that
-    a shell or CI service fills in are not checked.
+    FILE is the output of `ci_build matrix`, or a text file with commands at the start of lines, such as a workflow, a
+    shell script or a README. Unknown options, invalid values and missing arguments are reported with their lines.
+    Values that a shell or CI service fills in are not checked.
     """
-    from ci_build.cli import main  # An import circle: it holds the table of commands.
+    from ci_build.cli import main  # Import cycle: the command line loads this module.
 
     commands = [command for file in files for command in _commands(file)]
     wrong = [f"{where}: {why}" for where, words in commands if (why := refusal(main, words))]
     for line in wrong:
         click.echo(line)
     if wrong:
-        hint = "Correct them with `ci_build COMMAND --help`, or use the version that they were written for."
+        hint = "Correct the commands (see `ci_build COMMAND --help`), or use the version that they were written for."
         raise DriftError(f"{len(wrong)} of {len(commands)} commands would be refused.", hint=hint)
     click.echo(f"{len(commands)} commands, none would be refused")
 
 
 def refusal(command: click.Command, words: Sequence[str], parent: click.Context | None = None) -> str:
-    """Return the reason why a command would be refused on every machine; empty if it would be accepted."""
-    # A context of its own, so that neither files nor the environment are read.
+    """Return the reason why every machine would refuse a command; empty if the command would be accepted."""
+    # A separate context, so that neither files nor the environment are read.
     context = click.Context(
         command, info_name=command.name if parent else "ci_build", parent=parent, **command.context_settings
     )
@@ -71,13 +71,13 @@ def refusal(command: click.Command, words: Sequence[str], parent: click.Context 
             _check(parameter, _values(parameter, given), context, needed=not some)
         if isinstance(command, click.Group):
             if not rest:
-                return f"{context.command_path}: no command is named"
+                return f"{context.command_path}: the name of a command is missing"
             if _FILLED_IN.search(rest[0]):
                 return ""
             _, inner, rest = command.resolve_command(context, rest)
-            return refusal(inner, rest, context) if inner else f"{context.command_path}: {rest[0]} is no command"
+            return refusal(inner, rest, context) if inner else f"{context.command_path}: {rest[0]} is not a command"
         if rest and not some and not context.ignore_unknown_options:
-            return f"{context.command_path}: takes no {shlex.join(rest)}"
+            return f"{context.command_path}: does not accept {shlex.join(rest)}"
     except click.UsageError as problem:
         return f"{context.command_path}: {problem.format_message()}"
     return ""
@@ -99,16 +99,16 @@ def _check(parameter: click.Parameter, values: Sequence[str], context: click.Con
 
 
 def _commands(file: Path) -> Iterator[Command]:
-    """Yield the commands in a file.
+    """Yield the ci_build commands in a file.
 
     Raises:
         InputError: the file cannot be read.
-        RequestError: it has no command.
+        RequestError: the file has no ci_build command.
     """
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(f"Cannot read {file}: {problem}.", hint="Name a workflow or a script.") from problem
+        raise InputError(f"Cannot read {file}: {problem}.", hint="Name a readable text file.") from problem
     found = [*(_of_matrix(text) if text.lstrip().startswith("{") else _of_lines(text))]
     if not found:
         raise RequestError(f"{file} has no ci_build command.", hint="Write each command at the start of a line.")
@@ -116,7 +116,7 @@ def _commands(file: Path) -> Iterator[Command]:
 
 
 def _of_matrix(text: str) -> Iterator[Command]:
-    """Yield the commands of a matrix: builds have a `command`, tests an `argv`."""
+    """Yield the commands of a matrix; jobs of builds have a key `command`, jobs of tests a key `argv`."""
     try:
         matrix = json.loads(text)
         jobs = [*matrix["include"], *matrix.get("merge", ())]
@@ -126,7 +126,7 @@ def _of_matrix(text: str) -> Iterator[Command]:
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise InputError(
-            f"The file is not a matrix: {problem!r}.", hint="Create it with `ci_build matrix`."
+            f"The file is not a matrix: {problem!r}.", hint="Create the file with `ci_build matrix`."
         ) from problem
     for name, argv in commands:
         start = next((at for at, word in enumerate(argv) if Path(word).name == "ci_build"), None)
@@ -149,7 +149,7 @@ def _of_lines(text: str) -> Iterator[Command]:
 
 
 def _of_line(line: str) -> Iterator[list[str]]:
-    """Yield the words of each command of a line."""
+    """Yield the words of each command on a line."""
     words: list[str] = []
     for token in _TOKEN.finditer(line):
         if token.lastgroup == "end":

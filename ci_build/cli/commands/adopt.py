@@ -1,4 +1,4 @@
-"""`ci_build adopt`."""
+"""The command `ci_build adopt`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from core.model import RocmVersion
 @click.option(
     "--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Output directory of the set."
 )
-@click.option("--rocm-version", metavar="X.Y.Z", help="ROCm of the wheels.  [default: as their libraries record]")
+@click.option("--rocm-version", metavar="X.Y.Z", help="ROCm of the wheels.  [default: read from their libraries]")
 @click.option("--json", "as_json", is_flag=True, help="Print the set and its digest as JSON.")
 @click.pass_obj
 def adopt(state: State, wheels: tuple[str, ...], out: Path, rocm_version: str | None, *, as_json: bool) -> None:
-    """Make a wheel set of existing wheels.
+    """Make a wheel set from existing wheels.
 
-    The wheels are copied unchanged, so that gates can check them. The set's request is recorded as `adopted`.
+    The wheels are copied unchanged, so that gates can check them. wheels.json records the set as `adopted`.
     """
     from ci_build.build import adopt as adoption  # Start-up time: it loads auditwheel.
 

@@ -1,4 +1,4 @@
-"""`ci_build attest`."""
+"""The command `ci_build attest`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def attest(
 ) -> None:  # fmt: skip
     """Sign the wheels of a staged set with the identity of this CI job (PEP 740).
 
-    Promotion publishes the attestations. SET is INDEX/DIGEST as printed by `stage`. With --verify it may also be a
-    wheel or a directory of wheels with their attestations (`<wheel>.provenance`) beside them. The policy of the
+    Promotion publishes the attestations. SET is INDEX/DIGEST as printed by `stage`. With --verify, SET may also be a
+    wheel or a directory of wheels, with the attestations (`<wheel>.provenance`) beside the wheels. The policy of the
     channel lists the accepted signers.
     """
     from ci_build.release import gating  # Start-up time: the gates load auditwheel.
@@ -39,7 +39,7 @@ def attest(
     reporter = state.reporter()
     if verify_only:
         if dry_run:
-            raise RequestError("--dry-run has no effect with --verify.", hint="Omit it.")
+            raise RequestError("--dry-run has no effect with --verify.", hint="Omit --dry-run.")
         place = Path(wheel_set)
         if place.exists():
             found = verify_files(place, channel, trust_config)
@@ -48,7 +48,7 @@ def attest(
         _tell(state, found, as_json=as_json)
         return
     if click.get_current_context().get_parameter_source("channel") is click.core.ParameterSource.COMMANDLINE:
-        raise RequestError("--channel has no effect without --verify.", hint="Omit it.")
+        raise RequestError("--channel has no effect without --verify.", hint="Omit --channel.")
     staged = gating.parse_staged(wheel_set)
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     with with_identity(trust_config) as sign:

@@ -1,4 +1,4 @@
-"""`ci_build bucket`."""
+"""The command `ci_build bucket`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bucket() -> None:
 @click.option("--tester", multiple=True, metavar="ARN", help="Role that only adds evidence.")
 @click.option("--promoter", multiple=True, metavar="ARN", help="Role that writes the released indexes.")
 @click.option("--reader", multiple=True, metavar="ARN|*", help="Role that reads the released indexes; * is everybody.")
-@click.option("--create-only", is_flag=True, help="Let the store refuse to overwrite objects that are written once.")
+@click.option("--create-only", is_flag=True, help="Also deny overwriting of objects that are written once.")
 def policy(
     *, name: str, builder: tuple[str, ...], tester: tuple[str, ...], promoter: tuple[str, ...], reader: tuple[str, ...],
     create_only: bool,

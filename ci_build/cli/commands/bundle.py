@@ -1,4 +1,4 @@
-"""`ci_build bundle`."""
+"""The command `ci_build bundle`."""
 
 from __future__ import annotations
 

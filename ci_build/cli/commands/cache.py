@@ -44,14 +44,14 @@ def ls(state: State, cache_dir: str | None, *, as_json: bool) -> None:
 @click.option(
     "--limit",
     metavar="SIZE",
-    help=f"Size to keep, most recently used first.  [default: {defaults()['build']['cache_limit']}]",
+    help=f"Maximum size of the cache afterwards.  [default: {defaults()['build']['cache_limit']}]",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be removed without removing it.")
 @click.pass_obj
 def gc(state: State, cache_dir: str | None, limit: str | None, *, dry_run: bool) -> None:
     """Remove the least recently used entries.
 
-    Entries that are in use, or were within the last hour, are kept, with --limit=0 too.
+    Entries that are in use or were used within the last hour are always kept, even with --limit=0.
     """
     settings = state.settings({"cache_dir": cache_dir, "cache_limit": limit})
     setting = settings.get("cache_limit")

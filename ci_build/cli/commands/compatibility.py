@@ -34,13 +34,13 @@ _FORMATS = ("markdown", "rst", "json")
 )
 @click.option("--base-url", default="", metavar="URL", help="Public URL of the bucket, for links to evidence.")
 @click.option(
-    "--rocm-lock", type=click.Path(path_type=Path), metavar="FILE", help="Lock of the ROCm whose libraries are listed."
+    "--rocm-lock", type=click.Path(path_type=Path), metavar="FILE", help="Lock of the ROCm that the tables describe."
 )
 @click.option(
     "--images",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Contents of images: a JSON list, as `images build --json` prints it.",
+    help="JSON list of image contents, as printed by `images build --json`.",
 )
 @bucket_option
 @click.pass_obj
@@ -48,7 +48,7 @@ def compat(
     state: State, /, index: str, form: str, out: Path | None, base_url: str, rocm_lock: Path | None,
     images: Path | None, bucket: str,
 ) -> None:  # fmt: skip
-    """Write tables of the JAX and ROCm versions that the released sets of INDEX work with, from their evidence."""
+    """Write the compatibility tables of INDEX from the evidence of its released sets."""
     store, released = open_bucket(bucket, state.reporter()), ReleasedIndex(index=index)
     entries = [*history(store, released)][::-1]
     evidence = [
@@ -80,7 +80,7 @@ def _libraries(lock: Path | None) -> tuple[str, str, dict[str, str]]:
         return "", "", {}
     found = load_lock(lock)
     if found is None:
-        raise RequestError(f"There is no {lock}.", hint="`ci_build dist_wheels --therock-path …` writes one.")
+        raise RequestError(f"{lock} does not exist.", hint="Create it with `ci_build dist_wheels --therock-path …`.")
     digest = f"sha256 {found.sha256}" if found.sha256 else ""
     return found.version, ", ".join(filter(None, (found.source, digest))), dict(found.libraries)
 
@@ -93,5 +93,5 @@ def _images(file: Path | None) -> list[dict[str, Any]]:
         if not isinstance(listed, list) or not all(isinstance(item, dict) and item.get("digest") for item in listed):
             raise ValueError("expected a list of objects with a digest")
     except (OSError, ValueError) as error:
-        raise RequestError(f"{file} does not describe images: {error}.") from error
+        raise RequestError(f"Cannot read the contents of images from {file}: {error}.") from error
     return listed

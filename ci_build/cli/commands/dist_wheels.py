@@ -1,4 +1,4 @@
-"""`ci_build dist_wheels`."""
+"""The command `ci_build dist_wheels`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ci_build doctor`; the launcher runs it without `.venv`."""
+"""The command `ci_build doctor`, which the launcher runs without `.venv`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ci_build gate`."""
+"""The command `ci_build gate`."""
 
 from __future__ import annotations
 
@@ -46,18 +46,19 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print the e
 
 
 def _structure_gate(name: str) -> click.Command:
-    """Return the command of a gate that needs no GPU, or of all of these."""
+    """Return the command of one gate that needs no GPU, or the command that runs all these gates."""
 
     @cloup.command(name, help=f"{_SUMMARIES[name]}\n\n{_HELP}", short_help=_SUMMARIES[name])
     @click.argument("wheel_set", metavar="SET")
     @click.option("--targets", metavar="GFX,…", help="Check only these targets.  [default: all of the set]")
     @click.option("--rocm", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False),
-                  help="ROCm to compare and load with.  [default: the set's manifest and stub libraries]")  # fmt: skip
+                  help="ROCm to compare and load the wheels with.  "
+                       "[default: the set's manifest and stub libraries]")  # fmt: skip
     @click.option("--corpus", type=click.Choice(CORPORA), help=f"Programs to compile.  [default: {CORPORA[0]}]")
     @click.option("--program", multiple=True, metavar="NAME",
                   help="Program or group to compile; may be repeated.  [default: all]")  # fmt: skip
     @click.option("--jobs", metavar="N", type=click.IntRange(1),
-                  help="Number of parallel compilers.  [default: by cores and memory]")  # fmt: skip
+                  help="Number of parallel compilers.  [default: derived from cores and memory]")  # fmt: skip
     @click.option("--update-golden", is_flag=True, help="Update the golden files from the wheels.")
     @click.option("--redo", is_flag=True, help="Repeat checks that passed on this set before.")
     @_json_option
@@ -86,7 +87,7 @@ def _structure_gate(name: str) -> click.Command:
 
 
 def _fields(options: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that a record of options has, without those that were not given."""
+    """Return the given values that are fields of an options class, by field name."""
     return {name: values[name] for name in options.__slots__ if values.get(name) is not None}
 
 
@@ -117,24 +118,24 @@ _DEVICE_OPTIONS = (
 """Options that select a run of the device gate."""
 _RUN_OPTIONS = (
     click.option("--test-list", metavar="FILE", type=click.Path(path_type=Path),
-                 help="List of test files and tests to run, one per line; stores no evidence."),
+                 help="File with the test files and tests to run, one per line; stores no evidence."),
     click.option("--test", "tests", metavar="ID", multiple=True, help="Test to run; stores no evidence."),
     click.option("--shard", metavar="I/N", default="", help="Run shard I of N; `gate merge` joins the shards."),
     click.option("--devices", metavar="N", type=click.IntRange(1),
-                 help="Required number of devices.  [default: as promotion/policy/families.toml lists for the family]"),
+                 help="Required number of devices.  [default: the family's number in promotion/policy/families.toml]"),
     click.option("--workers-per-device", metavar="N|auto", default="",
                  help="Workers that share a device.  [default: 1]"),
     click.option("--workers", metavar="N", type=click.IntRange(1),
                  help="Number of workers on a CPU.  [default: derived from cores and memory]"),
     click.option("--cpus", metavar="N", type=click.IntRange(1),
-                 help="Number of cores to use.  [default: all that are allotted]"),
+                 help="Number of cores to use.  [default: all that this process may use]"),
     click.option("--rocm", metavar="DIR", type=click.Path(path_type=Path, exists=True),
-                 help="Root of the ROCm to load.  [default: as the loader finds it]"),
+                 help="Root of the ROCm to load.  [default: the ROCm that the loader finds]"),
     click.option("--image", metavar="NAME@sha256:…", default="", help="Container image to record in the evidence."),
     click.option("--work", metavar="DIR", type=click.Path(path_type=Path),
                  help="Folder for the run's state; an interrupted run in it resumes."),
     click.option("--retries", metavar="N", type=click.IntRange(0), default=RETRIES, show_default=True,
-                 help="Retry failures in fresh processes, unless there are more than N."),
+                 help="Retry failures in fresh processes if there are at most N."),
     click.option("--test-timeout", metavar="SECONDS", type=click.FloatRange(1.0), default=TEST_TIMEOUT,
                  show_default=True, help="Time limit of a test."),
     click.option("--redo", is_flag=True, help="Run the gate even if it passed on this set before."),
@@ -145,7 +146,7 @@ _COMMON_OPTIONS = (_json_option, channel_option, bucket_option, signing_key_opti
 
 
 def _with(options: Sequence[Callable[[_F], _F]]) -> Callable[[_F], _F]:
-    """Give a command these options."""
+    """Return a decorator that adds these options to a command."""
     return lambda function: reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
@@ -171,7 +172,7 @@ def device(state: State, /, *, redo: bool, **values: object) -> None:
 @_with(_COMMON_OPTIONS)
 @click.pass_obj
 def merge(state: State, /, **values: object) -> None:
-    """Join the shards that `gate device --shard` stored; the options must match those of the shards.
+    """Join the shards that `gate device --shard` stored; the options must be those of the shards.
 
     SET is a folder with wheels.json, or INDEX/DIGEST as printed by `stage`.
     """
@@ -198,7 +199,7 @@ def _device_gate(
     _finish(evidences, values.get("junit"), as_json=values["as_json"])
 
 
-@click.command(short_help="Explain the findings of a gate.")
+@click.command(short_help="List the skips and known flakes of a test.")
 @click.argument("test")
 @click.option("--family", default="", metavar="NAME", help="GPU family of the run, such as gfx94X-dcgpu.")
 @click.option(
@@ -216,7 +217,7 @@ def explain(
     state: State, /, test: str, family: str, platform: str, jax_version: str, index: str | None, bucket: str,
     *, as_json: bool,
 ) -> None:  # fmt: skip
-    """Print the ledger entries that match TEST, a node id of pytest, and why they apply or not."""
+    """List the skips and known flakes that match TEST, a pytest node ID, and the reasons why they apply or not."""
     check_run(jax=jax_version, family=family)
     today = datetime.now(UTC).date()
     matches = [
@@ -235,7 +236,7 @@ def explain(
     for entry, why in matches:
         click.echo(f"{'applies' if not why else f'does not apply ({why})'}: {entry}; see {entry.link}")
     if not matches:
-        click.echo(f"No ledger entry matches {test}: it runs, and its failures count.")
+        click.echo(f"No ledger entry matches {test}: the test runs, and its failures count.")
     for run in runs:
         click.echo(f"{run.run.finished}: {run.verdict} in {run.seconds:.1f} s on {run.run.family or run.run.platform}")
 

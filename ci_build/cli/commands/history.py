@@ -31,7 +31,7 @@ from promotion.storage.keys import ReleasedIndex
 @click.option("--rebuild", is_flag=True, help="With --tests: first index the results of all staged evidence.")
 @click.option("--family", metavar="NAME", help="With --tests: only runs on this GPU family.")
 @click.option(
-    "--limit", type=click.IntRange(1), metavar="N", help="With --tests: maximal number of lines.  [default: 1000]"
+    "--limit", type=click.IntRange(1), metavar="N", help="With --tests: maximum number of lines.  [default: 1000]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
 @bucket_option
@@ -43,12 +43,12 @@ def history(
     """List the changes of INDEX or the results of its tests, newest first."""
     if tests is not None:
         if trend and tests != "*":
-            raise RequestError("--trend summarizes whole runs.", hint="Give --tests without a pattern.")
+            raise RequestError("--trend and a pattern of --tests exclude each other.", hint="Omit one of them.")
         _print_tests(state, index, bucket, tests, family, limit or 1000, trend=trend, rebuild=rebuild, as_json=as_json)
         return
     if trend or rebuild or family is not None or limit is not None:
         text = "--trend, --rebuild, --family and --limit have no effect without --tests."
-        raise RequestError(text, hint="Give --tests, too.")
+        raise RequestError(text, hint="Add --tests, or omit these options.")
     entries = [*operations.history(open_bucket(bucket, state.reporter()), ReleasedIndex(index=index))]
     if as_json:
         print_json(entries)
@@ -80,7 +80,7 @@ def _print_tests(
         state.reporter().line(f"{rebuild_history(store, index)} runs were recorded")
     with read_runs(store, index) as history:
         if family is not None and family not in (known := history.families()):
-            hint = f"There are runs on {', '.join(sorted(known))}." if known else "All runs were on CPUs or CUDA."
+            hint = f"Give one of {', '.join(sorted(known))}." if known else "Omit --family: all runs used CPUs or CUDA."
             raise RequestError(f"{index} has no runs on {family!r}.", hint=hint)
         if trend:
             _print_trend([*history.tallies(family=family, limit=limit)], as_json=as_json)
@@ -105,7 +105,7 @@ def _print_tests(
 
 
 def _print_trend(tallies: Sequence[RunTally], *, as_json: bool) -> None:
-    """Print a line for each run, which shows trends of failures, flakes, skips and durations."""
+    """Print one line per run with its verdict counts, its duration and the reasons of its skips."""
     if as_json:
         print_json(tallies)
         return

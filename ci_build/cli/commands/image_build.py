@@ -1,4 +1,4 @@
-"""`ci_build images build`: the image that wheels are compiled in, base images, and images with the wheels of a set."""
+"""`ci_build images build`: the image in which wheels are compiled, base images, and images with a set's wheels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FILTER = click.option(
 )
 _LLVM = (
     click.option("--install-llvm", is_flag=True, help="Install clang and lld; the image is then a dev image."),
-    click.option("--llvm-version", metavar="N", type=int, help=f"Major version of that clang.  [default: {LLVM}]"),
+    click.option("--llvm-version", metavar="N", type=int, help=f"Major version of clang and lld.  [default: {LLVM}]"),
 )
 _PIP_PACKAGES = click.option(
     "--pip-packages", is_flag=True, help="Install ROCm's pip packages of --therock-index-url instead of a ROCm tree."
@@ -52,17 +52,17 @@ _PIP_PACKAGES = click.option(
 def image_options(
     *more: str, own: Sequence[Callable[[Any], Any]] = (), tables: Sequence[str] = ("build",)
 ) -> Callable[[_F], _F]:
-    """Give a command the image options, its own options, and build options by name."""
+    """Return a decorator that adds image options, a command's own options, and build options selected by name."""
     decorators = (
         chosen_options(*more, *_COMMON, tables=tables),
         cloup.option_group(
             "Image",
             *own,
-            click.option("--tag", "-t", metavar="NAME[:TAG]", help="Further name of the image."),
+            click.option("--tag", "-t", metavar="NAME[:TAG]", help="Additional name of the image."),
             click.option("--no-cache", is_flag=True, help="Rebuild every layer without the cache."),
             click.option("--push", is_flag=True, help="Push the image to --image-registry."),
             click.option(
-                "--pins", metavar="FILE", type=click.Path(path_type=Path), help="File to use instead of images.toml."
+                "--pins", metavar="FILE", type=click.Path(path_type=Path), help="Pins that replace docker/images.toml."
             ),
         ),
     )
@@ -78,15 +78,15 @@ def build() -> None:
 @image_options("builder_image", *_ROCM, own=(_PIP_PACKAGES,))
 @click.pass_obj
 def manylinux(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
-    """Build the image that wheels are compiled in.
+    """Build the image in which wheels are compiled.
 
-    Wheel builds mount a ROCm into it. If the options name one, the image contains that ROCm, for other uses.
+    Wheel builds mount a ROCm into this image. If the options name a ROCm, the image contains it, for other uses.
     """
     packages = _checked_index(state, values) if values["pip_packages"] else None
     job = ImageJob(state, values, count=1)
     builder = job.builder
     rocm = rocm_of_image(job) if not packages and names_rocm(job.settings) else None
-    # A named builder image has no recipe.
+    # A builder image that the user names has no recipe.
     recipes = [] if builder.builder_image and not packages else [builder_recipe(builder)]
     if packages:
         _build_with_packages(job, packages, recipes, "/opt/python/cp313-cp313/bin/python3")
@@ -107,7 +107,7 @@ def manylinux(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values 
 def base(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
     """Build images with Pythons and a ROCm.
 
-    Their names are jax-base-<Ubuntu>.rocm<version>, or jax-dev-… with --install-llvm.
+    The images are named jax-base-<Ubuntu>.rocm<version>, or jax-dev-… with --install-llvm.
     """
     packages = _checked_index(state, values) if values["pip_packages"] else None
     job = ImageJob(state, values)
@@ -133,7 +133,7 @@ set_options = (
     click.argument("wheels", metavar="[SET]", default="dist", type=click.Path(path_type=Path)),
     image_options("python_versions", *_ROCM, own=(_FILTER,)),
 )
-"""Options of commands that build images of the set in directory SET."""
+"""Argument and options of commands that build the images of the set in directory SET."""
 
 
 @build.command("runtime")
@@ -143,20 +143,20 @@ set_options = (
 def runtime_images(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
     """Build images with the wheels of SET.
 
-    Their names are jax-<Ubuntu>.rocm<version>. Their bases are jax-base-<Ubuntu>.rocm<version>, which are built if the
-    options name their ROCm. Wheels are installed by their hashes.
+    The images are named jax-<Ubuntu>.rocm<version>. Their base images, jax-base-<Ubuntu>.rocm<version>, are built if
+    the options name a ROCm. The hashes of the wheels are verified during installation.
     """
     build_set_images(state, values)
 
 
-# Former commands, which scripts of rocm-jax call; the others are aliases of the commands above.
+# Former commands that scripts of rocm-jax call. Other former commands are aliases of the commands above.
 
 
 @cloup.command("build_manylinux_therock_dockers")
 @image_options(*_PACKAGES, tables=("rocm_packages", "build"))
 @click.pass_context
 def build_manylinux_therock_dockers(context: click.Context, /, **values: Any) -> None:  # noqa: ANN401
-    """Build the image that wheels are compiled in, with ROCm's pip packages."""
+    """Build the image in which wheels are compiled, with ROCm's pip packages."""
     context.invoke(manylinux, **values, pip_packages=True)
 
 
@@ -169,14 +169,14 @@ def build_base_therock_dockers(context: click.Context, /, **values: Any) -> None
 
 
 _Rocm = tuple[str, ContextFile, Mapping[str, str]]
-"""Version, tree and labels of the ROCm in an image; in a dry run its content is unknown."""
+"""Version, tree and labels of the ROCm in an image; in a dry run, the content of the tree is unknown."""
 
 
 def names_rocm(settings: Settings) -> bool:
-    """Return whether the options name the ROCm of an image; a version alone does not.
+    """Return whether the options name the ROCm of an image; a version alone is not enough.
 
-    Options about where ROCms come from and how they are locked count only on the command line, since the environment
-    may set them for a whole machine.
+    Options that only refine the choice, such as --rocm-lock, count only on the command line, since the environment may
+    set them for a whole machine.
     """
     naming = ("therock_path", "therock", "therock_index_url", "rocm_build_job")
     given = (name for name in _ROCM if name != "rocm_version" and settings.given(name))
@@ -184,11 +184,11 @@ def names_rocm(settings: Settings) -> bool:
 
 
 def rocm_of_image(job: ImageJob) -> RocmSource:
-    """Return the ROCm that the options name; no container engine is needed to refuse them.
+    """Return the ROCm that the options name, without using a container engine.
 
     Raises:
-        RequestError: the options name no ROCm, or two.
-        InputError: there is no such ROCm.
+        RequestError: the options name no ROCm or several.
+        InputError: the named ROCm does not exist.
     """
     if problems := rocm_problems(job.settings):
         raise RequestError(" ".join(problems), hint="Name one ROCm.")
@@ -221,7 +221,10 @@ def _obtain_rocm(job: ImageJob, found: RocmSource) -> _Rocm:
 
 
 def _manylinux_with_rocm(job: ImageJob, rocm: RocmSource, recipes: Sequence[Recipe]) -> None:
-    """Build the image with a ROCm at /opt/rocm: …-therock-<version>, or …-rocm-<version>-<job>-<number>."""
+    """Build the builder image with a ROCm at /opt/rocm.
+
+    The name ends with -therock-<version>, or with -rocm-<version>-<job>-<number> for the ROCm of a build job.
+    """
     version, tree, labels = _obtain_rocm(job, rocm)
     parts = ["therock", version]
     if build_job := job.settings.get("rocm_build_job").value:
@@ -238,29 +241,29 @@ def _manylinux_with_rocm(job: ImageJob, rocm: RocmSource, recipes: Sequence[Reci
 
 
 def _checked_index(state: State, values: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the pip index with ROCm's packages, and their version; empty for the newest.
+    """Return the pip index with ROCm's packages, and the requested version; empty for the newest version.
 
     Raises:
-        RequestError: its URL is invalid, or an option has no effect on pip packages.
+        RequestError: the URL of the index is invalid, or an option has no effect on pip packages.
     """
     settings = state.settings(values, ("rocm_packages", "build"))
     unused = [name for name in (*_ROCM, "builder_image") if name not in _PACKAGES and settings.given(name)]
     for setting in map(settings.get, unused):
         if setting.origin.startswith("--"):
-            raise RequestError(f"{setting.origin} has no effect on pip packages.", hint="Omit it, or --pip-packages.")
+            raise RequestError(f"{setting.origin} has no effect with --pip-packages.", hint="Omit one of them.")
     index = settings.text("therock_index_url")
     parts = urlsplit(index)
-    # Process lists and labels would show credentials.
+    # Credentials in the URL would appear in process lists and image labels.
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         raise RequestError(
-            f"--therock-index-url {parts._replace(netloc=parts.hostname or '').geturl()!r} cannot be used.",
+            f"--therock-index-url {parts._replace(netloc=parts.hostname or '').geturl()!r} is invalid.",
             hint="Give an http or https URL without user and password.",
         )
     return index, settings.text("therock_version")
 
 
 def _build_with_packages(job: ImageJob, packages: tuple[str, str], recipes: Sequence[Recipe], python: str) -> None:
-    """Build images with ROCm's pip packages of an index on images with a Python."""
+    """Build images with ROCm's pip packages from an index, on top of images with a Python."""
     index, version = packages
     labels = {"com.amdgpu.therock_index_url": index}
     files = dict.fromkeys(("*.whl", "requirements.txt"), ContextFile(digest=UNKNOWN, source=Path))
@@ -283,7 +286,7 @@ def _build_with_packages(job: ImageJob, packages: tuple[str, str], recipes: Sequ
 
 
 def build_set_images(state: State, values: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
-    """Build the images of a set, or show how in a dry run; return their names and labels."""
+    """Build the images of a set, or print the plan in a dry run; return the names and labels of the images."""
     directory = values["wheels"]
     job = ImageJob(state, values)
     pythons = chosen_pythons(job.settings)
@@ -301,7 +304,7 @@ def build_set_images(state: State, values: Mapping[str, Any]) -> Mapping[str, Ma
             runtime.check_base(image, wheel_set.rocm_version, pythons)
         files, labels = set_contents(job.builder, directory, wheel_set, pythons, look_only=job.dry_run)
         if "com.amdgpu.jax_commit" not in labels:
-            job.reporter.warning("The wheels do not record their source commits, so the image does not either.")
+            job.reporter.warning("The wheels do not record their source commits, so the image has no commit labels.")
         arguments = {"PYTHONS": " ".join(pythons)}
         recipes = [
             layer(
@@ -318,7 +321,7 @@ def _refuse_unused(settings: Settings, rocm_version: str) -> None:
     version = str(settings.get("rocm_version").value or rocm_version)
     if version != rocm_version:
         raise RequestError(
-            f"The set is for ROCm {rocm_version}, but --rocm-version is {version}.", hint="Name another set."
+            f"The set is for ROCm {rocm_version}, but --rocm-version is {version}.", hint="Name another set or version."
         )
     if settings.given("base_docker") and not names_rocm(settings):
         raise RequestError(
@@ -328,7 +331,7 @@ def _refuse_unused(settings: Settings, rocm_version: str) -> None:
 
 
 def _bases_of_set(job: ImageJob, names: Mapping[str, str]) -> tuple[Mapping[str, BaseImage], list[Recipe]]:
-    """Return the bases of a set's images by Ubuntu release, and their recipes if the options name a ROCm."""
+    """Return the base images of a set by Ubuntu release, and their recipes if the options name a ROCm."""
     if not names_rocm(job.settings):
         find = runtime.planned_base if job.dry_run else partial(runtime.find_base, job.builder)
         return {release: find(name) for release, name in names.items()}, []

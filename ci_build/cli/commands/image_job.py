@@ -1,4 +1,4 @@
-"""One run of an image command: its options, its builder of images, its dry run, and what follows a build."""
+"""One run of an image command: its options, its image builder, its dry run, and the steps after a build."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from core.errors import RequestError
 
 
 class ImageJob:
-    """One run of an image command: options are read, nothing is started.
+    """One run of an image command; its creation reads the options and starts no process.
 
     Args:
         values: values of the command's options.
-        count: number of images that will be built, if known; the options are then checked.
+        count: number of images to build, for which `check` is called; None if it is not known yet.
 
     Attributes:
         settings: values with their origins, the environment and the defaults.
 
     Raises:
-        RequestError: images.toml cannot be read, or as in `check`.
+        RequestError: images.toml cannot be read, or `check` refuses an option.
     """
 
     def __init__(self, state: State, values: Mapping[str, Any], *, count: int | None = None) -> None:
@@ -52,11 +52,11 @@ class ImageJob:
         return bool(self.values["dry_run"])
 
     def check(self, count: int) -> None:
-        """Check the options that apply after the build of a number of images.
+        """Check the options of a run that builds this number of images.
 
         Raises:
-            RequestError: --tag is no name, or one name for several images; --push has no registry; --no-cache has no
-                effect.
+            RequestError: --tag is not an image name, or one name is given for several images; --push is given without
+                a registry; --no-cache has no effect.
         """
         if self.values["tag"]:
             local.check_name(self.values["tag"], "--tag")
@@ -71,7 +71,7 @@ class ImageJob:
             raise RequestError("--no-cache has no effect with --builder-image.", hint="Omit one of them.")
 
     def build(self, recipes: Sequence[Recipe], bases: Sequence[Recipe], *, title: str) -> None:
-        """Build and finish images, or show how in a dry run."""
+        """Build, tag and push images, or print the plan in a dry run."""
         if self.dry_run:
             self.show_plan([recipe.name for recipe in recipes], [*bases, *recipes])
             return
@@ -80,9 +80,10 @@ class ImageJob:
         self.finish(built)
 
     def show_plan(self, names: Sequence[str], recipes: Sequence[Recipe]) -> None:
-        """Print which images a run would build, and how.
+        """Print the images that a run would build, and the steps of their builds.
 
         Args:
+            names: names of the images.
             recipes: recipes of the images and of their bases, bases first.
         """
         if self.values["json"]:
@@ -92,15 +93,15 @@ class ImageJob:
         for line in describe(recipes, no_cache=self.values["no_cache"]):
             self.reporter.line(f"  {line}")
         if self.values["tag"]:
-            self.reporter.line(f"would tag it {self.values['tag']}")
+            self.reporter.line(f"would tag the image {self.values['tag']}")
         if self.values["push"]:
-            self.reporter.line(f"would push what is built to {self.builder.registry}")
+            self.reporter.line(f"would push the built images to {self.builder.registry}")
 
     def finish(self, built: Sequence[tuple[ContainerImage, tuple[str, ...], Mapping[str, str]]]) -> None:
         """Tag, push and report images.
 
         Args:
-            built: images with their customary names and their labels.
+            built: images with their default names and their labels.
         """
         receipts = []
         for image, names, labels in built:

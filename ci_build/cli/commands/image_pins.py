@@ -14,7 +14,7 @@ from core.errors import CiBuildError, RequestError
 from core.report import print_table
 
 _PINS = click.option(
-    "--pins", metavar="FILE", type=click.Path(path_type=Path), help="File to use instead of images.toml."
+    "--pins", metavar="FILE", type=click.Path(path_type=Path), help="Pins that replace docker/images.toml."
 )
 _REGISTRY = click.option("--image-registry", metavar="HOST[/PATH]", help="Registry of the base images.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -26,7 +26,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result a
 @_JSON
 @click.pass_obj
 def list_pins(state: State, pins: Path | None, arch: str | None, *, as_json: bool) -> None:
-    """List the base images and files that images are made of, with their digests."""
+    """List the pinned base images and files, with their digests."""
     builder = ImageJob(state, {"pins": pins}).builder
     selected = pin_updates.select_pins(builder, (), arch or builder.arch)
     if as_json:
@@ -63,9 +63,9 @@ def update(
     as_json: bool,
     dry_run: bool,
 ) -> None:
-    """Update pinned digests to the present ones.
+    """Update pinned digests to the current ones.
 
-    Without NAME: the tags of base images, and files without a digest.
+    Without NAME, update the digests of base images, and add the missing digests of files.
     """
     job = ImageJob(state, {"pins": pins, "image_registry": image_registry, "cache_dir": cache_dir})
     with job.reporter.group("images update"):
@@ -75,7 +75,9 @@ def update(
     for label, (before, now) in changes.items():
         job.reporter.line(f"{label}: {before or 'none'} -> {now}")
     state_of_file = "would change" if dry_run else "changed"
-    job.reporter.line(f"{len(changes)} of {job.builder.pins.path} {state_of_file}" if changes else "nothing changed")
+    job.reporter.line(
+        f"{len(changes)} pins of {job.builder.pins.path} {state_of_file}" if changes else "nothing changed"
+    )
 
 
 @cloup.command("check")
@@ -83,7 +85,9 @@ def update(
 @_ARCH
 @_REGISTRY
 @_JSON
-@click.option("--online", is_flag=True, help="Also check that the registry and the servers still have the files.")
+@click.option(
+    "--online", is_flag=True, help="Also check that the registry and the servers still have the pinned files."
+)
 @click.pass_obj
 def check(
     state: State,

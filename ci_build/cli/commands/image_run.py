@@ -88,7 +88,6 @@ def test(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of op
     if build_only:
         build_set_images(state, values)
         return
-    # Wrong options are reported before an image is built.
     spec_for = checked_spec(state.settings(values, _TABLES), values)
     for name, labels in build_set_images(state, values).items():
         if values["dry_run"]:
@@ -121,15 +120,19 @@ def _run(state: State, image_name: str, values: Mapping[str, Any]) -> None:
 
 
 def checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[Engine, str], ContainerSpec]:
-    """Check the options of a run without an engine; return a function of engine and image that specifies its container.
+    """Check the options of a run, and return a function that specifies the container for an engine and an image.
+
+    The check needs no container engine, so that wrong options are reported before an image is built.
 
     Raises:
-        RequestError: an option is wrong; InputError: --env-file is missing; MachineError: there is no GPU.
+        RequestError: a size is invalid.
+        InputError: the file of --env-file does not exist.
+        MachineError: the machine has no AMD GPU, and --no-gpu was not given.
     """
     memory, shm_size = (container_size(settings, name) for name in _CONTAINER[1:])
     env_file, debugger = values["env_file"], values["debugger"]
     if env_file is not None and not env_file.is_file():
-        raise InputError(f"--env-file {env_file} does not exist.", hint="Omit it, or name another file.")
+        raise InputError(f"--env-file {env_file} does not exist.", hint="Omit --env-file, or name another file.")
     devices, groups = ((), ()) if values["no_gpu"] else find_gpus()
 
     def spec_for(engine: Engine, image: str) -> ContainerSpec:
@@ -152,15 +155,15 @@ def checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[Eng
 
 
 def find_gpus(root: Path = Path("/")) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the device files of AMD GPUs and their groups, by number since names differ between images.
+    """Return the device files of AMD GPUs and their group IDs; group names differ between images.
 
     Raises:
-        MachineError: there are none.
+        MachineError: the machine has no AMD GPU.
     """
     if not (root / _KFD).exists():
         raise MachineError(
-            "This machine has no /dev/kfd, so no AMD GPU for a container.",
-            hint="Run `python3 build/ci_build doctor` for the reason, or run without a GPU: --no-gpu.",
+            "No AMD GPU is available to a container: this machine has no /dev/kfd.",
+            hint="Run `python3 build/ci_build doctor` for the reason, or give --no-gpu.",
         )
     files = [root / _KFD, *sorted((root / _DRI).glob("renderD*"))]
     groups = {path.stat().st_gid for path in files if stat.S_IMODE(path.stat().st_mode) & 0o006 != 0o006}
@@ -169,10 +172,10 @@ def find_gpus(root: Path = Path("/")) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def commands(labels: Mapping[str, str], command: str, *, gpu: bool) -> tuple[tuple[str, ...], ...]:
-    """Return the commands to run: the given one in bash, or the image's own test in each of its Pythons.
+    """Return the commands to run: the given command in bash, or the image's own test in each Python of the image.
 
     Raises:
-        RequestError: no command was given, and the image has no wheels of a set.
+        RequestError: no command was given, and the image has no test.
     """
     if command:
         return (("bash", "-c", command),)

@@ -1,4 +1,4 @@
-"""`ci_build images`."""
+"""The command `ci_build images`."""
 
 from __future__ import annotations
 

@@ -49,12 +49,12 @@ def serve(bucket: str, port: int, host: str) -> None:
 @dry_run_option
 @click.pass_obj
 def publish(state: State, /, index: str, bucket: str, *, everything: bool, dry_run: bool) -> None:
-    """Update the pages of INDEX to its ledger."""
+    """Update the pages of INDEX to the state of its ledger."""
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
     if read_head(opened, released)[0].number == 0:
-        raise RequestError(f"The bucket has no index {index}.", hint="Promote a set to it first.")
+        raise RequestError(f"The bucket has no index {index}.", hint="Promote a set to this index first.")
     written = write_pages(opened, released, everything=everything)
     reporter.line(f"{len(written)} pages written" if written else "nothing to do")
 
@@ -72,7 +72,8 @@ def publish(state: State, /, index: str, bucket: str, *, everything: bool, dry_r
 def check(state: State, url: str, digest: str | None, python: str | None, *, as_json: bool) -> None:
     """Install a released set as users do, and compare it with its ledger.
 
-    Both pip and uv install it. URL is a simple index, such as https://example.org/v2/multi-arch/simple/.
+    The set is installed with pip and with uv. URL is a simple index, such as
+    https://example.org/v2/multi-arch/simple/.
     """
     reporter = state.reporter()
     published = read_published(url, digest)
@@ -88,5 +89,5 @@ def check(state: State, url: str, digest: str | None, python: str | None, *, as_
     failed = sum(item.failed for item in checks)
     if failed:
         raise GateError(
-            f"{failed} of {len(checks)} checks of {published.url} failed.", hint="Each finding names its remedy."
+            f"{failed} of {len(checks)} checks of {published.url} failed.", hint="Follow the remedies of the findings."
         )

@@ -27,7 +27,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print the r
 @click.option(
     "--to", type=click.IntRange(0), metavar="N", help="Ledger entry to return to.  [default: the previous state]"
 )
-@click.option("--reason", required=True, help="Reason, for the ledger.")
+@click.option("--reason", required=True, help="Reason to record in the ledger.")
 @bucket_option
 @dry_run_option
 @_json_option
@@ -50,7 +50,7 @@ def _marking(name: str, kind: EntryKind, text: str, *, reason: bool) -> click.Co
 
     @cloup.command(name, help=text)
     @click.argument("sets", nargs=-1, required=True, metavar="INDEX/SET…")
-    @click.option("--reason", required=reason, default="", help="Reason, for the ledger.")
+    @click.option("--reason", required=reason, default="", help="Reason to record in the ledger.")
     @bucket_option
     @dry_run_option
     @_json_option
@@ -108,7 +108,7 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
     for text, numbers in (
         ("now offered", done.appeared),
         ("no longer offered", done.vanished),
-        ("not restored, since in quarantine, retired or removed", done.withheld),
+        ("not restored, since quarantined, retired or removed", done.withheld),
     ):
         if numbers:
             line(f"  {text}: the sets of entries {', '.join(map(str, numbers))}")
@@ -204,7 +204,7 @@ def verify(state: State, /, index: str, trust_config: Path | None, bucket: str, 
     if problems:
         raise BucketError(
             "\n  ".join((f"{index} differs from its ledger:", *problems)),
-            hint="\nRestore the named files from a backup; `index publish --everything` rewrites the pages.",
+            hint="\nRestore the named files from a backup; rewrite the pages with `index publish --everything`.",
         )
     if not as_json:
         reporter.line(f"{index} matches its ledger")

@@ -35,9 +35,9 @@ def kernels() -> None:
 @click.option("--modules", metavar="NAME,…", help="Modules to list, with their dependencies.  [default: all]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
-    """List the modules and their support by target.
+    """List the modules and their support for each target.
 
-    A target has `yes`, `portable` (a kernel of this project) or `unsupported`.
+    The support is `yes`, `portable` (by a kernel of this project) or `unsupported`.
     """
     wanted = expand(spec)
     rows = kernel_build.table(wanted, split_list(modules))
@@ -55,7 +55,7 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
     "kernel_image", "kernel_modules", "kernel_instances", "require", "allow_partial",
     "out", "cache_dir", "dry_run", "json", "verbose",
 )  # fmt: skip
-@click.option("--jobs", metavar="N", help="Number of parallel compilers.  [default: by cores and memory]")
+@click.option("--jobs", metavar="N", help="Number of parallel compilers.  [default: derived from cores and memory]")
 @click.option(
     "--memory", metavar="MB", help="Memory of all compilers together, in megabytes.  [default: most of the free memory]"
 )
@@ -76,11 +76,11 @@ def build(
     part = kernel_build.parse_part(asked, shard, units or "")
     room, out = kernel_build.capacity(jobs, memory), Path(settings.text("out"))
     if out.exists() and not out.is_dir():
-        raise RequestError(f"--out {out} is not a directory.", hint="Name a directory, which need not exist.")
+        raise RequestError(f"--out {out} is not a directory.", hint="Name a directory; a missing one is created.")
     if settings.flag("dry_run"):
         if shard or units or forecast:
             raise RequestError(
-                "--dry-run cannot list units, since it downloads nothing.", hint="Give --forecast alone."
+                "--dry-run cannot list units, since it downloads nothing.", hint="Give --forecast without --dry-run."
             )
         if settings.flag("json"):
             print_json(kernel_build.planned(request, version))

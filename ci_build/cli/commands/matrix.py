@@ -1,4 +1,4 @@
-"""`ci_build matrix`."""
+"""The command `ci_build matrix`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PYTHONS = click.option(
 
 
 class _BuildsByDefault(cloup.Group):
-    """The group of the matrices, in which `matrix` alone means `matrix builds`."""
+    """Group of the matrix commands; `matrix` without a command means `matrix builds`."""
 
     def format_params(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of `matrix builds`."""
@@ -44,9 +44,9 @@ class _BuildsByDefault(cloup.Group):
 
 @cloup.group(cls=_BuildsByDefault, context_settings={"ignore_unknown_options": True})
 def matrix() -> None:
-    """Print the jobs of a CI service as JSON: builds, or with `tests` the tests of a set.
+    """Print the jobs of a CI service as JSON: builds, or the tests of a set.
 
-    `matrix builds` may be shortened to `matrix`. Further arguments are added to every command.
+    `matrix builds` may be shortened to `matrix`. Further arguments are added to the command of every build.
     """
 
 
@@ -76,10 +76,10 @@ def builds(
 ) -> None:  # fmt: skip
     """Print the builds of a CI service with their commands.
 
-    `include` is the matrix for the CI service; `excluded` lists the other combinations with their reasons. MORE
-    arguments are added to every command.
+    `include` is the matrix for the CI service; `excluded` lists the excluded combinations with reasons. MORE arguments
+    are added to the command of every build.
     """
-    # The command line is complete only now.
+    # Import cycle: the command line loads this module.
     from ci_build.cli import main
 
     require_known_pythons(split_list(python_versions), "--python-versions")
@@ -106,7 +106,7 @@ def builds(
               show_default=True, help="Occasion of the tests.")  # fmt: skip
 @_PYTHONS
 @click.option(
-    "--family", "families", multiple=True, metavar="NAME", help="GPU family; may be repeated.  [default: by occasion]"
+    "--family", "families", multiple=True, metavar="NAME", help="GPU family; may be repeated.  [default: set by --when]"
 )
 @click.option(
     "--jax-tests", default="", metavar="PATH|URL@COMMIT", help="JAX's test suite.  [default: the smoke suite]"
@@ -117,9 +117,9 @@ def tests(
 ) -> None:
     """Print the test jobs of SET with their runners and commands.
 
-    `include` is the matrix for the CI service. `merge` lists the jobs that follow on any machine, for runs that several
-    runners share. Families in `without_runner` have no machine: promotion needs a bypass for them. The table is
-    promotion/policy/families.toml.
+    `include` is the matrix for the CI service. `merge` lists the jobs that join the shards of a run afterwards, on any
+    machine. Families in `without_runner` have no runner, so a promotion needs a bypass for these families. Runners are
+    listed in promotion/policy/families.toml.
     """
     pythons = split_list(python_versions)
     require_known_pythons(pythons, "--python-versions")

@@ -1,4 +1,4 @@
-"""`ci_build policy`."""
+"""The command `ci_build policy`."""
 
 from __future__ import annotations
 

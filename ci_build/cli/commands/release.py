@@ -28,7 +28,7 @@ _TABLES = ("release_local", "build")
 
 
 @cloup.command()
-@click.option("--local", is_flag=True, help="Release into a directory of this machine; required.")
+@click.option("--local", is_flag=True, help="Release into a directory on this machine; required.")
 @click.option(
     "--bucket", metavar="DIR", help=f"Directory of the bucket.  [default: {defaults()['release_local']['bucket']}]"
 )

@@ -1,4 +1,4 @@
-"""`ci_build reproduce`."""
+"""The command `ci_build reproduce`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from core.errors import ReproducibilityError, RequestError
 from core.model import WheelSet
 
 _FROM_CALLER = ("cache_dir", "rocm_lock", "container_engine", "image_registry", "source_mirror", "verbose")
-"""Options that `reproduce` takes from its command line instead of the recorded request."""
+"""Options that `reproduce` reads from its command line instead of the recorded request."""
 
 
 @cloup.command()
@@ -38,7 +38,7 @@ _FROM_CALLER = ("cache_dir", "rocm_lock", "container_engine", "image_registry", 
 def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) -> None:
     """Rebuild a set from its wheels.json and its ROCm's lock, and compare it.
 
-    The exit code is 0 if all wheels are identical, else 20; the report names the sections that differ.
+    The exit code is 0 if all wheels are identical, else 20. The report names the sections that differ.
     """
     from ci_build.build import reproduce  # Start-up time: it loads requests.
 
@@ -62,12 +62,12 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
     if found.differences:
         raise ReproducibilityError(
             f"{len(found.differences)} of {len(found.differences) + len(found.same)} wheels differ.",
-            hint="The differences are listed above.",
+            hint="See the differences above.",
         )
 
 
 def recorded_settings(wheel_set: WheelSet, caller: Settings, out: Path) -> Settings:
-    """Return the settings that request the same set, with commits and digests instead of moving names.
+    """Return settings that request the recorded set again, with commits and digests instead of branches and tags.
 
     Args:
         caller: settings for this machine: its folders, container engine and servers.
@@ -82,7 +82,7 @@ def recorded_settings(wheel_set: WheelSet, caller: Settings, out: Path) -> Setti
     except KeyError as missing:
         raise RequestError(
             f"The recorded request has no {missing}: another version of this program built the set.",
-            hint="Reproduce it with that version; own_commit in its wheels.json names it.",
+            hint="Reproduce the set with the version at commit own_commit of its wheels.json.",
         ) from missing
 
 
@@ -110,7 +110,7 @@ def _given(request: Mapping[str, Any], source: Mapping[str, Any], caller: Settin
         "container_network": None if container["host"] else container["network"],
         "container_memory": container["memory"] or None,
         "container_shm_size": None if container["host"] else container["shm_size"],
-        # Caches and executors do not change the wheels, so the caches are not used again.
+        # The caches of the recorded build are not used, since caches and executors do not change the wheels.
         "rbe": remote is not None or None,
         **({f"rbe_{name}": value or None for name, value in source["credentials"].items()} if remote else {}),
         "locked": True,

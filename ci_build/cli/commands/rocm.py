@@ -38,7 +38,7 @@ def rocm() -> None:
 def write_manifest(state: State, tree: Path, out: Path | None, rocm_version: str | None) -> None:
     """Write the symbols that the ROCm in PATH exports.
 
-    The JSON is read by `--rocm-manifest` and the ABI gate.
+    `--rocm-manifest` and the ABI gate read the written JSON.
     """
     reporter = state.reporter()
     version = str(RocmVersion(text=rocm_version)) if rocm_version else ""
@@ -100,7 +100,7 @@ def show(lock: Path, *, as_json: bool) -> None:
     """Show the ROCm of a lock."""
     known = load_lock(lock)
     if known is None:
-        raise RequestError(f"{lock} does not exist.", hint="A build with --therock-path writes it.")
+        raise RequestError(f"{lock} does not exist.", hint="Create it with `ci_build dist_wheels --therock-path …`.")
     if as_json:
         print_json(known)
         return
@@ -120,14 +120,14 @@ def show(lock: Path, *, as_json: bool) -> None:
 @click.option("--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]")
 @click.pass_obj
 def verify(state: State, lock: Path, cache_dir: str | None) -> None:
-    """Verify the ROCm of a lock; it is downloaded if it is missing.
+    """Verify the ROCm of a lock; a missing ROCm is downloaded.
 
-    Every file of an unpacked archive is read. Of a directory, the files that the lock records are read.
+    If the ROCm is an unpacked archive, every file is read; if it is a directory, only the files that the lock records.
     """
     from ci_build.rocm import source  # Start-up time: it loads requests.
 
     reporter = state.reporter()
     storage = rocm_storage(state.settings({"cache_dir": cache_dir}))
     rocm = source.verify(lock, storage, reporter, host_runner(reporter), connector(reporter))
-    scope = "every file was read" if rocm.contents is not None else "the lock does not record its other files"
+    scope = "every file was read" if rocm.contents is not None else "files that the lock does not record were not read"
     reporter.line(f"{rocm.root} matches {lock}; {scope}")

@@ -1,4 +1,4 @@
-"""`ci_build shell`."""
+"""The command `ci_build shell`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from core.process import exec_replace, render
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -> None:
-    """Open a shell in the environment of the last source build of SET, whether it failed or not.
+    """Open a shell in the environment of the last source build of SET, even if the build failed.
 
-    The newest command of the shell's history repeats the build. With COMMAND, run that instead of a shell.
+    The newest command in the shell's history repeats the build. With COMMAND, run COMMAND instead of a shell.
     """
     from ci_build.build import build_shell  # Start-up time: it loads isal.
 
@@ -38,7 +38,5 @@ def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -
         return
     if not terminal:
         raise MachineError("A shell needs a terminal.", hint="Give a command to run instead of a shell.")
-    reporter.line(
-        f"the last build there, of {environment.what}, {environment.state}; its command is in the history (arrow up)"
-    )
+    reporter.line(f"last build here: {environment.what}, {environment.state}; its command is in the history (arrow up)")
     exec_replace(argv, {**child_environment(), **env})

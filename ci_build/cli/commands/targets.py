@@ -1,4 +1,4 @@
-"""`ci_build targets`."""
+"""The command `ci_build targets`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Options of the command line, their environment variables and defaults, parsed into frozen requests.
 
-Only this package reads the environment. Options stand before or after the subcommand, and each value remembers
-where it came from.
+Only this package reads the environment. Options stand before or after the subcommand, and each value has a recorded
+origin.
 """

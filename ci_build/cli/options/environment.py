@@ -18,15 +18,15 @@ from core.report import Reporter
 
 _PROJECT = "jax-rocm-release"
 ENV_PREFIX = "CI_BUILD_"
-"""What the variable of an option begins with."""
+"""Prefix of the environment variables of options."""
 SIGNING_KEY = ENV_PREFIX + "SIGNING_KEY"
-"""The variable that may hold the key that signs evidence."""
+"""Environment variable that may contain the text of the key that signs evidence."""
 
 
 def child_environment() -> dict[str, str]:
     """Return the environment of child processes, without the signing key.
 
-    Where the user's folder for caches cannot be written to, they find its stand-in.
+    If the user's cache folder is not writable, XDG_CACHE_HOME names its replacement.
     """
     usual = Path(platformdirs.user_cache_dir())
     folder = writable_folder(usual, "cache")
@@ -35,7 +35,7 @@ def child_environment() -> dict[str, str]:
 
 
 def find_signing_key(file: Path | None) -> SigningKey:
-    """Return the given key, else that of the environment, else the user's own."""
+    """Return the key in the given file, else the key in the environment, else the user's own key."""
     if file is not None:
         return SigningKey(file=file, origin="--signing-key")
     if text := os.environ.get(SIGNING_KEY, ""):
@@ -47,23 +47,23 @@ def find_signing_key(file: Path | None) -> SigningKey:
 
 
 def cache_folder() -> tuple[Path, str]:
-    """Return the user's cache folder, or its stand-in with a sentence that says so."""
+    """Return the user's cache folder, or its replacement and a warning; the warning is empty for the user's folder."""
     usual = Path(platformdirs.user_cache_dir(_PROJECT))
     folder = writable_folder(usual, f"cache/{_PROJECT}")
     return folder, "" if folder == usual else f"{usual} is not writable; the cache is in {folder}."
 
 
 def writable_folder(folder: Path, name: str) -> Path:
-    """Return a user's folder, or one below the temporary folder where it cannot be made or written to.
+    """Return a user's folder, or a replacement below the temporary folder if the user's folder is not writable.
 
     Args:
-        name: of the stand-in, below the one folder that all stand-ins of a user share.
+        name: path of the replacement, relative to the folder that contains all replacements of a user.
 
     Raises:
-        MachineError: the stand-in belongs to another user.
+        MachineError: the folder of the replacements belongs to another user.
     """
     there = next(place for place in (folder, *folder.parents) if os.path.exists(place))  # noqa: PTH110 - never raises
-    # A user without HOME and without a name has a folder that begins with "~".
+    # If HOME is unset and the user has no name, the path of the folder begins with "~".
     if folder.is_absolute() and os.access(there, os.W_OK | os.X_OK):
         return folder
     stand_in = Path(tempfile.gettempdir(), f"{_PROJECT}-{os.getuid()}")
@@ -71,13 +71,13 @@ def writable_folder(folder: Path, name: str) -> Path:
     if stand_in.lstat().st_uid != os.getuid():
         raise MachineError(
             f"{folder} is not writable, and its replacement {stand_in} belongs to another user.",
-            hint="Set XDG_CACHE_HOME and XDG_CONFIG_HOME to folders of your own.",
+            hint="Set XDG_CACHE_HOME and XDG_CONFIG_HOME to writable folders.",
         )
     return stand_in / name
 
 
 def new_reporter(*, verbose: bool = False) -> Reporter:
-    """Return a reporter of progress on standard error, which is a terminal, a file, or the log of a CI service."""
+    """Return a progress reporter that suits standard error: a terminal, a file, or the log of a CI service."""
     ci = os.environ.get("CI", "").lower() in ("1", "true")
     terminal = sys.stderr.isatty() and not ci and os.environ.get("TERM") != "dumb"
     return Reporter(terminal=terminal, groups=os.environ.get("GITHUB_ACTIONS") == "true", verbose=verbose)
@@ -98,7 +98,7 @@ _CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 
 
 def connection() -> tuple[dict[str, str], str]:
-    """Return the variables that name proxies, and the CA bundle or an empty path."""
+    """Return the proxy variables of the environment, and the path of its CA bundle; empty if there is none."""
     names = (*_PROXIES, *map(str.upper, _PROXIES))
     proxies = {name: os.environ[name] for name in names if os.environ.get(name)}
     files = [os.environ.get(name, "") for name in _CERTIFICATES]
@@ -106,7 +106,7 @@ def connection() -> tuple[dict[str, str], str]:
 
 
 def actor() -> str:
-    """Return the CI run, else the user and the machine, for records."""
+    """Return the user with the CI run, or with the machine's name outside of CI, for ledger entries."""
     run = os.environ.get("GITHUB_RUN_ID") or os.environ.get("CI_JOB_ID") or os.environ.get("BUILD_ID")
     try:
         user = os.environ.get("GITHUB_ACTOR") or getpass.getuser()

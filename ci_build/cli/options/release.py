@@ -20,10 +20,10 @@ bucket_option = click.option(
     show_default=True,
     help="The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
 )
-"""For commands that use a bucket and build no wheels."""
+"""Option of commands that use a bucket and build no wheels."""
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="List every write to the bucket, and do none.")
-"""For commands that write to a bucket and build no wheels."""
+dry_run_option = click.option("--dry-run", is_flag=True, help="Print every write to the bucket without performing it.")
+"""Option of commands that write to a bucket and build no wheels."""
 
 channel_option = click.option(
     "--channel",
@@ -33,12 +33,12 @@ channel_option = click.option(
     show_default=True,
     help="Channel of the policy.",
 )
-"""For commands that evaluate the policy."""
+"""Option of commands that evaluate the policy."""
 
 
 def _has_folder(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
     if value is not None and not value.absolute().parent.is_dir():
-        raise click.BadParameter(f"there is no folder {value.parent}.", context, parameter)
+        raise click.BadParameter(f"folder {value.parent} does not exist.", context, parameter)
     return value
 
 
@@ -47,22 +47,22 @@ junit_option = click.option(
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_has_folder,
-    help="Write the evidence as JUnit XML too.",
+    help="JUnit XML file to write the evidence to.",
 )
-"""For gates, which may run for hours before there is something to write."""
+"""Option of gates. Its folder is checked at the start, since a gate may run for hours before it writes the file."""
 
 trust_config_option = click.option(
     "--trust-config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     envvar=ENV_PREFIX + "TRUST_CONFIG",
-    help="Trust configuration (JSON) of a private Sigstore; the public one if none is given.",
+    help="Trust configuration (JSON) of a private Sigstore.  [default: the public Sigstore]",
 )
-"""For commands that sign or verify attestations."""
+"""Option of commands that sign or verify attestations."""
 
 signing_key_option = click.option(
     "--signing-key",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help=f"Key that signs evidence; else the text of one in {SIGNING_KEY}, else a key of your own, made at need.",
+    help=f"Key that signs evidence.  [default: the key in {SIGNING_KEY}, else your own key, created when needed]",
 )
-"""For commands that make evidence. The variable holds the key, not its file: a CI service keeps it as a secret."""
+"""Option of commands that write evidence. The variable contains the key itself, as CI services provide secrets."""

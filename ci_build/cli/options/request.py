@@ -1,4 +1,4 @@
-"""Settings become a request here, and contradictions are refused."""
+"""Conversion of settings into requests; contradictory settings are refused."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def wheel_set_request(
     rebuild: Path | None = None,
     own_commit: str = "",
 ) -> WheelSetRequest:
-    """Return the complete request for a wheel set; options without effect are warned of.
+    """Return the complete request for a wheel set, and warn about options without effect.
 
     Args:
-        rebuild: folder for everything that is built; results of caches and executors are then not used.
-        own_commit: commit of this repository that the wheels record; empty detects it.
+        rebuild: folder for all outputs of a rebuild, which uses no results of caches and executors; None for a build.
+        own_commit: commit of this repository that the wheels record; empty to detect the commit.
 
     Raises:
         RequestError: options contradict each other.
@@ -86,7 +86,7 @@ def wheel_set_request(
 
 
 def kernels_request(settings: Settings) -> tuple[BuildRequest, str]:
-    """Return the request of `ci_build kernels build`, for the kernel wheel alone, and the version of the wheel.
+    """Return the request of `ci_build kernels build`, which is for the kernel wheel alone, and the wheel's version.
 
     Raises:
         RequestError: options contradict each other.
@@ -101,11 +101,11 @@ def kernels_request(settings: Settings) -> tuple[BuildRequest, str]:
 def build_request(
     settings: Settings, *, accept_cached: bool = True, all_targets: tuple[GfxTarget, ...] | None = None
 ) -> tuple[BuildRequest, tuple[str, ...]]:
-    """Return the content of a wheel set, and warnings about options without effect.
+    """Return the build request of a wheel set, and warnings about options without effect.
 
     Args:
-        accept_cached: let remote executors use cached results.
-        all_targets: targets that `all` selects with published wheels; None for those in the wheels.
+        accept_cached: whether remote executors may use cached results.
+        all_targets: targets that `all` selects with published wheels; None for the targets of these wheels.
 
     Raises:
         RequestError: options contradict each other; the message names every contradiction.
@@ -118,7 +118,7 @@ def build_request(
         text = "belongs to a build from source and contradicts --payload=published."
         problems.add(*settings.objections(REFUSED_WITH_PUBLISHED, text))
         typed = filter(settings.typed, CONTAINER_OPTIONS)
-        problems.add(*settings.objections(typed, "applies to a container, but --payload=published starts none."))
+        problems.add(*settings.objections(typed, "applies to a container, but --payload=published uses no container."))
     else:
         problems.add(*source_problems(settings))
     rocm = settings.get("rocm_version")
@@ -159,7 +159,7 @@ def build_request(
 
 
 def _kernels(settings: Settings) -> tuple[KernelRequest | None, list[str]]:
-    """Return the request for kernels, and its contradictions."""
+    """Return the request for kernels, and the contradictions of its options."""
     if not settings.flag("kernels"):
         return None, settings.objections(NEEDS_KERNELS, "needs --kernels.")
     request = KernelRequest(
@@ -177,7 +177,7 @@ def _kernels(settings: Settings) -> tuple[KernelRequest | None, list[str]]:
     if request.rocm and request.toolchain == "pypi":
         return None, ["--kernel-rocm needs --kernel-toolchain=rocm or container."]
     if bool(request.image) != (request.toolchain == "container"):
-        return None, ["--kernel-image needs --kernel-toolchain=container."]
+        return None, ["--kernel-image and --kernel-toolchain=container must be given together."]
     problems = []
     if request.instances and request.toolchain == "pypi":
         problems.append("--kernel-instances needs --kernel-toolchain=rocm or container.")
@@ -220,22 +220,22 @@ def supported_pythons() -> list[str]:
 
 
 def require_known_pythons(versions: Sequence[str], origin: str) -> None:
-    """Check a non-empty list of Python versions.
+    """Check that a list of Python versions is not empty and that all versions are supported.
 
     Args:
-        origin: option that they come from.
+        origin: option that the versions come from.
 
     Raises:
-        RequestError: a version is not supported, or there is none.
+        RequestError: a version is not supported, or the list is empty.
     """
     unknown = [version for version in versions if version not in supported_pythons()]
     if unknown or not versions:
-        hint = f"Supported are {', '.join(supported_pythons())}."
+        hint = f"Give some of the supported versions: {', '.join(supported_pythons())}."
         raise RequestError(f"{origin} has unsupported versions: {', '.join(unknown) or 'none given'}.", hint=hint)
 
 
 def _pythons_of(jax_version: str, pythons: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
-    """Return the Pythons that the JAX release supports.
+    """Return the requested Pythons that the JAX release supports.
 
     Raises:
         RequestError: an explicitly requested Python is not supported.
@@ -246,13 +246,16 @@ def _pythons_of(jax_version: str, pythons: tuple[str, ...], settings: Settings) 
         raise RequestError(
             f"jax {jax_version} needs Python {supported}, but {settings.get('python_versions').origin} "
             f"requests {', '.join(python for python in pythons if python not in good)}.",
-            hint="Leave these out, or build an older --jax-version.",
+            hint="Omit these versions, or build an older --jax-version.",
         )
     return good
 
 
 def this_python_and_one_more(supported: list[str], current: str) -> tuple[str, ...]:
-    """Return the running Python and its neighbour, the newer one if it is supported."""
+    """Return the running Python and the next newer supported one, or the next older one if there is no newer one.
+
+    If the running Python is not supported, return the two newest supported ones.
+    """
     if current not in supported:
         return tuple(supported[-2:])
     at = supported.index(current)

@@ -1,4 +1,4 @@
-"""Options that name a ROCm, and the builds that `--therock` and `--locked` choose."""
+"""Options that name a ROCm, and the selection of a ROCm by `--therock` and `--locked`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NEED_A_LISTING = ("family", "therock_listing")
 
 
 def rocm_storage(settings: Settings) -> RocmStorage:
-    """Return where ROCms are kept and how much room they may take.
+    """Return the storage of ROCm trees, with its size limit.
 
     Raises:
         RequestError: the limit is not a size.
@@ -41,9 +41,10 @@ def _limit(settings: Settings) -> int:
 
 
 def find_rocm(settings: Settings, reporter: Reporter, runner: HostRunner, connect: Connect) -> RocmSource | None:
-    """Return the ROCm that the options name, or None.
+    """Return the ROCm that the options name, or None if they name no ROCm.
 
-    A listing is downloaded where `--therock` chooses from it; nothing else is.
+    The ROCm is not downloaded. `--therock` downloads the listing of builds, and `--therock-index-url` without a version
+    queries the index.
 
     Raises:
         RequestError: options contradict each other or have no effect.
@@ -61,7 +62,7 @@ def find_rocm(settings: Settings, reporter: Reporter, runner: HostRunner, connec
             from ci_build.rocm.package_index import newest_version  # Start-up time: it loads isal.
 
             version = newest_version(index, runner)
-            reporter.line(f"--therock-index-url: the newest ROCm there is {version}")
+            reporter.line(f"--therock-index-url: the newest ROCm of the index is {version}")
     elif choice:
         path = _choose(settings, reporter, connect, str(choice))
     elif locked and not path:
@@ -105,7 +106,7 @@ def rocm_problems(settings: Settings) -> list[str]:
 
 
 def build_job_defaults(settings: Settings) -> Mapping[str, Setting]:
-    """Return the path of the ROCm that an internal build job has made, if one was named."""
+    """Return the tarball URL of an internal build job as `therock_path`; empty if no job was named."""
     url = rocm_build_url(settings)
     return {"therock_path": Setting(value=url, origin="--rocm-build-url")} if url else {}
 
@@ -153,7 +154,7 @@ def _refuse_contradictions(settings: Settings) -> None:
         problems.append("--no-tarball-cache has no effect with --therock-index-url: packages are not tarballs.")
     if settings.given("therock") and not settings.given("family"):
         problems.append("--therock needs --family.")
-    # An internal build job stands in for a path.
+    # The value may come from an internal build job, whose URL is a default of --therock-path.
     source = settings.get("therock_path").value or settings.given("therock") or settings.given("therock_index_url")
     if source and settings.given("rocm_manifest"):
         problems.append("--rocm-manifest has no effect with a whole ROCm, whose manifest is generated.")
@@ -172,7 +173,7 @@ def _refuse_contradictions(settings: Settings) -> None:
 def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: str) -> str:
     families = split_list(settings.text("family"))
     if not families:
-        raise RequestError("--family is empty.", hint="See `ci_build targets`.")
+        raise RequestError("--family is empty.", hint="Give families that `ci_build targets` lists.")
     check_families(families)
     builds = list_builds(connect(), settings.text("therock_listing"))
     build = choose(builds, choice, families)

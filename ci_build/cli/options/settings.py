@@ -23,7 +23,7 @@ HELP_HINT = "See `ci_build dist_wheels --help`."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """One option's value and where it came from, such as `--targets` or `defaults.toml [build]`."""
+    """Value of an option and its origin, such as `--targets` or `defaults.toml [build]`."""
 
     value: Any
     origin: str
@@ -45,7 +45,7 @@ class Problems:
         self._texts += texts
 
     def read(self, reading: Callable[[], T]) -> T:
-        """Return the value of a reading; of one that fails, nothing, since `refuse` then raises."""
+        """Return the value that a function reads; if it fails, record the error for `refuse` and return None."""
         try:
             return reading()
         except RequestError as error:
@@ -65,7 +65,7 @@ class Problems:
 
 
 def split_list(text: str | None) -> tuple[str, ...]:
-    """Return the items of a list with commas."""
+    """Return the items of a comma-separated list."""
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
@@ -73,10 +73,10 @@ class Settings:
     """Every option with its origin: command line after the subcommand, before it, environment, defaults.
 
     Args:
-        after: values given after the subcommand; None where nothing was given.
-        before: values given before it.
-        environ: the process environment, or a stand-in.
-        tables: tables of defaults.toml; the first that has an option counts.
+        after: values given after the subcommand; None for options that were not given.
+        before: values given before the subcommand.
+        environ: environment variables; None for those of the process.
+        tables: tables of defaults.toml; the first table that contains an option counts.
 
     Raises:
         RequestError: a value is an invalid URL.
@@ -103,18 +103,18 @@ class Settings:
             elif environ.get(variable):
                 self._given[name] = Setting(value=environ[variable], origin=variable)
         for setting in self._given.values():
-            # A template becomes a URL when it is filled in.
+            # A template with fields is not a URL yet.
             if "://" in str(setting.value) and "{" not in str(setting.value):
                 parse_url(str(setting.value), setting.origin)
 
     def with_defaults(self, defaults: Mapping[str, Setting]) -> Settings:
-        """Return settings in which these values apply to options that were not given, before `defaults.toml`."""
+        """Return settings in which these values override `defaults.toml` for options that were not given."""
         other = copy.copy(self)
         other._defaults = {**self._defaults, **defaults}
         return other
 
     def get(self, name: str) -> Setting:
-        """Return an option: as given, else from `with_defaults`, else from the first table of defaults.toml with it."""
+        """Return the setting of an option: as given, else from `with_defaults`, else from `defaults.toml`."""
         if (setting := self._given.get(name) or self._defaults.get(name)) is not None:
             return setting
         for table in self.tables:
@@ -123,15 +123,15 @@ class Settings:
         return Setting(value=None, origin="not given")
 
     def text(self, name: str) -> str:
-        """Return the value of an option as text; empty without one."""
+        """Return the value of an option as text; empty if the option has no value."""
         value = self.get(name).value
         return "" if value is None else str(value)
 
     def choice(self, name: str, kind: type[E]) -> E:
-        """Return the value of an option with fixed values; those of the environment were not checked before.
+        """Return the value of an option with fixed values; click has not checked a value from the environment.
 
         Raises:
-            RequestError: the value is none of them.
+            RequestError: the value is not one of the fixed values.
         """
         setting = self.get(name)
         try:
@@ -141,14 +141,14 @@ class Settings:
             raise RequestError(f"{setting.origin} is invalid: {setting.value!r}.", hint=hint) from error
 
     def positive(self, name: str) -> int:
-        """Return the value of an option that is a whole number from 1.
+        """Return the value of an option as a positive integer.
 
         Raises:
-            RequestError: the value is no such number.
+            RequestError: the value is not a positive integer.
         """
         text = self.text(name)
         if not text.isdecimal() or int(text) < 1:
-            raise RequestError(f"{self.get(name).origin} is invalid: {text!r}.", hint="Give a whole number from 1.")
+            raise RequestError(f"{self.get(name).origin} is invalid: {text!r}.", hint="Give a positive whole number.")
         return int(text)
 
     def given(self, name: str) -> bool:
@@ -156,11 +156,11 @@ class Settings:
         return name in self._given and (name not in SWITCHES or self.flag(name))
 
     def typed(self, name: str) -> bool:
-        """Return whether the command line sets an option; the environment may set some for a whole machine."""
+        """Return whether the command line sets an option; the environment may set options for a whole machine."""
         return self.get(name).origin.startswith("--")
 
     def objections(self, names: Iterable[str], text: str) -> list[str]:
-        """Return one sentence for each of these options that is set: where it is set, and the text."""
+        """Return one sentence for each of these options that is set: the origin of its value, then the text."""
         return [f"{self.get(name).origin} {text}" for name in names if self.given(name)]
 
     def flag(self, name: str) -> bool:
@@ -176,5 +176,5 @@ class Settings:
 
     @property
     def cache_note(self) -> str:
-        """A warning when the cache is not in the user's folder for caches."""
+        """A warning if the user's cache folder is replaced by another folder; else empty."""
         return "" if self.get("cache_dir").value else cache_folder()[1]

@@ -37,13 +37,13 @@ def source_request(
     """Return the options of a build from source.
 
     Args:
-        settings: without `source_problems`.
-        jax_version: release of jax; None when it could not be read.
+        settings: values of all options; `source_problems` reports their contradictions.
+        jax_version: release of jax; None if the option is invalid.
         problems: receives every unreadable value, and every option that the release does not support.
-        accept_cached: let remote executors use cached results.
+        accept_cached: whether remote executors may use cached results.
 
     Returns:
-        The request, which is valid unless there are problems; None without a release.
+        The request, which is valid if there are no problems; None if the release is invalid or too old.
     """
     compiler = problems.read(lambda: settings.choice("compiler", Compiler))
     endpoint = problems.read(lambda: _endpoint(settings))
@@ -53,7 +53,7 @@ def source_request(
     if not jax_version:
         return None
     interface = problems.read(lambda: interface_for(jax_version))
-    if not interface:  # the release is older than every known build
+    if not interface:  # The release is older than every known build.
         return None
     problems.add(*_unsupported(settings, jax_version, interface, compiler))
     one_target = settings.flag("one_target")
@@ -93,18 +93,18 @@ def source_request(
 
 
 def _unsupported(settings: Settings, jax_version: str, interface: Interface, compiler: Compiler) -> Iterator[str]:
-    """Yield the options that the release of jax does not support."""
+    """Yield one sentence for each option that the release of jax does not support."""
     if compiler and compiler not in interface.compilers:
-        yield f"--compiler={compiler}: jax {jax_version} is built by {', '.join(interface.compilers)} only."
+        yield f"--compiler={compiler} cannot build jax {jax_version}; give {', '.join(interface.compilers)}."
     if not settings.given("jax_source_dir") and pins_for(jax_version) is None:
         known = ", ".join(releases())
-        yield f"jax {jax_version} has no pinned sources (pinned are {known}): give --jax-source-dir."
+        yield f"jax {jax_version} has no pinned sources; give --jax-source-dir, or a pinned version: {known}."
     elif pins_for(jax_version) is None and interface.kind is BuildRepository.ROCM_JAX:
-        yield f"jax {jax_version} has no pinned sources, and its plugin is built by rocm-jax."
+        yield f"jax {jax_version} needs pinned sources of rocm-jax, which builds its plugin; there are none."
 
 
 def source_defaults(settings: Settings) -> Mapping[str, Setting]:
-    """Return defaults from other options: the release in `--jax-source-dir`, and the ROCm of an internal build job."""
+    """Return defaults that other options imply: the release in `--jax-source-dir`, the ROCm of a build job."""
     found = dict(build_job_defaults(settings))
     given = settings.get("jax_source_dir").value
     if given and (folder := Path(str(given))).is_dir():
@@ -113,7 +113,7 @@ def source_defaults(settings: Settings) -> Mapping[str, Setting]:
 
 
 def source_problems(settings: Settings) -> list[str]:
-    """Return the contradictions of options of a build from source, for every release of jax."""
+    """Return the contradictions between options of a build from source that do not depend on the release of jax."""
     problems = []
     if settings.given("xla") and settings.given("xla_source_dir"):
         problems.append("--xla and --xla-source-dir both name an XLA.")
@@ -134,7 +134,7 @@ def source_problems(settings: Settings) -> list[str]:
         problems.append("--cache-read-only has no effect without --remote-cache or --disk-cache.")
     if settings.flag("host"):
         typed = filter(settings.typed, _ONLY_IN_CONTAINER)
-        problems += settings.objections(typed, "applies to a container, but --host uses none.")
+        problems += settings.objections(typed, "applies to a container, but --host uses no container.")
     elif settings.given("clang_path") and not settings.text("clang_path").startswith("/"):
         problems.append("--clang-path is a path in the builder image, and must be absolute.")
     if settings.given("builder_image") and settings.given("base_docker"):
@@ -149,7 +149,7 @@ def source_problems(settings: Settings) -> list[str]:
 
 
 def _secret_problems(settings: Settings) -> list[str]:
-    """Return the problems of secrets: exposed in URLs, or in files that are missing."""
+    """Return the problems of credentials: credentials in URLs, and missing or unusable files."""
     problems = [
         f"{settings.get(name).origin} has a user or a password in its URL; give them in a file with --rbe-bazelrc."
         for name in ("remote_cache", "rbe_endpoint")
@@ -171,7 +171,7 @@ def _secret_problems(settings: Settings) -> list[str]:
 
 
 def _sources(settings: Settings, jax_version: str) -> tuple[Checkout, ...]:
-    """Return the trees of the build; those of folders have no commit yet."""
+    """Return the source trees of the build; trees in folders have no commit yet."""
     interface, pins = interface_for(jax_version), pins_for(jax_version)
     mirror = settings.text("source_mirror")
     found = []
@@ -191,7 +191,7 @@ def _sources(settings: Settings, jax_version: str) -> tuple[Checkout, ...]:
 
 
 def container_size(settings: Settings, name: str) -> str:
-    """Return a limit of containers; empty for none.
+    """Return a size limit of containers; empty for no limit.
 
     Raises:
         RequestError: the value is not a size.

@@ -1,4 +1,4 @@
-"""Options of a build, in the groups that the help shows."""
+"""Options of a build, in the groups of the help."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from core.model import Payload
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Table = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
-"""Names and attributes of options, as click takes them."""
+"""Names and attributes of options, as arguments of click."""
 FLAG = {"is_flag": True, "default": None}
 
 _WHEEL_OPTIONS: Table = (
     (("--payload",), {"type": click.Choice([p.value for p in Payload]),
-      "help": "Origin of the native code: compile it, or take it from published wheels."}),
+      "help": "Origin of the native code: compiled from source, or copied from published wheels."}),
     (("--jax-version",), {"metavar": "X.Y.Z", "help": "Release of jax."}),
     (("--python-versions",), {"metavar": "X.Y,…", "help": "Python versions."}),
     (("--rocm-version",), {"metavar": "X.Y.Z", "help": "ROCm that the native code is built against."}),
@@ -31,24 +31,24 @@ _WHEEL_OPTIONS: Table = (
 _ROCM_OPTIONS: Table = (
     (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "ROCm from a tarball or a directory."}),
     (("--therock",), {"metavar": "nightly|latest|X.Y.Z", "help": "ROCm from a listing of builds."}),
-    (("--family",), {"metavar": "NAME,…", "help": "GPU families of that build, such as gfx94X-dcgpu."}),
+    (("--family",), {"metavar": "NAME,…", "help": "GPU families of the listed build, such as gfx94X-dcgpu."}),
     (("--therock-listing",), {"metavar": "URL", "help": "Page that lists the builds."}),
     (("--therock-index-url",), {"metavar": "URL", "help": "ROCm from the pip packages of an index."}),
-    (("--therock-version",), {"metavar": "X.Y.Z", "help": "Version of these packages.  [default: the newest]"}),
+    (("--therock-version",), {"metavar": "X.Y.Z", "help": "Version of the index's packages.  [default: the newest]"}),
     (("--therock-sha256",), {"metavar": "HEX", "help": "Expected sha256 of the tarball."}),
     (("--rocm-lock",), {"metavar": "FILE", "help": "Lock file that records the exact ROCm."}),
-    (("--locked",), {**FLAG, "help": "Refuse any ROCm but the locked one."}),
+    (("--locked",), {**FLAG, "help": "Refuse any ROCm except the locked one."}),
     (("--rocm-full", "--full", "rocm_full"), {**FLAG, "help": "Also unpack files that no build needs."}),
-    (("--no-tarball-cache",), {**FLAG, "help": "Do not keep the tarball."}),
+    (("--no-tarball-cache",), {**FLAG, "help": "Do not keep the tarball in the cache."}),
     (("--cache-limit",), {"metavar": "SIZE", "help": "Total size of the cached ROCm trees."}),
     (("--rocm-build-job",), {"metavar": "NAME", "help": "ROCm from an internal build job."}),
-    (("--rocm-build-num",), {"metavar": "N", "help": "Build number of that job.  [default: lastSuccessfulBuild]"}),
-    (("--rocm-build-url",), {"metavar": "TEMPLATE", "help": "URL of its tarball, with {job}, {num} and {version}."}),
-    (("--rocm-manifest",), {"metavar": "FILE|DIR", "help": "Exports of the ROCm, by `rocm manifest`, or its tree."}),
+    (("--rocm-build-num",), {"metavar": "N", "help": "Build number of the job.  [default: lastSuccessfulBuild]"}),
+    (("--rocm-build-url",), {"metavar": "TEMPLATE", "help": "URL of the job's tarball, with {job}, {num}, {version}."}),
+    (("--rocm-manifest",), {"metavar": "FILE|DIR", "help": "Output of `rocm manifest`, or the tree of the ROCm."}),
 )  # fmt: skip
 _SOURCE_OPTIONS: Table = (
     (("--xla",), {"metavar": "pin|head|COMMIT", "help": "XLA to compile; `pin` is the commit that jax pins."}),
-    (("--xla-source-dir",), {"metavar": "DIR", "help": "XLA checkout to compile instead."}),
+    (("--xla-source-dir",), {"metavar": "DIR", "help": "XLA checkout to compile instead of --xla."}),
     (("--jax-source-dir",), {"metavar": "DIR", "help": "jax checkout to build, with its jaxlib."}),
     (("--source-mirror",), {"metavar": "URL|DIR", "help": "Mirror of jax-ml/jax, openxla/xla and ROCm/rocm-jax."}),
     (("--clang-path",), {"metavar": "FILE", "help": "Path of clang in the build environment.  [default: the newest]"}),
@@ -60,21 +60,21 @@ _REMOTE_OPTIONS: Table = (
     (("--rbe-endpoint",), {"metavar": "URL", "help": "Remote executors: grpc://… or grpcs://…."}),
     (("--no-rbe-fallback",), {**FLAG, "help": "Fail instead of building locally when remote execution fails."}),
     (("--rbe-ca",), {"metavar": "FILE", "help": "CA bundle that verifies the remote executors and --remote-cache."}),
-    (("--rbe-cert",), {"metavar": "FILE", "help": "Client certificate for them."}),
+    (("--rbe-cert",), {"metavar": "FILE", "help": "Client certificate for the executors and --remote-cache."}),
     (("--rbe-key",), {"metavar": "FILE", "help": "Private key of the client certificate."}),
-    (("--rbe-credential-helper",), {"metavar": "FILE", "help": "Program that gives Bazel the request headers."}),
+    (("--rbe-credential-helper",), {"metavar": "FILE", "help": "Program from which Bazel gets request headers."}),
     (("--rbe-bazelrc",), {"metavar": "FILE", "help": "bazelrc with further options, such as --remote_header."}),
     (("--rbe-platform",), {"metavar": "LABEL|none", "help": "Bazel platform of the executors."}),
     (("--rbe-jobs",), {"metavar": "N", "help": "Number of parallel actions."}),
     (("--remote-cache",), {"metavar": "URL", "help": "Shared action cache."}),
     (("--disk-cache",), {"metavar": "DIR", "help": "Action cache in a directory."}),
-    (("--cache-read-only",), {**FLAG, "help": "Read from these caches without writing to them."}),
+    (("--cache-read-only",), {**FLAG, "help": "Read --remote-cache and --disk-cache without writing to them."}),
 )  # fmt: skip
 SOURCE_OPTIONS: Table = (*_SOURCE_OPTIONS, *_REMOTE_OPTIONS)
 """Options of a source build."""
 _IMAGE_OPTIONS: Table = (
-    (("--base-docker",), {"metavar": "IMAGE", "help": "Base image of the image that wheels are built in."}),
-    (("--builder-image", "-b"), {"metavar": "IMAGE|search", "help": "Builder image; `search` never builds one."}),
+    (("--base-docker",), {"metavar": "IMAGE", "help": "Base image of a new builder image."}),
+    (("--builder-image", "-b"), {"metavar": "IMAGE|search", "help": "Builder image; `search` does not build one."}),
     (("--image-registry",), {"metavar": "HOST[/PATH]", "help": "Registry to pull images from and push them to."}),
     (("--container-engine",), {"metavar": "docker|podman|FILE", "help": "Engine.  [default: the first found]"}),
     (("--container-network",), {"metavar": "NAME", "help": "Network of a container: host, none or a name."}),
@@ -91,9 +91,9 @@ _KERNEL_OPTIONS: Table = (
     (("--kernel-modules", "--modules", "kernel_modules"),
      {"metavar": "NAME,…", "help": "Kernel modules to build.  [default: all]"}),
     (("--kernel-instances", "--instances", "kernel_instances"),
-     {"metavar": "REGEX", "help": "Generated kernels to build, by name.  [default: all]"}),
+     {"metavar": "REGEX", "help": "Generated kernels to build, matched by name.  [default: all]"}),
     (("--require",), {"metavar": "NAME,…", "help": "Kernel modules that every target must have."}),
-    (("--allow-partial",), {**FLAG, "help": "Omit kernel modules that cannot be built, and mark the wheel."}),
+    (("--allow-partial",), {**FLAG, "help": "Omit kernel modules that cannot be built; mark the wheel as partial."}),
 )  # fmt: skip
 _RUN_OPTIONS: Table = (
     (("--out",), {"metavar": "DIR", "help": "Output directory of the wheel set."}),
@@ -139,17 +139,17 @@ NEEDS_KERNELS = tuple(name for name in (_identifier(names) for names, _ in _KERN
 
 
 def build_options(*tables: str, hidden: bool = False) -> Callable[[_F], _F]:
-    """Give a group or command every build option, in titled groups.
+    """Return a decorator that adds every build option to a group or command, in titled groups.
 
     Args:
-        tables: tables of defaults.toml whose values the help shows; the first that has an option counts.
-        hidden: leave the options out of the help.
+        tables: tables of defaults.toml for the defaults in the help; the first table that contains an option counts.
+        hidden: whether the help omits the options.
     """
     return chosen_options(*map(_identifier, (names for names, _ in _OPTIONS)), tables=tables, hidden=hidden)
 
 
 def chosen_options(*chosen: str, tables: Sequence[str] = ("build",), hidden: bool = False) -> Callable[[_F], _F]:
-    """Give a command some of the build options, by their names as identifiers; `tables` and `hidden` as above."""
+    """Return a decorator that adds the build options with these identifiers; see `build_options` for the arguments."""
 
     def decorate(function: _F) -> _F:
         for title, rows in reversed([*_GROUPS.items()]):
@@ -166,7 +166,7 @@ def chosen_options(*chosen: str, tables: Sequence[str] = ("build",), hidden: boo
 
 
 def _help(names: tuple[str, ...], attributes: Mapping[str, Any], tables: Sequence[str]) -> str:
-    """Return an option's help with the default that defaults.toml has for it."""
+    """Return an option's help with its default from defaults.toml."""
     text = str(attributes["help"])
     values = (defaults()[table].get(_identifier(names)) for table in tables)
     default = next((value for value in values if value is not None), None)

@@ -32,7 +32,7 @@ def test_invalid_value_from_environment_names_variable(tmp_path: Path) -> None:
 def test_build_options_before_other_commands_are_refused(command: str, tmp_path: Path) -> None:
     done = ci_build("--dry-run", "--targets=gfx942", command, "something", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: `{command}` does not take --dry-run, --targets.")
+    assert done.stderr.startswith(f"error: `{command}` does not accept --dry-run, --targets.")
 
 
 def test_verbose_is_accepted_before_every_command(tmp_path: Path) -> None:

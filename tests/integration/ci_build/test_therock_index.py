@@ -69,7 +69,7 @@ def test_index_without_version_gives_newest(tmp_path: Path) -> None:
     wheels = make_packages(tmp_path / "old", "7.10.0a20251119") | make_packages(tmp_path / "new", VERSION)
     with serving(Behaviour(files=index_of(wheels))) as server:
         done = run(tmp_path, "--targets=gfx942", index=f"{server.url}/simple/", version="")
-    assert f"the newest ROCm there is {VERSION}" in done.stderr, done.stderr
+    assert f"the newest ROCm of the index is {VERSION}" in done.stderr, done.stderr
     assert f"ROCm {VERSION}, clang" in done.stderr
 
 

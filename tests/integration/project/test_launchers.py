@@ -198,7 +198,7 @@ def test_concurrent_starts_share_one_setup(tree: Tree) -> None:
     assert [process.returncode for process in both] == [0, 0], ends
     words = "".join(err for _, err in ends)
     assert words.count("Setting up .venv") == 1
-    assert words.count("Waiting for another start") >= 1
+    assert words.count("Waiting for another process") >= 1
 
 
 @pytest.mark.heavy
@@ -210,7 +210,7 @@ def test_killed_setup_is_repeated(tree: Tree) -> None:
     with (tree.root / ".venv.lock").open() as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # The orphan that still writes keeps the others out.
     done = tree.run()
-    assert "Waiting for another start" in done.stderr
+    assert "Waiting for another process" in done.stderr
     assert "Setting up .venv" in done.stderr
     assert said(done)["version"] == 1
 
@@ -244,7 +244,7 @@ def test_changed_lock_recreates_idle_venv(tree: Tree) -> None:
     tree.lock("requirements.lock", "stand-in==2")
     late = tree.start()
     assert late.stderr is not None
-    assert late.stderr.readline().startswith("Waiting for another start")
+    assert late.stderr.readline().startswith("Waiting for another process")
     assert tree.inode == before
     running.communicate(timeout=60)
     out, err = late.communicate(timeout=120)

@@ -62,7 +62,7 @@ def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.Captu
         f"base-{name}", f"base-{name}.rocm720", f"{name}.rocm720"))  # fmt: skip
     assert [name.startswith("jax-ubu") for name in names] == [False] * 4 + [True] * 2
     assert "would download https://host.invalid/therock-dist" in told
-    assert "would push what is built to 127.0.0.1:1" in told
+    assert "would push the built images to 127.0.0.1:1" in told
 
 
 def test_test_dry_run_shows_commands_in_images(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,10 +95,10 @@ def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixtu
     ]
     assert "pip wheel --no-input --pre --index-url=https://host.invalid/simple --wheel-dir=/out" in told
     assert "'rocm[libraries,devel]==7.2.0'" in told
-    assert "would tag it mine:1" in told
+    assert "would tag the image mine:1" in told
     wrong = "--therock-index-url=folder"
     _, told = planned(capsys, "build_base_therock_dockers", wrong, "-f", "ubu24", code=RequestError.exit_code)
-    assert "--therock-index-url 'folder' cannot be used" in told
+    assert "--therock-index-url 'folder' is invalid" in told
 
 
 def test_base_and_manylinux_dry_runs_show_rocm_layer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,7 +140,7 @@ def test_matrix_prints_include_and_excluded() -> None:
     [
         ("--targts=gfx942", "No such option '--targts'"),
         ("--compiler=icc", "'icc' is not one of"),
-        ("dist", "takes no dist."),
+        ("dist", "does not accept dist."),
     ],
 )
 def test_matrix_refuses_arguments_of_no_build(more: str, said: str) -> None:

@@ -59,4 +59,4 @@ def test_write_through_link_keeps_link(tmp_path: Path, *, there: bool) -> None:
 def test_gate_with_unwritable_report_does_not_start(tmp_path: Path, gate: str) -> None:
     done = click.testing.CliRunner().invoke(main, ["gate", gate, "SET", f"--junit={tmp_path}/none/x.xml"])
     assert done.exit_code == 2
-    assert f"there is no folder {tmp_path}/none" in done.output
+    assert f"folder {tmp_path}/none does not exist" in done.output

@@ -108,7 +108,7 @@ def test_rollback_prints_withheld_sets(bucket: DirBucket, capsys: pytest.Capture
     assert run(bucket, "quarantine", "multi-arch/2", "--reason", "leaks") == 0
     assert run(bucket, "rollback", "multi-arch", "--to", "2", "--reason", "back") == 0
     said = capsys.readouterr().err
-    assert "not restored, since in quarantine, retired or removed: the sets of entries 2\nnothing to do\n" in said
+    assert "not restored, since quarantined, retired or removed: the sets of entries 2\nnothing to do\n" in said
 
 
 def test_commands_refuse_unknown_index(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
