@@ -1,6 +1,6 @@
-"""Adoption of wheels that others built: they become a wheel set, byte for byte, so that gates can test it.
+"""Adoption of foreign wheels: unchanged copies of them form a wheel set, which gates can test.
 
-Only wheels that cannot form a set are refused; the gates report defects of the wheels.
+Adoption refuses only wheels that cannot form a set. Gates report defects of the wheels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport, member_infos
 
 ADOPTED = "adopted"
-"""Key of `WheelSet.request` that is true for wheels that were not built here."""
+"""Key of `WheelSet.request` ; true for a set of wheels that were not built here."""
 
 _JAXLIB = "jaxlib"
 _KERNELS = "jax-aiter"
@@ -41,9 +41,9 @@ class _InputWheel:
 
     Attributes:
         kind: pjrt, plugin, jaxlib or jax-aiter.
-        major: ROCm major in its name; 0 for jaxlib and jax-aiter.
-        pythons: supported Pythons of its tags; empty for all.
-        rocm: ROCm versions in its libraries.
+        major: ROCm major in the wheel's name; 0 for jaxlib and jax-aiter.
+        pythons: supported Python versions in the wheel's tags; empty for `py3`.
+        rocm: ROCm versions in the wheel's libraries.
     """
 
     path: Path
@@ -60,7 +60,7 @@ def adopt(arguments: Sequence[str], *, out: Path, rocm: RocmVersion | None, prog
     Args:
         arguments: wheel files, or folders with wheels.
         out: folder of the set, which is replaced as a whole.
-        rocm: ROCm that the wheels were built with; None reads it from their libraries.
+        rocm: ROCm version of the wheels; None reads the version from their libraries.
 
     Raises:
         InputError: an argument is not a wheel.
@@ -78,7 +78,7 @@ def adopt(arguments: Sequence[str], *, out: Path, rocm: RocmVersion | None, prog
     with locked(out), replacement(out) as fresh:
         for item in given:
             shutil.copyfile(item.path, fresh / item.path.name)
-        # Without a lock file: versions on an index today are not a property of the wheels.
+        # No lock file: today's versions on an index are not a property of the wheels.
         return set_files.write_set(fresh, wheel_set, None)
 
 
@@ -110,7 +110,7 @@ def _read_wheel(path: Path, progress: Progress) -> _InputWheel:
 
 
 def _members(path: Path, report: WheelReport) -> tuple[MemberInfo, ...]:
-    """Return the libraries, and the code objects with the targets in their headers."""
+    """Return the wheel's libraries, and its code objects with the targets from their headers."""
     with WheelArchive(path) as archive:
         names = kernel_wheel.code_objects(archive)
         codes = kernel_wheel.member_infos(archive, names, archive.record(), targets.machs()) if names else ()
@@ -119,7 +119,7 @@ def _members(path: Path, report: WheelReport) -> tuple[MemberInfo, ...]:
 
 
 def _supported() -> tuple[str, ...]:
-    """Return the Pythons that wheels can be made for, oldest first."""
+    """Return the supported Python versions, oldest first."""
     return tuple(defaults()["pythons"]["supported"])
 
 
@@ -145,13 +145,13 @@ def _problems(given: Sequence[_InputWheel]) -> Iterator[str]:
         if item.kind not in ("pjrt", _KERNELS) and not item.pythons:
             yield f"{item.path.name} supports none of the Pythons {', '.join(_supported())}."
     if not any(item.pythons for item in given):
-        yield "No wheel names a Python version; wheels of the plugin do."
+        yield "No wheel has the tag of a Python version, such as cp312."
 
 
 def _more_than_one(given: Collection[_InputWheel], what: str, of: Callable[[_InputWheel], str]) -> Iterator[str]:
     values = sorted({of(item) for item in given})
     if len(values) > 1:
-        yield f"They have {len(values)} different {what}: {', '.join(values)}."
+        yield f"The wheels have {len(values)} different {what}: {', '.join(values)}."
 
 
 def _describe_set(given: Sequence[_InputWheel], rocm: RocmVersion | None) -> WheelSet:
@@ -176,9 +176,9 @@ def _describe_set(given: Sequence[_InputWheel], rocm: RocmVersion | None) -> Whe
 
 
 def _rocm_inside(ours: Sequence[_InputWheel]) -> RocmVersion:
-    """Return the one ROCm version in the libraries."""
+    """Return the ROCm version in the libraries; RequestError if there is not exactly one."""
     marks = sorted({text for item in ours for text in item.rocm})
     if len(marks) == 1:
         return RocmVersion(text=marks[0])
     what = f"have several ROCm versions: {', '.join(marks)}" if marks else "have no ROCm version"
-    raise RequestError(f"The libraries {what}.", hint=f"Give --rocm-version={ours[0].major}.x.y.")
+    raise RequestError(f"The libraries in the wheels {what}.", hint=f"Give --rocm-version={ours[0].major}.x.y.")

@@ -24,12 +24,12 @@ class BuildEnvironment:
     """The environment of the last command of a build.
 
     Attributes:
-        what: name of the wheel for build.py.
-        state: running, done or failed.
-        argv, env, cwd: the command.
+        what: name of the wheel in `--wheels` of build.py.
+        state: state of the command: running, done or failed.
+        argv, env, cwd: arguments, variables and working directory of the command.
         out: parent of the output folders on this machine.
-        inside: the same folder as seen by the build.
-        spec: the container; None for this machine.
+        inside: path of `out` in the build environment.
+        spec: container of the build; None for a build on this machine.
     """
 
     what: str
@@ -46,7 +46,7 @@ def load_environment(folder: Path) -> BuildEnvironment:
     """Read the environment that a build recorded beside its set.
 
     Raises:
-        InputError: the set was not built from source here.
+        InputError: the set was not built from source here, or the record is damaged.
     """
     path = logs_of(folder.absolute()) / STATE
     try:
@@ -64,14 +64,16 @@ def load_environment(folder: Path) -> BuildEnvironment:
 
 
 def prepare(environment: BuildEnvironment) -> None:
-    """Write the command to the shell's history.
+    """Write the last command of the build to the shell's history.
 
     Raises:
         InputError: a mounted file or folder was removed.
     """
     mounts = environment.spec.mounts if environment.spec else ()
     if gone := [str(mount.source) for mount in mounts if not mount.source.exists()]:
-        raise InputError(f"Mounted in the container, but removed: {', '.join(gone)}.", hint="Build the set again.")
+        raise InputError(
+            f"Files or folders that the container mounts were removed: {', '.join(gone)}.", hint="Build the set again."
+        )
     environment.out.mkdir(parents=True, exist_ok=True)
     (environment.out / _HISTORY).write_text(
         f"cd {shlex.quote(environment.cwd)}\n{render(environment.argv)}\n", encoding="utf-8"
@@ -81,10 +83,11 @@ def prepare(environment: BuildEnvironment) -> None:
 def shell_command(
     environment: BuildEnvironment, command: Sequence[str] = (), *, terminal: bool
 ) -> tuple[tuple[str, ...], dict[str, str], str | None]:
-    """Return how to open a shell in the environment, or to run a command there.
+    """Return the command that opens a shell in the environment, or that runs a command there.
 
     Returns:
-        Command, variables and working directory on this machine; those of a container are in its options.
+        Arguments, variables and working directory on this machine. Options in the arguments set the variables and the
+        working directory of a container.
     """
     argv = tuple(command) or ("bash",)
     if environment.spec is None:

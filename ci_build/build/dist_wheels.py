@@ -1,4 +1,4 @@
-"""Build of a wheel set: from a request to a plan, to the set, and to the receipt."""
+"""Build of a wheel set: the plan of a request, its execution, and the receipt."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
 
 
 def prepare(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, connect: Connect) -> PreparedBuild:
-    """Obtain the ROCm and everything else that a plan needs, and return the plan.
+    """Obtain the ROCm and the other inputs of a plan, and return the plan.
 
     Raises:
-        NoContainerEngineError: a build from source has no container engine.
+        NoContainerEngineError: a build from source needs a container engine, and there is none.
         InputError: the ROCm or its manifest cannot be read.
-        MachineError: the machine lacks tools of a build without a container.
+        MachineError: the machine lacks tools that a build without a container needs.
     """
     build = request.build
-    check_output_dir(request.out)  # before a ROCm is downloaded
+    check_output_dir(request.out)  # before the download of a ROCm
     context = SourceBuildContext(
         request=request, rocm=None, manifest=b"", reporter=reporter, runner=runner, connect=connect
     )
     if request.rocm is not None and request.dry_run:
         report_plan(request.rocm, reporter)
     elif request.rocm is not None:
-        from ci_build.rocm.source import obtain_rocm  # Start-up time: it loads requests.
+        from ci_build.rocm.source import obtain_rocm  # Start-up time: this module imports the HTTP client.
 
         if build.source is not None:
             source_build.check_environment(context)
@@ -63,7 +63,7 @@ def prepare(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, co
 
 
 def _manifest(request: WheelSetRequest, rocm: Rocm | None, reporter: Reporter) -> bytes:
-    """Return the manifest of the ROCm: of the obtained one, from a file, or from a ROCm's folder."""
+    """Return the manifest of the obtained ROCm or of --rocm-manifest; empty without either."""
     path, version = request.rocm_manifest, str(request.build.rocm_version)
     if rocm is None and path is None:
         return b""
@@ -84,7 +84,7 @@ def _manifest(request: WheelSetRequest, rocm: Rocm | None, reporter: Reporter) -
     if manifest.rocm_version != version:
         raise RequestError(
             f"{path} is for ROCm {manifest.rocm_version}, but the set is for {version}.",
-            hint="Give the manifest of that ROCm, or another --rocm-version.",
+            hint="Give the manifest of the set's ROCm, or another --rocm-version.",
         )
     return dump_manifest(manifest)
 
@@ -135,7 +135,7 @@ def plan_lines(plan: BuildPlan, out: Path) -> Iterator[str]:
                 yield from (f"    requires {requirement}" for requirement in recipe.requires_dist)
                 yield from (f"    writes {name}" for name in sorted(recipe.files))
         yield from (f"  expects {wheel}" for wheel in stage.expected_wheels)
-    yield f"the set appears in {out} as a whole, in place of what is there"
+    yield f"the set replaces {out} as a whole"
 
 
 def kernel_lines(request: BuildRequest, version: str) -> Iterator[str]:
@@ -149,7 +149,7 @@ def kernel_lines(request: BuildRequest, version: str) -> Iterator[str]:
     most = plan["at_most"]
     hours = most["cpu_seconds"] / 3600
     cost = f"{hours:.1f} h" if hours > 1 else f"{most['cpu_seconds']:.0f} s"
-    yield f"at most {most['steps']} steps and {cost} of CPU; --forecast shows how much of it remains"
+    yield f"at most {most['steps']} steps and {cost} of CPU; --forecast shows the part that is not cached"
     if plan["has_to_be_named"]:
         yield "modules that take this long have to be named with --modules, unless most of their steps are cached"
 
@@ -180,7 +180,7 @@ def receipt(result: BuildResult) -> dict[str, Any]:
 
 
 def show_receipt(result: BuildResult, reporter: Reporter) -> None:
-    """Print each wheel's size before and after, its targets, time and sha256."""
+    """Print each wheel's size before and after the repair, its targets, time and sha256."""
     rows = [
         (
             wheel["filename"],

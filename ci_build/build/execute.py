@@ -1,4 +1,4 @@
-"""Execution of a plan: finished steps are reused, and wheels.json is written last."""
+"""Execution of a plan; finished steps are reused, and wheels.json is written last."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class BuildResult:
 
     Attributes:
         folder: folder of the set.
-        up_to_date: whether the set was finished before.
+        up_to_date: whether an earlier run finished the set.
         seconds: file name -> wall time of the steps that ran.
         findings: file name -> warnings and notes.
-        saved: file name -> what the repair dropped and saved.
+        saved: file name -> line about targets and symbols that the repair removed.
     """
 
     wheel_set: WheelSet
@@ -75,11 +75,11 @@ def execute(
     The set replaces the previous one in `out` as a whole, or not at all.
 
     Args:
-        builder: builds native wheels from source; None with published wheels.
-        compilers: compilers of a ROCm for the kernels; None uses those from the package index.
+        builder: builder of native wheels from source; None for published wheels.
+        compilers: ROCm compilers for the kernels; None uses compilers from the package index.
 
     Raises:
-        RequestError: `out` has files that are not of a wheel set.
+        RequestError: `out` has files that do not belong to a wheel set.
         BusyError: another run uses `out`.
     """
     out = out.absolute()
@@ -196,7 +196,7 @@ class _Run:
             self.inputs.fetch(missing, step.python, self.runner, self.progress.advance)
 
     def _input(self, step: Step) -> Resolved:
-        """Return the input of a step: a built wheel, else the fetched file that all its Pythons share."""
+        """Return the input of a step: its built wheel, or else the fetched wheel for all Pythons of the step."""
         if built := self.built.get((step.project, step.python)):
             return built
         pythons = [step.python] if step.python else list(self.plan.request.python_versions)

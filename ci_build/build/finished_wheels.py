@@ -1,4 +1,4 @@
-"""Finished wheels of a set: each is a repaired, retagged or unchanged input."""
+"""Finished wheels of a set: repaired, retagged or unchanged inputs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ DEBUG = "debug"
 
 
 class WheelMaker:
-    """Produces finished wheels, or finds those that were finished before with the same input, recipe and tools.
+    """A maker of finished wheels; wheels with the same input, recipe and tools are reused.
 
     Attributes:
         tools: programs and libraries that process the wheels, with their versions.
-        seconds: file name -> wall time of wheels that were processed now.
+        seconds: file name -> wall time of each wheel that was not reused.
         findings: file name -> warnings and notes.
     """
 
@@ -47,7 +47,7 @@ class WheelMaker:
         """Return the finished wheel of a step.
 
         Raises:
-            CiBuildError: the input is damaged, or lacks requested code.
+            CiBuildError: the input is damaged, or has no code for a requested target.
         """
         key = step_key(effect=step.effect, recipe=recipe, input=item.sha256, name=item.filename, tools=self.tools)
         finished, started = self.steps.find(key), time.monotonic()
@@ -62,27 +62,27 @@ class WheelMaker:
         return finished
 
     def _repair(self, recipe: RepairPlan, item: Resolved, folder: Path) -> tuple[Wheel, str]:
-        """Repair a wheel into a folder; also return what that saved."""
+        """Repair a wheel into a folder, and return it with a line about removed targets and symbols."""
         source = self.inputs.path(item)
-        # Without the URL and our own digest, so that another mirror, or a change of this program that does not affect
-        # the result, gives the same wheel.
+        # The URL and the digest of ci_build are left out: another mirror, or a change of ci_build that does not affect
+        # the result, must give the same wheel.
         origin = {"filename": item.filename, "size": source.stat().st_size, "sha256": item.sha256}
         libraries = {name: version for name, version in self.tools.items() if name != "ci_build"}
         info = {**recipe.build_info, "inputs": [origin], "tools": libraries}
-        # The MD5 of all old code takes longer than the rest together, so it is checked once for each input.
+        # The MD5 check of old device code takes longer than all other work, so each input is checked only once.
         checked = self.inputs.was_checked(item, self.tools["ci_build"])
         plan = replace(recipe, build_info=info, verify_bundles=not checked)
         done = repair(source, plan, folder, debug_dir=folder / DEBUG, progress=self.progress)
         if not checked:
             self.inputs.check_done(item, self.tools["ci_build"])
-        if not recipe.machs:  # code objects of a kernel run with either setting of the features
+        if not recipe.machs:  # code objects of kernels run with a feature on or off
             _refuse_other_targets(self.request, done)
         self.findings[done.path.name] = done.findings
         wheel = describe(done.path, sha256=done.sha256, source=source, source_sha256=item.sha256)
         return replace(wheel, members=done.members), saved(done)
 
     def _keep(self, effect: Effect, item: Resolved, folder: Path) -> tuple[Wheel, str]:
-        """Copy a wheel into a folder, with another platform tag for RETAG; the text on saved bytes is empty."""
+        """Copy a wheel into a folder, for RETAG with another platform tag; nothing is removed, so the text is empty."""
         source, problem = self.inputs.path(item), "cannot be used unchanged"
         if effect is Effect.RETAG:
             problem = "is damaged"
@@ -90,7 +90,7 @@ class WheelMaker:
             self.findings[path.name] = findings
         else:
             path = Path(shutil.copyfile(source, folder / item.filename))
-        # Only integrity errors refuse a published wheel, since it stays as it is; other defects are findings.
+        # A published wheel cannot be changed, so only integrity errors refuse it; other defects are findings.
         report = inspect_wheel(path, progress=self.progress)
         if errors := [finding for finding in report.findings if is_integrity(finding)]:
             details = "; ".join(f"{finding.code}: {finding.member} {finding.message}" for finding in errors)
@@ -100,7 +100,10 @@ class WheelMaker:
 
 
 def _refuse_other_targets(request: BuildRequest, done: RepairedWheel) -> None:
-    """Refuse code for gfx942 where gfx942:xnack+ was requested, although it would run there."""
+    """Refuse generic code, such as for gfx942, if features were requested, such as gfx942:xnack+.
+
+    The generic code would also run on these targets.
+    """
     missing = [str(t) for t in request.targets or () if t.features and str(t) not in done.targets_kept]
     if missing:
         raise FatbinError(
@@ -110,7 +113,7 @@ def _refuse_other_targets(request: BuildRequest, done: RepairedWheel) -> None:
 
 
 def set_targets(request: BuildRequest, wheels: Sequence[Wheel]) -> tuple[str, ...]:
-    """Return the targets of the set: those of the request, or for `all` those in the wheels."""
+    """Return the targets of the set: the requested targets, or for `all` the targets in the wheels."""
     if request.targets is not None:
         return tuple(str(target) for target in request.targets)
     targets = {target for wheel in wheels for member in wheel.members for target in member.targets}

@@ -73,7 +73,7 @@ def inspect(
 
 
 def _sets(arguments: Sequence[str]) -> dict[Path, WheelSet]:
-    """Return the wheel sets of the folders that have one."""
+    """Return the wheel set of each folder that contains a set."""
     sets = {}
     for argument in arguments:
         with suppress(WheelSetError):
@@ -82,14 +82,14 @@ def _sets(arguments: Sequence[str]) -> dict[Path, WheelSet]:
 
 
 def _set_differences(sets: Mapping[Path, WheelSet], wheels: Sequence[WheelReport]) -> Iterator[Finding]:
-    """Yield findings for wheels that are missing from their set's folder, or differ from it."""
+    """Yield findings for wheels that are missing from their set's folder, or differ from wheels.json."""
     there = {(wheel.filename, wheel.sha256) for wheel in wheels}
     for folder, wheel_set in sets.items():
         for wheel in wheel_set.wheels:
             if not (folder / wheel.filename).is_file():
-                yield finding("set-wheel-missing", f"{folder}/wheels.json names it.", member=wheel.filename)
+                yield finding("set-wheel-missing", f"{folder}/wheels.json lists this wheel.", member=wheel.filename)
             elif (wheel.filename, wheel.sha256) not in there:
-                text = f"{folder}/wheels.json says sha256 {wheel.sha256}."
+                text = f"{folder}/wheels.json has sha256 {wheel.sha256}."
                 yield finding("set-wheel-differs", text, member=wheel.filename)
 
 
@@ -107,10 +107,10 @@ def _collected(arguments: Sequence[str], runner: Runner) -> Iterator[list[Path]]
 
 
 def wheel_files(arguments: Sequence[str], *, hint: str) -> list[Path]:
-    """Return the wheels that arguments name, which are files, or folders with wheels.
+    """Return the wheels in arguments, which are wheel files or folders with wheels.
 
     Raises:
-        InputError: an argument is neither, or no wheel was found; with the hint.
+        InputError: an argument is neither a file nor a folder, or there is no wheel.
     """
     files: list[Path] = []
     for path in map(Path, arguments):
@@ -121,12 +121,12 @@ def wheel_files(arguments: Sequence[str], *, hint: str) -> list[Path]:
         else:
             raise InputError(f"{path} is neither a file nor a folder.", hint=hint)
     if not files:
-        raise InputError(f"No wheel in {', '.join(arguments)}.", hint=hint)
+        raise InputError(f"There is no wheel in {', '.join(arguments)}.", hint=hint)
     return files
 
 
 def tag_options(url: str) -> tuple[str, ...]:
-    """Return the pip options that select a wheel by the tags in its name (PEP 425), for any Python and platform."""
+    """Return pip options that accept the tags in a wheel's name (PEP 425), whatever Python and platform run pip."""
     name = unquote(parse_url(url).path.rpartition("/")[2])
     try:
         tags = parse_wheel_filename(name)[3]
@@ -163,5 +163,5 @@ def raise_for_errors(report: SetReport) -> None:
     )
     if count:
         raise InspectionError(
-            f"Inspection found {count} error{'s' if count > 1 else ''}.", hint="Each error names its remedy."
+            f"Inspection found {count} error{'s' if count > 1 else ''}.", hint="Apply the remedies in the report."
         )

@@ -43,14 +43,14 @@ def check_source(request: KernelRequest) -> None:
     Raises:
         RequestError: the source is neither a path nor a version.
     """
-    from kernels.sources import check_wish  # Start-up time: it loads the decompressors.
+    from kernels.sources import check_wish  # Start-up time: this module loads the decompressors.
 
     for source in load_catalog().sources.values():
         check_wish(request.source, source)
 
 
 def capacity(jobs: str | None, memory: str | None) -> Capacity:
-    """Return how many jobs and how much memory a build may use; the defaults depend on the machine.
+    """Return the number of jobs and the memory that a build may use; the defaults depend on the machine.
 
     Raises:
         RequestError: a value is not a number above 0.
@@ -65,11 +65,11 @@ def capacity(jobs: str | None, memory: str | None) -> Capacity:
 
 
 def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> CompilerLocation:
-    """Return where the compilers of a ROCm run: on this machine, with ccache or sccache if present, or in a container.
+    """Return the location of the compilers: this machine, with ccache or sccache if present, or a container.
 
     Raises:
-        NoContainerEngineError: there is no engine.
-        RequestError: the engine does not have the image.
+        NoContainerEngineError: the machine has no container engine.
+        RequestError: the container engine does not have the image.
     """
     from kernels.assemble import THIS_MACHINE, CompilerLocation  # Start-up time: only a build needs it.
 
@@ -100,10 +100,10 @@ def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> C
 
 
 def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[int, int] | None:
-    """Return the part (i, n) of the device code in `--shard=i/n`; None for all of it.
+    """Return the part (i, n) of the device code from `--shard=i/n`; None without --shard.
 
     Raises:
-        RequestError: the toolchain has no parts, or a value is invalid.
+        RequestError: the toolchain cannot compile parts, or a value is invalid.
     """
     if request.toolchain == "pypi" and (shard or units):
         raise RequestError("--shard and --units need --toolchain=rocm.", hint="Give --toolchain=rocm.")
@@ -137,7 +137,7 @@ def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> li
 
 
 def planned(request: BuildRequest, version: str) -> dict[str, Any]:
-    """Return the plan of a request for kernels as JSON values, without downloads.
+    """Return the plan of a kernel build as JSON values, without downloads.
 
     Raises:
         RequestError: the build would refuse the request.
@@ -163,12 +163,12 @@ def compile_part(
     job: KernelBuild, part: tuple[int, int] | None, units: str, runner: HostRunner, reporter: Reporter, room: Capacity,
     *, only_say: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compile a part of a ROCm's device code, or forecast its cost; no wheel is packed.
+    """Compile a part of the kernels' device code, or forecast its cost; no wheel is packed.
 
     Args:
-        part: from `parse_part`.
+        part: result of `parse_part`.
         units: regular expression that selects units by name; empty selects all.
-        only_say: only forecast.
+        only_say: forecast without compiling.
     """
     from kernels.build import said  # Start-up time: only a build needs it.
 

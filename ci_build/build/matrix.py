@@ -36,11 +36,11 @@ class Axes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """One build.
+    """One build of the matrix.
 
     Attributes:
-        name: short unique name, also of the set's folder.
-        python: one version, or several with commas.
+        name: short unique name of the cell and of the set's folder.
+        python: one Python version, or several separated by commas.
         command: build command as an argument list.
     """
 
@@ -98,7 +98,7 @@ def _check(axes: Axes) -> None:
         if not values:
             raise RequestError(f"The matrix has no {name.replace('_', ' ')}.", hint="See `ci_build matrix --help`.")
         if twice := sorted({value for value in values if values.count(value) > 1}):
-            raise RequestError(f"The matrix has duplicates: {', '.join(twice)}.", hint="Give each once.")
+            raise RequestError(f"The matrix has duplicates: {', '.join(twice)}.", hint="Give each value once.")
     for jax in axes.jax_versions:
         try:
             Version(jax)
@@ -111,7 +111,7 @@ def _check(axes: Axes) -> None:
 
 
 def _exclusion(python: str, jax: str, payload: Payload, more: Sequence[str]) -> str:
-    """Return why a Python is not built for a JAX release; empty when it is."""
+    """Return the reason not to build a Python version for a JAX release; empty if there is none."""
     requirement = requires_python(jax)
     if python not in SpecifierSet(requirement):
         return f"jax {jax} needs Python {requirement}"

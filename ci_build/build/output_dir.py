@@ -1,4 +1,4 @@
-"""The output folder of a set: only files of sets are replaced, and always as a whole."""
+"""The output folder of a set; it is replaced as a whole, unless it has files that do not belong to a set."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from core.errors import BusyError, RequestError
 
 
 def check_output_dir(out: Path) -> None:
-    """Check that a folder holds nothing but a wheel set.
+    """Check that a folder does not exist, is empty, or has only files of a wheel set.
 
     Raises:
-        RequestError: it holds other files, or is a file.
+        RequestError: the folder has other files, or the path is a file.
     """
     if out.exists() and not out.is_dir():
         raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
     if out.is_dir() and any(out.iterdir()) and (foreign := wheelset.foreign_files(out)):
         raise RequestError(
-            f"{out} has files that are not of a wheel set, such as {foreign[0]}.",
-            hint="Give another --out, or move them away.",
+            f"{out} has files that do not belong to a wheel set, such as {foreign[0]}.",
+            hint="Give another --out, or move these files.",
         )
 
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Lock an output folder, which may not exist, and remove what killed runs left beside it.
+    """Lock an output folder, which may not exist, and remove leftovers of killed runs.
 
     Raises:
-        RequestError: it has files that are not of a wheel set.
-        BusyError: another run uses it.
+        RequestError: the folder has files that do not belong to a wheel set.
+        BusyError: another run uses the folder.
     """
     from filelock import FileLock, Timeout  # Start-up time: a dry run locks nothing.
 
@@ -43,7 +43,7 @@ def locked(out: Path) -> Iterator[None]:
     try:
         held = FileLock(out.parent / f".{out.name}.lock").acquire(blocking=False)
     except Timeout as error:
-        raise BusyError(f"Another run uses {out}.", hint="Wait for it, or give another --out.") from error
+        raise BusyError(f"Another run uses {out}.", hint="Wait for that run, or give another --out.") from error
     with held:
         remove_leftovers(out)
         yield
@@ -52,7 +52,7 @@ def locked(out: Path) -> Iterator[None]:
 def remove_leftovers(out: Path) -> None:
     """Remove temporary folders of killed runs beside `out`; the caller holds the lock.
 
-    Only names that `tempfile` creates for this folder match: a run for `dist-2` is not one for `dist`.
+    Only names that `tempfile` creates for `out` match, so folders for `dist-2` are not removed for `dist`.
     """
     own = re.compile(re.escape(f".{out.name}-") + "[a-z0-9_]{8}")
     for left in out.parent.iterdir():
@@ -71,7 +71,7 @@ def replacement(out: Path) -> Iterator[Path]:
 
 
 def replace_folder(fresh: Path, out: Path, old: Path) -> None:
-    """Replace a folder; the previous one moves to `old`, and back if the replacement is interrupted."""
+    """Move the folder `out` to `old` and `fresh` to `out`; if this is interrupted, restore `out`."""
     try:
         if out.exists():
             out.rename(old)

@@ -1,4 +1,4 @@
-"""The plan of a wheel set; planning is pure, so that `--dry-run` can print it."""
+"""The plan of a wheel set. Planning has no effects, so that `--dry-run` can print the plan."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Step:
     Attributes:
         what: description for the log.
         project: normalised name of the distribution, or empty.
-        python: Python version of the result; empty when it serves all.
+        python: Python version of the result; empty if the result serves all Pythons.
         commands: commands that the step runs, in order.
-        recipe: changes of a repair.
+        recipe: recipe of a repair.
         checkout: source tree to fetch, and its folder.
         build: wheel to build.
     """
@@ -63,10 +63,10 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """Steps in order.
+    """A group of steps, in order.
 
     Attributes:
-        expected_wheels: name==version of each wheel that the stage produces, with its Python where it has one.
+        expected_wheels: name==version of each wheel that the stage produces, with the Python version if there is one.
     """
 
     name: str
@@ -76,13 +76,13 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildPlan:
-    """All work for a request.
+    """All work of a request.
 
     Attributes:
         inputs: commits and digests of a build from source.
-        version: of the pjrt and plugin wheels.
+        version: version of the pjrt and plugin wheels.
         index: name of the index that the set belongs to.
-        pins: exact versions of projects that belong to the set without being in it.
+        pins: exact versions of projects that the set needs but does not contain, such as jax.
         rocm_manifest: content of the ROCm manifest in the set; empty for none.
     """
 
@@ -95,7 +95,7 @@ class BuildPlan:
     rocm_manifest: bytes = b""
 
     def record(self) -> dict[str, Any]:
-        """Return the request and its inputs as JSON values, as `wheels.json` keeps them."""
+        """Return the request and its inputs as JSON values, as stored in `wheels.json`."""
         body: dict[str, Any] = to_json(self.request)
         body["rocm_manifest"] = hashlib.sha256(self.rocm_manifest).hexdigest() if self.rocm_manifest else ""
         if self.inputs is not None:
@@ -108,7 +108,7 @@ class SourceLayout:
     """Paths of a build from source.
 
     Attributes:
-        paths: as seen by the build's commands.
+        paths: paths as seen by the build's commands.
         checkouts: folder on this machine for fetched source trees.
     """
 
@@ -206,7 +206,7 @@ def _resolve(request: BuildRequest) -> Stage:
 def _fetch(request: BuildRequest) -> Stage:
     steps = tuple(
         Step(
-            what=f"fetch what was resolved for Python {python}, by sha256, unless it is in the cache",
+            what=f"fetch the distributions resolved for Python {python}, by sha256, unless they are in the cache",
             effect=Effect.FETCH,
             python=python,
         )
@@ -218,7 +218,7 @@ def _fetch(request: BuildRequest) -> Stage:
 def _repair(request: BuildRequest, version: str, sources: Mapping[str, str] | None) -> Stage:
     major = request.rocm_version.major
     pjrt, plugin = versions.package_name("pjrt", major), versions.package_name("plugin", major)
-    # pjrt serves every Python, so it is made once for the set.
+    # The pjrt wheel serves every Python, so it is repaired once for the set.
     steps = [
         Step(
             what=f"repair {pjrt}",
@@ -238,9 +238,9 @@ def _repair(request: BuildRequest, version: str, sources: Mapping[str, str] | No
 def _take(request: BuildRequest) -> Stage:
     built = request.source is not None and request.source.jaxlib
     base = versions.jaxlib_version(request) if built else published.jax_release(request.jax_version)
-    # A published jaxlib stays as it is; the platform tag of a built one is a guess of its build.
+    # A published jaxlib is not changed. For a built jaxlib, build.py only guesses the platform tag.
     effect, how = (Effect.RETAG, "retag") if built else (Effect.TAKE, "take")
-    end = "to the platform that its libraries allow" if built else "as it is"
+    end = "to the platform that its libraries allow" if built else "unchanged"
     steps = tuple(
         Step(what=f"{how} jaxlib {base} for Python {python} {end}", effect=effect, project="jaxlib", python=python)
         for python in request.python_versions
@@ -252,7 +252,7 @@ def _take(request: BuildRequest) -> Stage:
 def _kernels(request: BuildRequest, version: str) -> Stage:
     assert request.kernels is not None
     shown = "the set's targets" if request.targets is None else ", ".join(map(str, request.targets))
-    # Refuse here, before anything that takes time.
+    # Refuse invalid requests before any step that takes time.
     requested = targets.expand(targets.ALL) if request.targets is None else request.targets
     kernels_recipe.check_jax(load_catalog(), request.jax_version)
     chosen = kernels_recipe.chosen_modules(load_catalog(), processors(requested), request.kernels)

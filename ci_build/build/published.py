@@ -46,11 +46,11 @@ def resolve_argv(request: BuildRequest, python: str) -> tuple[str, ...]:
 
 
 def resolve(request: BuildRequest, python: str, runner: Runner) -> tuple[Resolved, ...]:
-    """Return what pip would install for one Python: the set and all its dependencies."""
+    """Return the distributions that pip would install for one Python: the set and all its dependencies."""
     try:
         # The report is long, so it is not logged.
         done = runner.run(resolve_argv(request, python), env=PIP_ENV_OVERRIDES, on_line=lambda _: None)
     except ProcessError as error:
-        hint = "Check that the package indexes of pip's configuration answer (`pip config list`) and offer these."
+        hint = "Check that the indexes in `pip config list` can be reached and have these versions."
         raise ProcessError(error.message, hint=f"\n{hint}") from error
     return parse_report(done.stdout)

@@ -1,4 +1,4 @@
-"""Reproduction of a set that was built from source: built again from its wheels.json, and compared."""
+"""Reproduction of a set: a second build from source, as recorded in wheels.json, and its comparison with the set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reproduction:
 
     Attributes:
         same: names of the wheels that are byte-identical.
-        differences: wheel -> differences inside.
+        differences: name of a wheel -> differences in its content.
         digest: digest of the new set.
     """
 
@@ -37,23 +37,26 @@ class Reproduction:
 
 
 def read_source_set(folder: Path) -> WheelSet:
-    """Return the set in a folder, which was built from source.
+    """Return the set in a folder, and check that it was built from source.
 
     Raises:
-        RequestError: the set was not built from source, or holds kernels.
+        RequestError: the set was not built from source, or contains kernels.
         WheelSetError: files differ from wheels.json.
     """
     wheel_set = wheelset.read_set(folder)
     if wrong := wheelset.check_files(folder, wheel_set):
         raise WheelSetError(
-            f"Files in {folder} differ from wheels.json: {', '.join(wrong)}.", hint="Give the set as it was built."
+            f"Files in {folder} differ from wheels.json: {', '.join(wrong)}.",
+            hint="Restore the files, or give an unchanged copy of the set.",
         )
     if not isinstance(wheel_set.request.get("source"), Mapping):
-        raise RequestError("The set was not built from source.", hint="Give a set of --payload=source.")
+        raise RequestError(
+            "The set was not built from source.", hint="Give a set that was built with --payload=source."
+        )
     if wheel_set.request.get("kernels"):
         raise RequestError(
-            "The set holds kernels, which `reproduce` does not build.",
-            hint="Build them with `ci_build kernels build` and an empty --cache-dir, and compare sets without them.",
+            "The set contains kernels, which `reproduce` does not build.",
+            hint="Give a set without kernels; rebuild kernels with `ci_build kernels build` and an empty --cache-dir.",
         )
     return wheel_set
 
@@ -77,13 +80,13 @@ def reproduce(
     """Build a set again without cached results, and compare it with the original.
 
     Raises:
-        RequestError: the ROCm, the builder image or the sources are not the original ones.
+        RequestError: the ROCm, the builder image or the sources differ from the recorded ones.
     """
     prepared = dist_wheels.prepare(request, reporter, runner, connect)
     if differences := _other_inputs(before.request, prepared.plan.record()):
         raise RequestError(
             f"The set cannot be built again here: {'; '.join(differences)}.",
-            hint="Restore the ROCm, the builder image and the sources that its wheels.json names.",
+            hint="Restore the ROCm, the builder image and the sources that the set's wheels.json names.",
         )
     with reporter.group(f"build {folder} again, without cached results"):
         after = execute(
@@ -98,7 +101,7 @@ def reproduce(
 
 
 def _other_inputs(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
-    """Return the differences of two recorded requests, except caches and how XLA's commit was given."""
+    """Return the differences of two recorded requests, except for caches, executors and the option for XLA's commit."""
     differences = []
     for key in sorted({*before, *now}):
         name = f"{path}{key}"

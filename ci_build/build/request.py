@@ -1,4 +1,4 @@
-"""A wheel set to build, as options request it."""
+"""The request for a wheel set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class WheelSetRequest:
 
     Attributes:
         build: content of the set.
-        rocm: ROCm to obtain and lock; None where only a manifest, or nothing, is known of it.
-        rocm_manifest: a manifest, or the folder of a ROCm, whose manifest the set carries; None for none.
-        storage: where ROCms are kept.
-        registry: registry of builder images; empty uses that of images.toml.
+        rocm: ROCm to obtain and lock; None if no ROCm was given.
+        rocm_manifest: file or ROCm folder from which the manifest in the set is read; None if not given.
+        storage: settings of the cache of ROCms.
+        registry: registry of builder images; empty uses the registry in images.toml.
         out: folder of the set.
         cache: folder for downloads and finished steps.
-        rebuild: folder for everything that is built, when results in the cache must not be used; None uses the cache.
+        rebuild: folder for build results if cached results must not be used; None uses `cache`.
         own_commit: commit of this repository that the wheels record; empty detects it.
         dry_run: print the plan; download and write nothing.
     """
@@ -39,5 +39,5 @@ class WheelSetRequest:
 
     @property
     def built(self) -> Path:
-        """Folder for everything that is built."""
+        """Folder for build results."""
         return self.rebuild or self.cache

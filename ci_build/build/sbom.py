@@ -108,7 +108,7 @@ def _component(
     )
 
 
-def _reference(url: str, **more: Any) -> ExternalReference:  # noqa: ANN401 - of the library
+def _reference(url: str, **more: Any) -> ExternalReference:  # noqa: ANN401 - passed to the library
     return ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(url), **more)
 
 

@@ -73,7 +73,7 @@ def _package(
 
 
 def _marker(served: Sequence[str], pythons: Sequence[str]) -> Marker | None:
-    """Return a marker for the Pythons of a package; None for all of them."""
+    """Return a marker for the Pythons that a package serves; None if it serves all."""
     if list(served) == list(pythons):
         return None
     return Marker(" or ".join(f"python_version == '{python}'" for python in served))
@@ -86,7 +86,7 @@ def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence
         resolved: as in `pylock`; None omits lock file and SBOM.
 
     Returns:
-        The set with `files`; its digest covers every file but SHA256SUMS, which is derived from it.
+        The set with `files`. Its digest covers every file except SHA256SUMS, which is derived from the set.
     """
     (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
     beside = [folder / CONSTRAINTS, *folder.glob(ROCM_MANIFEST), *folder.glob("debug/**/*.debug")]

@@ -1,4 +1,4 @@
-"""The device gate on the command line: from options to its configuration, and from evidence to output."""
+"""The device gate on the command line: its configuration from options, and the output of its evidence."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def covered_targets(config: DeviceGateConfig, wheel_set: WheelSet) -> tuple[str,
     family = {str(target) for target in expand(config.request.family)}
     shared = tuple(target for target in wheel_set.targets if target.partition(":")[0] in family)
     if not shared:
-        hint = f"It has {', '.join(wheel_set.targets)}."
+        hint = f"Give a family with one of {', '.join(wheel_set.targets)}."
         raise RequestError(f"The set has no target of {config.request.family}.", hint=hint)
     present = {device.gfx for device in visible_devices(config.machine.devices, config.platform, config.environ)}
     return tuple(target for target in shared if target.partition(":")[0] in present) or shared
@@ -142,7 +142,7 @@ def covered_targets(config: DeviceGateConfig, wheel_set: WheelSet) -> tuple[str,
 def run(
     config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, reporter: Reporter, runner: Runner, *, redo: bool
 ) -> tuple[Evidence, ...]:
-    """Run the gate; store a shard as a shard, and every other result as evidence."""
+    """Run the gate, and store its result as evidence or, with --shard, as a shard."""
     wheel_set = read_staged(bucket, staged)
     targets = covered_targets(config, wheel_set)
     config = replace(
@@ -161,7 +161,7 @@ def run(
 def join(
     config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, reporter: Reporter, runner: Runner
 ) -> tuple[Evidence, ...]:
-    """Make evidence from the results of all shards."""
+    """Create evidence from the results of all shards."""
     wheel_set = read_staged(bucket, staged)
     targets = covered_targets(config, wheel_set)
     config = _with_known_tests(config, staged, bucket, wheel_set.jax_version)
@@ -179,7 +179,7 @@ def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:
         RequestError: the set does not support the requested version.
     """
     if requested and requested not in supported:
-        hint = f"It supports {', '.join(supported)}."
+        hint = f"Give one of {', '.join(supported)}."
         raise RequestError(f"The set does not support Python {requested}.", hint=hint)
     if requested:
         return requested
@@ -197,7 +197,7 @@ def _with_known_tests(config: DeviceGateConfig, staged: StagedSet, bucket: Bucke
 
 
 def _durations(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, target: str) -> dict[str, float]:
-    """Return the duration of each test on the set promoted last, by which all shards split the suite."""
+    """Return the duration of each test on the last promoted set; all shards split the suite by these durations."""
     if config.shard is None:
         return {}
     before = baseline(bucket, staged.index, config.gate_name, target, config.settings, alike=("platform",))
@@ -226,7 +226,7 @@ def show(
     for line in failure_lines(evidences):
         reporter.line(line)
     if config.shard:
-        reporter.line(f"  shard {config.shard} is stored beside the set; `gate merge` makes evidence of all shards")
+        reporter.line(f"  shard {config.shard} is stored beside the set; `gate merge` creates evidence from all shards")
     elif config.listed:
         reporter.line("  only part of the suite ran; no evidence was stored")
     verdict = way.check_policy(staged, bucket, channel, reporter)

@@ -1,4 +1,4 @@
-"""Run gates from the command line: find the set, the gates and the signing key, and print the results."""
+"""Gates on the command line: the set, the gates, the signing key, and the output of evidence."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class GateOptions:
     """Options of gates.
 
     Attributes:
-        targets: gfx targets or families, separated by commas. None means those of the set.
-        rocm: root of a real ROCm tree. None means stand-ins.
-        corpus: of the compile gate: "small" or "full". Empty means small.
-        program: programs or groups of the corpus to compile instead. Their evidence is not kept.
+        targets: gfx targets or families, separated by commas. None means the set's targets.
+        rocm: root of a real ROCm tree. None means stub libraries.
+        corpus: corpus of the compile gate: "small" or "full". Empty means small.
+        program: programs or groups to compile instead of the corpus. Their evidence is not stored.
         jobs: concurrent compilers. None means as many as cores and memory allow.
         update_golden: write the registrations of the wheels to the golden lists.
         redo: repeat gates that passed before.
@@ -80,7 +80,7 @@ def check_gate_options(name: str, gate_options: GateOptions) -> None:
 
 
 def make_gate(name: str, gate_options: GateOptions, reporter: Reporter, tree: RocmTree | None = None) -> Gate:
-    """Return the gate with a name.
+    """Return a gate by name.
 
     Args:
         tree: the ROCm tree of `gate_options.rocm`.
@@ -110,7 +110,7 @@ def make_gate(name: str, gate_options: GateOptions, reporter: Reporter, tree: Ro
 
 
 def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
-    """Read a ROCm tree, also without a version."""
+    """Read a ROCm tree, which may lack a version."""
     manifest, notes = read_tree(rocm, unknown="of unknown version", progress=reporter)
     for note in notes:
         reporter.warning(note)
@@ -129,7 +129,7 @@ def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
     """Return a staged set by INDEX/DIGEST or by its folder; a folder is staged when necessary.
 
     Raises:
-        RequestError: the text is neither.
+        RequestError: the text names neither a staged set nor the folder of a set.
     """
     folder = Path(text)
     if (folder / WHEELS_JSON).is_file():

@@ -1,4 +1,4 @@
-"""Release a set from the command line: stage, gate and promote it, and print the command that installs it."""
+"""Releases on the command line: staging, gates and promotion of a set, and the command that installs the set."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def promote(
     """Promote a staged set and print warnings and bypasses.
 
     Raises:
-        PromotionBlockedError: the policy blocks it.
+        PromotionBlockedError: the policy blocks the set.
     """
     policy = load_policy(staged.index, channel=channel)
     promotion = promotion_promote.promote(
@@ -85,13 +85,16 @@ def plan_lines(release: LocalRelease) -> Iterator[str]:
     bucket = release.bucket
     yield f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/"
     yield f"gates: {', '.join(GATES)} ({release.corpus} corpus), on the staged bytes; evidence goes beside them"
-    yield f"promote: copied to {bucket}/v2/<index>/ if promotion/policy.toml allows; ledger, then pages"
+    yield f"promote: the set is copied to {bucket}/v2/<index>/ if promotion/policy.toml allows it; ledger, then pages"
 
 
 def release_local(
     release: LocalRelease, prepared: PreparedBuild, reporter: Reporter, runner: HostRunner, *, show: bool
 ) -> Mapping[str, Any]:
-    """Build, stage, gate and promote a set with the embedded defaults; with `--dry-run` print the plan.
+    """Build, stage, gate and promote a set on the channel `local`.
+
+    Args:
+        show: print the receipt and the install command.
 
     Returns:
         The receipt as JSON values.

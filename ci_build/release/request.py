@@ -1,4 +1,4 @@
-"""What release commands are asked for: gates, signing keys, and a local release."""
+"""Requests of release commands: gates, signing keys, and a local release."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 GATES = ("inspection", "abi", "load", "coverage", "compile", "install")
 """Gates that need no GPU, in the order in which they run."""
 STRUCTURE = "structure"
-"""Name of all of them."""
+"""Name that selects all of GATES."""
 CORPORA = ("small", "full")
 """Corpora of the compile gate, the default one first."""
 SERVE_PORT = 8000
@@ -24,10 +24,10 @@ class SigningKey:
     """The key that signs evidence.
 
     Attributes:
-        file: file of the key; None when the environment holds it.
-        text: the key, never shown; empty when a file holds it.
+        file: file of the key; None if the key is in the environment.
+        text: the key, never shown; empty if the key is in a file.
         origin: option or variable that names the key.
-        own: whether it is the user's own key, which is created on first use.
+        own: whether the key is the user's own, which is created on first use.
     """
 
     file: Path | None

@@ -1,1 +1,1 @@
-"""ROCm as it is installed: reading a tree."""
+"""ROCm for builds: sources, downloads, unpacked trees and locks."""

@@ -31,7 +31,7 @@ _PREFIX = re.compile(r"/opt/(rocm(?:-[\w.+~-]+)?)(?:/(.*))?")
 
 
 def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
-    """Return the files with their sha256; the version is read from the unpacked ROCm."""
+    """Return the .deb files with their sha256; the version is empty, since only the unpacked ROCm has it."""
     sha256 = {}
     for done, path in enumerate(files):
         progress.advance(done, len(files))
@@ -58,13 +58,13 @@ def prefix_of_debs(files: Sequence[Path]) -> Generator[bytes]:
 
 
 def _installed(path: Path, root: str) -> Generator[bytes, None, str]:
-    """Return the tar entries that one package adds to the prefix.
+    """Yield the tar entries that one package adds to the prefix.
 
     Args:
-        root: Folder below /opt that other packages use; empty for the first package.
+        root: folder below /opt into which earlier packages install; empty if there is none yet.
 
     Returns:
-        That folder; empty if the package installs nothing there.
+        The folder below /opt into which this or earlier packages install; empty if there is none.
     """
     with path.open("rb") as file, decompressed(*_content(file)) as pieces:
         blocks = Blocks(pieces)
@@ -92,7 +92,7 @@ def _entry(entry: Entry, name: str, root: str, blocks: Blocks) -> Generator[byte
     if kind == tarfile.LNKTYPE:
         link = posixpath.normpath(f"/{link}").removeprefix(f"/opt/{root}/")
     elif link.startswith("/"):
-        # It would lead out of the tree, and does not where everything lies together.
+        # An absolute link would leave the tree; a relative one stays inside, since the packages share the tree.
         link = posixpath.relpath(link, posixpath.dirname(f"/opt/{root}/{name}"))
     yield tar_header(name, kind=kind, link=link)
 
@@ -109,7 +109,7 @@ def _content(file: IO[bytes]) -> tuple[Generator[bytes], str]:
         if member in _DATA:
             return _read(file, int(size)), _DATA[member]
         file.seek(int(size) + int(size) % 2, io.SEEK_CUR)
-    raise ArchiveError(f"It has no data member: {', '.join(_DATA)}.")
+    raise ArchiveError(f"The package has no data member: {', '.join(_DATA)}.")
 
 
 def _read(file: IO[bytes], count: int) -> Generator[bytes]:

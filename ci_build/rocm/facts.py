@@ -27,14 +27,14 @@ from wheelkit.rocm_manifest import RocmManifest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmFacts:
-    """Facts of a tree.
+    """Facts of a ROCm tree.
 
     Attributes:
         version: full version from the file name or the request, such as 7.10.0a20251120.
-        compiler: such as `clang 20.0.0git`.
-        device_libraries: path -> sha256.
-        kernels: library, such as rocBLAS -> processors for which it has kernels.
-        manifest: exports of its shared libraries.
+        compiler: name and version, such as `clang 20.0.0git`.
+        device_libraries: path of a device library -> sha256.
+        kernels: library, such as rocBLAS -> processors for which the library has kernels.
+        manifest: manifest of the shared libraries.
     """
 
     version: str
@@ -51,12 +51,12 @@ def parts() -> Mapping[str, Any]:
 
 
 def selection(*, full: bool) -> Selection:
-    """Return the selection of files to unpack: those that a build needs, or all."""
+    """Return the selection of files to unpack: the files that a build needs, or all files."""
     if full:
         return Selection(name="full", wanted=lambda _: True)
     patterns: Sequence[str] = parts()["selection"]["left_out"]
     left_out = re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns))
-    # Another choice is another tree.
+    # The digest is part of the tree's name, so other patterns give another tree.
     digest = hashlib.sha256("\n".join(patterns).encode()).hexdigest()[:8]
     return Selection(name=f"build.{digest}", wanted=lambda path: left_out.match(path) is None)
 
@@ -67,7 +67,7 @@ def read_facts(
     """Read the facts of a tree.
 
     Args:
-        contents: all paths of the tarball; None for a folder, which is searched instead.
+        contents: all paths of the tarball; None to search the folder `root`.
         version: full version if known; the tree itself may have only a part of it.
 
     Returns:
@@ -95,19 +95,19 @@ def read_facts(
 
 
 def problems(facts: RocmFacts, wanted: Iterable[GfxTarget]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the reasons why a tree cannot be used for a build, and its lesser defects; one sentence each."""
+    """Return the reasons why a tree cannot be used for a build, and the tree's lesser defects; one sentence each."""
     files = {Path(path).name for path in facts.device_libraries}
     common = parts()["device_libraries"]["common"]
-    lacking, worse = [f"It has no device library {name}." for name in common if name not in files], list[str]()
+    lacking, worse = [f"The ROCm has no device library {name}." for name in common if name not in files], list[str]()
     for processor in dict.fromkeys(target.processor for target in wanted):
         if (name := f"oclc_isa_version_{processor.removeprefix('gfx')}.bc") not in files:
-            lacking.append(f"It has no device library for {processor} ({name}).")
+            lacking.append(f"The ROCm has no device library for {processor} ({name}).")
         served = targets.covers().get(processor, (processor,))
         for library, row in parts()["kernels"].items():
             if set(served) & set(facts.kernels[library]):
                 continue
             needed = row.get("always") or set(served) & set(row["targets"])
-            (lacking if needed else worse).append(f"Its {library} has no kernels for {processor}.")
+            (lacking if needed else worse).append(f"{library} of the ROCm has no kernels for {processor}.")
     return tuple(lacking), tuple(worse)
 
 
@@ -125,12 +125,14 @@ def _compiler(root: Path) -> str:
                 return f"clang {match[1]}"
     numbers = [path.name for glob in table["resources"] for path in root.glob(glob) if path.name[:1].isdecimal()]
     if not numbers:
-        raise InputError(f"{root} has a compiler of unknown version.", hint="Give a whole ROCm.")
+        raise InputError(
+            f"{root} has a compiler of unknown version.", hint="Give a whole ROCm, with its developer files."
+        )
     return f"clang {max(numbers, key=lambda name: [int(part) for part in re.findall(r'[0-9]+', name)])}"
 
 
 def _device_libraries(root: Path) -> dict[str, str]:
-    """Return the sha256 of the device libraries in the first folder that has any; other folders link to it."""
+    """Return the sha256 of the device libraries in the first folder that has any; the other folders are links."""
     for glob in parts()["device_libraries"]["folders"]:
         for folder in sorted(root.glob(glob)):
             if bitcode := sorted(folder.glob("*.bc")):
@@ -139,7 +141,7 @@ def _device_libraries(root: Path) -> dict[str, str]:
 
 
 def _processors(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the processors for which files of a library's row in `parts.toml` exist."""
+    """Return the processors for which a library has kernels, from the library's row in `parts.toml`."""
     pack = re.compile(re.escape(row["packs"]).replace(r"\{target\}", "(gfx[0-9a-f]+)"))
     folders = tuple(folder + "/" for folder in row["folders"])
     words: set[str] = set()
@@ -148,7 +150,7 @@ def _processors(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]
             words.add(match[1])
         elif name.startswith(folders):
             words.update(re.findall(r"gfx[0-9a-f]+", name))
-    # A number of compute units may follow: gfx942130 is gfx942. No processor's name begins another one's.
+    # A number of compute units may follow: gfx942130 is gfx942. No processor's name is the prefix of another name.
     rows = targets.load_table().targets.items()
     concrete = (name for name, target in rows if target.covers == (name,))
     return tuple(name for name in concrete if any(word.startswith(name) for word in words))

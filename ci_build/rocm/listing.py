@@ -13,11 +13,11 @@ from packaging.version import InvalidVersion, Version
 
 from core.errors import InputError, RequestError
 
-if TYPE_CHECKING:  # a name can be read without a connection
+if TYPE_CHECKING:  # names are parsed without a connection
     from core.http.client import Client
 
 MULTIARCH = "multiarch"
-"""In the place of a family: all of them."""
+"""Word in place of the family in the name of a tarball for all families."""
 
 _NAME = re.compile(
     r"therock-dist-linux-(?P<family>[A-Za-z0-9-]+?)-(?P<version>[0-9]+\.[0-9][^/\\-]*)\.tar\.(?:gz|xz|zst)"

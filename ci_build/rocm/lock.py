@@ -27,12 +27,12 @@ class RocmLock:
 
     Attributes:
         source: URL without credentials, `pip+` and the URL of an index, or absolute path of a tarball or folder.
-        sha256, size: of the tarball, or of all packages; empty and 0 for a folder.
-        families: from the file name; empty if it names none.
+        sha256, size: digest and bytes of the tarball or of all packages; empty and 0 for a folder.
+        families: families in the file name; empty if there are none.
         targets: processors for which rocBLAS has kernels.
-        compiler: such as `clang 20.0.0git`.
-        libraries: soname -> version in the file name, such as 7.2.53211; empty if it has none.
-        device_libraries: path -> sha256.
+        compiler: name and version, such as `clang 20.0.0git`.
+        libraries: soname -> version in the file name, such as 7.2.53211; empty if there is none.
+        device_libraries: path of a device library -> sha256.
         packages: file name -> sha256 of the wheels; empty for a tarball or folder.
     """
 
@@ -52,7 +52,7 @@ def make_lock(
     facts: RocmFacts, root: Path, *, source: str, sha256: str, size: int, family: str, packages: Mapping[str, str]
 ) -> RocmLock:
     """Return the lock of a ROCm from its facts."""
-    # 7.2.53211 of libamdhip64.so.7.2.53211, which libamdhip64.so.7 leads to.
+    # The version is in the link target: libamdhip64.so.7 links to libamdhip64.so.7.2.53211.
     files = {soname: (root / library.path).resolve().name for soname, library in facts.manifest.libraries.items()}
     return RocmLock(
         source=source,
@@ -75,12 +75,12 @@ def differences(locked: RocmLock, found: RocmLock) -> tuple[str, ...]:
         before, now = getattr(locked, field.name), getattr(found, field.name)
         if isinstance(before, Mapping):
             lines += [
-                f"{key}: {now.get(key, 'missing')}, locked is {before.get(key, 'nothing')}"
+                f"{key}: {now.get(key, 'missing')}, but the lock has {before.get(key, 'nothing')}"
                 for key in sorted({*before, *now})
                 if before.get(key) != now.get(key)
             ]
         elif before != now:
-            lines.append(f"{field.name}: {_words(now)}, locked is {_words(before)}")
+            lines.append(f"{field.name}: {_words(now)}, but the lock has {_words(before)}")
     return tuple(lines)
 
 
@@ -102,7 +102,7 @@ def load_lock(path: Path) -> RocmLock | None:
     """Read a lock; return None if it does not exist.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or is not a lock.
     """
     hint = "Remove it; the next build writes a new one."
     try:

@@ -1,7 +1,7 @@
 """ROCm from an index of pip packages, found and downloaded by pip with its own configuration.
 
 The project `rocm` is omitted: it is a source distribution whose setup script would only name the other packages.
-Those of `rocm[libraries,devel]` and the device packages are therefore requested by name.
+The packages of `rocm[libraries,devel]` and the device packages are therefore requested by name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def newest_version(url: str, runner: Runner) -> str:
     """Return the newest ROCm version of an index, including pre-releases.
 
     Raises:
-        ProcessError: the index does not answer, or has no version.
+        ProcessError: the index does not answer, or has no ROCm.
     """
     return _resolve(runner, url, CORE)[0].version
 
@@ -50,7 +50,7 @@ def fetch_packages(
     else:
         progress.step(f"find the packages of ROCm {version}")
         packages = [*_resolve(runner, url, f"{CORE}=={version}", f"{DEVEL}=={version}")]
-        # An index has some of these.
+        # An index may have only some of these packages.
         families = (family.replace("_", "-").lower() for family in family_packages(rocm_source.targets or None))
         libraries = (LIBRARIES, *(f"{LIBRARIES}-{family}" for family in families))
         devices = dict.fromkeys(f"{DEVICE}-{target.processor}" for target in rocm_source.targets)
@@ -75,8 +75,8 @@ def fetch_packages(
 
 
 def _only_index(url: str) -> dict[str, str]:
-    """Return the environment in which pip sees one index; a variable, since the URL may contain a password."""
-    # A blank is an empty list; unlike an empty string it overrides pip's configuration.
+    """Return variables that restrict pip to one index; unlike options, they hide a password in the URL."""
+    # A blank is an empty list; an empty string would not override pip's configuration.
     return {"PIP_INDEX_URL": url, "PIP_EXTRA_INDEX_URL": " ", "PIP_FIND_LINKS": " ", "PIP_NO_INDEX": "false"}
 
 
@@ -86,7 +86,7 @@ def _of_lock(filename: str, sha256: str) -> Resolved:
     except InvalidWheelFilename as error:
         raise InputError(
             f"The lock of the ROCm lists files that are not wheels: {error}.",
-            hint="Remove it; the next build writes a new one.",
+            hint="Remove the lock; the next build writes a new one.",
         ) from error
     return Resolved(name=name, version=str(version), filename=filename, url="", sha256=sha256, requires_python="")
 

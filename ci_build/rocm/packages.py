@@ -1,8 +1,8 @@
 """ROCm as pip packages: their wheels become one tar stream of the prefix that `rocm-sdk init` creates.
 
 A wheel cannot contain links, so `rocm-sdk-devel` contains a tar of the whole prefix, in which files of other packages
-are links. Here the links become the files themselves, as TheRock's expansion makes hard links of them. A list in
-`rocm-sdk-device-*` maps its files to paths of the prefix. No code of a package is run.
+are links. This module replaces the links with the files; `rocm-sdk init` replaces them with hard links. A list in
+`rocm-sdk-device-*` maps files of the package to paths of the prefix. No code of a package is run.
 
 Source: TheRock, docs/packaging/python_packaging.md and build_tools/packaging/python/templates/rocm (2026-08).
 """
@@ -35,11 +35,11 @@ _END = bytes(2 * 512)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packages:
-    """The wheels of one ROCm.
+    """The packages of one ROCm.
 
     Attributes:
-        version: full version of all packages.
-        files: file name -> path of the wheel.
+        version: full version of all packages; empty for .deb files.
+        files: file name -> path of the package.
         sha256: file name -> 64 hexadecimal digits.
     """
 
@@ -49,13 +49,13 @@ class Packages:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over names and digests of all wheels, which names the tree."""
+        """SHA-256 of the names and digests of all packages; part of the tree's name in the store."""
         lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.sha256.items()))
         return hashlib.sha256(lines.encode()).hexdigest()
 
     @property
     def size(self) -> int:
-        """Bytes of all wheels."""
+        """Bytes of all packages."""
         return sum(path.stat().st_size for path in self.files.values())
 
 
@@ -74,7 +74,7 @@ class _Site:
                 self.members[info.filename] = (wheel, info)
 
     def file(self, name: str, path: str) -> Generator[bytes]:
-        """Return a tar entry `name` with the content of a member."""
+        """Yield a tar entry `name` with the content of the member at `path`."""
         wheel, info = self.members[path]
         yield tar_header(name, size=info.file_size, mode=(info.external_attr >> 16) & 0o777 or 0o644)
         with wheel.open(info) as content:
@@ -95,16 +95,16 @@ def prefix_of(wheels: Sequence[Path]) -> Generator[bytes]:
             try:
                 site.add(stack.enter_context(zipfile.ZipFile(path)))
             except zipfile.BadZipFile as error:
-                raise ArchiveError(f"{path.name} is not a wheel: {error}.", hint="Fetch it again.") from error
+                raise ArchiveError(f"{path.name} is not a wheel: {error}.", hint="Download the wheel again.") from error
         if len(site.tars) != 1:
             raise InputError(
-                f"{DEVEL} must have one of {' and '.join(_TARS)}, not {len(site.tars)}.",
+                f"{DEVEL} must contain one of {' and '.join(_TARS)}, but has {len(site.tars)}.",
                 hint="Give a supported version of the packages, or a tarball.",
             )
         try:
             yield from _prefix(site)
         except (zipfile.BadZipFile, zlib.error) as error:
-            raise ArchiveError(f"A wheel of ROCm is damaged: {error}.", hint="Fetch it again.") from error
+            raise ArchiveError(f"A wheel of ROCm is damaged: {error}.", hint="Download the wheels again.") from error
     yield _END
 
 
@@ -120,7 +120,9 @@ def _prefix(site: _Site) -> Generator[bytes]:
             path = posixpath.normpath(entry.name)
             root = root or path.partition("/")[0]
             if path.partition("/")[0] != root or not root.startswith(_PREFIX):
-                raise ArchiveError(f"{name} has an entry outside its prefix: {entry.name!r}.", hint="Do not use it.")
+                raise ArchiveError(
+                    f"{name} has an entry outside its prefix: {entry.name!r}.", hint="Give another version."
+                )
             written.add(path)
             yield from _entry(site, entry, path, root, blocks)
     for path in sorted(own - written):
@@ -133,7 +135,7 @@ def _prefix(site: _Site) -> Generator[bytes]:
 
 
 def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> Generator[bytes]:
-    """Return an entry of the tar with its path in the prefix."""
+    """Yield an entry of the tar with its path in the prefix."""
     name = path.partition("/")[2]
     if entry.kind is Kind.FILE:
         yield from tar_file(name, entry, blocks)
@@ -148,14 +150,14 @@ def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> G
                 yield from site.file(f"{name}{member.removeprefix(leads)}", member)
         else:
             raise InputError(
-                f"{DEVEL} needs {leads}, which is in none of the packages.", hint="Give packages of one version."
+                f"{DEVEL} links to {leads}, which no package contains.", hint="Give packages of one version."
             )
     elif entry.kind is Kind.HARDLINK:
         yield tar_header(name, kind=tarfile.LNKTYPE, link=posixpath.normpath(entry.linkname).partition("/")[2])
 
 
 def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
-    """Return the files of device packages: path in the prefix, and the member with the content."""
+    """Yield each file of the device packages: its path in the prefix, and the member with its content."""
     for path, (wheel, info) in sorted(site.members.items()):
         if _LINKS not in path or not path.endswith(".json"):
             continue
@@ -181,7 +183,7 @@ def tar_header(name: str, *, size: int = 0, mode: int = 0o644, kind: bytes = tar
 
 
 def tar_file(name: str, entry: Entry, blocks: Blocks) -> Generator[bytes]:
-    """Return a file of a tar that is being read, under another name."""
+    """Yield a tar entry `name` with the content of `entry`, which `blocks` reads next."""
     yield tar_header(name, size=entry.size, mode=entry.mode & 0o777)
     left = entry.size + padding(entry.size)
     while left:

@@ -17,14 +17,14 @@ from core.report import Reporter
 from core.units import parse_url
 
 SCHEME = "pip+"
-"""In front of the URL of an index, where a source is named."""
+"""Prefix of a source that is the URL of an index."""
 _LONGEST_NAME = 255
-"""Bytes of a file's name, as Linux has it."""
+"""Maximum bytes of a file name on Linux."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmSource:
-    """Origin of a ROCm, and its requirements.
+    """Origin of a ROCm, and requirements for it.
 
     Attributes:
         source: URL, tarball or folder; `pip+` and the URL for an index.
@@ -48,7 +48,7 @@ class RocmSource:
 
     @property
     def full_version(self) -> str:
-        """The version in full: from the file name, else as requested; empty if neither has one."""
+        """Full version from the file name, or else from the request; empty if unknown."""
         found = parse_name(file_name(self.source))
         return found[1] if found else self.index_version or self.version
 
@@ -84,7 +84,7 @@ def is_index(source: str) -> bool:
 
 
 def debs_in(source: str) -> tuple[Path, ...]:
-    """Return the .deb files of a folder, by name; none if the source is no folder."""
+    """Return the .deb files in a folder, sorted by name; none if the source is not a folder."""
     folder = Path(source)
     return tuple(sorted(folder.glob("*.deb"))) if folder.is_dir() else ()
 
@@ -123,7 +123,9 @@ def check_source(rocm_source: RocmSource) -> None:
 
         format_of(name)
     elif path.is_dir() and rocm_source.sha256:
-        raise RequestError("--therock-sha256 applies to a tarball, but a folder was given.", hint="Omit it.")
+        raise RequestError(
+            "--therock-sha256 applies to a tarball, but a folder was given.", hint="Omit --therock-sha256."
+        )
 
 
 def _check_name(rocm_source: RocmSource) -> None:
@@ -150,7 +152,9 @@ def _check_name(rocm_source: RocmSource) -> None:
         if outside:
             wrong.append(f"{name} is for {family}, but --targets has {', '.join(outside)}.")
     if wrong:
-        raise RequestError(" ".join(wrong), hint="Name the tarball of that version and family, or change the options.")
+        raise RequestError(
+            " ".join(wrong), hint="Give the tarball of the requested version and family, or change these options."
+        )
 
 
 def check_families(families: Sequence[str]) -> None:

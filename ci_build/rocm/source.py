@@ -44,8 +44,8 @@ class Rocm:
 
     Attributes:
         root: the read-only prefix.
-        contents: unpacked paths; None for a folder.
-        trust: origin of the trusted digest, for the log.
+        contents: all paths of the tarball or the packages; None for a folder.
+        trust: reason to trust the files, for the log.
         notes: remarks for the user.
     """
 
@@ -71,14 +71,14 @@ def obtain_rocm(source: RocmSource, storage: RocmStorage, reporter: Reporter, ru
 
 
 def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: Runner, connect: Connect) -> Rocm:
-    """Compare every file of a locked ROCm with its lock; download it if it is missing.
+    """Compare every file of a locked ROCm with the lock; download the ROCm if it is missing.
 
     Raises:
         InputError: the tree was changed.
         RequestError: the ROCm differs from the lock.
     """
     if (locked := load_lock(lock)) is None:
-        raise RequestError(f"{lock} does not exist.", hint="A build with --therock-path writes it.")
+        raise RequestError(f"{lock} does not exist.", hint="Run a build with --therock-path, which writes the lock.")
     source = RocmSource(source=locked.source, version=locked.version, lock=lock, locked=True)
     check_source(source)
     rocm = obtain_rocm(source, storage, reporter, runner, connect)
@@ -119,7 +119,7 @@ def obtain(rocm_source: RocmSource, store: RocmStore, client: Client, *, progres
         stored = store.from_packages(packages, chosen)
     elif debs := debs_in(source):
         progress.step(f"read {len(debs)} packages in {source}")
-        packages, trust = packages_of(debs, progress), "its packages are files of this machine"
+        packages, trust = packages_of(debs, progress), "its packages are local files"
         stored = store.from_packages(packages, chosen, prefix_of_debs)
     else:
         sha256, trust = _expected(rocm_source, pinned, client, url)
@@ -158,7 +158,7 @@ def obtain(rocm_source: RocmSource, store: RocmStore, client: Client, *, progres
 def _packages(
     rocm_source: RocmSource, pinned: RocmLock | None, store: RocmStore, runner: Runner, progress: Progress
 ) -> tuple[Packages, str]:
-    """Return the packages of an index and the reason to trust them; locked packages are reused."""
+    """Return the packages of an index, or of the lock with --locked, and the reason to trust them."""
     locked = dict(pinned.packages) if pinned is not None else {}
     packages = fetch_packages(
         rocm_source,
@@ -182,19 +182,22 @@ def _packages(
 def _expected(rocm_source: RocmSource, pinned: RocmLock | None, client: Client, url: str) -> tuple[str, str]:
     """Return the required sha256 of the tarball, or empty, and its origin."""
     if given := rocm_source.sha256.lower():
-        return given, "its sha256 is the one that was given"
+        return given, "its sha256 matches the given one"
     if pinned is not None and pinned.sha256 and (rocm_source.locked or url):
         return pinned.sha256, f"its sha256 matches {rocm_source.lock}"
     if url:
         beside = client.text(sidecar(url), limit=1 << 16) or ""
         if found := _sidecar_digest(beside, file_name(rocm_source.source)):
-            return found, "its sha256 is the one that its server names beside it"
-        return "", "nobody says what its sha256 has to be: this first one is taken, and locked"
-    return "", "it is a file of this machine"
+            return found, "its sha256 matches the sidecar file on the server"
+        return "", "its sha256 is unverified, since none was given or published; the lock pins it"
+    return "", "it is a local file"
 
 
 def _sidecar_digest(text: str, name: str) -> str:
-    """Return the sha256 in a sidecar of sha256sum, with or without --tag; if it has several, the one for the name."""
+    """Return the sha256 for a file name in the output of `sha256sum` or `sha256sum --tag`; empty if there is none.
+
+    If the output has only one digest, the file name does not matter.
+    """
     digests = re.compile(r"(?<![0-9a-fA-F])[0-9a-fA-F]{64}(?![0-9a-fA-F])")
     lines = [(line, match[0].lower()) for line in text.splitlines() if (match := digests.search(line))]
     ours = lines if len(lines) == 1 else [row for row in lines if name in re.split(r"[\s*()]+", row[0])]
@@ -206,5 +209,5 @@ def _check_lock(rocm_source: RocmSource, pinned: RocmLock, found: RocmLock) -> N
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise RequestError(
             f"{found.source} differs from {rocm_source.lock}: {'; '.join(wrong[:5])}{more}.",
-            hint="Restore that ROCm, or write a new lock without --locked.",
+            hint="Restore the locked ROCm, or write a new lock without --locked.",
         )

@@ -35,7 +35,7 @@ from core.unpack.decompress import Chunks, chunks_of, format_of
 from core.unpack.extract import Wanted, extract
 
 _FORMAT = 1
-"""Of tree.json; a tree with another one is unpacked again."""
+"""Format of tree.json; a tree of another format is unpacked again."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -49,7 +49,7 @@ class StoredTree:
 
     Attributes:
         root: the read-only prefix of ROCm.
-        sha256, size: of the tarball from which it was unpacked.
+        sha256, size: digest and bytes of the unpacked tarball.
         contents: every path of the tarball, including paths that were not unpacked.
     """
 
@@ -61,7 +61,7 @@ class StoredTree:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """The files to unpack from a tarball; the name is part of a tree's name."""
+    """The files to unpack from a tarball; the selection's name is part of the tree's name."""
 
     name: str
     wanted: Wanted
@@ -82,7 +82,7 @@ class RocmStore:
         self._keep = keep_tarballs
 
     def from_file(self, path: Path, selection: Selection, *, sha256: str = "") -> StoredTree:
-        """Return the tree of a local tarball; it is unpacked if needed."""
+        """Return the tree of a local tarball, unpacking it if the store does not have it."""
         hashed, size = hashlib.sha256(), path.stat().st_size
         if any(_read_marker(entry).get("size") == size for entry in self.root.glob("trees/[!.]*")):
             actual = file_sha256(path)
@@ -101,7 +101,7 @@ class RocmStore:
         )
 
     def from_url(self, client: Client, url: str, name: str, selection: Selection, *, sha256: str = "") -> StoredTree:
-        """Return the tree of a URL; it is unpacked during the download if needed.
+        """Return the tree of the tarball at a URL, unpacking it during the download if the store does not have it.
 
         Args:
             name: file name of the tarball.
@@ -134,8 +134,8 @@ class RocmStore:
                 except (ChangedError, ArchiveError, WrongDigestError) as error:
                     if not (begun or (isinstance(error, ChangedError) and data.exists())):
                         raise
-                    # The part is of an older version of the file, or a crash lost bytes of it.
-                    self._progress.step(f"start again: {error.message}")
+                    # The stored part is of an older version of the file, or lost bytes in a crash.
+                    self._progress.step(f"download again from the start: {error.message}")
                     data.unlink(missing_ok=True)
                     return self._fetch(client, url, name, selection, part, sha256)
             finally:
@@ -239,7 +239,7 @@ class RocmStore:
         return tree
 
     def _arriving(self, remote: RemoteFile, hashed: Hash, part: Path, begun: int) -> Chunks:
-        """Return the stored bytes, then those of the download, which are also stored."""
+        """Yield the stored part, then the rest of the download, which is also stored if tarballs are kept."""
         if begun:
             yield from _read(part / "data", hashed)
         noted = False
@@ -268,11 +268,11 @@ class RocmStore:
         """Unpack a tarball and keep its tree.
 
         Args:
-            where: its URL or path, for errors.
-            digest: hash of the tarball, complete after the last chunk.
+            where: URL or path of the tarball, for errors.
+            digest: function that returns the sha256 of the tarball after the last chunk.
             expected: the required sha256, or empty.
-            total: bytes of all chunks; None reports no progress.
-            cancel: ends a wait for the next chunk.
+            total: function that returns the bytes of all chunks; None reports no progress.
+            cancel: function that ends a wait for the next chunk.
         """
         size = 0
 
@@ -292,14 +292,14 @@ class RocmStore:
                 try:
                     contents = extract(counted(), compression, work / "rocm", wanted=selection.wanted, cancel=cancel)
                 except ArchiveError as error:
-                    if compression == "tar":  # of packages: it says which one
+                    if compression == "tar":  # made from packages; the error names the damaged one
                         raise
                     raise ArchiveError(f"{where}: {error.message}", hint=error.hint) from error
                 sha256 = digest()
                 if expected and sha256 != expected:
                     raise WrongDigestError(
                         f"{where} has sha256 {sha256}, not {expected}.",
-                        hint="If it was replaced on purpose, give the new sha256 or remove it from rocm.lock.",
+                        hint="If the file was replaced on purpose, give the new sha256 or remove it from rocm.lock.",
                     )
                 entry = self._entry(sha256, selection)
                 (work / "contents.json").write_bytes(dump_contents(contents))
@@ -309,7 +309,7 @@ class RocmStore:
                 work.chmod(0o755)
                 self._trees.publish(work, entry.name)
         except OSError as error:
-            error.filename = error.filename or str(self.root)  # which disk is full, for one
+            error.filename = error.filename or str(self.root)  # shows, for example, which disk is full
             raise
         tree = self._find(sha256, selection)
         if tree is None:
@@ -320,7 +320,7 @@ class RocmStore:
         return self._trees.folder(f"{sha256}-{selection.name}")
 
     def _survived(self, entry: Path, tree: StoredTree) -> bool:
-        """Return whether a tree is intact after a restart of this machine, since a crash may lose bytes."""
+        """Return whether a tree is intact; it is checked after each restart, since a crash may lose bytes."""
         if _text(entry / "boot") == _text(_BOOT) != "":
             return True
         self._progress.step(f"check {entry.name}: the machine restarted after it was written")
@@ -346,7 +346,7 @@ def _read(path: Path, hashed: Hash) -> Generator[bytes]:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file; empty if it does not exist."""
+    """Return the text of a file; empty if it cannot be read."""
     try:
         return path.read_text()
     except OSError:

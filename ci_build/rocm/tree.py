@@ -19,11 +19,11 @@ from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
 
 LIBRARY_FOLDERS = ("lib", "lib64", "lib/*-linux-gnu", "lib/rocm_sysdeps/lib")
-"""Where a prefix keeps the libraries that programs are linked with, as patterns."""
+"""Patterns of the folders in a prefix with the libraries that programs are linked with."""
 COMPILER_FOLDERS = ("lib/llvm/lib", "llvm/lib")
-"""Where it keeps those of its compiler; they count where one of the others needs them."""
+"""Folders in a prefix with the compiler's libraries, which count only if another library needs them."""
 PACKAGES = "_rocm_sdk_*"
-"""The prefixes inside a site-packages folder."""
+"""Pattern of the prefixes in a site-packages folder."""
 VERSION_FILE = ".info/version"
 
 _READABLE = b"\x7fELF\x02\x01"
@@ -41,7 +41,7 @@ class _Reading:
     problems: list[str] = field(default_factory=list)
 
     def folder(self, folder: Path, *, only: frozenset[str] | None = None) -> None:
-        """Read the libraries of one folder; the first library with a soname counts."""
+        """Read the libraries of one folder; of several libraries with one soname, the first counts."""
         for path in sorted(folder.glob("lib*.so*")):
             if only is not None and path.name not in only:
                 continue
@@ -57,13 +57,13 @@ class _Reading:
             if elf.machine == "amdgpu" or soname in self.libraries:
                 continue
             if not (folder / soname).is_file():
-                self.unlinked.append(f"{path.relative_to(self.root)} has no link {soname}, so no program can load it.")
+                self.unlinked.append(f"{path.relative_to(self.root)} cannot be loaded: the link {soname} is missing.")
                 continue
             where = (folder / soname).relative_to(self.root)
             self.libraries[soname] = library(elf, soname, where.as_posix(), sha256=file_sha256(real))
 
     def missing(self) -> frozenset[str]:
-        """Sonames that libraries of the tree need and that were not read yet."""
+        """Return the sonames that libraries of the tree need and that were not read yet."""
         needed = {soname for row in self.libraries.values() for soname in row.needed}
         return frozenset(needed - self.libraries.keys())
 
@@ -75,14 +75,14 @@ def read_tree(
 
     Args:
         root: a prefix such as /opt/rocm, or a folder with `_rocm_sdk_*` packages.
-        rocm_version: required if the tree has no version.
-        unknown: version for a tree of unknown version; empty refuses such a tree.
+        rocm_version: version of the ROCm; required if the tree has no version.
+        unknown: text in place of an unknown version; empty refuses a tree without a version.
 
     Returns:
         The manifest, and remarks about the tree for the user.
 
     Raises:
-        RequestError: the version is unknown, or differs from that of the tree.
+        RequestError: the version is unknown, or differs from the tree's version.
         InputError: the tree has no libraries, or damaged ones.
     """
     root = root.absolute()
@@ -105,7 +105,7 @@ def read_tree(
         raise InputError(f"{root} has damaged libraries: {'; '.join(reading.problems)}.", hint="Install ROCm again.")
     if not reading.libraries:
         raise InputError(
-            f"{root} holds no shared libraries in {', '.join(LIBRARY_FOLDERS)}.",
+            f"{root} has no shared libraries in {', '.join(LIBRARY_FOLDERS)}.",
             hint="Give the folder in which ROCm is installed, such as /opt/rocm.",
         )
     libraries = dict(sorted(reading.libraries.items()))
@@ -117,7 +117,7 @@ def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> RocmLibrar
     """Return a library's row of the manifest.
 
     Template code of the C++ standard library, which most C++ libraries export, is omitted, because other libraries must
-    not rely on it. The marks that some linkers create for each version are omitted too.
+    not rely on it. Symbols that some linkers define as marks of symbol versions are omitted too.
     """
     search = elf.rpath if elf.runpath is None else elf.runpath
     return RocmLibrary(
@@ -137,7 +137,7 @@ def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> RocmLibrar
 
 
 def _is_library(path: Path) -> bool:
-    """Return whether a path is a readable ELF file, not a linker script or a dangling link."""
+    """Return whether a path is a readable ELF file, and not a linker script or a dangling link."""
     try:
         with path.open("rb") as file:
             return file.read(len(_READABLE)) == _READABLE
@@ -146,7 +146,7 @@ def _is_library(path: Path) -> bool:
 
 
 def _folders(prefixes: tuple[Path, ...], patterns: tuple[str, ...]) -> Iterator[Path]:
-    """Return existing folders, each once, also if lib64 is a link to lib."""
+    """Yield existing folders, each once, even if lib64 links to lib."""
     seen: set[Path] = set()
     for prefix in prefixes:
         for pattern in patterns:
@@ -157,7 +157,7 @@ def _folders(prefixes: tuple[Path, ...], patterns: tuple[str, ...]) -> Iterator[
 
 
 def _version(prefixes: tuple[Path, ...], given: str, *, required: bool) -> str:
-    """Return the version of the tree: 7.2.0 of 7.2.0-43, where 43 numbers the packages; empty if unknown."""
+    """Return the version of the tree without the package revision: 7.2.0 for 7.2.0-43; empty if unknown."""
     files = [path for prefix in prefixes if (path := prefix / VERSION_FILE).is_file()]
     versions = {path.read_text(encoding="utf-8", errors="replace").strip().partition("-")[0] for path in files} - {""}
     if required and not (versions or given):
@@ -165,11 +165,11 @@ def _version(prefixes: tuple[Path, ...], given: str, *, required: bool) -> str:
             f"{prefixes[0]} has no version: {VERSION_FILE} is missing.",
             hint="Give --rocm-version X.Y.Z.",
         )
-    # A nightly 7.10.0a20251120 writes no more than 7.10.0 there.
+    # The version file of the nightly 7.10.0a20251120 contains only 7.10.0.
     numbers = re.split(r"[^0-9.]", given, maxsplit=1)[0].rstrip(".")
     if len(versions) > 1 or (given and versions and not versions <= {given, numbers}):
         raise RequestError(
             f"{files[0]} is for ROCm {', '.join(sorted(versions))}{f', not {given}' if given else ''}.",
-            hint="Give the tree of one ROCm, and its own version or none.",
+            hint="Give the tree of one ROCm, and the version of this ROCm or none.",
         )
     return given or next(iter(versions), "")

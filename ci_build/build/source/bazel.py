@@ -30,12 +30,12 @@ def word(value: str) -> str:
     """Return a value quoted for bazelrc files, which build.py may also put into a shell command.
 
     Raises:
-        RequestError: a bazelrc and a shell would read a character of it differently.
+        RequestError: the value has a character that bazelrc files and shells read differently.
     """
     if _NEVER.search(value):
         raise RequestError(
             f"Cannot pass {value!r} to Bazel: it has a quote, a backslash, a dollar sign or a control character.",
-            hint="Use a path or a name without these.",
+            hint="Use a path or a name without such characters.",
         )
     return value if _PLAIN.fullmatch(value) else f'"{value}"'
 
@@ -46,15 +46,15 @@ def setting(option: str, value: str) -> str:
 
 
 def environment_settings(name: str, value: str, *kinds: str) -> tuple[str, ...]:
-    """Return `--repo_env=NAME=value` and `--action_env=NAME=value`, or only the kinds that are named."""
+    """Return `--repo_env=NAME=value` and `--action_env=NAME=value`, or only the given kinds."""
     return tuple(f"--{kind}={name}={word(value)}" for kind in kinds or ("repo_env", "action_env"))
 
 
 def device_options(wanted: Iterable[GfxTarget], rocm: str) -> tuple[str, ...]:
     """Return the options that name ROCm and the gfx targets.
 
-    TF_ROCM_AMDGPU_TARGETS goes to repository rules and to actions, because releases of XLA differ in where they read
-    it; HCC_AMDGPU_TARGET is hipcc's default for --offload-arch; GPU_ARCHS is AITER's.
+    TF_ROCM_AMDGPU_TARGETS is set for repository rules and for actions, since a release of XLA may read it in only one
+    of them. HCC_AMDGPU_TARGET is hipcc's default for --offload-arch. GPU_ARCHS selects the targets of AITER.
     """
     chosen = tuple(wanted)
     options = [
@@ -69,7 +69,12 @@ def device_options(wanted: Iterable[GfxTarget], rocm: str) -> tuple[str, ...]:
 
 
 def cache_options(cache: ActionCache, disk: str) -> tuple[str, ...]:
-    """Return the options of action caches; `disk` is a copy of a read-only one, which Bazel does not support."""
+    """Return the options of action caches.
+
+    Args:
+        disk: folder of the disk cache as seen by the build; a copy if the cache is read-only, since Bazel only has
+            writable disk caches.
+    """
     options = []
     if cache.disk:
         options.append(setting("disk_cache", disk))
@@ -84,9 +89,10 @@ def credential_options(given: Credentials, seen: Credentials, servers: Iterable[
     """Return the options that authenticate to remote executors and caches.
 
     Args:
-        given: files that were given.
-        seen: their paths as seen by the build.
-        servers: URLs that the credential helper serves; an empty URL, which only Bazel knows, allows every host.
+        given: paths of the files on this machine.
+        seen: paths of the same files as seen by the build.
+        servers: URLs of the servers for the credential helper; empty for a server that only a bazelrc names, which
+            allows every host.
     """
     options = []
     if given.ca:
@@ -117,7 +123,7 @@ def remote_options(remote: Remote | None) -> tuple[str, ...]:
         options.append("--noremote_accept_cached")
     options.append("--spawn_strategy=remote,worker,sandboxed,local")
     if remote.fallback:
-        # Local actions need the outputs of remote ones, which are lost with the server unless they were downloaded.
+        # Local actions need the outputs of remote actions, which are lost with the server unless they are downloaded.
         options += ["--remote_local_fallback", "--remote_download_outputs=all"]
     else:
         options.append("--noremote_local_fallback")
@@ -125,7 +131,7 @@ def remote_options(remote: Remote | None) -> tuple[str, ...]:
 
 
 def progress_of(line: str) -> tuple[int, int, str] | None:
-    """Return finished actions, known actions and the current action; None for other lines."""
+    """Return the numbers of finished and of known actions, and the current action; None for other lines."""
     match = _PROGRESS.match(line)
     if match is None:
         return None
@@ -146,8 +152,8 @@ class ActionCounts:
     """Counts of actions by strategy, parsed from every line of the output in order.
 
     Attributes:
-        counts: from `processes_of`.
-        warning: the first warning about executors or a cache, or the error that executors cannot be reached.
+        counts: result of `processes_of`.
+        warning: first warning about executors or a cache, or first error about unreachable executors.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -162,24 +168,24 @@ class ActionCounts:
 
     @property
     def local(self) -> int:
-        """Number of actions that ran on this machine, without Bazel's internal ones."""
+        """Number of actions that ran on this machine, without Bazel's internal actions."""
         elsewhere = ("internal", "remote", "remote cache hit", "disk cache hit", "action cache hit")
         return sum(count for how, count in self.counts.items() if how not in elsewhere)
 
     def summary(self) -> str:
-        """Return one line; empty when no action ran."""
+        """Return the counts in one line; empty if no action ran."""
         return ", ".join(f"{count:,} {how}" for how, count in self.counts.items() if how != "internal")
 
 
 @dataclass(kw_only=True, slots=True)
 class Failure:
-    """Why a build failed, parsed from every line of the output in order.
+    """The cause of a failed build, parsed from every line of the output in order.
 
     Attributes:
-        root: folder of the workspace as seen by the build.
+        root: path of the workspace as seen by the build.
         error: Bazel's first error; unreachable executors count only if there is no other error.
         target: label of the failed target, or of its package.
-        cause: the first error of a compiler or linker after it.
+        cause: first compiler or linker error after `error`.
     """
 
     root: str = ""
@@ -205,6 +211,6 @@ class Failure:
         return f"//{match[1].removeprefix(self.root).strip('/')}" if match and match[1].startswith(self.root) else ""
 
     def summary(self) -> str:
-        """Return one line; empty when Bazel printed no error."""
+        """Return error, target and cause in one line; empty if Bazel printed no error."""
         target = f"in {self.target}" if self.target and self.target not in self.error else ""
         return "; ".join(part for part in (self.error, target, self.cause) if part)

@@ -1,6 +1,6 @@
 """The commands that build native wheels with jax's build/build.py, as argument lists.
 
-Every wheel is one command, run in the folder that holds build/build.py. Its arguments:
+One command builds each wheel, in the folder that contains build/build.py. Arguments of the command:
 
     python build/build.py build --wheels=<jax-rocm-pjrt|jax-rocm-plugin|jaxlib> --python_version=X.Y
       --bazel_path --bazel_startup_options=--output_user_root=… [--bazel_startup_options=--bazelrc=…]
@@ -9,7 +9,7 @@ Every wheel is one command, run in the folder that holds build/build.py. Its arg
       ROCm wheels: --rocm_path --rocm_version=<major> --rocm_amdgpu_targets
       --bazel_options=<one option each; see `bazel_options`>
 
-The wheel's version is set before it is built: jax reads ML_WHEEL_TYPE and ML_WHEEL_VERSION_SUFFIX as repo_env,
+The wheel's version is set before the build: jax reads ML_WHEEL_TYPE and ML_WHEEL_VERSION_SUFFIX as repo_env,
 rocm-jax reads JAX_RELEASE, WHEEL_VERSION_SUFFIX and ROCM_VERSION_EXTRA from the environment.
 
 The output names each wheel: jax's build.py logs `Distribution path: <path>`, and the wheel builder of rocm-jax prints
@@ -46,17 +46,17 @@ class BuildPaths:
     """Absolute paths as seen by the commands of a build.
 
     Attributes:
-        rocm: prefix of the ROCm, which is read-only.
-        sources: jax, xla and rocm-jax by name.
+        rocm: read-only prefix of the ROCm.
+        sources: folders of jax, xla and rocm-jax by name.
         cache: folder for Bazel's own output.
         disk_cache: folder of `--disk-cache`.
         out: parent of the output folder of each wheel.
-        bazel: program.
+        bazel: Bazel program.
         clang, gcc: host compilers.
         pythons: Python version -> interpreter that runs build.py.
         credentials: files that authenticate to remote executors and caches.
-        path: PATH of the commands; empty uses that of the image.
-        home: a writable folder.
+        path: PATH of the commands; empty uses the image's PATH.
+        home: writable home folder.
     """
 
     rocm: str
@@ -96,11 +96,11 @@ class BuildCommand:
 
     Attributes:
         project: normalised name of the wheel's project.
-        python: Python version of the wheel; empty when it serves all.
-        argv, env, cwd: the command.
+        python: Python version of the wheel; empty if the wheel serves all Pythons.
+        argv, env, cwd: arguments, variables and working directory of the command.
         output: folder for the wheel; it must exist and be empty.
-        versions: accepted versions of the wheel; the repair sets the final one.
-        target: name of the wheel for build.py.
+        versions: accepted versions of the wheel; the repair sets the final version.
+        target: name of the wheel in `--wheels` of build.py.
     """
 
     project: str
@@ -202,7 +202,7 @@ def _compiler(source: SourceRequest, interface: Interface, paths: BuildPaths, *,
     if source.compiler not in supported:
         raise RequestError(
             f"--compiler={source.compiler}: this jax is built by {', '.join(interface.compilers)} only.",
-            hint="Leave --compiler out.",
+            hint="Omit --compiler.",
         )
     if by_jax:
         # jax's build.py always compiles jaxlib with clang.
@@ -215,11 +215,11 @@ def _compiler(source: SourceRequest, interface: Interface, paths: BuildPaths, *,
 def bazel_options(
     request: BuildRequest, inputs: SourceInputs, version: str, paths: BuildPaths, *, rocm_wheel: bool
 ) -> tuple[str, ...]:
-    """Return options for `bazel build` or `bazel run`; later ones override earlier ones.
+    """Return options for `bazel build` or `bazel run`; later options override earlier ones.
 
     Args:
-        version: of this wheel.
-        rocm_wheel: pjrt or plugin; jaxlib has no device code.
+        version: version of the wheel.
+        rocm_wheel: whether the wheel is pjrt or plugin; jaxlib has no device code.
     """
     source, interface = source_of(request), interface_for(request.jax_version)
     by_jax = not rocm_wheel or interface.kind is BuildRepository.JAX
@@ -259,7 +259,7 @@ def bazel_options(
 
 
 def version_suffix(request: BuildRequest, version: str) -> str:
-    """Return the suffix of the sources' version: .post1+rocm7.2.0 for 0.10.2.post1+rocm7.2.0."""
+    """Return the suffix after the version of the sources: .post1+rocm7.2.0 for 0.10.2.post1+rocm7.2.0."""
     return version.removeprefix(Version(request.jax_version).base_version)
 
 
@@ -285,9 +285,9 @@ def _environment(
 
 
 def _rocm_jax_version(request: BuildRequest, version: str) -> dict[str, str]:
-    """Return the variables from which rocm-jax builds the version.
+    """Return the variables from which rocm-jax derives the version of a wheel.
 
-    It appends WHEEL_VERSION_SUFFIX (since 0.9), then `+rocm` and ROCM_VERSION_EXTRA.
+    rocm-jax appends WHEEL_VERSION_SUFFIX (since 0.9), then `+rocm` and ROCM_VERSION_EXTRA.
     """
     public, _, local = version_suffix(request, version).partition("+")
     if local.startswith("rocm"):

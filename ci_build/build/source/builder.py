@@ -30,9 +30,9 @@ def make_mounts(
     *,
     disk_cache: Path | None = None,
 ) -> tuple[Mount, ...]:
-    """Return the mounts of the build, and create the folders that it writes to.
+    """Return the mounts of the build, and create the folders that the build writes to.
 
-    The ROCm is read-only. Source trees are not: build.py writes its options and Bazel its links there.
+    The ROCm is read-only. Source trees are writable, since build.py writes its options and Bazel creates links there.
     """
     paths = layout.paths
     # A container engine would create missing folders as root.
@@ -87,7 +87,7 @@ def spec_values(spec: ContainerSpec) -> dict[str, Any]:
 
 
 def load_spec(body: Mapping[str, Any]) -> ContainerSpec:
-    """Return the specification from JSON values; KeyError or TypeError when another version wrote them."""
+    """Return a container specification from JSON values; KeyError or TypeError if another version wrote them."""
     mounts = tuple(Mount(**{**mount, "source": Path(mount["source"])}) for mount in body["mounts"])
     lists = {name: tuple(value) for name, value in body.items() if isinstance(value, list)}
     files = tuple(Path(path) for path in body["env_files"])

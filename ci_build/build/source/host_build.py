@@ -22,7 +22,7 @@ _ROCM_PROGRAMS = ("bin/hipcc", "llvm/bin/clang", "lib/llvm/bin/clang")
 
 
 def host_paths(source: SourceRequest, checkouts: Sequence[Checkout], cache: Path, built: Path, rocm: str) -> BuildPaths:
-    """Return the paths of a build on this machine; a program that is missing keeps its bare name."""
+    """Return the paths of a build on this machine; the path of a missing program is its bare name."""
     folders = {
         checkout.name: checkout.folder or str(cache / "sources" / f"{checkout.name}-{checkout.commit}")
         for checkout in checkouts
@@ -101,13 +101,13 @@ def check_rocm(rocm: Path) -> None:
 def _refuse(missing: Sequence[str]) -> None:
     if missing:
         raise MachineError(
-            f"A build without a container needs tools that are missing: {'; '.join(missing)}.",
-            hint="Install them, or leave --host out.",
+            f"Tools for a build without a container are missing: {'; '.join(missing)}.",
+            hint="Install them, or omit --host.",
         )
 
 
 def describe_host(paths: BuildPaths, runner: Runner) -> str:
-    """Return the host's replacement for an image digest: the system and the versions of its compiler and Bazel.
+    """Return a digest of system, compiler and Bazel versions, which replaces an image digest.
 
     Raises:
         MachineError: a program prints no version.
@@ -117,7 +117,7 @@ def describe_host(paths: BuildPaths, runner: Runner) -> str:
         done = runner.run((program, "--version"), check=False)
         first = done.stdout.strip().partition("\n")[0]
         if done.returncode or not first:
-            raise MachineError(f"`{program} --version` prints no version.", hint="Fix it, or leave --host out.")
+            raise MachineError(f"`{program} --version` prints no version.", hint="Fix this program, or omit --host.")
         versions.append(first)
     text = "; ".join(versions)
     return f"host:{hashlib.sha256(text.encode()).hexdigest()[:16]} ({text})"

@@ -1,7 +1,7 @@
 """Builds of native wheels from source: one command for each wheel, its log, and its result.
 
-Results are kept by a key of everything that decides them: the command, the source trees, the ROCm, the builder and
-the gfx targets. A build's output goes into a log beside the set, line by line.
+Results are cached under a key of everything that affects them: the command, the source trees, the ROCm, the builder and
+the gfx targets. The output of a build is written to a log beside the set, line by line.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ class BuildProgress(Progress, Protocol):
 
 @dataclass(kw_only=True)
 class SourceBuilder:
-    """Builds wheels from source, in a container or on this machine.
+    """A builder of wheels from source, in a container or on this machine.
 
     Attributes:
-        request: the source build that was requested.
+        request: request for the build from source.
         inputs: commits and digests of the build.
         layout: paths of the build.
-        host: runs git on this machine.
-        inside: returns a runner for the build environment that passes every printed line to a listener.
+        host: runner of git on this machine.
+        inside: function that returns a runner in the build environment; the runner passes every line to a listener.
         work: folder on this machine that the build sees as `layout.paths.out`.
         builds: folder for records of finished builds.
         logs: log folder beside the set.
         where: description of the build environment as JSON values, for `shell`.
-        shell_command: command that opens the build environment; empty when there is none.
+        shell_command: command that opens the build environment; empty if there is none.
     """
 
     request: SourceRequest
@@ -90,25 +90,25 @@ class SourceBuilder:
             now = sources.folder_commit(Path(checkout.folder), self.host)[0]
             if now != checkout.commit:
                 raise InputError(
-                    f"{checkout.folder} was changed during the build: it is {now}, and was {checkout.commit}.",
+                    f"{checkout.folder} was changed during the build: its commit is {now}, and was {checkout.commit}.",
                     hint="Run the same command again.",
                 )
             return
         sources.fetch_tree(checkout, Path(folder), self.host, self.progress)
 
     def build(self, command: BuildCommand, inputs: InputStore) -> Resolved:
-        """Return the wheel of a command, building it if there is no record of it; it is in `inputs` afterwards.
+        """Return the wheel of a command, which is added to `inputs`; a recorded wheel is not built again.
 
         Raises:
             ProcessError: the build failed; the message has the cause and the log.
-            InputError: the build produced another wheel.
+            InputError: the build did not write exactly the requested wheel.
         """
         key = step_key(format=_FORMAT, command=command, made_of=made_of(self.inputs))
         record = self.builds / f"{key}.json"
         if (recorded := _recorded(record)) is not None and inputs.has(recorded):
             return recorded
         self.builds.mkdir(parents=True, exist_ok=True)
-        # Bazel's output tree and this folder may have one user at a time.
+        # Only one run at a time may use Bazel's output tree and this folder.
         with FileLock(self.work.with_suffix(".lock")):
             if (recorded := _recorded(record)) is not None and inputs.has(recorded):
                 return recorded
@@ -119,7 +119,7 @@ class SourceBuilder:
         return built
 
     def _run(self, command: BuildCommand) -> Path:
-        """Run the command and return the wheel that it names."""
+        """Run the command and return the wheel that its output names."""
         folder = self.work / Path(command.output).relative_to(self.layout.paths.out)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -144,7 +144,7 @@ class SourceBuilder:
         return wheel
 
     def _report_actions(self, command: BuildCommand, actions: bazel.ActionCounts) -> None:
-        """Log how many actions came from caches and executors; warn of actions that fell back to this machine."""
+        """Log the number of actions by strategy; warn of actions that fell back to this machine."""
         request = self.request
         if request.remote is None and not request.cache.remote and not request.cache.disk:
             return
@@ -215,7 +215,7 @@ def name_of_built(named: list[str], command: BuildCommand) -> str:
     """Return the file name of the one wheel that a build wrote to `command.output`.
 
     Raises:
-        InputError: the output names no wheel, several, or another one than requested.
+        InputError: the output names no wheel, several wheels, or a wheel that was not requested.
     """
     paths = list(dict.fromkeys(named))
     if len(paths) != 1:
@@ -232,22 +232,22 @@ def name_of_built(named: list[str], command: BuildCommand) -> str:
         text
         for text, fits in (
             (f"it is in {folder}", folder == command.output),
-            (f"it is of {project}", project == command.project),
+            (f"its project is {project}", project == command.project),
             (f"its version is {version}", str(version) in command.versions),
-            (f"it is for {', '.join(sorted(interpreters))}", interpreters == expected),
+            (f"its interpreter tag is {', '.join(sorted(interpreters))}", interpreters == expected),
         )
         if not fits
     ]
     if wrong:
         raise InputError(
             f"The build wrote {name} instead of the requested wheel: {'; '.join(wrong)}.",
-            hint=f"Expected is {command.project} {command.versions[0]} in {command.output}.",
+            hint=f"Read its log. The requested wheel is {command.project} {command.versions[0]} in {command.output}.",
         )
     return name
 
 
 def made_of(inputs: SourceInputs) -> dict[str, Any]:
-    """Return the inputs that decide a build's result beside its command; this repository's commit does not."""
+    """Return the inputs, besides the command, that affect the result of a build; this repository's commit does not."""
     return {
         "rocm": inputs.rocm,
         "builder": inputs.builder,
@@ -264,7 +264,7 @@ def _recorded(record: Path) -> Resolved | None:
 
 
 def _describe(path: Path, commit: str) -> Resolved:
-    """Return a built wheel in the form of a fetched one."""
+    """Return a built wheel in the form of a fetched distribution."""
     with WheelArchive(path) as archive:
         requires = str(archive.metadata()["Requires-Python"] or "")
     name, version, _, _ = parse_wheel_filename(path.name)

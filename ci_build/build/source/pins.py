@@ -28,11 +28,11 @@ class BuildRepository(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interface:
-    """Interface of the build of some JAX releases.
+    """Build interface of a range of JAX releases.
 
     Attributes:
         since: first release with this interface.
-        folder: parent of build/build.py, relative to the tree; empty for the tree itself.
+        folder: folder that contains build/build.py, relative to the tree; empty for the tree itself.
         xla_repository: key of `repositories` for `--xla=head`.
         bazelrc: additional bazelrc in the tree, or empty.
         options: Bazel options of every ROCm wheel.
@@ -57,8 +57,8 @@ class SourcePins:
     """The commits of one JAX release, 40 hexadecimal digits each.
 
     Attributes:
-        jax, xla: commits that are compiled.
-        rocm_jax: commit of the tree with the build; empty where jax has the build.
+        jax, xla: commits to compile.
+        rocm_jax: commit of rocm-jax, which builds the ROCm wheels; empty if jax builds them.
         epoch: commit time in seconds since 1970.
     """
 

@@ -41,7 +41,7 @@ OWN = Path(__file__).parents[3]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedBuild:
-    """A plan, and the builder of its native wheels; None with published wheels and in a dry run."""
+    """A plan, and the builder of its native wheels; no builder for published wheels and in a dry run."""
 
     plan: BuildPlan
     builder: SourceBuilder | None = None
@@ -54,7 +54,7 @@ class SourceBuildContext:
     Attributes:
         rocm: the ROCm; None in a dry run.
         manifest: content of the ROCm manifest in the set.
-        connect: opens HTTP connections.
+        connect: function that opens HTTP connections.
     """
 
     request: WheelSetRequest
@@ -87,12 +87,12 @@ class SourceBuildContext:
 
 
 def check_environment(context: SourceBuildContext) -> None:
-    """Check the build environment before gigabytes are downloaded for it.
+    """Check the build environment before the download of gigabytes.
 
     Raises:
         NoContainerEngineError: there is no container engine.
         InputError: the builder image is missing and cannot be built.
-        MachineError: the machine has another platform, or lacks tools of a build without a container.
+        MachineError: the machine is not Linux on x86_64, or lacks tools that a build without a container needs.
     """
     request, source = context.request, context.source
     check_machine()
@@ -103,7 +103,7 @@ def check_environment(context: SourceBuildContext) -> None:
 
 
 def prepare(context: SourceBuildContext) -> PreparedBuild:
-    """Resolve every commit and digest, and plan the build; a dry run asks no server and starts no container.
+    """Resolve every commit and digest, and plan the build; a dry run contacts no server and starts no container.
 
     Raises:
         NoContainerEngineError, MachineError: there is no build environment.
@@ -130,7 +130,7 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
 
 
 def _report_environment(context: SourceBuildContext) -> None:
-    """Report, in a dry run, where the build would run."""
+    """Report the build environment in a dry run."""
     reporter = context.reporter
     if context.source.container.host:
         reporter.line("would build on this machine, without a container")
@@ -138,13 +138,13 @@ def _report_environment(context: SourceBuildContext) -> None:
     images = context.images()
     reporter.line(f"would build in a container of {planned_image(images)}")
     if not images.builder_image:
-        reporter.line("would make that image, if it is not there")
+        reporter.line("would build this image if it does not exist")
         for line in describe([builder_recipe(images)]):
             reporter.line(f"  {line}")
 
 
 def _paths(context: SourceBuildContext, inputs: SourceInputs) -> BuildPaths:
-    """Return the paths of the build, as far as they are known without looking into an image."""
+    """Return the paths of the build that are known without inspecting an image."""
     request, source = context.request, context.source
     if not source.container.host:
         return replace(IN_CONTAINER, clang=source.clang or IN_CONTAINER.clang)
@@ -218,7 +218,7 @@ def _start_container(
 def _rocm_digest(rocm: Rocm) -> str:
     digest = hashlib.sha256(dump_lock(rocm.lock).encode())
     if not rocm.lock.sha256:
-        # A folder can be changed in place: a lock has little of it, and reading all of it would take minutes.
+        # A folder can change in place. The lock covers few of its files, and hashing all of them would take minutes.
         for line in listing(rocm.root):
             digest.update(line.encode(errors="surrogateescape"))
     return digest.hexdigest()
@@ -235,9 +235,9 @@ def listing(root: Path) -> Iterator[str]:
 
 
 def disk_cache(cache: ActionCache, built: Path) -> Path | None:
-    """Return the folder of Bazel's disk cache; None for none.
+    """Return the folder of Bazel's disk cache; None without a disk cache.
 
-    A read-only cache is a copy by hard links: Bazel never changes a file in its cache, it only adds new ones.
+    For a read-only cache, return a copy with hard links: Bazel adds files to a cache, but never changes a file.
 
     Raises:
         MachineError: the cache cannot be copied.

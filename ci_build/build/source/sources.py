@@ -1,4 +1,4 @@
-"""Source trees: their commits, and fetching them."""
+"""Commits and downloads of source trees."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _XLA_PIN = re.compile(r'^XLA_COMMIT = "([0-9a-f]{40})"$', re.MULTILINE)
 def resolve_inputs(
     request: BuildRequest, runner: Runner, *, own: Path, own_digest: Callable[[], str], own_commit: str, offline: bool
 ) -> SourceInputs:
-    """Return the commits of every source tree, of its pins, and of this repository.
+    """Return the commits of every source tree, of jax and XLA, and of this repository.
 
-    A folder with changes is not refused: its commit is marked `-dirty.<digest of the changes>`, so that its results
-    are never mistaken for those of the commit.
+    A folder with changes is accepted. Its commit is marked `-dirty.<digest of the changes>`, so that its results are
+    never mistaken for results of the commit.
 
     Args:
         own: root of this repository.
-        own_digest: computes the digest of this program, for a repository outside git.
+        own_digest: function that computes the digest of this program, in case this repository is not in git.
         own_commit: commit of this repository; empty detects it.
-        offline: do not ask servers; `--xla=head` stays HEAD.
+        offline: contact no server; `--xla=head` stays HEAD.
 
     Raises:
-        RequestError: a tree is another release than requested, or does not name its XLA.
+        RequestError: a tree is not of the requested release, or pins no XLA.
     """
     assert request.source is not None
     pins = pins_for(request.jax_version)
@@ -82,11 +82,11 @@ def resolve_inputs(
 def folder_commit(folder: Path, runner: Runner, *, digest: Callable[[], str] | None = None) -> tuple[str, int]:
     """Return the commit of a folder, and its time in seconds since 1970.
 
-    The commit is `<commit>-dirty.<digest>` where files differ from it, and `tree-<digest>` for a folder that is not
+    The commit is `<commit>-dirty.<digest>` if files differ from it, and `tree-<digest>` for a folder that is not
     the root of a git repository.
 
     Args:
-        digest: computes the digest of a folder outside git; by default a hash of all its files.
+        digest: function that computes the digest of a folder outside git; the default hashes all its files.
     """
     git = (*_GIT, "-C", str(folder))
     try:
@@ -107,7 +107,7 @@ def folder_commit(folder: Path, runner: Runner, *, digest: Callable[[], str] | N
 
 
 def changed_paths(text: str) -> tuple[str, ...]:
-    """Return the sorted paths in the output of `git status --porcelain -z`, both for a renamed file."""
+    """Return the sorted paths in the output of `git status --porcelain -z`; a renamed file has two."""
     changed, fields = set(), iter(text.split("\0"))
     for entry in fields:
         if not entry:
@@ -119,7 +119,7 @@ def changed_paths(text: str) -> tuple[str, ...]:
 
 
 def tree_digest(folder: Path) -> str:
-    """Return the SHA-256 of the names and contents of all files, without those that builds leave behind."""
+    """Return the SHA-256 of the names and contents of all files, except files that builds leave behind."""
     return _digest_of(folder, sorted(_files(folder)))
 
 
@@ -154,7 +154,7 @@ def remote_head(url: str, runner: Runner) -> str:
     listed = runner.run((*_GIT, "ls-remote", "--exit-code", url, "HEAD")).stdout
     match = re.match(r"([0-9a-f]{40})\tHEAD$", listed, re.MULTILINE)
     if match is None:
-        raise InputError(f"The repository has no HEAD: {url}.", hint="Give a commit.")
+        raise InputError(f"The repository has no HEAD: {url}.", hint="Give a commit with --xla.")
     return match[1]
 
 
@@ -192,7 +192,7 @@ def pinned_xla(folder: Path) -> str:
     """Return the XLA commit that a jax tree pins.
 
     Raises:
-        RequestError: the tree pins none.
+        RequestError: the tree pins no XLA commit.
     """
     for name in ("revision.bzl", "workspace.bzl"):
         path = folder / "third_party" / "xla" / name
@@ -214,10 +214,10 @@ def fetch_commands(checkout: Checkout, folder: str) -> tuple[tuple[str, ...], ..
 
 
 def fetch_tree(checkout: Checkout, folder: Path, runner: Runner, progress: Progress) -> None:
-    """Fetch a source tree at its commit, unless it is there already.
+    """Fetch a source tree at its commit, unless the folder already has it.
 
-    The tree is fetched under a temporary name and then renamed; a tree with changes is fetched again. It stays marked
-    as in use until this process ends, so that garbage collection skips it.
+    The tree is fetched under a temporary name and then renamed; a tree with changes is fetched again. The tree
+    is locked as in use until this process ends, so that garbage collection skips it.
 
     Raises:
         InputError: the commit cannot be fetched.
@@ -225,7 +225,9 @@ def fetch_tree(checkout: Checkout, folder: Path, runner: Runner, progress: Progr
     if checkout.folder:
         return
     if COMMIT.fullmatch(checkout.commit) is None:
-        raise InputError(f"{checkout.name}: not a commit: {checkout.commit!r}.", hint="Give all 40 digits.")
+        raise InputError(
+            f"{checkout.name}: {checkout.commit!r} is not a full commit.", hint="Give all 40 hexadecimal digits."
+        )
     from filelock import FileLock  # Start-up time: a dry run fetches nothing.
 
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -254,7 +256,10 @@ def _fetch(checkout: Checkout, folder: Path, runner: Runner) -> None:
             ) from error
         at = folder_commit(work, runner)[0]
         if at != checkout.commit:
-            raise InputError(f"{checkout.url} served {at} for {checkout.commit}.", hint="Report this to its owner.")
+            raise InputError(
+                f"{checkout.url} served commit {at} instead of {checkout.commit}.",
+                hint="Report this to the owner of the repository.",
+            )
         work.rename(folder)
 
 
@@ -262,7 +267,7 @@ def check_complete(inputs: SourceInputs) -> None:
     """Check that every commit and digest that the wheels record is known.
 
     Raises:
-        InputError: some are unknown.
+        InputError: a commit or digest is unknown.
     """
     if empty := sorted(name for name, value in inputs.stamps().items() if value in ("", HEAD)):
         raise InputError(

@@ -61,7 +61,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_debs_become_locked_prefix(tmp_path: Path, debs: Path) -> None:
     done = run(tmp_path)
     assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr, done.stderr
-    assert "its packages are files of this machine" in done.stderr
+    assert "its packages are local files" in done.stderr
     lock = tmp_path / "work" / "rocm.lock"
     shown = ci_build("rocm", "show", str(lock), "--json")
     assert json.loads(shown.stdout)["targets"] == ["gfx942"]
@@ -102,8 +102,8 @@ def test_debs_refuse_two_rocms_or_none(tmp_path: Path, debs: Path) -> None:
     ("cut", "words"),
     [
         (lambda data: b"nothing", "Not a Debian package"),
-        (lambda data: b"!<arch>\n", "It has no data member: data.tar"),
-        (lambda data: data[:8] + b"x" * 60, "It has no data member: data.tar"),
+        (lambda data: b"!<arch>\n", "The package has no data member: data.tar"),
+        (lambda data: data[:8] + b"x" * 60, "The package has no data member: data.tar"),
         (lambda data: data[: len(data) // 2], "is damaged.* end"),
     ],
 )

@@ -161,7 +161,11 @@ def test_host_build_checks_tools_before_download(machine: Machine) -> None:
     with serving(Behaviour(files={})) as told:
         absent = f"--therock-path={told.url}/rocm.tar.gz"
         done = machine.build(absent, "--clang-path=/no/clang")
-        assert (done.returncode, "tools that are missing" in done.stderr, "the clang /no/clang" in done.stderr) == (
+        assert (
+            done.returncode,
+            "without a container are missing" in done.stderr,
+            "the clang /no/clang" in done.stderr,
+        ) == (
             18,
             True,
             True,

@@ -48,7 +48,7 @@ def test_seed_command_verifies_and_locks_rocm_first(tmp_path: Path, told: Behavi
     done = seeds_command(tmp_path, told)
     assert done.returncode == 18, done.stderr
     assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr
-    assert "nobody says what its sha256 has to be: this first one is taken, and locked" in done.stderr
+    assert "its sha256 is unverified, since none was given or published; the lock pins it" in done.stderr
     lock = tmp_path / "work/rocm.lock"
     assert hashlib.sha256(told.files[PATH]).hexdigest() in lock.read_text()
     told.seen.clear()
@@ -165,7 +165,7 @@ def test_therock_url_name_excludes_query_and_encoded_slash(tmp_path: Path, told:
     source = f"{told.url}{PATH.replace('/tarball/', '/tarball%2F')}?token=1"
     told.answers = [503]
     done = run(tmp_path, f"--therock-path={source}", "dist_wheels")
-    assert "the one that its server names beside it" in done.stderr, done.stderr
+    assert "its sha256 matches the sidecar file on the server" in done.stderr, done.stderr
     assert ".sha256?token=1: the server returned 503 Service Unavailable; try 2 of 6 in 0.5 s" in done.stderr
     assert done.returncode == 18, done.stderr
     assert [path.name for path in (tmp_path / "cache/rocm/tarballs" / digest).iterdir()] == [NAME]
@@ -174,7 +174,10 @@ def test_therock_url_name_excludes_query_and_encoded_slash(tmp_path: Path, told:
 def test_therock_sidecar_digest_is_used(tmp_path: Path, told: Behaviour) -> None:
     digest = hashlib.sha256(told.files[PATH]).hexdigest()
     told.files[f"{PATH}.sha256"] = f"{digest}  {NAME}\n".encode()
-    assert "the one that its server names beside it" in seeds_command(tmp_path, told, "--no-tarball-cache").stderr
+    assert (
+        "its sha256 matches the sidecar file on the server"
+        in seeds_command(tmp_path, told, "--no-tarball-cache").stderr
+    )
     assert not (tmp_path / "cache/rocm/tarballs").exists()
     told.files[f"{PATH}.sha256"] = f"{'1' * 64} *{NAME}\n".encode()
     (tmp_path / "work/rocm.lock").unlink()

@@ -188,7 +188,7 @@ def test_release_dry_run_changes_nothing(tmp_path: Path) -> None:
 def test_release_dry_run_prints_json(tmp_path: Path) -> None:
     plan = json.loads(run("release", "--local", "--dry-run", "--json", cwd=tmp_path).stdout)["plan"]
     assert any("pip install --dry-run" in line for line in plan)
-    assert plan[-1].startswith("promote: copied to bucket/v2/")
+    assert plan[-1].startswith("promote: the set is copied to bucket/v2/")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -77,7 +77,7 @@ def test_adopt_kernel_wheel_of_same_release(tmp_path: Path) -> None:
     told = {member.path: member.targets for member in found.members}
     assert told == {LIBRARY: (), OBJECT: ("gfx942",), OTHER: ("gfx950",)}
     others = written(tmp_path / "others", pjrt(), plugin(), kernels("0.10.2+rocm7.3.0"))
-    assert "They have 2 different versions: 0.10.2+rocm7.2.0" in refused(others, tmp_path / "no set")
+    assert "The wheels have 2 different versions: 0.10.2+rocm7.2.0" in refused(others, tmp_path / "no set")
 
 
 def test_adopt_same_wheels_give_same_digest(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_adopt_accepts_damaged_wheel(tmp_path: Path) -> None:
     [
         (
             [pjrt(), plugin(), plugin("0.10.2+rocm7.3.0", python="3.11")],
-            ["They have 2 different versions: 0.10.2+rocm7.2.0"],
+            ["The wheels have 2 different versions: 0.10.2+rocm7.2.0"],
         ),
         ([pjrt(), plugin(), jaxlib(), jaxlib("0.12.0", "311")], ["2 different versions of jaxlib: 0.10.2, 0.12.0"]),
         (
@@ -125,7 +125,7 @@ def test_adopt_accepts_damaged_wheel(tmp_path: Path) -> None:
             ["2 different versions of jaxlib", "2 wheels of jaxlib for 3.12"],
         ),
         ([jaxlib()], ["There is no wheel of jax-rocm<N>-pjrt"]),
-        ([pjrt()], ["No wheel names a Python version"]),
+        ([pjrt()], ["No wheel has the tag of a Python version"]),
         ([pjrt(), plugin(python="3.9")], ["supports none of the Pythons 3.11, 3.12, 3.13, 3.14"]),
     ],
 )
@@ -140,7 +140,7 @@ def test_adopt_refuses_two_rocm_majors(tmp_path: Path) -> None:
     other = pjrt()
     other.project = "jax_rocm8_pjrt"
     other.replace("Name", "jax-rocm8-pjrt")
-    assert "They have 2 different ROCm majors: 7, 8." in refused(
+    assert "The wheels have 2 different ROCm majors: 7, 8." in refused(
         written(tmp_path / "w", other, plugin()), tmp_path / "set"
     )
 
@@ -157,7 +157,7 @@ def test_adopt_refuses_other_files(tmp_path: Path) -> None:
         (text, "Not a wheel: "),
         (renamed, "x86_64.whl: "),
         (tmp_path / "nowhere.whl", "is neither a file nor a folder"),
-        (empty, "No wheel in"),
+        (empty, "There is no wheel in"),
         (foreign, "is a wheel of numpy, which cannot be part of a set"),
     ):
         assert reason in refused([str(word)], tmp_path / "set", InputError)
@@ -166,12 +166,12 @@ def test_adopt_refuses_other_files(tmp_path: Path) -> None:
 def test_adopt_refuses_unknown_rocm(tmp_path: Path) -> None:
     words = written(tmp_path / "w", pjrt(), plugin())
     message = refused(words, tmp_path / "set", rocm=None)
-    assert message == "The libraries have no ROCm version. Give --rocm-version=7.x.y."
+    assert message == "The libraries in the wheels have no ROCm version. Give --rocm-version=7.x.y."
 
 
 def test_adopt_keeps_folder_with_other_files(tmp_path: Path) -> None:
     words = written(tmp_path / "w", pjrt(), plugin())
-    with pytest.raises(RequestError, match="not of a wheel set"):
+    with pytest.raises(RequestError, match="do not belong to a wheel set"):
         adopted(words, tmp_path / "w")
     digest = hashlib.sha256(Path(words[0]).read_bytes()).hexdigest()
     assert digest == hashlib.sha256((tmp_path / "w" / Path(words[0]).name).read_bytes()).hexdigest()

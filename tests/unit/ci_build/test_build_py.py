@@ -255,9 +255,9 @@ def test_name_of_built_accepts_requested_wheel() -> None:
         ([], "no wheel"),
         (["{out}/{name}", "{out}/other-1-py3-none-any.whl"], "2 wheels"),
         (["/elsewhere/{name}"], "it is in /elsewhere"),
-        (["{out}/jax_rocm60_pjrt-{version}-py3-none-any.whl"], "it is of jax-rocm60-pjrt"),
+        (["{out}/jax_rocm60_pjrt-{version}-py3-none-any.whl"], "its project is jax-rocm60-pjrt"),
         (["{out}/jax_rocm7_pjrt-0.10.1-py3-none-any.whl"], "its version is 0.10.1"),
-        (["{out}/jax_rocm7_pjrt-{version}-cp312-cp312-any.whl"], "it is for cp312"),
+        (["{out}/jax_rocm7_pjrt-{version}-cp312-cp312-any.whl"], "its interpreter tag is cp312"),
         (["{out}/what.whl"], "not a wheel"),
     ],
 )

@@ -98,7 +98,7 @@ def test_dry_run_shows_commands_and_expected_wheels() -> None:
     assert text.count("--dry-run --ignore-installed") == 2
     assert "expects jax-rocm7-plugin==0.10.2+rocm7.2.0.gfx942.gfx950 (3.12)" in text
     assert "RUNPATH of jax_plugins/xla_rocm7/*.so: $ORIGIN/" in text
-    assert "the set appears in dist as a whole" in text
+    assert "the set replaces dist as a whole" in text
 
 
 def test_post_release_resolves_jax_without_it() -> None:
@@ -124,7 +124,7 @@ def test_dry_run_refuses_folder_with_other_files(tmp_path: Path) -> None:
     argv = ["dist_wheels", "--payload=published", "--targets=gfx942", "--dry-run", f"--out={tmp_path}"]
     done = click.testing.CliRunner().invoke(main, argv)
     assert isinstance(done.exception, RequestError)
-    assert "not of a wheel set, such as note" in str(done.exception)
+    assert "do not belong to a wheel set, such as note" in str(done.exception)
 
 
 def test_make_plan_refuses_kernels_without_handler() -> None:

@@ -90,7 +90,7 @@ def test_reproduce_refuses_published_wheels(tmp_path: Path) -> None:
 
 def test_reproduce_refuses_kernels(tmp_path: Path) -> None:
     write_set(tmp_path, set_of(asked({**BASE, "kernels": True, "kernel_toolchain": "pypi"})), None)
-    with pytest.raises(RequestError, match="holds kernels"):
+    with pytest.raises(RequestError, match="contains kernels"):
         read_source_set(tmp_path)
 
 

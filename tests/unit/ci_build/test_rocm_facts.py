@@ -126,9 +126,9 @@ def other_version(root: Path) -> None:
         (without("lib/llvm/bin/clang"), InputError, "has no compiler"),
         (without("lib/llvm/amdgcn"), InputError, "no device library ocml.bc. .*for gfx942"),
         (without("lib/llvm/amdgcn/bitcode/oclc_isa_version_942.bc"), InputError, "oclc_isa_version_942.bc"),
-        (without("lib/rocblas/library"), InputError, "Its rocBLAS has no kernels for gfx942"),
-        (without("lib/hipblaslt/library"), InputError, "Its hipBLASLt has no kernels for gfx942"),
-        (without("share/miopen/db"), InputError, "Its MIOpen has no kernels for gfx942"),
+        (without("lib/rocblas/library"), InputError, "rocBLAS of the ROCm has no kernels for gfx942"),
+        (without("lib/hipblaslt/library"), InputError, "hipBLASLt of the ROCm has no kernels for gfx942"),
+        (without("share/miopen/db"), InputError, "MIOpen of the ROCm has no kernels for gfx942"),
         (without("lib/libamdhip64.so.7.2.53211"), None, ""),
     ],
 )
@@ -156,7 +156,7 @@ def test_obtain_counts_packed_kernels_and_warns_of_unlisted(tmp_path: Path) -> N
         (root / f".kpack/{name}.kpack").write_text("pack")
     facts, _ = read_facts(root, None, "", progress=REPORTER)
     targets = (GFX942, GfxTarget.parse("gfx1103"))
-    assert problems(facts, targets) == ((), ("Its MIOpen has no kernels for gfx1103.",))
+    assert problems(facts, targets) == ((), ("MIOpen of the ROCm has no kernels for gfx1103.",))
 
 
 def test_obtain_distinguishes_processors(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_locked_refuses_other_sources(tmp_path: Path, file: Path) -> None:
     get(tmp_path, replace(asked, locked=False))
     before = lock.read_text()
     lock.write_text(before.replace("clang 20.0.0git", "clang 19.0.0"))
-    with pytest.raises(RequestError, match=r"compiler: clang 20\.0\.0git, locked is clang 19\.0\.0"):
+    with pytest.raises(RequestError, match=r"compiler: clang 20\.0\.0git, but the lock has clang 19\.0\.0"):
         get(tmp_path, asked)
     lock.write_text(before)
     copy = tmp_path / f"copy/{NAME}"
@@ -197,7 +197,7 @@ def test_locked_refuses_changed_folder(tmp_path: Path) -> None:
     asked = RocmSource(source=str(root), lock=tmp_path / "rocm.lock")
     get(tmp_path, asked)
     (root / "lib/llvm/amdgcn/bitcode/ocml.bc").write_text("other")
-    with pytest.raises(RequestError, match=r"ocml\.bc: .*, locked is"):
+    with pytest.raises(RequestError, match=r"ocml\.bc: .*, but the lock has"):
         get(tmp_path, replace(asked, locked=True))
 
 

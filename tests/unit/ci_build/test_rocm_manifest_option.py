@@ -70,7 +70,7 @@ def test_rocm_folder_is_locked_and_gives_manifest(tmp_path: Path) -> None:
     assert made.record()["rocm_manifest"] == hashlib.sha256(made.rocm_manifest).hexdigest()
     before = lock.read_text()
     (root / "lib/llvm/amdgcn/bitcode/ocml.bc").write_text("other")
-    with pytest.raises(RequestError, match="locked is"):
+    with pytest.raises(RequestError, match="but the lock has"):
         plan(therock_path=str(root), locked=True, **more)
     assert lock.read_text() == before
     with pytest.raises(RequestError, match=r"is for ROCm 7\.2\.0, not 7\.1\.0"):
@@ -97,7 +97,7 @@ def test_rocm_manifest_from_environment(tmp_path: Path) -> None:
         ("text.json", InputError, "Cannot read"),
         ("other.json", RequestError, "for ROCm 7.1.0, but the set is for 7.2.0"),
         ("tree", RequestError, "is for ROCm 7.1.0, not 7.2.0"),
-        ("empty", InputError, "holds no shared libraries"),
+        ("empty", InputError, "has no shared libraries"),
     ],
 )
 def test_rocm_manifest_refuses_other_rocm(tmp_path: Path, name: str, error: type[CiBuildError], words: str) -> None:

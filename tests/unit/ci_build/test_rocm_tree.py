@@ -132,7 +132,7 @@ def test_manifest_reports_library_without_soname_link(tmp_path: Path) -> None:
     tiny_elf(rocm(tmp_path) / "lib/librccl.so.1.0", soname="librccl.so.1")
     manifest, notes = read(tmp_path)
     assert "librccl.so.1" not in manifest.libraries
-    assert notes == ("lib/librccl.so.1.0 has no link librccl.so.1, so no program can load it.",)
+    assert notes == ("lib/librccl.so.1.0 cannot be loaded: the link librccl.so.1 is missing.",)
 
 
 def test_manifest_names_every_damaged_library(tmp_path: Path) -> None:
@@ -166,5 +166,5 @@ def test_manifest_needs_one_known_version(tmp_path: Path) -> None:
 def test_manifest_refuses_other_folders(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a folder"):
         read(tmp_path / "nowhere", "7.2.0")
-    with pytest.raises(InputError, match="holds no shared libraries"):
+    with pytest.raises(InputError, match="has no shared libraries"):
         read(tmp_path, "7.2.0")
