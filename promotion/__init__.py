@@ -1,1 +1,1 @@
-"""From `wheels.json` to users: stage, gate, promote, index. Knows nothing of how wheels are built."""
+"""Staging, gating, promotion and indexing of wheel sets, independent of how the wheels are built."""

@@ -1,6 +1,6 @@
-"""Create and verify attestations for the wheels of a staged set (PEP 740), signed with the identity of a CI job.
+"""Create and verify attestations (PEP 740) for the wheels of a staged set, signed with the identity of a CI job.
 
-The packages for signatures are large, so they are installed separately;
+The packages that sign and verify are large, so they are installed separately;
 see `promotion.evidence.attestation_verification`.
 """
 
@@ -39,13 +39,15 @@ SignWheel = Callable[[str, str], bytes]
 
 
 def attest(bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progress) -> tuple[str, ...]:
-    """Store attestations beside the wheels of a staged set that have none, except releases of other projects.
+    """Sign the wheels of a staged set that have no attestation, and store the attestations beside the wheels.
+
+    Published releases of other projects are not signed.
 
     Returns:
         Names of the attested wheels.
 
     Raises:
-        BucketError: a staged wheel differs from the set, or the created provenance file is not for it.
+        BucketError: a staged wheel differs from the set, or the created provenance file does not name the wheel.
     """
     attested = []
     for wheel in read_staged(bucket, staged).wheels:
@@ -63,17 +65,17 @@ def attest(bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progres
 
 @contextmanager
 def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
-    """Sign through Sigstore with the identity of the CI job, and verify each signature.
+    """Provide a function that signs wheels through Sigstore as the CI job and verifies each signature.
 
     Args:
         trust_config: trust configuration of a private Sigstore instance. None means the public instance.
 
     Raises:
-        MachineError: the packages or the identity are missing, or Sigstore refuses.
+        MachineError: the packages or the identity are missing, or Sigstore fails.
         RequestError: the trust configuration is invalid or contains no signing service.
     """
     try:
-        # Not always installed.
+        # Imported here because the packages are optional.
         from pypi_attestations import Attestation, AttestationBundle, Distribution, Provenance
         from sigstore.oidc import IdentityToken, detect_credential
         from sigstore.sign import SigningContext
@@ -84,12 +86,12 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
     if credential is None:
         raise MachineError(
             "No identity for Sigstore was found.",
-            hint="Run it in a CI job with an identity. On GitHub Actions set `permissions: id-token: write`.",
+            hint="Run it in a CI job with an identity. On GitHub Actions, set `permissions: id-token: write`.",
         )
     with _sigstore_errors():
         trust = load_trust(trust_config)
     if trust.config is None:
-        raise RequestError(f"{trust_config} contains no signing service.", hint="Give a client trust config.")
+        raise RequestError(f"{trust_config} contains no signing service.", hint="Give a client trust configuration.")
     with _sigstore_errors():
         context = SigningContext.from_trust_config(trust.config)
         verify = verifier(trust)
@@ -112,8 +114,8 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
 
 @contextmanager
 def _sigstore_errors() -> Iterator[None]:
-    """Raise MachineError for errors of the packages."""
-    # Not always installed.
+    """Raise MachineError for errors of the Sigstore packages."""
+    # Imported here because the packages are optional.
     from pypi_attestations import AttestationError
     from requests import RequestException
     from sigstore._internal.fulcio import ExpiredCertificate
@@ -129,12 +131,12 @@ def _sigstore_errors() -> Iterator[None]:
         *(ExpiredCertificate, ExpiredIdentity),
     ) as error:
         text = str(error).rstrip(".") or type(error).__name__
-        raise MachineError(f"Sigstore failed: {text}.", hint="Check that it can be reached.") from error
+        raise MachineError(f"Sigstore failed: {text}.", hint="Check that this machine can reach Sigstore.") from error
 
 
-def _publisher(attestation: Attestation) -> Any:  # noqa: ANN401 - one of the package's kinds
-    """Return the publisher in the format of PEP 740, from the certificate."""
-    # Not always installed.
+def _publisher(attestation: Attestation) -> Any:  # noqa: ANN401 - one of the package's classes
+    """Return the publisher that the certificate of an attestation names, in the format of PEP 740."""
+    # Imported here because the packages are optional.
     from pypi_attestations import GitHubPublisher, GitLabPublisher
 
     kind, repository, file = publisher_of(attestation.certificate_claims)
@@ -144,7 +146,7 @@ def _publisher(attestation: Attestation) -> Any:  # noqa: ANN401 - one of the pa
 
 
 def publisher_of(claims: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return CI service, repository and workflow of a certificate.
+    """Return the CI service, the repository and the workflow that a certificate names.
 
     Raises:
         MachineError: the certificate is not from GitHub or GitLab.
@@ -161,7 +163,7 @@ def publisher_of(claims: Mapping[str, str]) -> tuple[str, str, str]:
     except (KeyError, ValueError) as error:
         raise MachineError(
             f"The identity does not belong to a job of GitHub or GitLab: issuer {claims.get(ISSUER) or 'unknown'}.",
-            hint="Run `ci_build attest` in a job of one of them.",
+            hint="Run `ci_build attest` in a job of GitHub Actions or GitLab CI.",
         ) from error
     return kind, identity.repository.removeprefix(host), identity.workflow.removeprefix(folder)
 
@@ -172,7 +174,7 @@ class VerificationReport:
 
     Attributes:
         attested: signer -> file names of the wheels.
-        problems: a sentence for each missing or invalid attestation and for each signer that the policy does not name.
+        problems: a sentence for each missing or invalid attestation and for each signer that the policy forbids.
         notes: other information for the user.
     """
 
@@ -182,7 +184,7 @@ class VerificationReport:
 
 
 def verify_set(bucket: Bucket, staged: StagedSet, channel: str, trust_config: Path | None) -> VerificationReport:
-    """Verify the attestations of a staged set; each wheel of the set that this project built needs one."""
+    """Verify the attestations of a staged set; every wheel built by this project needs an attestation."""
     wheel_set = read_staged(bucket, staged)
     names = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
     raise_if_any(stored_problems(bucket, staged.file, names), BucketError)
@@ -192,15 +194,17 @@ def verify_set(bucket: Bucket, staged: StagedSet, channel: str, trust_config: Pa
 
 
 def verify_files(place: Path, channel: str, trust_config: Path | None) -> VerificationReport:
-    """Verify the attestations beside wheels in a folder, or beside one wheel; each needs one.
+    """Verify the attestations beside the wheels of a folder, or beside one wheel; every wheel needs an attestation.
 
     Raises:
-        RequestError: there is no wheel.
+        RequestError: `place` is neither a wheel nor a folder with wheels.
         MachineError: the packages are missing.
     """
     wheels = sorted(place.glob("*.whl")) if place.is_dir() else [place]
     if not wheels or not all(wheel.name.endswith(".whl") for wheel in wheels):
-        raise RequestError(f"{place} is not a wheel or a folder of wheels.", hint="Download wheels and attestations.")
+        raise RequestError(
+            f"{place} is not a wheel or a folder of wheels.", hint="Give wheels with attestations beside them."
+        )
     verify = verifier(load_trust(trust_config))
     sides = {wheel: wheel.with_name(provenance_name(wheel.name)) for wheel in wheels}
     reports = [

@@ -1,9 +1,9 @@
 """One archive with a set and its dependencies, for machines without a network.
 
-- `wheels/`: the wheels of the set, byte for byte, and those of everything that its lock file pins
-- `simple/`: an index of them (PEP 503)
-- `requirements-<python>.txt`: all of them with their hashes
-- `set/`: wheels.json, SHA256SUMS, the lock file, evidence and its signatures, as they are in the bucket
+- `wheels/`: the unchanged wheels of the set, and the wheels that its lock file pins
+- `simple/`: an index of all these wheels (PEP 503)
+- `requirements-<python>.txt`: the wheels for one Python, with hashes
+- `set/`: wheels.json, SHA256SUMS, the lock file, evidence and its signatures, unchanged from the bucket
 - `README.txt`: the commands that install the set
 """
 
@@ -36,7 +36,7 @@ _SECONDS = 1800.0
 _README = """\
 {name}: {what}
 
-Copy this folder to the machine and run there, for Python {pythons}:
+Copy this folder to the machine. In the folder, run the command for the Python of the machine ({pythons}):
 
 {lines}
 
@@ -49,11 +49,11 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
     """Write the archive of a staged or released set; equal sets and evidence give equal bytes.
 
     Args:
-        out: the archive, a plain tar because wheels are compressed. It appears when it is complete.
-        runner: starts pip, which downloads the pinned wheels from the user's package index.
+        out: path of the archive, a plain tar because wheels are compressed. The file appears when it is complete.
+        runner: runner of pip, which downloads the pinned wheels from the user's package index.
 
     Raises:
-        BucketError: there is no such set, or its bytes differ from its record.
+        BucketError: the bucket does not have the set, or a wheel differs from wheels.json.
         WheelSetError: the set has no lock file.
     """
     wheel_set, wheels, files = _find(bucket, staged)
@@ -70,7 +70,7 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
         for file, key in files.items():
             fetch_to(bucket, key, root / "set" / file)
         for version in wheel_set.python_versions:
-            progress.step(f"fetch what the lock pins for Python {version}")
+            progress.step(f"fetch the pinned wheels for Python {version}")
             _fetch_pins(wheel_set, bucket.get(files[PYLOCK]).decode(), version, root, runner)
         for page in pages("simple/", _offers(root / "wheels")):
             (root / page.key).parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
 
 
 def _find(bucket: Bucket, staged: StagedSet) -> tuple[WheelSet, Mapping[str, str], Mapping[str, str]]:
-    """Return a set, and the keys of its wheels and of its other files, including evidence, by name."""
+    """Return a set, name -> key of its wheels, and name -> key of its other files, including evidence."""
     released = ReleasedIndex(index=staged.index)
     in_set: Callable[[str], str] = staged.file
     folder = staged.root
@@ -106,12 +106,14 @@ def _find(bucket: Bucket, staged: StagedSet) -> tuple[WheelSet, Mapping[str, str
         if name not in names and name.removesuffix(METADATA_SUFFIX) not in names and not name.startswith("simple/")
     }
     if PYLOCK not in others:
-        raise WheelSetError(f"Set {staged} has no lock file: {PYLOCK}.", hint="Build it with `ci_build dist_wheels`.")
+        raise WheelSetError(
+            f"Set {staged} has no lock file: {PYLOCK}.", hint="Build the set again with `ci_build dist_wheels`."
+        )
     return wheel_set, wheels, others
 
 
 def _fetch_pins(wheel_set: WheelSet, lock: str, version: str, root: Path, runner: Runner) -> None:
-    """Download the wheels that the lock file pins for one Python, and write all hashes for it."""
+    """Download the wheels that the lock file pins for one Python, and write its requirements file."""
     lines = locked(lock, version, {wheel.name for wheel in wheel_set.wheels})
     mine = wheels_for(wheel_set, version)
     requirements = root / f"requirements-{version}.txt"
@@ -123,7 +125,7 @@ def _fetch_pins(wheel_set: WheelSet, lock: str, version: str, root: Path, runner
 
 
 def _offers(wheels: Path) -> Iterator[IndexedWheel]:
-    """Return every wheel of the folder as an index row."""
+    """Yield an index row for each wheel of a folder, and write its core metadata beside it."""
     for path in sorted(wheels.glob("*.whl")):
         with path.open("rb") as file:
             metadata = core_metadata(file, path.name)
@@ -157,7 +159,7 @@ def _readme(name: str, wheel_set: WheelSet) -> str:
 
 
 def _tar(root: Path, path: Path) -> None:
-    """Write an archive in sorted order, without owners and times."""
+    """Write the files of a folder to a tar archive, in sorted order, without owners and times."""
     with tarfile.open(path, "x", format=tarfile.PAX_FORMAT) as archive:
         for file in sorted(item for item in root.rglob("*") if item.is_file()):
             info = tarfile.TarInfo(f"{root.name}/{file.relative_to(root).as_posix()}")

@@ -24,7 +24,7 @@ from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex, StagedSet, project_pages
 
-NEW_NAME = "a name is never reused: build with --wheel-post-release."
+NEW_NAME = "file names are never reused: build with --wheel-post-release."
 
 
 def check(
@@ -35,10 +35,10 @@ def check(
     now: Clock = utc_now,
     verify: Verify | None = None,
 ) -> Verdict:
-    """Return the verdict of the policy on the evidence and the stored bytes, without changing anything.
+    """Return the policy's verdict on a staged set from its evidence and stored bytes; nothing is changed.
 
     Args:
-        verify: verifies attestations. The default uses Sigstore's public instance.
+        verify: verifier of attestations. The default uses Sigstore's public instance.
     """
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
@@ -58,9 +58,9 @@ def check(
 def _visible(
     bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet
 ) -> tuple[PromotedSet | None, Mapping[str, Collection[str]]]:
-    """Return the newest visible set other than this one, and the visible versions of the set's projects.
+    """Return the newest visible set other than `wheel_set`, and the visible versions of its projects.
 
-    The versions come from cached pages when they are still valid, else from the ledger.
+    The versions of `wheel_set`'s projects come from the published pages if these are up to date, else from the ledger.
     """
     entries, snapshot = Entries(bucket, released), read_snapshot(bucket, released)
     head = find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256)
@@ -97,7 +97,10 @@ def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:
 def verify_attestations(
     bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, verify: Verify
 ) -> tuple[AttestationReport, ...]:
-    """Verify each provenance file beside a set, and the released one of the same wheel, which a shared wheel keeps."""
+    """Verify the provenance file of each wheel of a set, and the released provenance file of the same wheel.
+
+    Promotion never replaces a released provenance file, so both files count for a wheel that other sets share.
+    """
     wheels = {wheel.filename: wheel for wheel in wheel_set.wheels}
     released, results = ReleasedIndex(index=staged.index), []
     files = (key.removeprefix(staged.root) for key in bucket.list(staged.root))
@@ -131,7 +134,7 @@ def set_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Mapping
 def _staged_problems(
     bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, files: Iterable[EvidenceFile]
 ) -> Iterator[str]:
-    """Yield a sentence for each log that differs from its evidence, and each staged file that differs from the set."""
+    """Yield a sentence for each log that differs from its evidence and for each file that differs from the set."""
     for logs in {tuple(sorted(file.evidence.logs.items())) for file in files}:
         yield from stored_problems(bucket, lambda name: staged.evidence + name, dict(logs))
     yield from stored_problems(bucket, staged.file, set_files(bucket, staged, wheel_set))
@@ -149,7 +152,7 @@ def _wheel_problems(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> Iterator
 
 
 def _conflicts(bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet) -> Iterator[str]:
-    """Yield a sentence for each name that the index uses, or used, for other bytes."""
+    """Yield a sentence for each wheel whose file name the index uses or used for other bytes."""
     keys = [released.wheel(wheel.name, wheel.filename) for wheel in wheel_set.wheels]
     for wheel, key, stored in zip(wheel_set.wheels, keys, map_concurrently(bucket.head, keys), strict=True):
         if stored is not None and stored.sha256 != wheel.sha256:

@@ -1,7 +1,7 @@
-"""Promotion: make a staged set that satisfies its policy visible to users, byte for byte.
+"""Promotion: make a staged set that satisfies its policy visible to users, with unchanged bytes.
 
-The order keeps the index consistent at every instant, also after a crash: files first, then the ledger entry, then
-pages, dependencies before dependents. Each step does nothing when it was done before.
+The order of writes keeps the index consistent at every instant, also after a crash: files first, then the ledger entry,
+then pages, dependencies before dependents. Every step is idempotent.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Promotion:
 
     @property
     def attested(self) -> Mapping[str, Sequence[str]]:
-        """Signer -> file names of the wheels that they attested, at the time of the promotion."""
+        """Signer -> file names of the wheels that the signer had attested at the time of the promotion."""
         signers: Mapping[str, Sequence[str]] = self.promoted.policy.get("attested", {})
         return signers
 
@@ -79,12 +79,12 @@ def promote(
     """Promote a staged set to its released index.
 
     Args:
-        actor: who promotes it, for the ledger.
-        verify: verifies attestations. The default uses Sigstore's public instance.
+        actor: name of the person or job that promotes the set, for the ledger.
+        verify: verifier of attestations. The default uses Sigstore's public instance.
 
     Raises:
-        PromotionBlockedError: the policy is not satisfied, the staged bytes differ from the set, or the index has other
-            bytes under one of its names. The message lists every reason, and nothing was changed.
+        PromotionBlockedError: the policy is not satisfied, the staged bytes differ from the set, or the index uses the
+            name of a wheel for other bytes. The message lists every reason. The index is unchanged.
     """
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
@@ -102,7 +102,7 @@ def promote(
         concurrent: list[LedgerEntry] = []
 
         def draft(now_head: Head, now_entries: Entries) -> Change | None:
-            """Return the change unless another process promoted the set; checks the entries after `head`."""
+            """Check the entries after `head`; return the change, or None if one of them promoted the set."""
             _refuse_marked(staged, now_head.state, now_entries)
             for later in map(now_entries.at, range(head.number + 1, now_head.number + 1)):
                 offered = later.number in now_head.state.offered
@@ -127,7 +127,7 @@ def install_line(wheel_set: WheelSet, index_url: str) -> str:
     """Return the command that installs a set.
 
     Args:
-        index_url: URL of its index.
+        index_url: URL of the set's simple index.
     """
     return shlex.join(
         ("pip", "install", "--extra-index-url", index_url, *install_requirements(wheel_set.wheels, wheel_set.pins))
@@ -142,7 +142,7 @@ def _step(progress: Progress | None, text: str) -> None:
 def _offered(
     bucket: Bucket, staged: StagedSet, released: ReleasedIndex, numbers: Iterable[int], entries: Entries
 ) -> LedgerEntry | None:
-    """Return the entry among these that promoted the set."""
+    """Return the newest entry among `numbers` that promoted the set, or None."""
     if bucket.head(released.set_file(staged.digest, WHEELS_JSON)) is None:
         return None
     for number in sorted(numbers, reverse=True):
@@ -153,7 +153,7 @@ def _offered(
 
 
 def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, verdict: Verdict) -> PromotedSet:
-    """Return the ledger's record of the set; raises when the policy blocks it."""
+    """Return the ledger's record of the set; PromotionBlockedError if the verdict blocks the promotion."""
     raise_if_blocked(staged, verdict)
     evidence = (key.removeprefix(staged.root) for key in bucket.list(staged.evidence))
     names = dict.fromkeys((*set_files(bucket, staged, wheel_set), SHA256SUMS, WHEELS_JSON, *evidence))
@@ -186,7 +186,7 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
 
 
 def _copy(bucket: Bucket, staged: StagedSet, released: ReleasedIndex, promoted: PromotedSet) -> None:
-    """Copy the files of the set by digest and verify the copies; nothing refers to them yet."""
+    """Copy the files of the set to the released index and verify the copies; no entry or page names them yet."""
     copies: dict[str, tuple[str, str]] = {}
     for wheel in promoted.wheels:
         source, target = staged.file(wheel.filename), released.wheel(wheel.project, wheel.filename)
@@ -202,7 +202,7 @@ def _copy(bucket: Bucket, staged: StagedSet, released: ReleasedIndex, promoted: 
 
 
 def _refuse_channel(released: ReleasedIndex, policy: Policy, state: IndexState, entries: Entries) -> None:
-    """Raise when the visible sets came through another channel: users would get sets of the weaker one."""
+    """Raise if the visible sets were promoted through another channel, since users would get sets of both."""
     channel = entries.set(max(state.visible)).policy.get("channel") if state.visible else None
     if channel not in (None, policy.channel):
         raise PromotionBlockedError(
@@ -212,7 +212,7 @@ def _refuse_channel(released: ReleasedIndex, policy: Policy, state: IndexState, 
 
 
 def _refuse_marked(staged: StagedSet, state: IndexState, entries: Entries) -> None:
-    """Raise when the set is quarantined, or yanked and not visible: a new entry would lose the mark."""
+    """Raise if the set is quarantined, or yanked and not visible, since a new entry would lose the mark."""
     for marks, problem, undo in (
         (state.quarantined, "is quarantined", "unquarantine"),
         (state.yanked, "was yanked", "unyank"),
@@ -227,16 +227,17 @@ def _refuse_marked(staged: StagedSet, state: IndexState, entries: Entries) -> No
 
 
 def _refuse_swept(released: ReleasedIndex, promoted: PromotedSet, entry: LedgerEntry) -> None:
-    """Raise when a concurrent entry removed files that were just copied."""
+    """Raise if a concurrent entry removed files that were just copied."""
     mine = {released.wheel(wheel.project, wheel.filename) for wheel in promoted.wheels}
     if gone := sorted(mine.intersection(entry.removed)):
         raise PromotionBlockedError(
-            f"{', '.join(gone)} was removed by retention meanwhile; {NEW_NAME}", hint="Build and stage the set again."
+            f"{', '.join(gone)} was removed by retention during the promotion; {NEW_NAME}",
+            hint="Build and stage the set again.",
         )
 
 
 def _refuse_variant(wheel_set: WheelSet, entry: LedgerEntry) -> None:
-    """Raise when a concurrent set cannot be in one index with this one."""
+    """Raise if a concurrently promoted set has another variant of a wheel for the same ROCm."""
     wheels = entry.promoted.wheels if entry.promoted else ()
     if problems := [*variant_problems(wheel_set, {wheel.project: (wheel.version,) for wheel in wheels})]:
         raise PromotionBlockedError(" ".join(problems))

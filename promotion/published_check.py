@@ -1,7 +1,7 @@
-"""Check a published set: install it through its public URL, and compare every byte with its ledger.
+"""Check a published set: compare its wheels with the ledger, and install it through its public URL.
 
-Everything is read over HTTP, as users do, without access to the bucket. The expected bytes come from `wheels.json`,
-whose digest names the set, so an index with changed wheels and matching hashes is detected too.
+All files are read over HTTP, as by users, without access to the bucket. The expected digests come from `wheels.json`,
+whose own digest names the set, so the check also detects an index with replaced wheels and matching hashes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import ReleasedIndex
 
 _SECONDS = 60.0
-_REMEDY = "Check the URL. If it is right, stop using the index, compare it with its bucket and publish the set again."
+_REMEDY = "Check the URL. If it is correct, stop using the index, run `ci_build verify` and publish the set again."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +34,8 @@ class PublishedSet:
     """A set of a published index.
 
     Attributes:
-        url: of the simple index, with a slash at the end.
-        lock: text of its pylock.toml, if it has one.
+        url: URL of the simple index, with a slash at the end.
+        lock: text of the set's pylock.toml. None if the set has none.
     """
 
     url: str
@@ -48,19 +48,19 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
     """Read a set of an index through its public URL.
 
     Args:
-        url: of the simple index, such as https://example.org/v2/multi-arch/simple/.
-        digest: of the set, or its first digits. None means the newest set.
+        url: URL of the simple index, such as https://example.org/v2/multi-arch/simple/.
+        digest: digest of the set, or its first digits. None means the newest set.
 
     Raises:
-        RequestError: the URL is not that of an index, or the index does not offer the set.
-        GateError: the index cannot be read, or contradicts itself.
+        RequestError: the URL is not the URL of a simple index, or the index does not offer the set.
+        GateError: the index cannot be read, or its files contradict each other.
     """
     url = url if url.endswith("/") else f"{url}/"
     parts = parse_url(url)
     if parts.scheme not in ("http", "https") or not parts.path.endswith("/simple/"):
         raise RequestError(f"{url} is not the URL of an index.", hint="Give an http(s) URL that ends in /simple/.")
     if parts.username is not None:
-        raise RequestError("The URL contains credentials.", hint="Check the public URL, without credentials.")
+        raise RequestError("The URL contains credentials.", hint="Give the public URL without credentials.")
     index = PublishedIndex(url.removesuffix("simple/"), seconds=_SECONDS)
     try:
         status = index.status()
@@ -71,33 +71,37 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
     except InputError as problem:
         raise GateError(problem.message, hint=_REMEDY) from problem
     except (WheelSetError, BucketError) as problem:
-        raise GateError(f"{url} cannot be trusted: {problem.message}", hint=_REMEDY) from problem
+        raise GateError(f"The index {url} cannot be trusted: {problem.message}", hint=_REMEDY) from problem
     if entry is None:
         raise GateError(f"The ledger of {url} has no set {listed}.", hint=_REMEDY)
     if wheel_set.digest != listed or (lock is not None and sha256_of(lock) != wheel_set.files[PYLOCK]):
-        raise GateError(f"{url} publishes other files than those of set {listed}.", hint=_REMEDY)
+        raise GateError(
+            f"{url} publishes a wheels.json or lock file that does not belong to set {listed}.", hint=_REMEDY
+        )
     return PublishedSet(url=url, wheel_set=wheel_set, entry=entry, lock=lock.decode() if lock is not None else None)
 
 
 def check_published(
     published: PublishedSet, runner: Runner, progress: Progress, *, pythons: Sequence[str] | None = None
 ) -> Iterator[Check]:
-    """Compare the ledger with the set, then install with pip and uv into clean environments, import, and resolve.
+    """Compare the ledger with the set, then install the set with pip and uv into clean environments and import it.
 
     Args:
-        pythons: versions to install for. None means those of the set that this machine has.
+        pythons: Python versions to install for. None means all versions of the set that this machine has.
 
     Raises:
-        RequestError: the set does not support a version, or this machine does not have it.
+        RequestError: the set does not support a requested version, or this machine lacks it.
     """
     versions = published.wheel_set.python_versions
     if unknown := sorted(set(pythons or ()) - set(versions)):
-        raise RequestError(f"The set is not for Python {', '.join(unknown)}.", hint=f"It is for {', '.join(versions)}.")
+        raise RequestError(f"The set is not for Python {', '.join(unknown)}.", hint=f"Use {', '.join(versions)}.")
     requested = [version for version in versions if pythons is None or version in pythons]
     interpreters = find_pythons(requested, runner)
     if not interpreters or (pythons is not None and len(interpreters) < len(requested)):
         missing = ", ".join(version for version in requested if version not in interpreters)
-        raise RequestError(f"This machine has no Python {missing}.", hint="Run `uv python install`.")
+        raise RequestError(
+            f"This machine has no Python {missing}.", hint="Install it, for example with `uv python install`."
+        )
     yield Check(name="ledger", findings=tuple(_ledger_findings(published)))
     source = InstallationSource(index=published.url, wheel_set=published.wheel_set, lock=published.lock)
     with tempfile.TemporaryDirectory(prefix="published-") as name:
@@ -110,7 +114,7 @@ def check_published(
 
 
 def _ledger_findings(published: PublishedSet) -> Iterator[Finding]:
-    """Report wheels whose digest differs between the ledger and the set."""
+    """Yield a finding for each wheel whose digest differs between the ledger and the set."""
     entry, wheel_set = published.entry, published.wheel_set
     in_ledger = {wheel.filename: wheel.sha256 for wheel in entry.wheels}
     in_set = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
@@ -121,17 +125,17 @@ def _ledger_findings(published: PublishedSet) -> Iterator[Finding]:
 
 
 def _listed(rows: Sequence[Mapping[str, Any]], digest: str | None, url: str) -> str:
-    """Return the full digest of a set among those that the index lists, newest first."""
+    """Return the full digest of the newest listed set whose digest starts with `digest`; None matches every set."""
     digests = [str(row["digest"]) for row in rows]
     matching = next((item for item in digests if digest is None or item.startswith(digest)), None)
     if matching is None:
         available = ", ".join(item[:12] for item in digests) or "none"
-        raise RequestError(f"{url} does not offer the set {digest}.", hint=f"It offers {available}.")
+        raise RequestError(f"{url} does not offer the set {digest}.", hint=f"Give one of its sets: {available}.")
     return matching
 
 
 def _promotions(index: PublishedIndex, status: Mapping[str, Any]) -> Iterator[PromotedSet]:
-    """Read the promotions in the ledger, newest first."""
+    """Yield the promoted sets in the ledger, newest first."""
     released = ReleasedIndex(index=str(status.get("index", "")))
     for number in range(int(status.get("entries", 0)), 0, -1):
         key = released.ledger_entry(number)

@@ -29,7 +29,7 @@ class SetFile:
 
     Attributes:
         name: path in the set's folder, with slashes.
-        data: the bytes or their file.
+        data: content, or path of the file with the content.
     """
 
     name: str
@@ -41,12 +41,12 @@ class SetFile:
 def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) -> StagedSet:
     """Stage a set under its digest; staging it again changes nothing.
 
-    Every file is compared with `wheels.json` and SHA256SUMS before it is stored, and its stored bytes afterwards.
+    Every file is compared with `wheels.json` and SHA256SUMS before the upload, and every stored object afterwards.
     `wheels.json` is stored after all other files, the set's own index last.
 
     Raises:
         WheelSetError: the folder differs from its wheels.json. The message lists all reasons.
-        BucketError: the bucket has other bytes, or stored other bytes than it was given.
+        BucketError: a key exists with other bytes, or a stored object differs from the uploaded file.
     """
     wheel_set = read_set(set_dir)
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
@@ -74,14 +74,14 @@ def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) ->
 
 
 def find_staged(bucket: Bucket, set_dir: Path) -> StagedSet | None:
-    """Return the set in a folder if it is completely staged; checks names only."""
+    """Return the staged set of a folder, or None if staging was not completed; bytes are not compared."""
     wheel_set = read_set(set_dir)
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
     return staged if all(bucket.head(page) for page in root_pages(staged.simple)) else None
 
 
 def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
-    """Return a staged set; WheelSetError when its wheels.json names another one."""
+    """Return a staged set; WheelSetError if its wheels.json belongs to another set."""
     wheel_set = load_wheel_set(bucket.get(staged.file(WHEELS_JSON)))
     if (wheel_set.index, wheel_set.digest) != (staged.index, staged.digest):
         raise WheelSetError(
@@ -92,11 +92,11 @@ def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
 
 
 def stored_problems(bucket: Bucket, key_of: Callable[[str], str], files: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each stored file that is missing or has other bytes.
+    """Yield a sentence for each file that is missing from the bucket or has another sha256.
 
     Args:
         key_of: name of a file -> its key.
-        files: name -> sha256.
+        files: name -> expected sha256.
     """
     keys = [key_of(name) for name in files]
     for key, sha256, stored in zip(keys, files.values(), map_concurrently(bucket.head, keys), strict=True):
@@ -107,7 +107,11 @@ def stored_problems(bucket: Bucket, key_of: Callable[[str], str], files: Mapping
 
 
 def staged_wheels(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str, str]) -> Iterator[IndexedWheel]:
-    """Return the rows of the set's own index; `metadata` maps a wheel's file name to its core metadata's sha256."""
+    """Yield the rows of the set's own index.
+
+    Args:
+        metadata: file name of a wheel -> sha256 of its core metadata.
+    """
     for wheel in wheel_set.wheels:
         yield IndexedWheel(
             wheel=LedgerWheel.of(wheel, metadata_sha256=metadata[wheel.filename]),
@@ -117,7 +121,7 @@ def staged_wheels(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str,
 
 
 def write_if_changed(bucket: Bucket, key: str, data: bytes) -> bool:
-    """Write an object that other objects determine, such as a page, and return whether it changed."""
+    """Write an object that is generated from other objects, such as a page; return whether it changed."""
     stored = bucket.head(key)
     if stored is not None and stored.sha256 == sha256_of(data):
         return False
@@ -138,7 +142,7 @@ def raise_if_any(problems: Iterable[str], kind: type[CiBuildError], hint: str = 
 
 
 def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mapping[str, str]]:
-    """Return all files to store, wheels.json last, and the sha256 of each wheel's metadata; raises on any problem."""
+    """Return the files to store, wheels.json last, and wheel -> sha256 of its metadata; WheelSetError on problems."""
     wheels = {check_key(wheel.filename): wheel for wheel in wheel_set.wheels}
     sums_file = set_dir / SHA256SUMS
     sums = parse_sums(sums_file.read_bytes()) if sums_file.exists() else {}
@@ -183,7 +187,7 @@ def _sidecar(set_dir: Path, wheel: Wheel) -> tuple[SetFile, tuple[str, ...]]:
 
 
 def parse_sums(data: bytes) -> Mapping[str, str]:
-    """Return name -> sha256 of the files in a SHA256SUMS."""
+    """Return name -> sha256 of the files that a SHA256SUMS lists."""
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
@@ -192,8 +196,6 @@ def parse_sums(data: bytes) -> Mapping[str, str]:
     for line in lines:
         sha256, _, name = line.partition("  ")
         if not (name and sha256):
-            raise WheelSetError(
-                f"{SHA256SUMS} has a line that is not understood: {line!r}.", hint="Build the set again."
-            )
+            raise WheelSetError(f"{SHA256SUMS} has an invalid line: {line!r}.", hint="Build the set again.")
         sums[check_key(name)] = sha256
     return sums

@@ -50,7 +50,7 @@ class EvidenceChecks:
 
 
 def read_evidence(bucket: Bucket, released: ReleasedIndex, digest: str) -> Mapping[str, EvidenceChecks]:
-    """Return the latest evidence of each gate and target of a promoted set, by its key in the bucket."""
+    """Return key -> latest evidence of each gate and target of a promoted set."""
     root = released.set_file(digest, f"{EVIDENCE_FOLDER}/")
     keys = [key for key in bucket.list(root) if key.endswith(".json") and key[len(root) :].partition("/")[0] in GATES]
     pieces = {key: load_evidence(bucket.get(key), key) for key in keys}
@@ -84,7 +84,7 @@ def _tests(bucket: Bucket, root: str, evidence: Evidence) -> list[CheckOutcome]:
 
 
 def _test(result: TestResult) -> CheckOutcome:
-    """Return the outcome of a test: skipped by a ledger is a known failure, skipped by the suite counts nothing."""
+    """Return the outcome of a test; skips by a ledger are known failures, skips by the suite do not count."""
     if result.verdict is TestVerdict.SKIPPED and result.entry not in ("", _SUITE):
         return CheckOutcome(name=result.id, outcome="known", reason=f"{headline(result.message)} ({result.entry})")
     outcome = _OUTCOMES.get(result.verdict, SILENT)

@@ -34,7 +34,7 @@ class Sheet:
 
 
 def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
-    """Return the tables in order; empty tables have a note.
+    """Return the tables in order, each with a note.
 
     Args:
         base: prefix of the keys of evidence, such as the URL of the bucket with a slash at the end.
@@ -45,7 +45,7 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
         note="Container images by digest, and what is inside." + ("" if tables.images else " No image was given."),
         columns=("Image", "Digest", "JAX", "ROCm", "Python", "System", "Tests in it"),
         rows=tuple(
-            # The `name` of an image is a digest of its contents; its tags are more readable.
+            # Tags of an image are more readable than `name`, which is a digest of the contents.
             (
                 tuple(map(str, image.get("tags") or (image.get("name") or _NOTHING,))),
                 *((str(image.get(key) or _NOTHING),) for key in inside),

@@ -1,6 +1,6 @@
-"""Compatibility tables: tested support of JAX's modules, set by set, with ROCm's libraries and the images.
+"""Compatibility tables: promoted sets, tested support of JAX's modules, ROCm's libraries, and container images.
 
-The tables contain nothing without evidence; untested modules are listed as such.
+Support is stated only with evidence; modules without evidence are listed as not tested.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class ModuleSupport:
 
     Attributes:
         gate: the gate of the evidence.
-        tier: how it was tested. None when it does not work.
+        tier: tier at which the module was tested. None if it does not work.
         checks: number of passed checks.
-        unsupported: name and reason of each other check.
-        evidence: key in the bucket.
+        unsupported: name and reason of each check that did not pass.
+        evidence: key of the evidence in the bucket.
     """
 
     target: str
@@ -74,8 +74,8 @@ class ModuleRow:
 
     Attributes:
         words: support by target. Empty without evidence.
-        since_jax, since_rocm: of the oldest set since which it works on some target in every set. Empty when it does
-            not work now.
+        since_jax, since_rocm: versions of the oldest set from which on the module works on some target in every set.
+            Empty if the module does not work in the newest set.
     """
 
     module: JaxModule
@@ -86,7 +86,7 @@ class ModuleRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryRow:
-    """A library and its version in the given ROCm. Empty when unknown."""
+    """A library and its version in the given ROCm; the version is empty if unknown."""
 
     library: DocumentedLibrary
     version: str
@@ -111,9 +111,8 @@ class Tables:
 
     Attributes:
         rocm: version of the given ROCm. Empty when none was given.
-        rocm_source: its source, with its digest.
-        images: name, digest and content of each image as recorded by its build, and keys of the `evidence` of the
-            device gate in it.
+        rocm_source: source of the given ROCm, with its digest.
+        images: build record of each image, in which `evidence` lists the keys of evidence of device runs in the image.
     """
 
     index: str
@@ -140,7 +139,7 @@ def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[JaxModule, ...], tuple[Do
         if tables:
             raise ValueError(f"{', '.join(tables)} is unknown")
     except (KeyError, TypeError, ValueError, OSError) as error:
-        raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at its top.") from error
+        raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at the top of the file.") from error
     return modules, libraries
 
 
@@ -193,9 +192,9 @@ def make_tables(
         history: every promotion, oldest first, with the evidence of its set.
         offered: numbers of the entries with visible sets.
         libraries: soname -> version in the given ROCm.
-        rocm: version of that ROCm.
-        rocm_source: its source.
-        images: images as recorded by their builds.
+        rocm: version of the given ROCm.
+        rocm_source: source of the given ROCm.
+        images: build record of each image.
         spec: modules and libraries of the tables.
     """
     modules, descriptions = spec or load_spec()
@@ -205,7 +204,7 @@ def make_tables(
     released = ReleasedIndex(index=index)
 
     def tested_in(image: str) -> tuple[str, ...]:
-        """Return keys of the evidence of runs in an image."""
+        """Return the keys of the evidence of runs in an image."""
         checks = (item for _, checked in history for item in checked.items())
         return tuple(dict.fromkeys(key for key, checked in checks if image in images_of(checked.evidence)))
 
@@ -251,6 +250,6 @@ def _module_row(module: JaxModule, promotions: Sequence[tuple[PromotedSet, Mappi
 
 
 def _version(library: DocumentedLibrary, libraries: Mapping[str, str]) -> str:
-    """Return the version of a library in any major, or several versions."""
+    """Return the version of a library with any major; several versions are separated by commas."""
     pattern = re.compile(re.escape(library.soname) + r"(?:\.\d+)*")
     return ", ".join(version or "?" for soname, version in sorted(libraries.items()) if pattern.fullmatch(soname))

@@ -34,10 +34,10 @@ class Trust:
     """A root of trust.
 
     Attributes:
-        name: PUBLIC, or the SHA-256 of the file that contains it.
+        name: PUBLIC, or the SHA-256 of the file with the root of trust.
         root: sigstore's TrustedRoot.
         config: sigstore's ClientTrustConfig, which also names the signing service. None for a plain trusted root.
-        notes: information about its origin for the user.
+        notes: remarks about the origin of the root of trust, for the user.
     """
 
     name: str
@@ -52,19 +52,19 @@ def missing_packages(error: ImportError) -> MachineError:
 
 
 def load_trust(file: Path | None) -> Trust:
-    """Return the root of trust in a file, or that of Sigstore's public instance.
+    """Return the root of trust in a file, or the one of Sigstore's public instance.
 
-    The public one is updated. When the update fails, the cached or packaged one is used with a note.
+    The public root of trust is updated. If the update fails, the cached or packaged one is used and a note reports it.
 
     Args:
         file: a client trust configuration or a trusted root, as Sigstore's tools write them.
 
     Raises:
         MachineError: the packages are missing.
-        RequestError: the file is neither.
+        RequestError: the file is neither a trust configuration nor a trusted root.
     """
     try:
-        # Not always installed.
+        # Imported here because the packages are optional.
         from sigstore.errors import Error as SigstoreError
         from sigstore.models import ClientTrustConfig, TrustedRoot
     except ImportError as error:
@@ -86,7 +86,7 @@ def load_trust(file: Path | None) -> Trust:
 
 
 def _public_trust() -> Trust:
-    # Not always installed.
+    # Imported here because the packages are optional.
     from sigstore.errors import Error as SigstoreError
     from sigstore.errors import TUFError
     from sigstore.models import ClientTrustConfig
@@ -106,9 +106,9 @@ def _public_trust() -> Trust:
 
 
 def lazy_verifier(trust_config: Path | None = None) -> Verify:
-    """Return a verifier that loads the root of trust when it sees the first attestation.
+    """Return a verifier that loads the root of trust for the first attestation.
 
-    When loading fails, each attestation gets that problem.
+    If the root of trust cannot be loaded, the report of each attestation contains this problem.
     """
     load = functools.cache(lambda: verifier(load_trust(trust_config)))
 
@@ -130,10 +130,10 @@ def verifier(trust: Trust) -> Verify:
 
     Raises:
         MachineError: the packages are missing.
-        RequestError: the root is invalid.
+        RequestError: the root of trust is invalid.
     """
     try:
-        # Not always installed.
+        # Imported here because the packages are optional.
         from pypi_attestations import Provenance
         from sigstore.errors import Error as SigstoreError
         from sigstore.verify import Verifier
@@ -164,34 +164,34 @@ def verifier(trust: Trust) -> Verify:
 
 
 class _AnyIdentity:
-    """Accepts every identity; `promotion.evidence.attestations` checks it."""
+    """A policy that accepts every identity; `promotion.evidence.attestations` checks identities."""
 
     def verify(self, cert: object) -> None:
         """Accept the certificate."""
 
 
-def _signer(by_root: Any, publisher: Any, attestation: Any) -> Identity:  # noqa: ANN401 - the packages' own kinds
+def _signer(by_root: Any, publisher: Any, attestation: Any) -> Identity:  # noqa: ANN401 - the packages' own classes
     """Return the signer of a well-formed attestation; raises when it is invalid.
 
-    The library verifies the certificate's chain and transparency, the log's inclusion proof and checkpoint, that the
-    certificate was valid at that time, the signature, and that the log entry is for this statement. The policy decides
-    about the identity.
+    The library verifies the signature, the certificate's chain, transparency and validity at the time of the log entry,
+    the log's inclusion proof and checkpoint, and that the log entry is for this statement. The policy checks the
+    identity later.
     """
-    # Not always installed.
+    # Imported here because the packages are optional.
     from pypi_attestations import AttestationError
 
     if len(attestation.verification_material.transparency_entries) != 1:
-        raise AttestationError("it has several entries of a transparency log, of which only one would be verified")
+        raise AttestationError("an attestation must have exactly one entry of a transparency log")
     kind, payload = by_root.verify_dsse(attestation.to_bundle(), _AnyIdentity())
     if (kind, payload) != ("application/vnd.in-toto+json", attestation.envelope.statement):
-        raise AttestationError(f"the signed content is {kind} and not the statement")
+        raise AttestationError(f"the signed content, of type {kind}, is not the statement")
     signer = identity_of(attestation.certificate_claims)
     if (claimed := _claimed(publisher)) != (signer.issuer, signer.repository, signer.workflow):
-        raise AttestationError(f"it names the publisher {' '.join(claimed)}; its certificate names {signer}")
+        raise AttestationError(f"it names the publisher {' '.join(claimed)}; the certificate names {signer}")
     return signer
 
 
-def _claimed(publisher: Any) -> tuple[str, str, str]:  # noqa: ANN401 - one of the packages' kinds
+def _claimed(publisher: Any) -> tuple[str, str, str]:  # noqa: ANN401 - one of the packages' classes
     """Return issuer, repository and workflow of the publisher that a provenance file names."""
     match publisher.kind:
         case "GitHub":
@@ -217,11 +217,11 @@ def identity_of(claims: Mapping[str, str]) -> Identity:
     workflow = path.removeprefix("/").removeprefix("/")
     consistent = config.startswith(f"{repository}/") and at in {ref, digest} - {""}
     if not (issuer and repository and ref and workflow and consistent):
-        raise ValueError(f"its certificate is not for a workflow of a CI service: issuer {issuer or 'unknown'}")
+        raise ValueError(f"the certificate is not for a workflow of a CI service: issuer {issuer or 'unknown'}")
     return Identity(issuer=issuer, repository=repository, workflow=workflow, ref=ref)
 
 
 def _first_line(error: Exception) -> str:
-    """Return an error as part of a sentence."""
+    """Return the text of an error on one line, shortened and without the final full stop."""
     text = " ".join(str(error).split()) or type(error).__name__
     return (text if len(text) <= 300 else f"{text[:300]}…").rstrip(".")

@@ -1,7 +1,7 @@
-"""Attestations as facts, and the decision whether they satisfy a policy.
+"""Reports about attestations, and the decision whether they satisfy a policy.
 
-`attestation_verification` reads provenance files and reports their problems and signers; this module decides whether
-that is enough. Identities are compared as a whole, character by character.
+`attestation_verification` reads provenance files and reports their problems and signers; this module checks them
+against the rule of a policy. Identities are compared as a whole, character by character.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Identity:
     """The signer in a certificate of Fulcio, or a permitted signer in a policy.
 
     Attributes:
-        issuer: URL of the service that issued the identity, as https://token.actions.githubusercontent.com.
-        repository: URL of the workflow's repository, as https://github.com/owner/name.
-        workflow: path of the workflow in the repository, as .github/workflows/release.yml.
-        ref: branch or tag, as refs/heads/main. A policy may have "any".
+        issuer: URL of the service that issued the identity, such as https://token.actions.githubusercontent.com.
+        repository: URL of the workflow's repository, such as https://github.com/owner/name.
+        workflow: path of the workflow in the repository, such as .github/workflows/release.yml.
+        ref: branch or tag, such as refs/heads/main. "any" is allowed in a policy.
     """
 
     issuer: str
@@ -50,7 +50,7 @@ class AttestationReport:
 
     Attributes:
         wheel: file name of the wheel.
-        sha256: of the provenance file.
+        sha256: sha256 of the provenance file.
         signers: one for each valid attestation.
         trust: root of trust of the signatures: PUBLIC, or the SHA-256 of a trust configuration.
         problems: a sentence for each problem, including failures of the verification itself.
@@ -91,16 +91,16 @@ def parse_rule(table: Mapping[str, Any]) -> AttestationRule:
         KeyError, TypeError, ValueError: a field is missing, unknown or of the wrong type.
     """
     if set(table) != {"required", "trust", "identities"}:
-        raise ValueError(f"attestations has the fields {', '.join(sorted(table))}")
+        raise ValueError(f"attestations needs required, trust and identities, not {', '.join(sorted(table))}")
     required, trust, listed = table["required"], table["trust"], table["identities"]
     if not isinstance(required, list) or not all(isinstance(project, str) for project in required):
-        raise ValueError(f"attestations: required is {required!r}")
+        raise ValueError(f"attestations: required must be a list of projects, not {required!r}")
     if not isinstance(trust, str) or not (trust in (ANY, PUBLIC) or _SHA256.fullmatch(trust)):
-        raise ValueError(f"attestations: trust is {trust!r}")
+        raise ValueError(f"attestations: trust must be sigstore, any or a SHA-256, not {trust!r}")
     if listed == ANY:
         return AttestationRule(required=tuple(required), trust=trust, identities=None)
     if not isinstance(listed, dict):
-        raise TypeError(f'attestations: identities is {listed!r}, not "{ANY}" or a table')
+        raise TypeError(f'attestations: identities must be "{ANY}" or a table, not {listed!r}')
     return AttestationRule(
         required=tuple(required), trust=trust, identities={name: _identity(name, one) for name, one in listed.items()}
     )
@@ -110,18 +110,19 @@ def _identity(name: str, table: Mapping[str, Any]) -> Identity:
     identity = Identity(**table)
     words = (identity.issuer, identity.repository, identity.workflow, identity.ref)
     if not all(isinstance(word, str) and word for word in words) or ANY in words[:3]:
-        raise ValueError(f"attestations: the identity {name} is {table!r}")
+        raise ValueError(f"attestations: the identity {name} needs issuer, repository, workflow and ref, not {table!r}")
     return identity
 
 
 def attestation_problems(
     wheels: Collection[str], needed: Iterable[str], rule: AttestationRule, attested: Collection[AttestationReport]
 ) -> Iterator[str]:
-    """Yield a sentence for each attestation that is missing, not permitted, or invalid, also where none is needed.
+    """Yield a sentence for each attestation that is invalid, not permitted, or required and missing.
 
     Args:
         wheels: file names of the set's wheels.
-        needed: those that need an attestation.
+        needed: file names of the wheels that need an attestation.
+        attested: report of each provenance file.
     """
     for report in attested:
         name = provenance_name(report.wheel)
@@ -144,7 +145,7 @@ def attestation_problems(
 
 
 def wheels_by_signer(attested: Iterable[AttestationReport]) -> Mapping[str, tuple[str, ...]]:
-    """Return signer -> file names of wheels, without invalid attestations."""
+    """Return signer -> file names of the wheels with a valid attestation by that signer."""
     wheels_of: dict[str, list[str]] = {}
     for one in attested:
         if not one.problems:

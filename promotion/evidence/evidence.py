@@ -1,7 +1,7 @@
-"""Evidence files: one for each run of a gate, created once beside the staged set, with its signature.
+"""Evidence files: each run of a gate creates one beside the staged set, with its signature.
 
-The output of the gate's processes is stored beside it, named after its digest. The signature is stored before the
-evidence, so signed evidence is never visible without its signature.
+The output of the gate's processes is stored beside the evidence and named after its own digest. The signature is stored
+before the evidence, so signed evidence is never visible without its signature.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from promotion.storage.keys import StagedSet
 
 SCHEMA_VERSION = 3
 ENVIRONMENT = "environment"
-"""Code of a finding about the machine of a gate, which is no finding about the set."""
+"""Code of a finding about the machine that ran a gate, not about the set."""
 ANY = "any"
-"""The target of a gate that does not depend on one."""
+"""Target in the evidence of a gate that does not depend on a gfx target."""
 PARTS = ("python", "size", "passes", "corpus")
 """Settings that limit evidence to one part of a gate. Evidence of one part does not replace that of another."""
 TIME = "%Y-%m-%dT%H:%M:%SZ"
-"""Format of times in evidence, in which the order of texts is the order of times."""
+"""Format of times in evidence; sorting these texts sorts the times."""
 
 _BAD_FIRST = (Outcome.ERROR, Outcome.FAILED, Outcome.SKIPPED, Outcome.PASSED)
 
@@ -108,7 +108,7 @@ def record(bucket: Bucket, staged: StagedSet, evidence: Evidence, *, signer: Sig
 
 
 def record_log(bucket: Bucket, staged: StagedSet, gate: str, text: str) -> Mapping[str, str]:
-    """Store the output of a gate's processes beside the set and return `Evidence.logs`."""
+    """Store the output of a gate's processes beside the set and return the value of `Evidence.logs`."""
     data = text.encode(errors="replace")
     digest = sha256_of(data)
     key = staged.evidence_log(gate, digest[:16])
@@ -117,7 +117,7 @@ def record_log(bucket: Bucket, staged: StagedSet, gate: str, text: str) -> Mappi
 
 
 def read_all(bucket: Bucket, staged: StagedSet) -> Mapping[str, EvidenceFile]:
-    """Return all evidence beside a staged set by key."""
+    """Return key -> evidence file of a staged set."""
     keys = tuple(bucket.list(staged.evidence))
     signed = {key for key in keys if key.endswith(SUFFIX)}
     files = [key for key in keys if key.endswith(".json")]
@@ -141,7 +141,7 @@ def _read(bucket: Bucket, key: str, *, signed: bool) -> EvidenceFile:
 
 
 def latest_by_part(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """Return the latest evidence of each gate for each part of each target; of the same second, the worst outcome."""
+    """Return the latest evidence of each gate, target and part; within the same second, the worst outcome."""
     last: dict[tuple[str, ...], Evidence] = {}
     for evidence in sorted(evidences, key=lambda item: (item.ended, -_BAD_FIRST.index(item.outcome))):
         part = (evidence.settings.get(name, "") for name in PARTS)
@@ -150,7 +150,7 @@ def latest_by_part(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
 
 
 def latest_by_target(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
-    """Return the latest evidence of each gate for the parts of each target, worst outcome first, then newest first."""
+    """Return (gate, target) -> latest evidence of each part, worst outcome first, then newest first."""
     by_target: dict[tuple[str, str], tuple[Evidence, ...]] = {}
     newest = sorted(latest_by_part(evidences), key=lambda item: item.ended, reverse=True)
     for evidence in sorted(newest, key=lambda item: _BAD_FIRST.index(item.outcome)):
@@ -160,7 +160,7 @@ def latest_by_target(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], 
 
 
 def latest(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], Evidence]:
-    """Return the evidence of each gate for each target that counts: the worst of its parts, then the newest."""
+    """Return (gate, target) -> decisive evidence: the worst outcome of all parts, the newest if several are equal."""
     return {about: pieces[0] for about, pieces in latest_by_target(evidences).items()}
 
 

@@ -44,11 +44,11 @@ class KnownTest:
     """An entry of a ledger; see `ledgers/skips.toml`.
 
     Attributes:
-        pattern: of node ids, with * and ? only, or of files when it has no `::`.
-        jax: supported versions (PEP 440). Empty means any.
-        families: exact names. Empty means any.
+        pattern: pattern of node ids, or of files if it has no `::`; the only wildcards are * and ?.
+        jax: versions of jax to which the entry applies (PEP 440). Empty means any.
+        families: exact names of families. Empty means any.
         opened: first day on which the entry is valid.
-        expires: first day on which it is not valid any more.
+        expires: first day on which the entry is no longer valid.
     """
 
     id: str
@@ -64,7 +64,7 @@ class KnownTest:
     expires: date
 
     def state(self, today: date) -> str:
-        """Return why the entry is not valid on a day, as `expired on …`, or an empty text."""
+        """Return why the entry is not valid on a day, as `expired on …`; empty if it is valid."""
         return period_state(today, self.opened, self.expires)
 
     def is_for(self, *, jax: str, family: str, platform: str) -> bool:
@@ -80,7 +80,7 @@ class KnownTest:
         return re.fullmatch(regex_of(self.pattern), test) is not None
 
     def as_written(self) -> dict[str, Any]:
-        """Return the fields as in the ledger, and its kind, as JSON values."""
+        """Return the fields of the entry as in the ledger, and the kind of the ledger, as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         days = {"opened": self.opened.isoformat(), "expires": self.expires.isoformat()}
         return {**values, **days, "jax": str(self.jax) or ANY, "families": self.families or ANY}
@@ -95,7 +95,7 @@ class KnownTests:
 
     Attributes:
         active: the valid entries.
-        over: entries that are expired or not yet open.
+        over: entries that have expired or are not yet valid.
         today: the day of the run.
     """
 
@@ -108,11 +108,11 @@ class KnownTests:
         return next((entry for entry in self.active if entry.kind is kind and entry.matches(test)), None)
 
     def idle(self, tests: Collection[str]) -> tuple[KnownTest, ...]:
-        """Return the entries that match no test of a complete suite and can be removed."""
+        """Return the valid entries that match no test of a complete suite and can therefore be removed."""
         return tuple(entry for entry in self.active if not any(entry.matches(test) for test in tests))
 
     def missed(self, tests: Iterable[str]) -> tuple[tuple[KnownTest, int], ...]:
-        """Return the entries that are not valid, each with the number of these tests that it matches."""
+        """Return each entry that is not valid but matches some of the tests, with the number of matches."""
         named = [*tests]
         counted = ((entry, sum(entry.matches(test) for test in named)) for entry in self.over)
         return tuple((entry, count) for entry, count in counted if count)
@@ -144,7 +144,7 @@ def load_entries(folder: Path = LEDGERS) -> tuple[KnownTest, ...]:
             except ValueError as error:
                 problems.append(f"entry {number} of {file.name} ({body.get('id', 'without id')}): {error}")
     ids = [entry.id for entry in entries]
-    problems += [f"there are {ids.count(name)} entries {name}" for name in dict.fromkeys(ids) if ids.count(name) > 1]
+    problems += [f"{ids.count(name)} entries have the id {name}" for name in dict.fromkeys(ids) if ids.count(name) > 1]
     if problems:
         raise RequestError(
             f"The ledgers of tests are invalid: {'; '.join(problems)}.",
@@ -158,7 +158,7 @@ def parse_entry(kind: KnownTestKind, body: Mapping[str, Any]) -> KnownTest:
     texts = ("id", "pattern", "jax", "reason", "link", "owner")
     check_entry(body, texts=texts, others=("families", "platforms"), most_days=MAX_DAYS)
     if _ID.fullmatch(body["id"]) is None:
-        raise ValueError("id is not made of small letters, digits and hyphens")
+        raise ValueError("id must consist of lower-case letters, digits and hyphens")
     if not body["pattern"].strip("*?:/. "):
         raise ValueError(f"pattern {body['pattern']!r} matches every test")
     families = () if body["families"] == ANY else _names("families", body["families"], load_table().families)
@@ -176,7 +176,7 @@ def check_entry(body: Mapping[str, Any], *, texts: Collection[str], others: Coll
     Args:
         texts: names of the fields that are texts.
         others: names of further fields besides `opened` and `expires`.
-        most_days: longest time between these two.
+        most_days: maximum number of days from `opened` to `expires`.
 
     Raises:
         ValueError: a field is missing, unknown or invalid.
@@ -189,23 +189,23 @@ def check_entry(body: Mapping[str, Any], *, texts: Collection[str], others: Coll
     for name in texts:
         if not isinstance(body[name], str) or not body[name].strip():
             raise ValueError(f"{name} is not a text")
-    # A datetime is a date too, but the dates of an entry are days in UTC.
+    # isinstance would accept a datetime, but the dates of an entry are days in UTC.
     if any(type(body[name]) is not date for name in ("opened", "expires")):
-        raise ValueError("opened and expires are not dates like 2026-01-31")
+        raise ValueError("opened and expires must be dates such as 2026-01-31")
     if not 0 < (body["expires"] - body["opened"]).days <= most_days:
-        raise ValueError(f"expires is not 1 to {most_days} days after opened")
+        raise ValueError(f"expires must be 1 to {most_days} days after opened")
 
 
 def period_state(day: date, opened: date, expires: date) -> str:
-    """Return why an entry is not valid on a day, as `expired on …`, or an empty text."""
+    """Return why an entry is not valid on a day, as `expired on …`; empty if it is valid."""
     if day >= expires:
         return f"expired on {expires}"
     return f"opens on {opened}" if day < opened else ""
 
 
-def _names(field: str, value: Any, known: Collection[str]) -> tuple[str, ...]:  # noqa: ANN401 - whatever TOML holds
+def _names(field: str, value: Any, known: Collection[str]) -> tuple[str, ...]:  # noqa: ANN401 - any value of TOML
     if not isinstance(value, list) or not value:
-        raise ValueError(f"{field} is not a list of names")
+        raise ValueError(f"{field} is not a list of names, or is empty")
     if unknown := [name for name in value if name not in known]:
         raise ValueError(f"{field} has unknown names: {', '.join(map(repr, unknown))}")
     return tuple(value)
@@ -215,10 +215,10 @@ def known_tests_for(entries: Iterable[KnownTest], *, jax: str, family: str, plat
     """Return the entries for a run.
 
     Args:
-        jax: version, such as 0.10.2.
-        family: exact name, or empty on a CPU.
+        jax: version of jax, such as 0.10.2.
+        family: exact name of the family, or empty on a CPU.
         platform: rocm, cpu or cuda.
-        today: a day in UTC.
+        today: day of the run in UTC.
     """
     chosen = [entry for entry in entries if entry.is_for(jax=jax, family=family, platform=platform)]
     return KnownTests(
@@ -229,7 +229,7 @@ def known_tests_for(entries: Iterable[KnownTest], *, jax: str, family: str, plat
 
 
 def check_run(*, jax: str, family: str) -> None:
-    """Refuse a family or a version that does not exist, for which no entry would be found.
+    """Refuse an unknown family and an invalid version of jax, to which no entry would apply.
 
     Raises:
         RequestError: the family is not in core/targets.toml, or the version is invalid.
@@ -237,20 +237,20 @@ def check_run(*, jax: str, family: str) -> None:
     families = load_table().families
     if family and family not in families:
         near = difflib.get_close_matches(family, families) or families
-        raise RequestError(f"Unknown family: {family!r}.", hint=f"Give one like {', '.join(near)}.")
+        raise RequestError(f"Unknown family: {family!r}.", hint=f"Give a family such as {', '.join(near)}.")
     try:
         Version(jax)
     except InvalidVersion as error:
-        raise RequestError(f"Invalid version of jax: {jax!r}.", hint="Give one like 0.10.2.") from error
+        raise RequestError(f"Invalid version of jax: {jax!r}.", hint="Give a version such as 0.10.2.") from error
 
 
 def inapplicable_reason(entry: KnownTest, *, jax: str, family: str, platform: str, today: date) -> str:
-    """Return why an entry does not apply to a run, or an empty text."""
+    """Return why an entry does not apply to a run; empty if it applies."""
     reasons = []
     if platform not in entry.platforms:
-        reasons.append(f"it is for {', '.join(entry.platforms)}")
+        reasons.append(f"it is for the platforms {', '.join(entry.platforms)}")
     if entry.families and family not in entry.families:
-        reasons.append(f"it is for {', '.join(entry.families)}")
+        reasons.append(f"it is for the families {', '.join(entry.families)}")
     if not entry.jax.contains(jax, prereleases=True):
         reasons.append(f"it is for jax {entry.jax}")
     if state := entry.state(today):
@@ -259,7 +259,7 @@ def inapplicable_reason(entry: KnownTest, *, jax: str, family: str, platform: st
 
 
 def regex_of(pattern: str) -> str:
-    """Return the regular expression of whole node ids for a pattern; a pattern without `::` matches files."""
+    """Return the regular expression that matches whole node ids for a pattern; a pattern without `::` matches files."""
     regex = pattern_of(pattern).pattern
     return f"(?s:{regex})" if "::" in pattern else f"(?s:{regex.replace('.*', '[^:]*')}(?:::.*)?)"
 
@@ -267,5 +267,5 @@ def regex_of(pattern: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def pattern_of(pattern: str) -> re.Pattern[str]:
     """Return the regular expression of a pattern in which * and ? are wildcards."""
-    # Not fnmatch: the brackets of a parametrised test stand for themselves.
+    # Not fnmatch, which would interpret the brackets in the node ids of parametrised tests.
     return re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)

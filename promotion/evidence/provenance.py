@@ -24,14 +24,14 @@ def provenance_name(filename: str) -> str:
 
 
 def provenance_problems(data: bytes, filename: str, sha256: str) -> tuple[str, ...]:
-    """Return a sentence for a provenance file that is damaged or does not name the wheel."""
+    """Return one sentence if a provenance file is damaged or does not name the wheel, else nothing."""
     try:
         body = json.loads(data)
         if body["version"] != 1:
-            raise ValueError(f"version {body['version']!r}")
+            raise ValueError(f"unsupported version {body['version']!r}")
         attestations = [one for bundle in body["attestation_bundles"] for one in _attestations(bundle)]
         if not attestations:
-            raise ValueError("no attestation")
+            raise ValueError("it contains no attestation")
         for attestation in attestations:
             _check(attestation, filename, sha256)
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
@@ -42,26 +42,26 @@ def provenance_problems(data: bytes, filename: str, sha256: str) -> tuple[str, .
 
 def _attestations(bundle: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if not isinstance(bundle["publisher"]["kind"], str) or not isinstance(bundle["attestations"], list):
-        raise TypeError("a bundle without publisher or attestations")
+        raise TypeError("a bundle has no publisher or no attestations")
     return bundle["attestations"]
 
 
 def _check(attestation: Mapping[str, Any], filename: str, sha256: str) -> None:
     """Raise when an attestation is damaged or not for the wheel."""
     if attestation["version"] != 1:
-        raise ValueError(f"attestation of version {attestation['version']!r}")
+        raise ValueError(f"an attestation has the unsupported version {attestation['version']!r}")
     material = attestation["verification_material"]
     for name, text in (
         ("certificate", material["certificate"]),
         ("signature", attestation["envelope"]["signature"]),
     ):
         if not base64.b64decode("".join(text.split()), validate=True):
-            raise ValueError(f"empty {name}")
+            raise ValueError(f"an attestation has an empty {name}")
     if not material["transparency_entries"]:
-        raise ValueError("no entry of a transparency log")
+        raise ValueError("an attestation has no entry of a transparency log")
     statement = json.loads(base64.b64decode("".join(attestation["envelope"]["statement"].split()), validate=True))
     if statement["_type"] != STATEMENT_TYPE or statement["predicateType"] not in (PUBLISH, SLSA):
-        raise ValueError(f"unsupported statement type {statement['predicateType']!r}")
+        raise ValueError(f"an attestation has the unsupported type {statement['predicateType']!r}")
     (subject,) = statement["subject"]
     if (subject["name"], subject["digest"]["sha256"]) != (filename, sha256):
         raise ValueError(f"it names {subject['name']} with sha256 {subject['digest']['sha256']}")

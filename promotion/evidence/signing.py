@@ -53,11 +53,11 @@ class Signature:
 
 
 class Signer:
-    """Signs with one private key.
+    """A signer with one private key.
 
     Args:
         text: the unencrypted key, as `ssh-keygen -t ed25519` or `openssl genpkey -algorithm ed25519` writes it.
-        origin: where it was read from, for errors. The key itself is never printed.
+        origin: origin of the key for error messages, which never contain the key itself.
 
     Raises:
         RequestError: the key is invalid.
@@ -72,12 +72,12 @@ class Signer:
         return self._key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
     def sign(self, data: bytes, kind: str) -> Signature:
-        """Sign a document of a media type."""
+        """Sign a document; the signature is valid for the media type `kind` only."""
         return Signature(key=self.key, value=self._key.sign(_encoded(data, kind)))
 
 
 def load_signer(path: Path) -> Signer:
-    """Return a signer with the private key in a file; RequestError when others may read it, or when it is invalid."""
+    """Return a signer with the key in a file; RequestError if the key is invalid or others can read the file."""
     try:
         mode, text = path.stat().st_mode, path.read_bytes()
     except OSError as error:
@@ -93,7 +93,7 @@ def new_key(path: Path) -> Signer:
     """Create a private key that only its owner can read; FileExistsError when the file exists."""
     text = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The file appears with the complete key.
+    # The key is written to a temporary file, so the file never contains an incomplete key.
     part = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -110,7 +110,7 @@ def load_signature(data: bytes, name: str) -> Signature:
     try:
         body = json.loads(data)
         if set(body) != {"schema", "key", "signature"} or body["schema"] != SCHEMA_VERSION:
-            raise ValueError(f"it has fields {sorted(body)}")
+            raise ValueError(f"unknown schema, or unexpected fields: {sorted(body)}")
         return Signature(key=public_key(body["key"]), value=base64.b64decode(body["signature"], validate=True))
     except (ValueError, TypeError, AttributeError, binascii.Error) as error:
         raise RequestError(f"{name} is not a signature: {error}.", hint="Run the gate again.") from error

@@ -36,12 +36,12 @@ class TestResult:
     """One test and its verdict.
 
     Attributes:
-        id: pytest's node id, relative to the root of the suite; only the file if it cannot be collected.
-        seconds: of the first attempt; shards are balanced by it.
+        id: pytest's node id, relative to the root of the suite; the file alone if it cannot be collected.
+        seconds: duration of the first attempt, by which shards are balanced.
         attempts: number of attempts.
-        message: of the deciding attempt.
-        worker, device: of the deciding attempt.
-        entry: as in `Attempt`; empty unless it was skipped.
+        message: message of the deciding attempt.
+        worker, device: worker and device of the deciding attempt.
+        entry: id of the ledger entry that skipped the test; "suite" if the suite itself skipped it, else empty.
     """
 
     __test__: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class TestResult:
 
     @property
     def file(self) -> str:
-        """Return the file of the test."""
+        """The file of the test."""
         return self.id.partition("::")[0]
 
 
@@ -70,7 +70,7 @@ def dump_results(results: Iterable[TestResult]) -> bytes:
 
 
 def load_results(data: bytes, what: str) -> tuple[TestResult, ...]:
-    """Parse the output of `dump_results`; GateError, which names `what`, if it is invalid."""
+    """Parse the output of `dump_results`; GateError with the source `what` if the data is invalid."""
     try:
         body = json.loads(data)
         if body["schema"] != SCHEMA_VERSION:

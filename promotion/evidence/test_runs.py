@@ -1,7 +1,7 @@
 """The history of test results: one SQLite file for each index, beside its staged sets.
 
-It has durations, earlier flakes, and skipped tests with their reasons. It contains nothing that evidence does not
-contain, has no signature, and does not affect promotions.
+The history contains durations, earlier flakes, and skipped tests with their reasons. All of this is copied from
+evidence. The file is not signed, and policies do not read it.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class SuiteRun:
     """A run of a suite on one machine.
 
     Attributes:
-        evidence: SHA-256 of the run's evidence. A run with the same evidence is recorded once.
-        family: exact name, or empty on a CPU.
-        finished: UTC, ISO 8601.
+        evidence: SHA-256 of the run's evidence. Equal evidence is recorded once.
+        family: exact name of the family, or empty on a CPU.
+        finished: time of the end in UTC, ISO 8601.
     """
 
     evidence: str
@@ -91,7 +91,7 @@ class RunTally:
     Attributes:
         verdicts: verdict -> number of tests, without zeros.
         skipped: id of an entry in `ledgers/`, or reason given by the suite -> number of skipped tests.
-        seconds: of all tests together.
+        seconds: total duration of all tests.
     """
 
     run: SuiteRun
@@ -107,7 +107,7 @@ class TestRuns:
     """The history of one index in memory, as a context manager.
 
     Args:
-        data: the file. Empty for a new one.
+        data: content of the file. Empty for a new history.
 
     Raises:
         BucketError: the file is damaged.
@@ -134,7 +134,7 @@ class TestRuns:
             self._db.close()
             raise BucketError(
                 f"The history of tests is damaged: {error}.",
-                hint="Remove it and run `ci_build history INDEX --tests --rebuild` to restore it from the evidence.",
+                hint="Remove the file and run `ci_build history INDEX --tests --rebuild` to restore it from evidence.",
             ) from error
 
     def __enter__(self) -> Self:
@@ -144,12 +144,12 @@ class TestRuns:
         self._db.close()
 
     def dump(self) -> bytes:
-        """Return the file; equal histories, recorded in the same order, give equal bytes."""
+        """Return the content of the file; equal runs, recorded in the same order, give equal bytes."""
         self._db.execute("vacuum")
         return self._db.serialize()
 
     def add(self, run: SuiteRun, results: Collection[TestResult], *, keep: int = MOST_RUNS) -> bool:
-        """Record a run and remove the oldest of its family; returns False when it is already recorded."""
+        """Record a run and remove the oldest runs of the same kind; return False if it is already recorded."""
         with self._db:
             self._db.execute("begin")
             if self._db.execute("select 1 from run where evidence = ?", (run.evidence,)).fetchone():
@@ -178,8 +178,8 @@ class TestRuns:
 
         Args:
             platform: rocm, cpu or cuda.
-            family: exact name, or empty on a CPU.
-            but: digest of a set whose runs do not count, so that a new flake of this set is not an old one.
+            family: exact name of the family, or empty on a CPU.
+            but: digest of a set whose runs do not count, since a new flake of this set is not a known flake.
         """
         rows = self._db.execute(
             "select distinct name from outcome join test on test.id = test join run on run.id = run"
@@ -198,8 +198,8 @@ class TestRuns:
         """Yield results of tests, the newest run first.
 
         Args:
-            pattern: of node ids, with the wildcards * and ?.
-            test: node id of a single test instead.
+            pattern: pattern of node ids, with the wildcards * and ?.
+            test: node id of a single test, instead of a pattern.
             family: family of the runs. None means all.
         """
         pattern_of_test = re.compile(re.escape(test)) if test else pattern_of(pattern)
@@ -252,7 +252,7 @@ def read_runs(bucket: Bucket, index: str) -> TestRuns:
 
 
 def record(bucket: Bucket, index: str, runs: Sequence[tuple[SuiteRun, Collection[TestResult]]]) -> int:
-    """Record runs; known runs and concurrent changes are kept.
+    """Record runs; recorded runs and concurrent changes are kept.
 
     Returns:
         The number of new runs.
@@ -272,4 +272,4 @@ def record(bucket: Bucket, index: str, runs: Sequence[tuple[SuiteRun, Collection
             except ConflictError:
                 continue
             return new
-    raise BucketError(f"{key} changed {_ATTEMPTS} times meanwhile.", hint="Run it again.")
+    raise BucketError(f"{key} changed during each of {_ATTEMPTS} attempts.", hint="Run the command again.")

@@ -1,1 +1,1 @@
-"""A released index: ledger, pages and their upkeep."""
+"""A released index: ledger, pages and their maintenance."""

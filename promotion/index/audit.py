@@ -1,4 +1,4 @@
-"""`verify`: recompute everything about an index that can be recomputed, and report differences without any change."""
+"""`verify`: recompute the states, digests and pages of an index, and report differences without any change."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def verify(
     read: bool = False,
     verify_attestations: Verify | None = None,
 ) -> Iterator[str]:
-    """Yield a sentence for each problem: chain, states, bytes of every set, attestations, pages, foreign objects.
+    """Yield a sentence for each problem of the ledger, files of sets, attestations, pages and foreign objects.
 
-    The ledger is checked first. Everything else is compared with it, so a damaged ledger ends the check.
+    The ledger is checked first. Everything else is compared with the ledger, so a damaged ledger ends the check.
 
     Args:
-        progress: receives the number of checked objects.
-        verify_attestations: verifies attestations. The default uses Sigstore's public instance.
+        progress: receiver of the number of checked objects.
+        verify_attestations: verifier of attestations. The default uses Sigstore's public instance.
         read: download and hash every file, even where the store reports a trusted checksum.
 
     Raises:
-        RequestError: there is no such index.
+        RequestError: the bucket does not have the index.
     """
     try:
         ledger = read_ledger(bucket, released)
@@ -85,7 +85,7 @@ def verify(
             yield f"{key} does not belong to a set of this index: it is foreign, or a promotion was interrupted."
     for key in sorted(tombstones):
         if bucket.head(key) is None:
-            yield f"{key} is missing, so a used name could be used again."
+            yield f"{key} is missing, so the name of a removed wheel could be used again."
 
 
 def _object(bucket: Bucket, key: str, accepted: Sequence[str], *, read: bool) -> Iterator[str]:
@@ -127,7 +127,7 @@ def _attestations(
 
 
 def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator[str]:
-    """Compute each entry's state from the one before it and yield the differences."""
+    """Compute the state after each entry from the state before it, and yield a sentence for each difference."""
     state, states = EMPTY_STATE, {0: EMPTY_STATE}
     for entry in entries:
         change = Change(
@@ -141,9 +141,9 @@ def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator
         try:
             state = apply_change(state, change)
         except (RequestError, AssertionError) as error:
-            yield f"{released.ledger_entry(entry.number)} is not possible after the entries before it: {error}"
+            yield f"{released.ledger_entry(entry.number)} contradicts the entries before it: {error}"
         if entry.state != state:
-            yield f"{released.ledger_entry(entry.number)} has another state than its entries lead to."
+            yield f"{released.ledger_entry(entry.number)} records another state than the entries up to it produce."
             state = entry.state
         states[entry.number] = state
 

@@ -18,7 +18,7 @@ _MAX_BYTES = 4 << 20
 
 
 def core_metadata(file: BinaryIO, filename: str) -> bytes:
-    """Read METADATA of a wheel; from a seekable stream only the directory and this member are read.
+    """Return METADATA of a wheel; only the archive's directory and this member are read.
 
     Raises:
         ArchiveError: the file is not a wheel, or does not contain exactly one METADATA of a plausible size.
@@ -27,14 +27,16 @@ def core_metadata(file: BinaryIO, filename: str) -> bytes:
         with zipfile.ZipFile(file) as archive:
             members = [member for member in archive.infolist() if _METADATA.fullmatch(member.filename)]
             if len(members) != 1 or members[0].file_size > _MAX_BYTES:
-                raise ArchiveError(f"{filename} does not have exactly one METADATA file: {len(members)}.")
+                raise ArchiveError(
+                    f"{filename} does not have exactly one METADATA file of plausible size: {len(members)} files."
+                )
             return archive.read(members[0])
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError) as error:
-        raise ArchiveError(f"{filename} is not a valid wheel: {error}.", hint="Build it again.") from error
+        raise ArchiveError(f"{filename} is not a valid wheel: {error}.", hint="Build the wheel again.") from error
 
 
 def disagreements(metadata: bytes, wheel: Wheel) -> tuple[str, ...]:
-    """Return a sentence for each field of METADATA that differs from `wheels.json`, which the index repeats."""
+    """Return a sentence for each field of METADATA that differs from `wheels.json`, the source of the index pages."""
     message = email.parser.BytesParser().parsebytes(metadata, headersonly=True)
     actual = {
         "Name": canonicalize_name(message.get("Name", "")),

@@ -28,9 +28,9 @@ class LedgerWheel:
 
     Attributes:
         project: normalised name (PEP 503).
-        metadata_sha256: of the core metadata beside the wheel.
+        metadata_sha256: sha256 of the core metadata beside the wheel.
         as_published: whether the wheel is a published release of another project, which other sets may contain too.
-        provenance: sha256 of the attestations beside the wheel (PEP 740), or empty.
+        provenance: sha256 of the provenance file beside the wheel (PEP 740), or empty.
     """
 
     project: str
@@ -73,9 +73,9 @@ class PromotedSet:
 
     Attributes:
         tier: the weakest of `tiers`.
-        tiers: gfx target -> how strongly it was tested.
-        policy: channel, sha256 of the policy, days until the index is stale, used bypasses, and who attested what.
-        files: files of the set other than wheels, including evidence -> sha256.
+        tiers: gfx target -> tier at which the set was tested.
+        policy: channel, sha256 of the policy, days until the index is stale, used bypasses, attested wheels by signer.
+        files: name -> sha256 of the files of the set other than wheels, including evidence.
     """
 
     set_digest: str
@@ -94,10 +94,10 @@ class LedgerEntry:
     """One change of an index.
 
     Attributes:
-        number: from 1, without gaps. A promoted set is identified by the number of its entry.
+        number: number of the entry, from 1 without gaps. A promoted set is identified by the number of its entry.
         previous: sha256 of the bytes of entry `number - 1`, or FIRST.
-        time: UTC, ISO 8601 with Z.
-        sets: the changed sets. A promotion changes its own set.
+        time: time of the change in UTC, ISO 8601 with Z.
+        sets: numbers of the changed sets. A promotion changes its own set.
         to: for a rollback, the entry whose state is restored.
         promoted: for a promotion, the set.
         removed: for a sweep, the keys of the removed objects.
@@ -125,9 +125,9 @@ class Head:
     """The end of a ledger.
 
     Attributes:
-        number: of the last entry. 0 for an empty ledger.
-        sha256: of its bytes, or FIRST.
-        state: the state after it.
+        number: number of the last entry. 0 for an empty ledger.
+        sha256: sha256 of the last entry's bytes, or FIRST.
+        state: state after the last entry.
     """
 
     number: int = 0
@@ -148,14 +148,14 @@ class Ledger:
 
 
 class Entries:
-    """Reads ledger entries by number, each once."""
+    """A reader of ledger entries by number, which reads each entry once."""
 
     def __init__(self, bucket: Bucket, released: ReleasedIndex) -> None:
         self._bucket, self._released = bucket, released
         self._known: dict[int, tuple[LedgerEntry, str]] = {}
 
     def find(self, number: int) -> tuple[LedgerEntry, str] | None:
-        """Return an entry and the sha256 of its bytes, or None when it does not exist."""
+        """Return an entry and the sha256 of its bytes, or None if it does not exist."""
         if number not in self._known:
             key = self._released.ledger_entry(number)
             try:
@@ -164,19 +164,19 @@ class Entries:
                 return None
             entry = load_entry(data, key)
             if entry.number != number:
-                raise BucketError(f"{key} contains another entry: {entry.number}.", hint=_RESTORE)
+                raise BucketError(f"{key} contains the wrong entry: {entry.number}.", hint=_RESTORE)
             self._known[number] = entry, sha256_of(data)
         return self._known[number]
 
     def at(self, number: int) -> LedgerEntry:
-        """Return an entry that must exist because a later one does; BucketError when it is missing."""
+        """Return an entry that must exist because a later entry exists; BucketError if it is missing."""
         entry = self.find(number)
         if entry is None:
             raise BucketError(f"{self._released.ledger_entry(number)} is missing from the ledger.", hint=_RESTORE)
         return entry[0]
 
     def set(self, number: int) -> PromotedSet:
-        """Return the set that an entry promoted; BucketError when it is missing."""
+        """Return the set that an entry promoted; BucketError if the entry is missing or not a promotion."""
         promoted = self.at(number).promoted
         if promoted is None:
             raise BucketError(f"{self._released.ledger_entry(number)} does not promote a set.", hint=_RESTORE)
@@ -221,10 +221,15 @@ def _promoted(body: Mapping[str, Any]) -> PromotedSet:
 def find_head(
     bucket: Bucket, released: ReleasedIndex, entries: Entries, *, number: int = 0, sha256: str = FIRST
 ) -> Head:
-    """Return the end of a ledger, starting at the entry that status.json names, or else from a listing.
+    """Return the end of a ledger.
+
+    Args:
+        number: number of the entry that status.json names, where the search starts. 0 means the last listed entry.
+        sha256: sha256 of that entry in status.json.
 
     Raises:
-        BucketError: the ledger has a gap, lost its end or the named entry, or its entries do not follow each other.
+        BucketError: the ledger has a gap, the named entry is missing or changed, or an entry does not match the entry
+            before it.
     """
     if number:
         entry = entries.find(number)
@@ -239,7 +244,7 @@ def find_head(
 
 
 def _heads_after(head: Head, released: ReleasedIndex, entries: Entries) -> Iterator[Head]:
-    """Yield the head after each further entry; BucketError when an entry does not follow the one before it."""
+    """Yield the head after each further entry; BucketError if an entry does not match the entry before it."""
     while (following := entries.find(head.number + 1)) is not None:
         entry, digest = following
         if entry.previous != head.sha256:

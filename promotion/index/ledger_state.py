@@ -1,7 +1,7 @@
 """The state of an index after each ledger entry.
 
 Sets are identified by the number of the entry that promoted them. Each entry contains the complete state after it, so
-commands need the last entry only; `verify` computes all states again.
+commands read the last entry only; `verify` recomputes all states.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EntryKind(enum.StrEnum):
     """Offer a set only to users who pin it (PEP 592)."""
     UNYANK = "unyank"
     QUARANTINE = "quarantine"
-    """Hide a set until it is freed, also after rollbacks. Its bytes stay."""
+    """Hide a set until the quarantine ends, also after rollbacks. Its bytes stay."""
     FREE = "free"
     PIN = "pin"
     """Exempt a set from retention."""
@@ -41,7 +41,7 @@ class IndexState:
 
     Attributes:
         held: sets with stored bytes, in the order of their promotion.
-        offered: those of `held` that are visible unless quarantined.
+        offered: sets of `held` that are visible unless quarantined.
         yanked: set -> reason.
         quarantined: set -> reason.
         pinned: set -> reason.
@@ -72,9 +72,9 @@ class Change:
     """A change of a state.
 
     Attributes:
-        number: of the new entry.
-        sets: the changed sets. A promotion changes its own set, a rollback none.
-        reason: for people.
+        number: number of the new entry.
+        sets: numbers of the changed sets. A promotion changes its own set, a rollback none.
+        reason: explanation for people.
         earlier, to: for a rollback, the state to restore and the number of its entry.
     """
 
@@ -127,7 +127,7 @@ def apply_change(state: IndexState, change: Change) -> IndexState:
 
 
 _MARKS = {EntryKind.UNYANK: "yanked", EntryKind.FREE: "quarantined", EntryKind.UNPIN: "pinned"}
-"""Kind that removes a mark -> the mark."""
+"""Kind of entry that removes a mark -> field of IndexState with the marks."""
 
 
 def _refuse(state: IndexState, change: Change) -> None:

@@ -1,6 +1,6 @@
-"""Roll back, yank, quarantine and pin sets: each appends a ledger entry and publishes the pages.
+"""Operations that roll back, yank, quarantine and pin sets.
 
-No operation removes data, so each can be undone.
+Each operation appends a ledger entry and publishes the pages. No operation removes data, so each can be undone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from promotion.storage.keys import ReleasedIndex
 
 Clock = Callable[[], datetime]
 NEEDS_REASON = frozenset({EntryKind.YANK, EntryKind.QUARANTINE, EntryKind.ROLLBACK, EntryKind.PIN})
-"""Operations that record why they were done."""
+"""Kinds of entries that require a reason."""
 _SHORTEST_DIGEST = 6
 _MAX_RACES = 100
 
@@ -37,7 +37,7 @@ class OperationResult:
         entry: the new entry, or None when the index was already in the requested state.
         appeared: numbers of the sets that became visible.
         vanished: numbers of the sets that became hidden.
-        withheld: sets that a rollback cannot restore: they are quarantined, retired or removed.
+        withheld: numbers of the quarantined, retired or removed sets, which a rollback cannot restore.
         pages: keys of the written pages.
     """
 
@@ -54,8 +54,8 @@ class LedgerChange:
 
     Attributes:
         entry: the new entry, or None when nothing changed.
-        before: the state before it.
-        new: whether this call created the entry: another process may have written the same bytes.
+        before: state before the entry.
+        new: whether this call created the entry. False if another process already wrote the same entry.
     """
 
     entry: LedgerEntry | None
@@ -66,13 +66,13 @@ class LedgerChange:
 def rollback(
     bucket: Bucket, released: ReleasedIndex, *, to: int | None, reason: str, actor: str, now: Clock = utc_now
 ) -> OperationResult:
-    """Restore the visible sets of entry `to`; None means the state before the last entry that changed them.
+    """Restore the visible sets of entry `to`, or for None those before the last change of the visible sets.
 
     Retired, swept and quarantined sets stay hidden, and yanked sets stay yanked. With None, a rollback that directly
     follows a rollback changes nothing, so an interrupted command can be repeated.
 
     Raises:
-        RequestError: there is no such entry.
+        RequestError: the ledger has no such entry.
     """
     numbers: set[int] = set()
 
@@ -83,7 +83,7 @@ def rollback(
         if number > head.number or number < 0:
             raise RequestError(
                 f"The ledger of {released.index} has no entry {number}; the last one is {head.number}.",
-                hint=f"`ci_build history {released.index}` lists them.",
+                hint=f"Run `ci_build history {released.index}` to see its entries.",
             )
         earlier = entries.at(number).state if number else IndexState()
         numbers.clear()
@@ -103,13 +103,13 @@ def mark(
     actor: str,
     now: Clock = utc_now,
 ) -> OperationResult:
-    """Yank, quarantine or pin sets, or undo that.
+    """Yank, quarantine or pin sets, or remove these marks.
 
     Args:
-        sets: digests, their first digits, or entry numbers.
+        sets: digests of sets, first digits of digests, or entry numbers.
 
     Raises:
-        RequestError: there is no such set, or a required reason is missing.
+        RequestError: the index has no such set, or a required reason is missing.
     """
     if kind in NEEDS_REASON and not reason.strip():
         raise RequestError(f"{kind} requires a reason.", hint="Give --reason.")
@@ -122,7 +122,7 @@ def mark(
 
 
 def find_set(released: ReleasedIndex, text: str, state: IndexState, entries: Entries) -> int:
-    """Return the number of the newest held set with this digest, prefix of a digest, or number."""
+    """Return the number of the newest held set for a number, a digest or the first digits of a digest."""
     if text.isdecimal() and int(text) in state.held and len(text) < _SHORTEST_DIGEST:
         return int(text)
     digest = text.rpartition("/")[2].lower()
@@ -133,11 +133,14 @@ def find_set(released: ReleasedIndex, text: str, state: IndexState, entries: Ent
             if (promoted := entries.set(number)).set_digest.startswith(digest)
         }
         if len({*matches.values()}) > 1:
-            raise RequestError(f"Several sets of {released.index} start with {text}.", hint="Give more digits.")
+            raise RequestError(
+                f"The digests of several sets of {released.index} start with {text}.", hint="Give more digits."
+            )
         if matches:
             return max(matches)
     raise RequestError(
-        f"The index {released.index} has no set {text}.", hint=f"`ci_build history {released.index}` lists them."
+        f"The index {released.index} has no set {text}.",
+        hint=f"Run `ci_build history {released.index}` to see its entries.",
     )
 
 
@@ -152,12 +155,12 @@ def change_ledger(
     promoted: PromotedSet | None = None,
     removed: Callable[[], Sequence[str]] = tuple,
 ) -> LedgerChange:
-    """Append the entry of a change to the ledger; after a lost race, read the new entries and draft it again.
+    """Append the entry of a change to the ledger; after a lost race, read the new entries and draft the change again.
 
     Args:
-        draft: creates the change, or returns None when nothing changes.
+        draft: function that returns the change, or None if nothing changes.
         promoted: for a promotion, the set.
-        removed: for a sweep, the keys of the removed objects.
+        removed: for a sweep, function that returns the keys of the removed objects.
 
     Raises:
         BucketError: the ledger has a gap.
@@ -189,7 +192,9 @@ def change_ledger(
             return LedgerChange(entry=entry, before=head.state, new=new)
         except ConflictError:
             continue
-    raise BusyError(f"The ledger of {released.index} changed {_MAX_RACES} times meanwhile.", hint="Run it again.")
+    raise BusyError(
+        f"The ledger of {released.index} changed during each of {_MAX_RACES} attempts.", hint="Run the command again."
+    )
 
 
 def _do(
@@ -203,7 +208,7 @@ def _do(
     wanted: Collection[int] = (),
 ) -> OperationResult:
     changed = change_ledger(bucket, released, draft, reason=reason, actor=actor, now=now)
-    # Also without a new entry: an earlier command may have stopped before it wrote the pages.
+    # Publish without a new entry too: an earlier command may have stopped before it wrote the pages.
     pages = publish(bucket, released)
     old, visible = {*changed.before.visible}, {*(changed.entry.state if changed.entry else changed.before).visible}
     return OperationResult(
@@ -216,7 +221,7 @@ def _do(
 
 
 def _before_last_change(head: Head, entries: Entries) -> int | None:
-    """Return the entry before the last change of the visible sets, or None when that change was a rollback."""
+    """Return the number of the entry before the last change of the visible sets, or None if a rollback changed them."""
     for number in range(head.number, 0, -1):
         entry, before = entries.at(number), entries.at(number - 1).state if number > 1 else IndexState()
         if entry.state.visible != before.visible:
@@ -225,7 +230,7 @@ def _before_last_change(head: Head, entries: Entries) -> int | None:
 
 
 def history(bucket: Bucket, released: ReleasedIndex) -> Iterator[LedgerEntry]:
-    """Yield all entries, newest first, reading each when it is needed."""
+    """Yield all entries, newest first; each is read when it is needed."""
     head, entries = read_head(bucket, released)
     if head.number == 0:
         raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")

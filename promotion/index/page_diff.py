@@ -20,7 +20,7 @@ from promotion.storage.keys import ReleasedIndex
 WheelFiles = Mapping[str, IndexedWheel]
 """Wheels of one project by file name."""
 EntryOf = Callable[[int], LedgerEntry]
-"""Return the ledger entry with a number."""
+"""Function that returns the ledger entry with a number."""
 
 _TIERS = ("none", *(tier.value for tier in TIER_ORDER))
 
@@ -30,7 +30,7 @@ class PageState:
     """Wheels on a project's published pages.
 
     Attributes:
-        files: the wheels on its HTML page or its JSON page.
+        files: wheels on the project's HTML page or JSON page.
         in_both: file names that are on both pages.
         trusted: whether the pages match the last recorded write, which allows an incremental update.
     """
@@ -119,7 +119,7 @@ def with_sets(
 
 
 def without_sets(released: ReleasedIndex, files: WheelFiles, numbers: Iterable[int], entry_of: EntryOf) -> WheelFiles:
-    """Return the files without some sets; a wheel of other sets too gets the first and the best tiers of those."""
+    """Return the files without some sets; a wheel of remaining sets gets their first set and their best tiers."""
     removed = frozenset(numbers)
     kept: dict[str, IndexedWheel] = {}
     for name, row in files.items():
@@ -176,7 +176,7 @@ def page_updates(
     """Return the updates that make pages show a state, also after an interrupted update.
 
     Args:
-        sets: the sets for which the pages may be wrong.
+        sets: sets for which the pages may be outdated.
     """
     sets, visible = frozenset(sets), frozenset(state.visible)
     order = dependencies_first(requirements_of_sets(sorted(sets), entry_of))
@@ -201,7 +201,7 @@ def page_updates(
 def all_page_updates(
     released: ReleasedIndex, state: IndexState, known: Iterable[str], entry_of: EntryOf
 ) -> Iterator[PageUpdate]:
-    """Return every page of an index from its ledger alone; `known` projects without wheels come last."""
+    """Yield the update of every project from the ledger alone; `known` projects without wheels come last."""
     needs = requirements_of_sets(state.visible, entry_of)
     for project in (*dependencies_first(needs), *sorted(set(known) - needs.keys())):
         files = files_of_sets(released, project, state.visible, entry_of)

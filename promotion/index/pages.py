@@ -1,7 +1,7 @@
 """Render the pages of an index: PEP 503 HTML and PEP 691 JSON with the same content.
 
-Both contain hashes, sizes (PEP 700), Requires-Python and core metadata (PEP 658 and PEP 714, under the old and the new
-name). Links are relative, so an index can be moved, mirrored, or opened from a folder.
+Both contain hashes, sizes (PEP 700), Requires-Python and core metadata (PEP 714, in HTML also under the name of
+PEP 658). Links are relative, so an index can be moved, mirrored, or opened from a folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ API_VERSION = "1.1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """One object of an index."""
+    """A page of an index."""
 
     key: str
     data: bytes
@@ -46,7 +46,7 @@ def project_of(requirement: str) -> str:
 
 
 def install_requirements(wheels: Sequence[Wheel | LedgerWheel], pins: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the requirements that install a set: the wheels that no other wheel of it requires, and its pins."""
+    """Return the requirements that install a set: its pins, and the wheels that no other wheel of the set requires."""
     versions = {wheel.name if isinstance(wheel, Wheel) else wheel.project: wheel.version for wheel in wheels}
     required = {project_of(text) for wheel in wheels for text in wheel.requires_dist}
     tops = {project: version for project, version in versions.items() if project not in required}
@@ -129,7 +129,7 @@ def _file_json(row: IndexedWheel) -> Mapping[str, Any]:
         "url": row.href,
         "size": row.wheel.size,
         "hashes": {"sha256": row.wheel.sha256},
-        # Not under its older name too: pip 22.3 to 23.1 fail on that key in JSON (PEP 714).
+        # The older name of this key is omitted: pip 22.3 to 23.1 fail on it in JSON (PEP 714).
         "core-metadata": {"sha256": row.wheel.metadata_sha256},
     }
     optional = {
@@ -147,7 +147,7 @@ def _file_json(row: IndexedWheel) -> Mapping[str, Any]:
 
 
 def older_json_page(data: bytes) -> bytes:
-    """Return a project's JSON page as older versions wrote it, with the metadata under its old name too (PEP 714)."""
+    """Return a project's JSON page as older versions wrote it, with core metadata also under its old name (PEP 714)."""
     body = json.loads(data)
     for number, file in enumerate(body["files"]):
         items = [*file.items()]

@@ -1,4 +1,4 @@
-"""Publish an index: update its pages to its ledger, at a cost that depends on what changed.
+"""Publish an index: bring its pages up to date with its ledger, at a cost that depends on the changes alone.
 
 `status.json` records the ledger entry that the pages were written from. It is written last, so the next publisher
 completes an interrupted update.
@@ -22,7 +22,7 @@ _MAX_RACES = 100
 
 
 def publish(bucket: Bucket, released: ReleasedIndex, *, everything: bool = False) -> tuple[str, ...]:
-    """Update the pages to the ledger; safe at any time and with concurrent publishers.
+    """Bring the pages up to date with the ledger; safe at any time and with concurrent publishers.
 
     Args:
         everything: render every page from the ledger alone, and write those that differ.
@@ -45,9 +45,11 @@ def publish(bucket: Bucket, released: ReleasedIndex, *, everything: bool = False
         try:
             return _Writer(bucket, released, entries, snapshot, head, careful=careful, everything=everything).write()
         except ConflictError:
-            # Another publisher was faster, or stopped before it recorded its writes: trust no page any more.
+            # Another publisher was faster, or stopped before it recorded its writes, so no page is trusted.
             careful = True
-    raise BusyError(f"The pages of {released.index} changed {_MAX_RACES} times meanwhile.", hint="Run it again.")
+    raise BusyError(
+        f"The pages of {released.index} changed during each of {_MAX_RACES} attempts.", hint="Run the command again."
+    )
 
 
 def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
@@ -66,7 +68,7 @@ def read_head(bucket: Bucket, released: ReleasedIndex) -> tuple[Head, Entries]:
 
 
 class _Writer:
-    """One attempt to write pages."""
+    """One attempt to write the pages of an index."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class _Writer:
         else:
             self._etags[self._released.overview] = self._snapshot.overview
         # A publisher appends to the ledger before it writes pages. No new entry now means that the pages read above are
-        # not newer than ours; later changes fail the compare-and-swap. Etags from the snapshot need no such check.
+        # not newer than this state; later changes fail the compare-and-swap. Etags from the snapshot need no check.
         if root and self._bucket.head(self._released.ledger_entry(self._head.number + 1)) is not None:
             raise ConflictError(f"The ledger of {self._released.index} has a new entry since it was read.")
         pages = dict(self._snapshot.pages)
@@ -132,7 +134,7 @@ class _Writer:
 
     def _finish(self, pages: Mapping[str, PageRecord]) -> None:
         last = self._entries.at(self._head.number)
-        # Rows of the snapshot are reused.
+        # Rows of the snapshot are reused, so that their entries need not be read.
         row_of = {item["entry"]: item for item in self._snapshot.rows}
         state = self._head.state
         rows = [
@@ -153,7 +155,7 @@ class _Writer:
         if self._careful:
             self._read(self._released.status)
         if self._etags.setdefault(self._released.status, self._snapshot.etag) != self._snapshot.etag:
-            raise ConflictError("Another publisher wrote all pages meanwhile.")
+            raise ConflictError("Another publisher wrote all pages during this update.")
         status = dump_status(self._released, snapshot, last, state)
         self._put(Page(key=self._released.status, data=status))
 

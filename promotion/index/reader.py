@@ -1,7 +1,8 @@
 """Read a released index: status.json, project pages and the files of its sets.
 
-This is the only parser of what `status` and `pages` write. The bytes come from a bucket, or from a URL or a folder
-through `PublishedIndex`. The doctor runs on a bare Python, so this module imports the standard library alone.
+This module is the only parser of the files that `status` and `pages` write. The bytes come from a bucket,
+or through `PublishedIndex` from a URL or a folder. The doctor runs on a bare Python, so this module uses the standard
+library alone.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class IndexedWheel:
     """A wheel in a released index.
 
     Attributes:
-        wheel: the wheel. `requires_dist` is empty when it was read from a page, because pages do not have it.
+        wheel: the wheel. Its `requires_dist` is empty if the wheel was read from a page, since pages omit it.
         href: link from the project's page to the wheel, quoted.
-        uploaded: UTC, ISO 8601 with Z. Empty in staging.
+        uploaded: time of the promotion in UTC, ISO 8601 with Z. Empty in staging.
         set_digest: the set that added the wheel.
         tier: the weakest of `tiers`. Empty in staging.
-        tiers: gfx target -> strongest tier that any of `sets` was tested at. Empty in staging.
+        tiers: gfx target -> strongest tier at which any of `sets` was tested. Empty in staging.
         sets: numbers of the ledger entries whose sets contain this wheel, ascending. Empty in staging.
         yanked: reason of the yank (PEP 592). Empty when the wheel is not yanked.
     """
@@ -57,8 +58,8 @@ class PageRecord:
     """The last recorded write of one project's pages.
 
     Attributes:
-        sha256: of the JSON page.
-        etags: of the HTML page and of the JSON page, as the store returned them.
+        sha256: sha256 of the JSON page.
+        etags: etags of the HTML page and of the JSON page, as the store returned them.
     """
 
     sha256: str
@@ -71,10 +72,10 @@ class Snapshot:
 
     Attributes:
         number, ledger_sha256: the ledger entry that the pages were written from.
-        pages: project -> its pages.
-        overview: etag of the overview page. Empty when there is none.
+        pages: project -> last recorded write of its pages.
+        overview: etag of the overview page. Empty if there is none.
         rows: the newest visible sets, newest first.
-        etag: of status.json itself. None when there is none.
+        etag: etag of status.json itself. None if there is none.
     """
 
     number: int = 0
@@ -86,7 +87,7 @@ class Snapshot:
 
 
 def parse_status(data: bytes, etag: str) -> Snapshot | None:
-    """Return the snapshot in status.json, or None for an unknown format; the ledger can restore the file."""
+    """Return the snapshot in status.json, or None for an unknown format; the file can be rebuilt from the ledger."""
     try:
         body = json.loads(data)
         if body["schema"] != STATUS_SCHEMA or type(body["entries"]) is not int or body["entries"] < 0:
@@ -159,7 +160,7 @@ class PublishedIndex:
         """Download a file of the index.
 
         Args:
-            path: relative to the index's folder.
+            path: path of the file, relative to the index's folder.
 
         Raises:
             InputError: the file cannot be read.
@@ -174,9 +175,7 @@ class PublishedIndex:
                 error.close()
             reason = error.reason if type(error) is urllib.error.URLError else error
             text = getattr(reason, "strerror", None) or reason
-            raise InputError(
-                f"{url} cannot be read: {text}.", hint="Check the URL and that the index is up."
-            ) from error
+            raise InputError(f"{url} cannot be read: {text}.", hint="Check the URL and the server.") from error
         return data
 
     def status(self) -> Mapping[str, Any]:
@@ -199,18 +198,18 @@ class PublishedIndex:
         return self.read(f"{SETS_FOLDER}/{digest}/{name}")
 
     def wheel_set(self, digest: str) -> WheelSet:
-        """Return a set of the index; WheelSetError for a damaged record."""
+        """Return a set of the index; WheelSetError if its wheels.json is damaged."""
         return load_wheel_set(self.read_set_file(digest, WHEELS_JSON))
 
 
-_NOT_AN_INDEX = "Give the URL above `simple/` of an index that `ci_build promote` wrote."
+_NOT_AN_INDEX = "Give the URL of an index that `ci_build promote` wrote: the folder that contains `simple/`."
 
 
 def find_indexes(place: str) -> tuple[PublishedIndex, ...]:
     """Return the indexes at a place.
 
     Args:
-        place: URL of an index (`…/v2/<index>/`, with or without `simple/`), its folder, or the folder of a bucket.
+        place: URL of an index (`…/v2/<index>/`, with or without `simple/`), or the folder of an index or a bucket.
     """
     base = place.rstrip("/").removesuffix("/simple") + "/"
     if "://" in base:

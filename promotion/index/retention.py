@@ -1,8 +1,8 @@
 """Retention: remove old sets from the pages first, and their bytes some days later, when no installation needs them.
 
 Names of removed wheels are never used again: a tombstone replaces each wheel, and promotion refuses its name. This
-makes the removal safe with concurrent promotions: an entry after the sweep cannot contain such a wheel, and the sweep
-loses the race for its number to any earlier entry.
+makes the removal safe with concurrent promotions: no entry after the sweep can contain a removed wheel, and if another
+entry takes the number of the sweep, the sweep is planned again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class RetentionRule:
     """A rule that selects the sets to remove.
 
     Attributes:
-        days: sets promoted longer ago leave the pages.
+        days: age in days after which sets leave the pages.
         keep_newest: number of newest visible sets that always stay.
-        keep: digests of sets and wheels that lock files name.
+        keep: digests in lock files. Sets with one of these digests, or with a wheel that has one, stay.
         grace_days: days between leaving the pages and removal of the bytes.
     """
 
@@ -44,12 +44,12 @@ class RetentionRule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionPlan:
-    """The changes that a rule implies now.
+    """The changes that a retention rule requires at a time.
 
     Attributes:
         retire: numbers of the sets to remove from the pages.
         sweep: numbers of the sets whose bytes to remove.
-        remove: keys of those bytes -> sha256.
+        remove: key -> sha256 of the objects to remove.
         kept: number of an old set -> reason why it stays.
     """
 
@@ -60,7 +60,7 @@ class RetentionPlan:
 
 
 def plan(bucket: Bucket, released: ReleasedIndex, rule: RetentionRule, *, now: Clock = utc_now) -> RetentionPlan:
-    """Return the plan of a rule without applying it; RequestError when there is no such index."""
+    """Return the plan of a rule without applying it; RequestError if the bucket does not have the index."""
     head, entries = read_head(bucket, released)
     if head.number == 0:
         raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
@@ -70,7 +70,7 @@ def plan(bucket: Bucket, released: ReleasedIndex, rule: RetentionRule, *, now: C
 def apply(
     bucket: Bucket, released: ReleasedIndex, rule: RetentionRule, *, actor: str, now: Clock = utc_now
 ) -> RetentionPlan:
-    """Apply a rule: update the pages, then remove bytes. Interrupted sweeps are completed too."""
+    """Apply a rule: update the pages, then remove bytes. Also complete interrupted sweeps."""
     head, entries = read_head(bucket, released)
     for entry in (entries.at(number) for number in range(1, head.number + 1) if head.state.swept):
         digests: dict[str, str] = {}
@@ -159,7 +159,7 @@ def _bytes_of(
     others: Mapping[int, PromotedSet],
     promoted: Mapping[int, PromotedSet],
 ) -> Mapping[str, str]:
-    """Return keys and digests of bytes that only these sets use; wheels published by other projects stay."""
+    """Return key -> sha256 of the objects that no other set uses; wheels published by other projects stay."""
     shared = {wheel.filename for other in others.values() for wheel in other.wheels}
     digests = {other.set_digest for other in others.values()}
     remove: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """An HTTP server for a bucket in a folder: used by `ci_build index serve` and by the install gate.
 
-It adds to `http.server` what clients of an index need: JSON pages by content negotiation (PEP 691), ranges to resume
+It extends `http.server` for clients of an index: JSON pages by content negotiation (PEP 691), ranges to resume
 downloads, and etags.
 """
 
@@ -48,8 +48,8 @@ class Served:
     """One answered request.
 
     Attributes:
-        path: of the URL, unquoted, without the leading slash.
-        sent: bytes of the file.
+        path: path of the URL, unquoted, without the leading slash.
+        sent: number of sent bytes of the file.
     """
 
     path: str
@@ -71,11 +71,11 @@ class IndexServer(ThreadingHTTPServer):
     """A server for a folder, as a context manager.
 
     Args:
-        root: the folder. Names that start with a dot, and links to files outside, are not served.
+        root: the folder. Names that start with a dot, and links to files outside of the folder, are not served.
         host: address to listen on.
         port: 0 means any free port.
-        on_request: called in the server's thread before the body of each answer, so a client that has its answer was
-            counted.
+        on_request: function that is called before the body of each answer is sent, so it has counted every request
+            whose answer a client has received.
 
     Raises:
         MachineError: the address is in use.
@@ -124,7 +124,7 @@ class IndexServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    # HTTP/1.0 as in http.server: a connection ends with its answer.
+    # HTTP/1.0 as in http.server: the connection is closed after each answer.
     server_version = "ci-build-index"
     sys_version = ""
     timeout = 60.0
@@ -159,7 +159,7 @@ def answer_to(root: Path, path: str, headers: Message) -> IndexAnswer:
     """Return the answer to a GET request.
 
     Args:
-        path: of the URL, unquoted, without the leading slash.
+        path: path of the URL, unquoted, without the leading slash.
     """
     names = path.removesuffix("/").split("/") if path else []
     hidden = not path.isprintable() or any(not name or name.startswith(".") for name in names)

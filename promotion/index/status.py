@@ -20,7 +20,7 @@ MAX_ROWS = 50
 
 
 def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
-    """Return the row of a set."""
+    """Return the row of a set in status.json."""
     assert entry.promoted is not None
     promoted = entry.promoted
     evidence = sorted(name for name in promoted.files if name.startswith("evidence/") and name.endswith(".json"))
@@ -41,12 +41,12 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
 
 
 def set_marks(number: int, state: IndexState) -> Mapping[str, str]:
-    """Return the marks of a set in a state."""
+    """Return the reasons of the yank and the pin of a set; empty without a mark."""
     return {"yanked": state.yanked.get(number, ""), "pinned": state.pinned.get(number, "")}
 
 
 def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the UTC time when an index becomes stale, or an empty text when its policy has no limit."""
+    """Return the UTC time when an index becomes stale; empty if its policy has no limit."""
     days = rows[0]["policy"].get("stale_days") if rows else None
     last = time_of(rows[0]["promoted"]) if rows else None
     return (last + timedelta(days=days)).strftime(TIME) if last and days else ""
@@ -86,7 +86,7 @@ _HERE = (
     'for (const place of document.querySelectorAll(".here"))'
     ' place.textContent = new URL("simple/", location.href).href;'
 )
-"""Inserts the URL of the page, which an index does not know when it is written."""
+"""Script that inserts the URL of the index, which is unknown when the page is written."""
 
 
 def overview_page(released: ReleasedIndex, rows: Sequence[Mapping[str, Any]], last: LedgerEntry) -> bytes:

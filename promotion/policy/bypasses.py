@@ -1,4 +1,4 @@
-"""Bypasses: who allows a release without which gates, for what, and until when. Incomplete entries are void."""
+"""Bypasses: temporary permissions to promote sets without certain gates. Incomplete entries are void."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Bypass:
     """An entry `[[bypass_tests_for_releases]]` of the policy.
 
     Attributes:
-        owner, reason: who is responsible, and why.
+        owner, reason: responsible person, and reason for the bypass.
         opened: first day on which the bypass is valid (UTC).
-        expires: first day on which it is not valid any more.
-        channel, index: where it is valid.
+        expires: first day on which the bypass is no longer valid (UTC).
+        channel, index: channel and index to which the bypass applies.
         gates: names of the bypassed gates.
-        targets: gfx targets, or "any" for gates that do not depend on one.
-        set: digest of its set. Empty when it is for a version.
-        version: its jax version. Empty when it is for a set.
+        targets: gfx targets, or "any" for gates that do not depend on a target.
+        set: digest of the bypassed set. Empty if the bypass is for a version.
+        version: jax version of the bypassed sets. Empty if the bypass is for one set.
     """
 
     owner: str
@@ -50,7 +50,7 @@ class Bypass:
         return named and wheel_set.index == self.index
 
     def state(self, now: datetime) -> str:
-        """Return why the bypass is not valid at a time, as `expired on …`, or an empty text."""
+        """Return why the bypass is not valid at a time, as `expired on …`; empty if it is valid."""
         return period_state(now.astimezone(UTC).date(), self.opened, self.expires)
 
     def covers(self, gate: str, target: str) -> bool:
@@ -58,8 +58,8 @@ class Bypass:
         return gate in self.gates and target in self.targets
 
 
-def whole_number(value: Any, *, least: int = 1, most: int = 1_000_000) -> int:  # noqa: ANN401 - whatever TOML holds
-    """Return a whole number of a TOML file; ValueError for another value."""
+def whole_number(value: Any, *, least: int = 1, most: int = 1_000_000) -> int:  # noqa: ANN401 - any value of TOML
+    """Return a value of a TOML file if it is a whole number from `least` to `most`; ValueError otherwise."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{value!r} is not a whole number from {least} to {most}")
     return value
@@ -74,12 +74,12 @@ def parse_bypass(body: Mapping[str, Any]) -> Bypass:
     for name in _LISTS:
         listed = body[name]
         if not isinstance(listed, list) or not listed or not all(isinstance(item, str) and item for item in listed):
-            raise ValueError(f"{name} is not a list of names")
+            raise ValueError(f"{name} is not a list of names, or is empty")
     return Bypass(**{**body, **{name: tuple(body[name]) for name in _LISTS}})
 
 
 def parse_bypasses(bodies: Iterable[Any]) -> tuple[tuple[Bypass, ...], tuple[str, ...]]:
-    """Return the complete entries, and a sentence for each other entry."""
+    """Return the valid entries, and a sentence for each void entry."""
     good, void = [], []
     for number, body in enumerate(bodies, start=1):
         try:

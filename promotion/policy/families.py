@@ -1,6 +1,6 @@
 """The machines that test sets on hardware (`families.toml`).
 
-Families and targets match exactly, as in `core.targets`.
+Names of families and targets are compared exactly, as in `core.targets`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_MINUTES, _MOST_DEVICES = 24 * 60, 1024
 
 
 class Trigger(enum.StrEnum):
-    """An occasion to run tests. Each trigger includes the tests of those before it."""
+    """An occasion to run tests. Each trigger includes the tests of the triggers before it."""
 
     PRESUBMIT = "presubmit"
     POSTSUBMIT = "postsubmit"
@@ -38,7 +38,7 @@ class Trigger(enum.StrEnum):
     WEEKLY = "weekly"
 
     def includes(self, other: Trigger) -> bool:
-        """Return whether this trigger runs the tests of another one."""
+        """Return whether this trigger runs the tests of `other`."""
         order = tuple(Trigger)
         return order.index(other) <= order.index(self)
 
@@ -58,7 +58,7 @@ class Machines:
     """The machines behind a label of runners.
 
     Attributes:
-        weight: how often they are chosen, relative to other labels.
+        weight: how often the label is drawn, relative to other labels.
         devices: number of devices of each machine.
     """
 
@@ -72,7 +72,7 @@ class Family:
 
     Attributes:
         single, multi: machines by label of their runners.
-        minutes: time limit of a run. None means that of the trigger.
+        minutes: time limit of a run. None means the limit of the trigger.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Family:
 
     @property
     def device_counts(self) -> tuple[int, ...]:
-        """The device counts of its machines, ascending."""
+        """The distinct device counts of the machines, ascending."""
         return tuple(sorted({machines.devices for machines in (*self.single.values(), *self.multi.values())}))
 
 
@@ -106,7 +106,7 @@ class Families:
         """Return a family by its exact name.
 
         Raises:
-            RequestError: the file does not contain it.
+            RequestError: `families.toml` does not contain the family.
         """
         try:
             return self.families[name]
@@ -115,7 +115,7 @@ class Families:
 
 
 def load_families(file: Path = FAMILIES_FILE) -> Families:
-    """Load the file.
+    """Load `families.toml`.
 
     Raises:
         RequestError: a field is missing, unknown or invalid, or a family or target is unknown.
@@ -126,20 +126,20 @@ def load_families(file: Path = FAMILIES_FILE) -> Families:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")
         occasions = {Trigger(name): _occasion(body) for name, body in tables.pop("when").items()}
         if set(occasions) != set(Trigger):
-            raise ValueError("[when.*] does not name each of " + ", ".join(Trigger))
+            raise ValueError("[when.*] needs a table for each of " + ", ".join(Trigger))
         families = {name: _family(name, body) for name, body in tables.pop("family").items()}
         if tables:
             raise ValueError(f"{', '.join(tables)} is unknown")
     except (KeyError, TypeError, ValueError, OSError) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise RequestError(f"{file} is invalid: {problem}.", hint="See the comment at its top.") from error
+        raise RequestError(f"{file} is invalid: {problem}.", hint="See the comment at the top of the file.") from error
     return Families(occasions=occasions, families=families)
 
 
 def _occasion(body: Mapping[str, Any]) -> TriggerSettings:
     occasion = TriggerSettings(**body)
     if occasion.size not in SIZES or type(occasion.multi) is not bool:
-        raise ValueError(f"{dict(body)} are not the settings of a trigger")
+        raise ValueError(f"the settings of a trigger are invalid: {dict(body)}")
     whole_number(occasion.shards, most=64)
     whole_number(occasion.minutes, most=_MOST_MINUTES)
     return occasion
@@ -153,26 +153,24 @@ def _family(name: str, body: Mapping[str, Any]) -> Family:
     bypass = values.pop(_BYPASS, None)
     targets = values.pop("targets")
     if not isinstance(targets, list) or not targets or not {*targets} <= {*families_of_table[name]}:
-        raise ValueError(
-            f"the targets of {name} are {targets!r}; the family consists of {', '.join(families_of_table[name])}"
-        )
+        raise ValueError(f"the targets of {name} must be among {', '.join(families_of_table[name])}, not {targets!r}")
     single, multi = (_machines(name, values.pop(kind, {}), fewest) for kind, fewest in (("single", 1), ("multi", 2)))
     when = Trigger(values.pop("when"))
     family = Family(name=name, targets=tuple(targets), when=when, single=single, multi=multi, **values)
     if type(family.sanity_only) is not bool:
-        raise ValueError(f"sanity_only of {name} is {family.sanity_only!r}")
+        raise ValueError(f"sanity_only of {name} must be true or false, not {family.sanity_only!r}")
     if family.minutes is not None:
         whole_number(family.minutes, most=_MOST_MINUTES)
     return family if bypass is None else _with_bypass(family, bypass)
 
 
-def _machines(name: str, body: Any, fewest: int) -> dict[str, Machines]:  # noqa: ANN401 - whatever TOML holds
+def _machines(name: str, body: Any, fewest: int) -> dict[str, Machines]:  # noqa: ANN401 - any value of TOML
     try:
         runners = {label: Machines(**values) for label, values in body.items()}
     except (TypeError, AttributeError):
         runners = {"": Machines(weight=0, devices=0)}
     if not all(runners):
-        raise ValueError(f"{name} has runners {body!r}, which are not labels with weight and devices")
+        raise ValueError(f"the runners of {name} must be labels with weight and devices, not {body!r}")
     for machines in runners.values():
         whole_number(machines.weight, most=1000)
         whole_number(machines.devices, least=fewest, most=_MOST_DEVICES)

@@ -1,4 +1,4 @@
-"""The matrix of test jobs for a CI service: which machine runs which tests of a set, and which job merges shards."""
+"""The matrix of test jobs for a CI service: jobs that test a set, and jobs that merge the results of shards."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from promotion.policy.families import GATE, SANITY, Families, Family, Trigger, T
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """The work of one machine.
+    """A test job for one machine.
 
     Attributes:
         runs_on: label of the runner.
         suite: `smoke`, or the size of JAX's own suite.
         devices: `single` or `multi`.
-        shard: number and count, such as 1/2.
-        argv: the command, to run in the root of the checkout.
+        shard: number of the shard and count of shards, such as 1/2.
+        argv: command to run in the root of the checkout.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergeJob:
-    """The job that merges the results of all shards into evidence, on any machine."""
+    """A job that merges the results of all shards into evidence, on any machine."""
 
     name: str
     family: str
@@ -66,10 +66,10 @@ def job_matrix(
 
     Args:
         wheel_set: the set to test, as `INDEX/DIGEST`, or a placeholder of the CI service.
-        pythons: versions to test, such as 3.12.
-        names: families to test, also those that the trigger does not include. The default is all of the trigger.
-        jax_tests: JAX's own suite, `PATH` or `URL@commit`. Without it the smoke suite runs.
-        seed: varies the choice among several runners.
+        pythons: Python versions to test, such as 3.12.
+        names: families to test, even outside of the trigger. By default, all families of the trigger.
+        jax_tests: JAX's own suite, `PATH` or `URL@commit`. If empty, the smoke suite runs.
+        seed: text that varies which of several runners is drawn.
 
     Raises:
         RequestError: a family is unknown.
@@ -98,7 +98,7 @@ def job_matrix(
 
 
 def _run_of(family: str, python: str, suite: str, jax_tests: str) -> list[str]:
-    """Return the options that identify a run, for its shards and their merge."""
+    """Return the options that identify a run, for the jobs of its shards and for the merge job."""
     options = ["--platform", "rocm", "--family", family, "--python", python]
     return options if suite == SANITY else [*options, "--jax-tests", jax_tests, "--size", suite]
 
@@ -128,7 +128,7 @@ def _jobs(
 
 
 def draw(runners: Mapping[str, int], text: str) -> str:
-    """Return one of several labels by weight, always the same one for the same text."""
+    """Return one of several labels, drawn by weight; equal texts give equal labels."""
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % sum(runners.values())
     for label, weight in sorted(runners.items()):
         number -= weight

@@ -24,7 +24,7 @@ LOCAL = "local"
 """The channel of `release --local`."""
 BYPASSES = "bypass_tests_for_releases"
 EDITION = "policy"
-"""The setting of evidence that names the policy's edition at the time of the gate."""
+"""The setting of evidence that names the edition of the policy when the gate ran."""
 
 _SCHEMA_VERSION = 2
 _MOST_DAYS = 36_500
@@ -55,10 +55,12 @@ class GateRule:
             and _is_strings(tuple(self.settings.values()))
         )
         if not good:
-            raise RequestError(f"policy.toml has an invalid gate: {self}.", hint="See the comment at its top.")
+            raise RequestError(
+                f"policy.toml has an invalid gate: {self}.", hint="See the comment at the top of the file."
+            )
 
     def about(self, wheel_set: WheelSet, policy: Policy) -> tuple[str, ...]:
-        """Return the targets that need evidence."""
+        """Return the targets for which the gate needs evidence."""
         match self.per:
             case "set":
                 return (ANY,)
@@ -73,7 +75,7 @@ class GateRule:
                 return tuple(target for target in wheel_set.targets if target.partition(":")[0] in accepted)
 
     def least(self, wheel_set: WheelSet) -> int:
-        """Return how many checks must pass for each target."""
+        """Return the minimum number of passed checks for each target."""
         match self.min_passed:
             case "wheels":
                 return max(1, len(wheel_set.wheels))
@@ -90,18 +92,18 @@ class Policy:
     """The requirements of one index of one channel; see `policy.toml`.
 
     Attributes:
-        sha256: of the policy file.
-        edition: evidence of other editions does not count.
+        sha256: digest of the policy file.
+        edition: required edition of evidence.
         max_age_days: maximum age of evidence. None means no limit.
         stale_days: days without a new set after which the index is stale. None means never.
         keys: name -> public key whose evidence counts. None means every key.
         unsigned: whether evidence without a signature, or with an unknown key, counts.
         sizes: project -> maximum size of its wheels in megabytes (10^6 bytes).
-        growth_percent: growth since the last promoted set above which a wheel is reported.
-        growth_blocks: whether such growth blocks the promotion instead of causing a warning.
+        growth_percent: permitted growth of a wheel since the last promoted set.
+        growth_blocks: whether more growth blocks the promotion instead of causing a warning.
         attestations: requirements for attestations (PEP 740).
-        bypasses: valid entries for this channel and index.
-        void: a sentence for each invalid entry.
+        bypasses: complete bypasses for this channel and index.
+        void: a sentence for each void bypass.
     """
 
     channel: str
@@ -133,7 +135,7 @@ class Policy:
 
 
 def at_least(tier: Tier | None, required: Tier) -> bool:
-    """Return whether a tier is as strong as another; tiers outside of ROCm's order equal themselves only."""
+    """Return whether a tier is at least as strong as `required`; a tier outside of TIER_ORDER matches only itself."""
     if tier not in TIER_ORDER or required not in TIER_ORDER:
         return tier is required
     return TIER_ORDER.index(tier) >= TIER_ORDER.index(required)
@@ -142,7 +144,7 @@ def at_least(tier: Tier | None, required: Tier) -> bool:
 def load_policy(
     index: str, *, channel: str = LOCAL, file: Path = POLICY_FILE, families: Path = FAMILIES_FILE
 ) -> Policy:
-    """Load the policy of an index, including the bypasses of families without machines.
+    """Load the policy of an index, including the bypasses in `families.toml`.
 
     Raises:
         RequestError: the channel is unknown, or a field is missing, unknown or invalid.
@@ -168,7 +170,7 @@ def load_policy(
             **_parsed(values),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at its top.") from error
+        raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at the top of the file.") from error
 
 
 def edition(file: Path = POLICY_FILE) -> str:
@@ -177,7 +179,7 @@ def edition(file: Path = POLICY_FILE) -> str:
 
 
 def device_members_digest(file: Path = POLICY_FILE) -> str:
-    """Return the SHA-256 of the device members of all channels and indexes, which a gate reads too."""
+    """Return the SHA-256 of the device members of all channels and indexes, which the coverage gate reads."""
     tables = [
         {"": values.get("device_members", {})}
         | {name: more.get("device_members", {}) for name, more in values.get("index", {}).items()}
@@ -195,14 +197,14 @@ def _read(file: Path) -> tuple[bytes, dict[str, Any]]:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")
         whole_number(tables["edition"], least=1)
     except (KeyError, TypeError, ValueError, OSError) as error:
-        raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at its top.") from error
+        raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at the top of the file.") from error
     return data, tables
 
 
 def _inherited(channels: Mapping[str, Any], channel: str, seen: tuple[str, ...]) -> dict[str, Any]:
     """Return the values of a channel merged over those of its base channel."""
     if channel in seen:
-        raise ValueError(f"the channel {channel} is based on itself")
+        raise ValueError(f"the channel {channel} inherits from itself")
     own = dict(channels[channel])
     like = own.pop("like", None)
     return own if like is None else _merged(_inherited(channels, like, (*seen, channel)), own)
@@ -218,13 +220,13 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Policy; every known key is removed, so the remaining keys are unknown."""
+    """Return the fields of a Policy; every key that is not parsed by name must be a list of strings."""
     keys, alarm = values.pop("keys"), values.pop("growth")
     if set(alarm) != {"percent", "verdict"} or alarm["verdict"] not in ("warn", "block"):
-        raise ValueError(f"growth is {alarm!r}")
+        raise ValueError(f"growth must have a percent and a verdict of warn or block, not {alarm!r}")
     unsigned = values.pop("unsigned")
     if type(unsigned) is not bool:
-        raise ValueError(f"unsigned is {unsigned!r}")
+        raise ValueError(f"unsigned must be true or false, not {unsigned!r}")
     return {
         "tier": _target_tier(values.pop("tier")),
         "tiers": {target: _target_tier(tier) for target, tier in values.pop("tiers").items()},
@@ -263,7 +265,7 @@ def _target_tier(text: str) -> Tier:
     return tier
 
 
-def _strings(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever TOML holds
+def _strings(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - any value of TOML
     if not isinstance(value, list) or not _is_strings(tuple(value)):
         raise ValueError(f"{value!r} is not a list of strings")
     return tuple(value)

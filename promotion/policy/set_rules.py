@@ -1,4 +1,4 @@
-"""Requirements of a policy for a set itself: completeness, sizes, and at most one variant in an index.
+"""Requirements of a policy for the set itself: completeness, sizes, and only one variant in an index.
 
 Each rule is pure and yields a sentence for each problem.
 """
@@ -19,11 +19,11 @@ from promotion.policy.policy import Policy
 
 _MEGA = 1_000_000
 _VARIANT = re.compile(r"gfx|dcgpu|dgpu|igpu|targets|unstripped")
-"""Start of the first part of a variant in the local part of a wheel's version."""
+"""Prefix of the part of a wheel's local version with which the variant starts."""
 
 
 def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
-    """Yield Pythons, wheels and pins that are missing, duplicate or unknown."""
+    """Yield a sentence for each missing Python or pin, and for each missing, duplicate or unknown wheel."""
     if not wheel_set.targets:
         yield "The set names no gfx target."
     if len(wheel_set.python_versions) < policy.pythons:
@@ -50,7 +50,7 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
 
 
 def device_member_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
-    """Yield libraries that do not declare code for their required targets."""
+    """Yield a sentence for each target for which a library does not declare code."""
     for pattern, paths in policy.device_members.items():
         (project,) = expand((pattern,), wheel_set)
         for wheel in (wheel for wheel in wheel_set.wheels if wheel.name == project):
@@ -61,7 +61,7 @@ def device_member_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]
 
 
 def size_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
-    """Yield wheels that are larger than their project's budget."""
+    """Yield a sentence for each wheel that is larger than the policy allows."""
     budgets = {expand((pattern,), wheel_set)[0]: most for pattern, most in policy.sizes.items()}
     for wheel in wheel_set.wheels:
         if wheel.name in budgets and wheel.size > budgets[wheel.name] * _MEGA:
@@ -69,7 +69,7 @@ def size_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
 
 
 def growth_problems(wheel_set: WheelSet, policy: Policy, baseline: PromotedSet) -> Iterator[str]:
-    """Yield projects whose largest wheel grew by more than the policy allows."""
+    """Yield a sentence for each project whose largest wheel grew by more than the policy allows."""
     for project in dict.fromkeys(wheel.name for wheel in wheel_set.wheels):
         old = max((wheel.size for wheel in baseline.wheels if wheel.project == project), default=0)
         new = max(wheel.size for wheel in wheel_set.wheels if wheel.name == project)
@@ -81,10 +81,10 @@ def growth_problems(wheel_set: WheelSet, policy: Policy, baseline: PromotedSet) 
 
 
 def variant_problems(wheel_set: WheelSet, offered: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Yield wheels that pip would select, or never select, because of their variant alone.
+    """Yield a sentence for each project of which the index has another variant for the same ROCm.
 
-    `0.10.2+rocm7.2.0.gfx942` sorts above `0.10.2+rocm7.2.0`, so all users of an index with both get the wheel for one
-    target. The same holds for two variants.
+    `0.10.2+rocm7.2.0.gfx942` sorts above `0.10.2+rocm7.2.0`, so all users of an index with both would get the wheel
+    for one target. The same holds for two variants.
     """
     for project, wheel in sorted({wheel.name: wheel for wheel in wheel_set.wheels}.items()):
         rocm, variant = _split(wheel.version)
@@ -93,26 +93,26 @@ def variant_problems(wheel_set: WheelSet, offered: Mapping[str, Collection[str]]
             if rocm == other_rocm and variant != other:
                 yield (
                     f"The index has {project} {version}, another variant for the same ROCm as {wheel.version}:"
-                    " pip would select the higher version. Use another index, or quarantine that set."
+                    " pip would select the higher version. Use another index, or quarantine the other set."
                 )
                 break
 
 
 def missing_targets(embedded: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return the wanted targets that no embedded target covers, either itself or as a generic target."""
+    """Return the wanted targets that are neither embedded nor covered by an embedded generic target."""
     embedded = tuple(embedded)
     served = {*embedded, *(concrete for target in embedded for concrete in covers().get(target, ()))}
     return tuple(target for target in wanted if target not in served)
 
 
 def unused_targets(embedded: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return the embedded targets that cover no wanted target."""
+    """Return the embedded targets that neither are nor cover a wanted target."""
     wanted = frozenset(wanted)
     return tuple(target for target in embedded if wanted.isdisjoint({target, *covers().get(target, ())}))
 
 
 def expand(patterns: Iterable[str], wheel_set: WheelSet) -> tuple[str, ...]:
-    """Insert the ROCm major of a set into names and paths."""
+    """Replace `{major}` in names and paths with the ROCm major of a set."""
     major = RocmVersion(text=wheel_set.rocm_version).major
     return tuple(pattern.replace("{major}", str(major)) for pattern in patterns)
 

@@ -1,6 +1,7 @@
-"""The verdict of a policy on the evidence for a set: pure, and closed when in doubt.
+"""The verdict of a policy on a set and its evidence.
 
-Passed gates count only with keys that the policy trusts. Failed gates always count.
+The computation is pure, and doubtful cases block the promotion. Evidence of a passed gate counts only if the policy
+accepts its key. Evidence of a failed gate always counts.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def verdict(
 
     Args:
         files: all evidence of the set.
-        now: the time, with its zone.
+        now: current time, with a time zone.
         baseline: the newest visible set of the index.
         offered: project -> visible versions.
         attested: report of each provenance file of the set.
@@ -105,14 +106,18 @@ def verdict(
         warnings=(
             *policy.void,
             *dict.fromkeys(note for report in attested for note in report.notes),
-            *(f"The bypass {entry} is not valid: it {state}." for entry in bypasses if (state := entry.state(now))),
+            *(
+                f"A bypass is not valid, because it {state}: {entry}."
+                for entry in bypasses
+                if (state := entry.state(now))
+            ),
             *(() if policy.growth_blocks else grown),
         ),
     )
 
 
 def _excuse(target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: Policy) -> Bypass | None:
-    """Return the bypass of a gate that would have given a target the required tier."""
+    """Return the used bypass of a gate that would have given a target the required tier, or None."""
     for reason, entry in passed_over:
         rule = policy.gates.get(reason.gate)
         if rule is not None and reason.target == target and at_least(rule.tier, policy.required_tier(target)):
@@ -121,7 +126,7 @@ def _excuse(target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: 
 
 
 def _counts(file: EvidenceFile, policy: Policy) -> bool:
-    """Return whether the policy accepts the key of this evidence."""
+    """Return whether evidence counts: if the gate passed, the policy must accept its key."""
     if file.evidence.outcome is not Outcome.PASSED:
         return True
     if file.flaw:
@@ -133,7 +138,7 @@ def _counts(file: EvidenceFile, policy: Policy) -> bool:
 def _counted(
     wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy
 ) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
-    """Return the latest accepted evidence of this set, see `latest_by_target`."""
+    """Return the latest evidence of the set that counts; see `latest_by_target`."""
     this = wheel_set.digest
     return latest_by_target(
         file.evidence for file in files if file.evidence.set_digest == this and _counts(file, policy)
@@ -173,7 +178,7 @@ def _gate_problems(
 
 
 def _rejected_evidence(wheel_set: WheelSet, files: Iterable[EvidenceFile], gate: str, target: str) -> str:
-    """Return why the existing evidence does not count, as a clause."""
+    """Return the reasons why existing evidence does not count, as part of a sentence; empty without evidence."""
     reasons = {
         file.flaw.rstrip(".")
         or (f"it is signed with {file.key}, which the policy does not permit" if file.key else "it is unsigned")
@@ -186,7 +191,10 @@ def _rejected_evidence(wheel_set: WheelSet, files: Iterable[EvidenceFile], gate:
 def _problems_of_all(
     latest: Sequence[Evidence], rule: GateRule, least: int, policy: Policy, now: datetime
 ) -> list[str]:
-    """Return why no evidence of a gate's parts satisfies the policy; none of them may be bad."""
+    """Return why the latest evidence of a gate's parts does not satisfy the policy.
+
+    Every part must have passed, and one part must satisfy the rule.
+    """
     problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in latest]
     if latest[0].outcome is not Outcome.PASSED:
         return problems[0]
@@ -194,7 +202,7 @@ def _problems_of_all(
 
 
 def _problems(evidence: Evidence, rule: GateRule, least: int, policy: Policy, now: datetime) -> Iterator[str]:
-    """Yield why evidence of a gate does not satisfy the policy."""
+    """Yield the reasons why the evidence of one run of a gate does not satisfy the policy."""
     if evidence.outcome is not Outcome.PASSED:
         yield f"{_NOT_PASSED[evidence.outcome]}: {_first_finding(evidence)}"
         return
@@ -242,7 +250,7 @@ def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[
 
 
 def _unrequired_failures(wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy) -> Iterator[_Reason]:
-    """Yield gates that the policy does not require and that failed; skipped gates and machine failures do not block."""
+    """Yield each failed gate that the policy does not require; skipped gates and machine failures do not block."""
     required = {(gate, target) for gate, rule in policy.gates.items() for target in rule.about(wheel_set, policy)}
     ran = [
         file for file in files if file.evidence.outcome is not Outcome.SKIPPED and not is_machine_failure(file.evidence)

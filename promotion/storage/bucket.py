@@ -23,7 +23,7 @@ _KEY = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._+!~-]*/)*[A-Za-z0-9_][A-Za-z0-9._
 
 
 class ConflictError(BucketError):
-    """The key has other bytes than expected: read it again and decide again."""
+    """The key has another object than expected. Callers read the key again before they retry."""
 
 
 class AbsentError(BucketError):
@@ -35,8 +35,8 @@ class ObjectInfo:
     """Properties of a stored object.
 
     Attributes:
-        size: bytes.
-        sha256: of the stored bytes, 64 hexadecimal digits, as computed by the store and never as claimed by a caller.
+        size: size in bytes.
+        sha256: digest of the stored bytes, 64 hexadecimal digits, computed by the store or from the bytes.
         etag: opaque value for `put_if_match`.
     """
 
@@ -53,19 +53,19 @@ class Bucket(Protocol):
     """
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Return the properties of an object, or None."""
+        """Return the properties of an object, or None if it does not exist."""
 
     def get(self, key: str) -> bytes:
         """Return the bytes of a small object, or raise AbsentError."""
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
-        """Return the bytes of a small object and the properties of exactly these bytes, or None."""
+        """Return the bytes of a small object and the properties of exactly these bytes; None if it is absent."""
 
     def open(self, key: str) -> BinaryIO:
         """Return a seekable stream of an object, for reading parts of it, or raise AbsentError."""
 
     def fetch(self, key: str, folder: Path) -> Path:
-        """Return the object as a read-only file with its own name: in `folder`, or where the store keeps it."""
+        """Return a read-only file with the object: a copy in `folder`, named after the key, or the store's own file."""
 
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
         """Create an object; storing the same bytes again does nothing.
@@ -77,12 +77,12 @@ class Bucket(Protocol):
             Whether this call created the object.
 
         Raises:
-            ConflictError: the key has other bytes.
+            ConflictError: the key exists with other bytes.
             BucketError: `data` has another digest than `sha256`.
         """
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
-        """Replace an object that still has this etag; None means that it must not exist yet.
+        """Replace an object if it still has this etag; None requires that it does not exist.
 
         Raises:
             ConflictError: the object has another etag.
@@ -92,7 +92,7 @@ class Bucket(Protocol):
         """Create `target` with the bytes of `source` without transferring them through this program.
 
         Returns:
-            Whether this call created the object; the same bytes at the target are no error.
+            Whether this call created the object. False if `target` already has the same bytes.
 
         Raises:
             BucketError: `source` is absent or has another digest than `sha256`.
@@ -103,7 +103,7 @@ class Bucket(Protocol):
         """Yield the keys below a prefix that ends with a slash, sorted."""
 
     def delete(self, key: str, *, sha256: str) -> bool:
-        """Remove an object that has this digest.
+        """Remove an object if it has this digest.
 
         Returns:
             Whether the object existed.
@@ -114,7 +114,7 @@ class Bucket(Protocol):
 
 
 def fetch_to(bucket: Bucket, key: str, path: Path) -> None:
-    """Store an object as a file with the name of its key."""
+    """Write an object to a file; the name of the file must be the last part of the key."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fetched = bucket.fetch(key, path.parent)
     if fetched != path:
@@ -130,33 +130,35 @@ def check_key(key: str) -> str:
 
 def changed_meanwhile(key: str) -> ConflictError:
     """Return the error of a lost compare-and-swap."""
-    return ConflictError(f"{key} was changed by another process meanwhile.", hint="Run it again.")
+    return ConflictError(f"{key} was changed by another process during this write.", hint="Run the command again.")
 
 
 def check_etag(key: str, stored: ObjectInfo | None, etag: str | None) -> None:
-    """Raise ConflictError unless an object has this etag; None means that it must not exist."""
+    """Raise ConflictError unless an object has this etag; None requires that it does not exist."""
     if (stored.etag if stored else None) != etag:
         raise changed_meanwhile(key)
 
 
 def check_digest(key: str, found: str, sha256: str) -> None:
-    """Raise BucketError when the bytes to store have another digest than promised."""
+    """Raise BucketError if the bytes to store have another digest than declared."""
     if found != sha256:
         hint = "Check the disk and build the set again."
         raise BucketError(f"The bytes for {key} have sha256 {found}, not {sha256}.", hint=hint)
 
 
 def can_delete(key: str, stored: ObjectInfo | None, sha256: str) -> bool:
-    """Return whether an object exists; ConflictError when it has other bytes than these."""
+    """Return whether there is an object to remove; ConflictError if it has another digest."""
     if stored is not None and stored.sha256 != sha256:
-        raise ConflictError(f"{key} has sha256 {stored.sha256}; {sha256} was to be removed.", hint="Run it again.")
+        raise ConflictError(
+            f"Cannot remove {key}: its sha256 is {stored.sha256}, not {sha256}.", hint="Run the command again."
+        )
     return stored is not None
 
 
 def check_same_bytes(key: str, stored: ObjectInfo | None, sha256: str) -> bool:
-    """Raise ConflictError when a key has other bytes than these; returns False because nothing was created."""
+    """Raise ConflictError unless a key has this digest; return False because no object was created."""
     if stored is None:
-        raise ConflictError(f"{key} was removed during this write.", hint="Run it again.")
+        raise ConflictError(f"{key} was removed by another process during this write.", hint="Run the command again.")
     if stored.sha256 != sha256:
         raise ConflictError(
             f"{key} is stored with sha256 {stored.sha256}, not {sha256}.",
@@ -166,10 +168,10 @@ def check_same_bytes(key: str, stored: ObjectInfo | None, sha256: str) -> bool:
 
 
 def check_source(key: str, stored: ObjectInfo | None, sha256: str) -> ObjectInfo:
-    """Return the source of a copy, or raise BucketError when it has other bytes."""
+    """Return the properties of the source of a copy; BucketError if it is absent or has another digest."""
     if stored is None or stored.sha256 != sha256:
         state = "is absent" if stored is None else f"has sha256 {stored.sha256}"
-        raise BucketError(f"{key} {state}; {sha256} was expected.", hint="Stage the set again.")
+        raise BucketError(f"{key} {state}; sha256 {sha256} was expected.", hint="Stage the set again.")
     return stored
 
 

@@ -19,8 +19,8 @@ _TRUE, _FALSE = ("yes", "true", "1"), ("no", "false", "0")
 def open_bucket(text: str) -> Bucket:
     """Return the bucket with this name, without accessing it.
 
-    `s3://NAME[/PREFIX][?endpoint_url=URL][&region=R][&single_writer=yes][&website=yes]`: credentials, and everything
-    that the URL omits, come from the AWS configuration. Any other text is a folder.
+    A URL has the form `s3://NAME[/PREFIX][?endpoint_url=URL][&region=R][&single_writer=yes][&website=yes]`. Credentials
+    and settings that the URL omits come from the AWS configuration. Any other text is a folder.
 
     Raises:
         RequestError: the URL is invalid.

@@ -1,4 +1,4 @@
-"""Concurrent requests to a store, so that a set costs the time of a few requests."""
+"""Concurrent requests to a store: all files of a set cost the time of a few requests."""
 
 from __future__ import annotations
 

@@ -38,12 +38,12 @@ class DirBucket:
     """A bucket in a folder that survives crashes and concurrent processes on one machine.
 
     An object appears with all its bytes on disk or not at all: it is written under a temporary name beside its key,
-    flushed, and linked to its key, which fails when the key exists. Temporary names start with a dot, which no key
-    does.
+    flushed, and linked to its key, which fails when the key exists. Temporary names start with a dot; keys
+    never do.
 
     Args:
-        root: the folder. It is created with the first object.
-        lock_seconds: how long to wait for another process that replaces an object.
+        root: the folder, which is created with the first object.
+        lock_seconds: maximum time to wait for another process that replaces an object.
     """
 
     def __init__(self, root: Path, *, lock_seconds: float = _LOCK_SECONDS) -> None:
@@ -51,7 +51,7 @@ class DirBucket:
         self._lock_seconds = lock_seconds
 
     def path(self, key: str) -> Path:
-        """Return the file of an object, whether or not it exists."""
+        """Return the path of an object, whether or not it exists."""
         return self.root / check_key(key)
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -104,14 +104,14 @@ class DirBucket:
         return object_info(key, data, sha256_of(data))
 
     def copy(self, source: str, target: str, *, sha256: str) -> bool:
-        """Create `target` as a hard link to the same immutable bytes; see `Bucket.copy`."""
+        """Create `target` as a hard link to the immutable file of `source`; see `Bucket.copy`."""
         check_source(source, self.head(source), sha256)
         with _disk(target):
             _make_folders(self.path(target).parent)
             return self._claim(self.path(source), target, sha256)
 
     def list(self, prefix: str) -> Iterator[str]:
-        """Yield the keys below a prefix, sorted, without temporary files and the lock."""
+        """Yield the keys below a prefix, sorted, without temporary files and the lock file."""
         top = self.path(prefix.removesuffix("/"))
         infos = []
         for folder, folders, names in os.walk(top):
@@ -120,7 +120,7 @@ class DirBucket:
         yield from sorted(infos)
 
     def delete(self, key: str, *, sha256: str) -> bool:
-        """Remove an object that has this digest; see `Bucket.delete`."""
+        """Remove an object if it has this digest; see `Bucket.delete`."""
         if self.head(key) is None:
             return False
         with _disk(key), self._locked():
@@ -131,7 +131,7 @@ class DirBucket:
         return True
 
     def _same_bytes(self, key: str, sha256: str) -> bool:
-        """Return False because nothing was created; ConflictError when a key has other bytes."""
+        """Return False because no object was created; ConflictError if the key has another digest."""
         check_same_bytes(key, self.head(key), sha256)
         _sync_folder(self.path(key).parent)
         return False
@@ -151,7 +151,7 @@ class DirBucket:
         return True
 
     def _claim_without_links(self, existing: Path, key: str, sha256: str) -> bool:
-        """Do the same under the lock, for file systems without hard links."""
+        """Copy `existing` to a free key under the lock, for file systems without hard links."""
         with self._temporary(key, existing, mode=_IMMUTABLE) as temporary, self._locked():
             if self.head(key) is not None:
                 return self._same_bytes(key, sha256)
@@ -182,8 +182,8 @@ class DirBucket:
                 yield
         except Timeout as error:
             raise BusyError(
-                f"The bucket {self.root} is locked by another process since {self._lock_seconds:g} s.",
-                hint="Wait for it to end.",
+                f"The bucket {self.root} is still locked by another process after {self._lock_seconds:g} s.",
+                hint="Wait for that process to end, then run the command again.",
             ) from error
 
 
@@ -209,7 +209,7 @@ def _make_folders(folder: Path) -> None:
 
 
 def _write(file: BinaryIO, data: Data) -> None:
-    """Write bytes or copy a file within the kernel, which shares blocks on file systems that support it."""
+    """Write bytes, or copy a file within the kernel, which shares blocks if the file system supports it."""
     if isinstance(data, bytes):
         view = memoryview(data)
         while view:
@@ -234,7 +234,7 @@ def _write(file: BinaryIO, data: Data) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to disk."""
+    """Flush the directory entries of a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

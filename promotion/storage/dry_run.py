@@ -1,4 +1,4 @@
-"""A bucket for dry runs: it reports and remembers writes without doing them."""
+"""A bucket for dry runs, which reports and remembers writes instead of doing them."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class DryRunBucket:
     """A view of a bucket with the reported writes applied.
 
     Args:
-        under: the bucket, which stays unchanged.
-        report: receives a line for each write.
+        under: the underlying bucket, which stays unchanged.
+        report: receiver of one line for each write.
     """
 
     def __init__(self, under: Bucket, report: Callable[[str], None]) -> None:
         self._under, self._report = under, report
         self._lock = threading.Lock()
         self._written: dict[str, tuple[ObjectInfo, Data | str]] = {}
-        """Key -> its properties and its bytes, their file, or their key in the other bucket."""
+        """Key -> properties, and the bytes, their file, or their key in the underlying bucket."""
         self._removed: set[str] = set()
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Return the properties that an object would have."""
+        """Return the properties that an object would have after the reported writes."""
         if check_key(key) in self._written:
             return self._written[key][0]
         return None if key in self._removed else self._under.head(key)

@@ -1,4 +1,4 @@
-"""All keys in a bucket.
+"""The layout of all keys in a bucket.
 
 - `v2-staging/<index>/<digest>/`: one folder for each set, written once
     - `<wheel>`, `<wheel>.metadata`: the wheel and its core metadata (PEP 658)
@@ -42,7 +42,7 @@ class StagedSet:
     """A staged set: its index and its digest, which determine all its keys.
 
     Raises:
-        BucketError: a name cannot be part of a key.
+        BucketError: the index or the digest cannot be part of a key.
     """
 
     index: str
@@ -76,7 +76,7 @@ class StagedSet:
         return f"{self.root}{EVIDENCE_FOLDER}/"
 
     def evidence_file(self, gate: str, target: str, name: str) -> str:
-        """Return the key of a file of the evidence for a target; the target gfx90a:xnack- is written gfx90a~xnack-."""
+        """Return the key of an evidence file for a target; `:` becomes `~`, as in gfx90a~xnack-."""
         return f"{self.evidence}{gate}/{target.replace(':', '~')}/{name}"
 
     def evidence_log(self, gate: str, identity: str) -> str:

@@ -1,7 +1,7 @@
 """The bucket policy that separates builder, tester and promoter on S3.
 
 The builder writes staged sets and can neither release them nor add evidence, the tester adds evidence only, and the
-promoter alone writes released indexes. Syntax: AWS, "Policies and permissions in Amazon S3".
+promoter alone writes released indexes. For the syntax, see AWS, "Policies and permissions in Amazon S3".
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ def bucket_policy(
 
     Args:
         name: name of the bucket on the store.
-        principals: role -> ARNs of users or roles. "*" means everybody, which is possible for readers only.
+        principals: role -> ARNs of users or roles. "*" means everyone and is allowed for readers only.
         prefix: prefix of all keys, empty or with a slash at the end.
-        create_only: also refuse writes without If-None-Match to objects that are created once. This refuses copies on
-            AWS too, and other stores may not support the condition.
+        create_only: whether to refuse writes without If-None-Match to objects that are created once. AWS then also
+            refuses copies, and other stores may not support the condition.
 
     Raises:
-        RequestError: there are no principals, one has two roles, or everybody has another role than reader.
+        RequestError: no principal is given, a principal has two roles, or a role other than reader is public.
     """
     named = {role: tuple(dict.fromkeys(arns)) for role, arns in principals.items()}
     everyone = [arn for arns in named.values() for arn in arns]

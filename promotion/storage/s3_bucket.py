@@ -1,7 +1,7 @@
 """A bucket on a store with the S3 protocol.
 
-It requires conditional writes (If-None-Match, If-Match) and SHA-256 checksums. Stores without conditional writes
-overwrite silently, so a small object is written twice, once for each channel and process, to detect them.
+The store must support conditional writes (If-None-Match, If-Match) and SHA-256 checksums. A store that ignores the
+conditions overwrites objects silently. To detect this, each process writes a small object twice in each channel.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MIB = 1 << 20
 SINGLE_PUT = 256 * _MIB
 """Objects up to this size are stored by one request, so the store has a checksum of the whole object."""
 _LOOK_FIRST = _MIB
-"""From this size, checking for an existing object is cheaper than sending it twice."""
+"""Minimum size of objects for which existence is checked first, which is cheaper than a refused upload."""
 _PAGE = "index.html"
 _PROBE_TEXT = b"Shows whether this store honours conditional writes.\n"
 _NEVER = '"00000000000000000000000000000000"'
@@ -53,12 +53,12 @@ class S3Bucket:
     """A bucket on an S3 store.
 
     Args:
-        client: created by `promotion.storage.s3_client.connect`.
+        client: client from `promotion.storage.s3_client.connect`.
         name: name of the bucket on the store.
         prefix: prefix of all keys, empty or with a slash at the end.
-        single_writer: whether conditional writes are not needed because there are no other writers.
-        website: store pages as `folder/index.html`, for website hosting, instead of `folder/`, which the store's own
-            endpoint serves.
+        single_writer: whether there are no other writers, so that conditional writes are not required.
+        website: whether to store pages as `folder/index.html`, for website hosting, instead of `folder/`, for the
+            store's own endpoint.
         single_put: largest size of an object that is sent by one request.
     """
 
@@ -121,7 +121,9 @@ class S3Bucket:
             self._client.download_file(self.name, self._name(key), str(path))
         if (actual := sha256_of(path)) != info.sha256:
             path.unlink()
-            raise BucketError(f"{key} was downloaded with sha256 {actual}, not {info.sha256}.", hint="Run it again.")
+            raise BucketError(
+                f"{key} was downloaded with sha256 {actual}, not {info.sha256}.", hint="Run the command again."
+            )
         path.chmod(0o444)
         return path
 
@@ -158,8 +160,8 @@ class S3Bucket:
     def copy(self, source: str, target: str, *, sha256: str) -> bool:
         """Create `target` within the store; see `Bucket.copy`.
 
-        Where the store ignores conditions on copies, an object with the digest claims the target first, so all copies
-        after the claim have the same bytes.
+        If the store ignores conditions on copies, a separate object with the digest first claims the target, so all
+        copies to the target have the same bytes.
         """
         stored = check_source(source, self.head(source), sha256)
         same = {"CopySource": {"Bucket": self.name, "Key": self._name(source)}, "CopySourceIfMatch": stored.etag}
@@ -189,14 +191,14 @@ class S3Bucket:
         yield from (key for key in objects if key.split("/")[1:2] not in ([_PROBES], [_CLAIMS]))
 
     def delete(self, key: str, *, sha256: str) -> bool:
-        """Remove an object that has this digest; see `Bucket.delete`."""
+        """Remove an object if it has this digest; see `Bucket.delete`."""
         if not can_delete(key, self.head(key), sha256):
             return False
         self._call("delete_object", key)
         return True
 
     def read_range(self, key: str, start: int, size: int, etag: str) -> bytes:
-        """Return `size` bytes from `start` of an object that still has this etag."""
+        """Return `size` bytes from `start` of an object if it still has this etag."""
         answer = self._call("get_object", key, Range=f"bytes={start}-{start + size - 1}", IfMatch=etag)
         with bucket_errors(key):
             return bytes(answer["Body"].read())
@@ -209,7 +211,7 @@ class S3Bucket:
         return call(getattr(self._client, operation), key, Bucket=self.name, Key=self._name(key), **words)
 
     def _put(self, key: str, data: Data, sha256: str, condition: Mapping[str, str]) -> Any:  # noqa: ANN401
-        """Store an object with one request; repeat it while the store is busy with the same key."""
+        """Store an object with one request; repeat the request while the store is busy with the same key."""
         checksum = {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": base64_of(sha256)}
         for attempt in range(_RACES):
             try:
@@ -219,7 +221,7 @@ class S3Bucket:
                 if refusal.status != 409:
                     raise
                 time.sleep(_RACE_SECONDS * 2**attempt)
-        raise ConflictError(f"{key} is being written by another process.", hint="Run it again.")
+        raise ConflictError(f"{key} is being written by another process.", hint="Run the command again.")
 
     def _put_parts(self, key: str, path: Path, sha256: str, condition: Mapping[str, str]) -> None:
         name, headers = self._name(key), _headers(key)
@@ -227,10 +229,10 @@ class S3Bucket:
         info = self.head(key)
         if info is None or info.sha256 != sha256:
             state = "is absent" if info is None else f"has sha256 {info.sha256}"
-            raise BucketError(f"{key} {state} after it was stored; {sha256} was sent.", hint="Check the store.")
+            raise BucketError(f"{key} {state} after the upload; sha256 {sha256} was sent.", hint="Check the store.")
 
     def _digest(self, key: str, answer: Mapping[str, Any]) -> str:
-        """Return the SHA-256 of an object: the store's, or computed from the bytes when the store has none."""
+        """Return the SHA-256 of an object from the store, or computed from the bytes if the store has none."""
         stored = str(answer.get("ChecksumSHA256", ""))
         if stored and "-" not in stored:
             return base64.b64decode(stored).hex()
@@ -318,7 +320,7 @@ def base64_of(sha256: str) -> str:
 
 
 def _beside(kind: str, key: str) -> str:
-    """Return the key of our own record about `key` in its channel; index names do not start with an underscore."""
+    """Return the key of a probe or claim for `key` in its channel; no index name starts with an underscore."""
     channel, _, rest = key.partition("/")
     return f"{channel}/{kind}/{rest}"
 
@@ -327,7 +329,7 @@ _TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json", ".wh
 
 
 def _headers(key: str) -> dict[str, str]:
-    """Return content type and caching: wheels never change, pages must be revalidated."""
+    """Return the headers for content type and caching: wheels never change, pages must be revalidated."""
     kind = next((kind for suffix, kind in _TYPES.items() if key.endswith(suffix)), "application/octet-stream")
     lasting = key.endswith((".whl", ".whl.metadata"))
     return {"ContentType": kind, "CacheControl": "public, max-age=31536000, immutable" if lasting else "no-cache"}

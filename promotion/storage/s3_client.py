@@ -1,4 +1,4 @@
-"""The connection to an S3 store and the meaning of its errors."""
+"""The connection to an S3 store and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def connect(*, endpoint: str | None = None, region: str | None = None) -> S3Clie
 
     Args:
         endpoint: URL of a store other than AWS. None means the AWS configuration.
-        region: None means the AWS configuration.
+        region: region of the bucket. None means the AWS configuration.
     """
     config = Config(
         connect_timeout=_CONNECT_SECONDS,
@@ -58,7 +58,7 @@ def connect(*, endpoint: str | None = None, region: str | None = None) -> S3Clie
         client: S3Client = session.client("s3", endpoint_url=endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
         raise BucketError(
-            f"No connection to the store: {error}.", hint="Check its URL and the AWS configuration."
+            f"Cannot connect to the store: {error}.", hint="Check the store's URL and the AWS configuration."
         ) from error
     return client
 
@@ -89,7 +89,9 @@ def bucket_errors(key: str) -> Iterator[None]:
             hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or run with a role.",
         ) from error
     except (BotoCoreError, Boto3Error) as error:
-        raise BucketError(f"{key}: {error}.", hint="Check the bucket's URL and the network.") from error
+        raise BucketError(
+            f"The request for {key} failed: {error}.", hint="Check the bucket's URL and the network."
+        ) from error
 
 
 def _meaning(answer: Any, key: str) -> BucketError:  # noqa: ANN401 - boto3's answer
@@ -102,4 +104,4 @@ def _meaning(answer: Any, key: str) -> BucketError:  # noqa: ANN401 - boto3's an
     if status == 412:
         return changed_meanwhile(key)
     hint = "Check the credentials and the bucket's policy." if status in (401, 403) else "Check the store."
-    return RefusalError(f"The store refused {key}: {status} {code}.", status=status, hint=hint)
+    return RefusalError(f"The store refused the request for {key}: {status} {code}.", status=status, hint=hint)

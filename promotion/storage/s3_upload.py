@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
 
 PART = 32 << 20
-"""Size of a part. It grows for objects that would have more than 10,000 parts, the limit of S3."""
+"""Minimum size of a part. Parts are larger if an object would exceed 10,000 parts, the limit of S3."""
 _MOST_PARTS = 10_000
 _MAX_PARTS_AT_ONCE = 8
 
@@ -35,12 +35,12 @@ def upload_parts(
     """Store a file in parts; parts of an interrupted upload are reused.
 
     Args:
-        key: on the store.
-        label: the key in error messages.
+        key: key of the object on the store.
+        label: key in error messages, without the prefix of the bucket.
 
     Raises:
         ConflictError: the condition is not satisfied. The upload is aborted.
-        BucketError: the file changed during the upload.
+        BucketError: the store reports another checksum than that of the uploaded parts.
     """
 
     def request(operation: str, **words: Any) -> Any:  # noqa: ANN401 - boto3's words and answers
@@ -72,7 +72,9 @@ def upload_parts(
         request("abort_multipart_upload", UploadId=upload_id)
         raise
     except AbsentError as error:
-        raise ConflictError(f"{label} was stored by another process meanwhile.", hint="Run it again.") from error
+        raise ConflictError(
+            f"{label} was stored by another process during the upload.", hint="Run the command again."
+        ) from error
     raw = b"".join(base64.b64decode(item["ChecksumSHA256"]) for item in parts)
     expected = base64.b64encode(hashlib.sha256(raw).digest()).decode()
     if (actual := str(done.get("ChecksumSHA256", expected)).partition("-")[0]) != expected:
@@ -80,7 +82,7 @@ def upload_parts(
 
 
 def _resumable(client: S3Client, bucket: str, key: str, label: str) -> tuple[str | None, dict[tuple[int, str], str]]:
-    """Return the newest unfinished upload of this key, and its parts: (number, SHA-256 in base64) -> etag."""
+    """Return the id of the newest unfinished upload or None, and its parts: (number, SHA-256 in base64) -> etag."""
     listed = call(client.list_multipart_uploads, label, Bucket=bucket, Prefix=key)
     mine = [item for item in listed.get("Uploads", ()) if item["Key"] == key]
     if not mine:

@@ -437,9 +437,9 @@ CASES: dict[str, tuple[Make, str]] = {
     "no promise": (damaged(without("inclusionPromise")), "is invalid: bundle must contain an inclusion promise"),
     "no log entry": (
         damaged(lambda body: attestation(body)["verification_material"].update(transparency_entries=[])),
-        "is not the provenance of its wheel: no entry of a transparency log",
+        "is not the provenance of its wheel: an attestation has no entry of a transparency log",
     ),
-    "several log entries": (damaged(twice_logged), "is invalid: it has several entries"),
+    "several log entries": (damaged(twice_logged), "is invalid: an attestation must have exactly one entry"),
     "forged promise": (damaged(forged_promise), "is invalid: invalid log entry: SET: invalid inclusion"),
     "forged root": (damaged(forged_root), "is invalid: invalid log entry: inclusion proof contains"),
     "forged checkpoint": (

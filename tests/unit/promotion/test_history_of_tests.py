@@ -95,5 +95,9 @@ def test_explain_prints_why_entry_does_not_apply(
     assert applies.endswith("see jax#1")
     _, said = explain(capsys, "--platform=cpu", "--json")
     (first, second) = json.loads(said)["entries"]
-    assert (first["why_not"], first["entry"]["id"], second["entry"]["expires"]) == ("it is for rocm", "now", str(today))
+    assert (first["why_not"], first["entry"]["id"], second["entry"]["expires"]) == (
+        "it is for the platforms rocm",
+        "now",
+        str(today),
+    )
     assert (first["entry"]["jax"], first["entry"]["families"], first["entry"]["kind"]) == ("any", "any", "skips")

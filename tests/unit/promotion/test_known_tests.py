@@ -66,7 +66,7 @@ def test_parse_entry_refuses_missing_field(field: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"id": "No_Mosaic"}, "small letters"),
+        ({"id": "No_Mosaic"}, "lower-case letters"),
         ({"reason": "  "}, "reason is not a text"),
         ({"owner": 7}, "owner is not a text"),
         ({"pattern": "*"}, "matches every test"),
@@ -76,9 +76,9 @@ def test_parse_entry_refuses_missing_field(field: str) -> None:
         ({"families": []}, "families is not a list"),
         ({"families": "gfx942"}, "families is not a list"),
         ({"platforms": ["gpu"]}, "unknown names: 'gpu'"),
-        ({"expires": date(2026, 1, 15)}, "not 1 to 184 days after"),
-        ({"expires": date(2027, 1, 15)}, "not 1 to 184 days after"),
-        ({"opened": "2026-01-15"}, "are not dates like"),
+        ({"expires": date(2026, 1, 15)}, "must be 1 to 184 days after"),
+        ({"expires": date(2027, 1, 15)}, "must be 1 to 184 days after"),
+        ({"opened": "2026-01-15"}, "must be dates such as"),
         ({"because": "x"}, "because is unknown"),
     ],
 )
@@ -94,7 +94,7 @@ def test_load_entries_reports_all_problems(tmp_path: Path) -> None:
     told = str(caught.value)
     assert "entry 1 of skips.toml (no-mosaic): owner is not a text" in told
     assert "entry 1 of flakes.toml (X)" in told
-    assert "there are 2 entries two" in told
+    assert "2 entries have the id two" in told
 
 
 @pytest.mark.parametrize("text", ["", "schema = 2\n", "schema = 1\n[more]\n", "schema = "])

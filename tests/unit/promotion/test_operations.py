@@ -348,7 +348,7 @@ def test_verify_read_reports_silent_damage(index: Index, monkeypatch: pytest.Mon
 def test_verify_reports_rewritten_ledger(index: Index) -> None:
     last = read_ledger(index.bucket, RELEASED).entries[-1]
     forged = replace(last, state=replace(last.state, offered=(3,)))
-    assert any("has another state" in line for line in damaged(index, RELEASED.ledger_entry(3), forged.dump()))
+    assert any("records another state" in line for line in damaged(index, RELEASED.ledger_entry(3), forged.dump()))
     assert damaged(index, RELEASED.ledger_entry(2), None)[0].startswith("The ledger of multi-arch has a gap")
 
 

@@ -119,7 +119,7 @@ FAULTS: list[tuple[str, Callable[[Path], object], str]] = [
         r"/wheels\.json is not a valid wheels\.json",
     ),
     ("sums not text", lambda f: (f / "SHA256SUMS").write_bytes(b"\xff\x80"), "SHA256SUMS is not text"),
-    ("sums unreadable", lambda f: (f / "SHA256SUMS").write_text("nonsense\n"), "a line that is not understood"),
+    ("sums unreadable", lambda f: (f / "SHA256SUMS").write_text("nonsense\n"), "has an invalid line"),
     (
         "sums disagree",
         lambda f: (f / "SHA256SUMS").write_text(f"{'0' * 64}  {first_wheel(f).name}\n"),

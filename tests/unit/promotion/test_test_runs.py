@@ -160,7 +160,7 @@ def test_record_keeps_concurrent_runs() -> None:
     assert record(bucket, "gfx94X-dcgpu", [(run(1), results(a=(PASSED, 1.0)))]) == 0
     assert bucket.head(run_history_file("gfx94X-dcgpu")) is not None
     bucket.races = 99
-    with pytest.raises(BucketError, match="changed 8 times meanwhile"):
+    with pytest.raises(BucketError, match="changed during each of 8 attempts"):
         record(bucket, "gfx94X-dcgpu", [(run(2), results(a=(PASSED, 1.0)))])
 
 
