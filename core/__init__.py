@@ -1,1 +1,1 @@
-"""Nouns, errors, units, processes, reporting, files and HTTP for all packages above."""
+"""Base of all other packages: data types, errors, units, processes, reports, files and HTTP."""

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes of files."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def write_whole(out: Path, data: bytes) -> None:
-    """Write a file, whole or not at all: whoever reads it meanwhile finds the old one.
+    """Write a file atomically: until the end, readers see the old content.
 
-    A pipe, a device or a link, such as /dev/stdout, is written to and stays what it is.
+    A pipe, a device or a link, such as /dev/stdout, is written to directly and not replaced.
     """
     if out.is_symlink() or (out.exists() and not out.is_file()):
         out.write_bytes(data)

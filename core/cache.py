@@ -1,4 +1,4 @@
-"""Entries of the cache folder with size and last use, and the removal of old ones."""
+"""Entries of the cache folder with size and last use, and the removal of old entries."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pathlib import Path
 from core.store import in_use, remove
 
 _TREES = "rocm/trees"
-"""Names of unfinished trees, which may be large too, begin with a dot."""
+"""Folder of ROCm trees; names of unfinished trees, which may also be large, begin with a dot."""
 ROCM = (_TREES, "rocm/tarballs", "rocm/parts")
 IMAGES = ("images/files", "images/rocm-packages", "images/contexts")
 KINDS = (*ROCM, *IMAGES, "inputs", "steps", "sources", "bazel")
-"""Folders of the cache; each holds one folder for each entry."""
+"""Folders of the cache; each contains one subfolder for each entry."""
 _YOUNG = 3600
-"""Seconds after its last use in which an entry always stays: a run may be about to use it."""
+"""Seconds after the last use during which an entry always stays, because a run may be about to use it again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheEntry:
-    """One entry.
+    """One entry of the cache.
 
     Attributes:
         size: bytes on disk.
-        used: when it was used last, in seconds since 1970.
-        busy: a process uses it.
+        used: time of the last use, in seconds since 1970.
+        busy: whether a process uses the entry.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class CacheEntry:
 
 
 def entries(root: Path, kinds: Sequence[str] = KINDS) -> tuple[CacheEntry, ...]:
-    """Return the entries, the last used first."""
+    """Return the entries, most recently used first."""
     rows = [
         CacheEntry(path=path, kind=kind, size=_size(path), used=path.stat().st_mtime, busy=in_use(path))
         for kind in kinds
@@ -56,19 +56,19 @@ def entries(root: Path, kinds: Sequence[str] = KINDS) -> tuple[CacheEntry, ...]:
 def collect(
     root: Path, *, limit: int, kinds: Sequence[str] = KINDS, young: float = _YOUNG, dry_run: bool = False
 ) -> tuple[CacheEntry, ...]:
-    """Remove the entries with the oldest last use until the rest is within the limit; locked entries stay.
+    """Remove the least recently used entries until the rest is within the limit; locked entries stay.
 
     Args:
-        limit: Bytes.
-        young: Seconds; entries used since then stay too.
+        limit: maximum size of the remaining entries in bytes.
+        young: number of seconds; entries that were used within this time stay too.
 
     Returns:
-        The entries that were removed, or would be.
+        The entries that were removed, or that would be removed without `dry_run`.
     """
     removed, total = [], 0
     for entry in entries(root, kinds):
         stays = entry.busy or time.time() - entry.used < young or total + entry.size <= limit
-        # Another run may have taken it since it was looked at.
+        # Another run may have started to use the entry after it was listed.
         if stays or not (dry_run or (not in_use(entry.path) and remove(entry.path))):
             total += entry.size
             continue
@@ -77,7 +77,7 @@ def collect(
 
 
 def _size(folder: Path) -> int:
-    """Bytes on disk, hard links once."""
+    """Return the bytes on disk; hard links count once."""
     seen, total = set(), 0
     for status in _stats(folder):
         if status.st_ino not in seen:

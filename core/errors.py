@@ -1,4 +1,4 @@
-"""Errors for people: one sentence, a hint, and one exit code per kind."""
+"""Errors for users: one sentence, a hint, and one exit code for each kind."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ class CiBuildError(Exception):
 
     Args:
         message: the problem, one sentence.
-        hint: what to do next, one sentence; empty when the message says it already.
+        hint: remedy, one sentence; empty if the message already contains the remedy.
     """
 
     exit_code: ClassVar[int] = 1
@@ -29,7 +29,7 @@ class RequestError(CiBuildError):
 
 
 class UnknownTargetError(RequestError):
-    """A gfx target or family is not in the table."""
+    """A gfx target or family is not in the target table."""
 
     exit_code = 3
 
@@ -47,7 +47,7 @@ class NoContainerEngineError(CiBuildError):
 
 
 class InputError(CiBuildError):
-    """An input is not available, or differs from its digest."""
+    """An input is not available, or does not match its digest."""
 
     exit_code = 6
 
@@ -95,7 +95,7 @@ class WheelSetError(CiBuildError):
 
 
 class BucketError(CiBuildError):
-    """A bucket refused a request, or holds other bytes than expected."""
+    """A bucket refused a request, or contains unexpected bytes."""
 
     exit_code = 14
 
@@ -107,7 +107,7 @@ class GateError(CiBuildError):
 
 
 class PromotionBlockedError(CiBuildError):
-    """The policy blocks this set."""
+    """The policy blocks the promotion of a set."""
 
     exit_code = 16
 
@@ -131,7 +131,7 @@ class KernelError(CiBuildError):
 
 
 class ReproducibilityError(CiBuildError):
-    """A rebuild gave other wheels than the ones that it should reproduce."""
+    """A rebuild produced wheels that differ from the recorded ones."""
 
     exit_code = 20
 

@@ -1,4 +1,4 @@
-"""AMD GPUs in the topology of the kernel driver amdkfd. The pjrt wheel has a copy, so this needs no other module.
+"""AMD GPUs in the topology of the kernel driver amdkfd; standard library only, since the pjrt wheel has a copy.
 
 Source: Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c.
 """
@@ -19,12 +19,12 @@ def gpu_nodes(topology: Path) -> Iterator[tuple[Path, dict[str, int]]]:
         return
     for node in nodes:
         facts = properties(node / "properties")
-        if facts.get("simd_count"):  # A CPU has none; the device cgroup of a container hides the GPUs of others.
+        if facts.get("simd_count"):  # 0 or missing for CPUs and for GPUs that a device cgroup hides.
             yield node, facts
 
 
 def properties(file: Path) -> dict[str, int]:
-    """Return the numbers in a file of properties; empty if it cannot be read."""
+    """Return the numbers in a properties file; empty if the file cannot be read."""
     try:
         pairs = [line.split() for line in file.read_text(encoding="ascii", errors="replace").splitlines()]
     except OSError:
@@ -33,11 +33,11 @@ def properties(file: Path) -> dict[str, int]:
 
 
 def gfx_name(facts: Mapping[str, int]) -> str:
-    """Return the gfx target: gfx_target_version 90402 is gfx942, 90010 gfx90a, 110001 gfx1101; empty if unknown."""
+    """Return the gfx target of a GPU; empty if unknown. Version 90402 is gfx942, 90010 gfx90a, 110001 gfx1101."""
     major, rest = divmod(facts.get("gfx_target_version", 0), 10000)
     return f"gfx{major}{rest // 100:x}{rest % 100:x}" if major else ""
 
 
 def uuid(facts: Mapping[str, int]) -> str:
-    """Return the identifier in ROCR_VISIBLE_DEVICES, such as GPU-18f1a2b3c4d5e6f7; empty if it has none."""
+    """Return the identifier of a GPU for ROCR_VISIBLE_DEVICES, such as GPU-18f1a2b3c4d5e6f7; empty if unknown."""
     return f"GPU-{facts['unique_id']:016x}" if facts.get("unique_id") else ""

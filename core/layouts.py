@@ -1,4 +1,7 @@
-"""Install layouts of ROCm, and the ROCm libraries that a wheel may need (`layouts.toml`); paths only, no look-ups."""
+"""Install layouts of ROCm, and the ROCm libraries that a wheel may need (`layouts.toml`).
+
+Paths are only computed; this module does not check whether they exist.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class InstallLayout:
         name: pip-multi-arch, pip-family, tarball, prefix or opt-rocm.
         about: one line for display.
         root: SITE_PACKAGES, ROCM_PATH, or an absolute path.
-        folders: relative to the root, in search order; `{family}` stands for each relevant family.
+        folders: folders relative to the root, in search order; `{family}` stands for each relevant family.
     """
 
     name: str
@@ -43,10 +46,10 @@ class LayoutTable:
     """Content of `layouts.toml`.
 
     Attributes:
-        layouts: by name, in the search order of a RUNPATH.
-        former_families: target names by family, for families that are no longer indexes.
-        packages: library stem, such as amdhip64 -> project whose wheel contains it; empty if none does.
-        sonames: (ROCm major, minor) -> sonames that wheels for it may need.
+        layouts: layouts by name, in the search order of a RUNPATH.
+        former_families: target names by family, for families that no longer have an index.
+        packages: library stem, such as amdhip64 -> project whose wheel contains the library; empty if none does.
+        sonames: (ROCm major, minor) -> sonames that wheels for this ROCm may need.
     """
 
     layouts: Mapping[str, InstallLayout]
@@ -57,7 +60,7 @@ class LayoutTable:
 
 @functools.cache
 def load_layouts() -> LayoutTable:
-    """Read the table that lies beside this module; once per process."""
+    """Read `layouts.toml`, once per process."""
     data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     rows = [InstallLayout(**{**row, "folders": tuple(row["folders"])}) for row in data["layouts"]]
     packages = {
@@ -75,11 +78,11 @@ def load_layouts() -> LayoutTable:
 def runpath(kind: Kind, targets: Sequence[GfxTarget] | None) -> str:
     """Return the DT_RUNPATH of a wheel's libraries: every documented layout with a fixed path.
 
-    A prefix that only ROCM_PATH names is left to the loader; it cannot be written into a file.
+    A RUNPATH cannot contain a prefix that only ROCM_PATH names; the loader in the pjrt wheel searches such a prefix.
 
     Args:
-        kind: determines the depth of the libraries in site-packages.
-        targets: restrict families to those with one of them; None for all families.
+        kind: kind of the wheel, which determines the depth of its libraries in site-packages.
+        targets: include only families with one of these targets; None includes all families.
 
     Returns:
         Entries separated by `:`; `$ORIGIN` is the library's own folder (ld.so(8)).
@@ -92,7 +95,7 @@ def runpath(kind: Kind, targets: Sequence[GfxTarget] | None) -> str:
         if layout.root != ROCM_PATH
         for folder in _folders(layout, targets)
     ]
-    return ":".join(dict.fromkeys(entries))  # layouts share folders: the first mention counts
+    return ":".join(dict.fromkeys(entries))  # layouts share folders; each folder is searched once
 
 
 def search_dirs(
@@ -106,23 +109,24 @@ def search_dirs(
 
     Args:
         layout: a layout or its name.
+        rocm_path: prefix of the layouts whose root is ROCM_PATH.
 
     Raises:
-        RequestError: an unknown layout, or a layout in a prefix without a prefix.
+        RequestError: the layout is unknown, or needs a prefix but `rocm_path` is None.
     """
     if isinstance(layout, str):
         layouts = load_layouts().layouts
         if layout not in layouts:
-            raise RequestError(f"{layout!r} is not a ROCm layout.", hint=f"There are {', '.join(layouts)}.")
+            raise RequestError(f"{layout!r} is not a ROCm layout.", hint=f"Use one of {', '.join(layouts)}.")
         layout = layouts[layout]
     if layout.root == ROCM_PATH and rocm_path is None:
-        raise RequestError(f"Layout {layout.name} needs a prefix.", hint="Give the folder of ROCm, as in ROCM_PATH.")
+        raise RequestError(f"ROCm layout {layout.name} needs a prefix.", hint="Pass the folder of ROCm as `rocm_path`.")
     root = {SITE_PACKAGES: site_packages, ROCM_PATH: rocm_path}.get(layout.root) or Path(layout.root)
     return tuple(root / folder for folder in _folders(layout, targets))
 
 
 def family_packages(targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
-    """Families whose own rocm-sdk-libraries wheel serves one of the targets, spelled as in `_rocm_sdk_libraries_…`."""
+    """Return the families whose rocm-sdk-libraries wheel supports a target, spelled as in `_rocm_sdk_libraries_…`."""
     table = load_table()
     families = {name: table.families[name] for name in table.indexes} | dict(load_layouts().former_families)
     processors = None if targets is None else set(processors_of(targets))
@@ -134,14 +138,14 @@ def family_packages(targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
 
 
 def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
-    """Return the libraries that a wheel for this ROCm may need without containing them; exact names.
+    """Return the exact sonames that a wheel for this ROCm may need without containing the libraries.
 
-    A version without a list uses the nearest older one of its major. A major newer than every list uses all listed
-    libraries, with the ROCm major in their sonames renumbered: a new major works unless other sonames changed, and
-    those are refused by name until they are listed.
+    A version without a list uses the list of the nearest older version of its major. A major newer than every list
+    uses the sonames of all lists, with the ROCm major in the sonames renumbered. A new major therefore works unless
+    other sonames changed; wheels that need a changed soname are refused until the soname is listed.
 
     Raises:
-        RequestError: a version older than every list of its major, or a major older than every list.
+        RequestError: the version is older than every list of its major, or the major is older than every list.
     """
     minor, sonames = _minor(str(rocm)), load_layouts().sonames
     older = [version for version in sonames if version[0] == minor[0] and version <= minor]
@@ -159,7 +163,7 @@ def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
 
 
 def hip_soname(rocm: RocmVersion) -> str:
-    """Return the soname of the HIP runtime of this ROCm; it carries the ROCm major."""
+    """Return the soname of this ROCm's HIP runtime, which ends in the ROCm major."""
     return f"libamdhip64.so.{rocm.major}"
 
 

@@ -1,4 +1,4 @@
-"""The nouns: frozen, keyword-only, without I/O."""
+"""Data types of the project: frozen, keyword-only dataclasses without I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA_VERSION = 1
 """Version of the `wheels.json` format."""
 WHEELS_JSON, CONSTRAINTS, PYLOCK, SHA256SUMS = "wheels.json", "constraints.txt", "pylock.toml", "SHA256SUMS"
 SBOM = "sbom.cdx.json"
-"""The files beside the wheels of a set."""
+"""Names of the files beside the wheels of a set."""
 
 
 class Severity(enum.StrEnum):
@@ -58,7 +58,7 @@ class GfxTarget:
 
     @classmethod
     def parse(cls, text: str) -> GfxTarget:
-        """Read a target ID; features are sorted, as LLVM prints them."""
+        """Parse a target ID; features are sorted, as LLVM prints them."""
         processor, *features = text.split(":")
         good = re.fullmatch(r"gfx(?:[0-9a-f]{3,4}|[0-9]+(?:-[0-9]+)?-generic)", processor)
         if good is None or not all(re.fullmatch(r"(xnack|sramecc)[+-]", f) for f in features):
@@ -72,15 +72,15 @@ class GfxTarget:
 @functools.total_ordering
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmVersion:
-    """A ROCm version as TheRock numbers it: 7.10.0, 7.10.0a20251120, 7.10.0rc1, 7.10.0.dev0+abc.
+    """A ROCm version in TheRock's numbering: 7.10.0, 7.10.0a20251120, 7.10.0rc1, 7.10.0.dev0+abc.
 
-    The order is that of PEP 440: dev < a < rc < release.
+    Versions are ordered by PEP 440: dev < a < rc < release.
     """
 
     text: str
 
     def __post_init__(self) -> None:
-        # The doctor imports this module where no package is installed.
+        # Imported late: the doctor imports this module in environments without `packaging`.
         from packaging.version import InvalidVersion, Version
 
         try:
@@ -94,14 +94,14 @@ class RocmVersion:
 
     @property
     def major(self) -> int:
-        """The numeric major; it is part of package names (`jax-rocm{major}-plugin`)."""
-        # As above.
+        """The numeric major version, which is part of package names (`jax-rocm{major}-plugin`)."""
+        # Imported late, as in `__post_init__`.
         from packaging.version import Version
 
         return Version(self.text).major
 
     def __lt__(self, other: RocmVersion) -> bool:
-        # As above.
+        # Imported late, as in `__post_init__`.
         from packaging.version import Version
 
         return Version(self.text) < Version(other.text)
@@ -118,7 +118,7 @@ class Payload(enum.StrEnum):
 
 
 class Channel(enum.StrEnum):
-    """The two prefixes of a bucket: built sets and released sets."""
+    """Prefix in a bucket: `v2-staging` for built sets, `v2` for released sets."""
 
     STAGING = "v2-staging"
     RELEASED = "v2"
@@ -126,16 +126,16 @@ class Channel(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelRequest:
-    """Kernel modules of the `jax_aiter` wheel, and how they are built.
+    """Kernel modules of the `jax_aiter` wheel and the options of their build.
 
     Attributes:
-        modules: names; empty selects all that the toolchain builds for the targets.
+        modules: names of the modules; empty selects all modules that the toolchain builds for the targets.
         toolchain: pypi, rocm or container.
-        rocm: ROCm folder of the toolchains rocm and container; empty selects /opt/rocm.
-        image: image of the toolchain container.
+        rocm: ROCm folder for the toolchains `rocm` and `container`; empty selects /opt/rocm.
+        image: image for the toolchain `container`.
         source: AITER's sources: a folder, an archive or `amd-aiter==VERSION`; empty selects the pinned release.
         require: modules that must have code for every target.
-        allow_partial: leave out modules that cannot be built, and mark the wheel.
+        allow_partial: whether to leave out modules that cannot be built, and mark the wheel as partial.
         instances: regular expression that selects generated kernels by name; empty selects all.
     """
 
@@ -151,18 +151,18 @@ class KernelRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRequest:
-    """Contents of a wheel set to build, parsed and checked; equal requests give equal plans.
+    """Parsed and checked options of a wheel set; equal requests produce equal plans.
 
     Attributes:
         jax_version: release of jax to build for, such as 0.10.2; a `.postN` names a post release of the plugin.
-        rocm_version: the ROCm that the native code is built against.
-        python_versions: such as ("3.11", "3.12"), ascending.
-        targets: gfx targets of the wheels; None keeps all that the published wheels have.
-        rocm_version_extra: append `+rocm<version>` to wheel versions.
+        rocm_version: version of the ROCm that the native code is built against.
+        python_versions: Python versions, ascending, such as ("3.11", "3.12").
+        targets: gfx targets of the wheels; None keeps all targets of the published wheels.
+        rocm_version_extra: whether `+rocm<version>` is appended to wheel versions.
         post_release: N of `.postN`, or None.
-        strip: move symbol tables into separate debug files.
-        source: options of a build from source; None with published wheels.
-        kernels: kernel modules of the set; None for none.
+        strip: whether symbol tables are moved into separate debug files.
+        source: options of a build from source; None for published wheels.
+        kernels: kernel modules of the set; None for a set without them.
     """
 
     payload: Payload
@@ -183,9 +183,9 @@ class MemberInfo:
 
     Attributes:
         path: path inside the wheel.
-        targets: gfx targets that have code in it, sorted; empty when it holds no device code.
+        targets: gfx targets with code in the file, sorted; empty for a file without device code.
         needed: DT_NEEDED sonames, in order.
-        symbol_versions: highest version per prefix, such as {"GLIBC": "2.27"}.
+        symbol_versions: highest required version of each symbol prefix, such as {"GLIBC": "2.27"}.
     """
 
     path: str
@@ -202,9 +202,9 @@ class Wheel:
 
     Attributes:
         name: normalised project name (PEP 503).
-        requires_dist: as in METADATA.
-        source_sha256: digest of the input that it was made of; equal to `sha256` when it was taken as it is.
-        source_size: size of that input in bytes.
+        requires_dist: Requires-Dist fields of METADATA.
+        source_sha256: sha256 of the input that the wheel was made from; equal to `sha256` for an unchanged copy.
+        source_size: size of the input in bytes.
     """
 
     filename: str
@@ -221,7 +221,7 @@ class Wheel:
 
     @property
     def as_published(self) -> bool:
-        """Whether it is a byte-for-byte copy of its input, which is never repaired."""
+        """Return whether the wheel is a byte-for-byte copy of its input; such a copy is never repaired."""
         return self.sha256 == self.source_sha256
 
 
@@ -237,15 +237,15 @@ class InputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelSet:
-    """The unit of build, test and promotion; its digest is its name.
+    """Wheels that are built, tested and promoted together; the digest of the set is its name.
 
     Attributes:
-        index: name of the index it belongs to: a family such as gfx94X-dcgpu, or multi-arch.
-        targets: gfx targets that every member with device code must hold, and no others; sorted.
-        request: the options that made it, as JSON values.
-        tools: versions of the tools that made it.
-        pins: exact versions of projects that belong to the set without being in it, such as jax.
-        files: name -> sha256 of what lies beside the wheels: constraints, lock, debug files.
+        index: name of the set's index: a family such as gfx94X-dcgpu, or multi-arch.
+        targets: exact gfx targets of every member with device code, sorted.
+        request: options of the build, as JSON values.
+        tools: versions of the tools that built the set.
+        pins: exact versions of projects that the set needs but does not contain, such as jax.
+        files: name -> sha256 of each file beside the wheels: constraints, lock, debug files.
     """
 
     index: str
@@ -262,13 +262,13 @@ class WheelSet:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the canonical JSON of everything else; 64 hexadecimal digits."""
+        """SHA-256 of the set's canonical JSON as 64 hexadecimal digits."""
         canonical = json.dumps(to_json(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 class Outcome(enum.StrEnum):
-    """Result of a gate; `skipped` when there was nothing to check."""
+    """Result of a gate; `skipped` if there was nothing to check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -277,9 +277,10 @@ class Outcome(enum.StrEnum):
 
 
 class Tier(enum.StrEnum):
-    """Strength of evidence, weakest first; results on a CPU or a CUDA device prove nothing about ROCm.
+    """Strength of evidence: `TIER_ORDER` lists the tiers of gfx targets, weakest first.
 
-    The last two stand beside the others, see `TIER_ORDER`: they meet no requirement but one for themselves.
+    `CPU` and `CUDA` are outside of this order: results on a CPU or a CUDA device prove nothing about ROCm, and each of
+    the two tiers only meets a requirement for the same tier.
     """
 
     STRUCTURE = "structure"
@@ -295,13 +296,13 @@ TIER_ORDER = (Tier.STRUCTURE, Tier.COMPILED, Tier.DEVICE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """One gate's word on one set: it counts for exactly the digest that it names.
+    """Result of one gate for one set; the evidence is valid only for a set with exactly this digest.
 
     Attributes:
-        target: a gfx target, or "any" for gates that do not depend on one.
+        target: a gfx target, or "any" for a gate that does not depend on the target.
         started, ended: UTC, ISO 8601 with seconds.
-        settings: what the gate was told, and digests of its own data.
-        logs: files with what its processes printed, by their names beside it -> sha256.
+        settings: options of the gate, and digests of its data files.
+        logs: name -> sha256 of each file with the output of the gate's processes; the files lie beside the evidence.
         counts: collected (= run + skipped), run (= passed + failed + known), passed, failed, known, skipped.
         findings: errors and warnings.
     """
@@ -326,12 +327,12 @@ class Verdict:
     """Decision of the policy on a set; promotion needs `blocked_by` to be empty.
 
     Attributes:
-        blocked_by: a sentence for each reason.
-        tiers: gfx target -> how strongly it was tested, whatever was passed over.
-        bypassed: a sentence for each reason that a bypass passed over, with who answers for it.
-        warnings: what a person should know all the same.
-        attested: who signed attestations -> file names of the wheels.
-        provenances: file name of a wheel -> sha256 of its attestations, as they were verified.
+        blocked_by: a sentence for each reason against the promotion.
+        tiers: gfx target -> strongest tier at which the target passed; bypasses do not raise the tier.
+        bypassed: a sentence for each bypassed reason, with the bypass and the responsible person.
+        warnings: problems that do not block the promotion.
+        attested: signer -> file names of the attested wheels.
+        provenances: file name of a wheel -> sha256 of its verified attestations.
     """
 
     set_digest: str
@@ -355,11 +356,11 @@ class Progress(Protocol):
         """Report that a new step begins."""
 
     def advance(self, done: int, total: int) -> None:
-        """Report the bytes that are done in the current step, and their total."""
+        """Report the finished bytes of the current step, and their total."""
 
 
-def to_json(value: Any) -> Any:  # noqa: ANN401 - nouns in, JSON values out
-    """Turn a noun into JSON values: tuples become lists, sets sorted lists, enums, targets and versions their text."""
+def to_json(value: Any) -> Any:  # noqa: ANN401 - data types in, JSON values out
+    """Convert a value to JSON values: tuples become lists, sets sorted lists; enums, targets and versions text."""
     if isinstance(value, (GfxTarget, RocmVersion)):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -382,7 +383,12 @@ def dump_wheel_set(wheel_set: WheelSet) -> str:
 
 
 def load_wheel(body: Mapping[str, Any]) -> Wheel:
-    """Return a wheel from its JSON values; KeyError or TypeError if fields are missing or unknown."""
+    """Return a wheel from its JSON values.
+
+    Raises:
+        KeyError: a field is missing.
+        TypeError: a field is unknown or has a wrong type.
+    """
     members = tuple(
         MemberInfo(**{**member, "targets": tuple(member["targets"]), "needed": tuple(member["needed"])})
         for member in body["members"]
@@ -392,17 +398,21 @@ def load_wheel(body: Mapping[str, Any]) -> Wheel:
 
 
 def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
-    """Read `wheels.json`.
+    """Parse the text of `wheels.json`.
+
+    Args:
+        where: name of the file in messages.
 
     Raises:
-        WheelSetError: unknown schema, missing or unknown fields, or a digest that is not that of the content.
+        WheelSetError: the schema is unknown, a field is missing or unknown, or the digest does not match the content.
     """
     try:
         body = json.loads(text)
         schema, digest = body.pop("schema"), body.pop("digest")
         if schema != SCHEMA_VERSION:
             raise WheelSetError(
-                f"{where} has schema {schema!r}; this version reads {SCHEMA_VERSION}.", hint="Build the set again."
+                f"{where} has schema {schema!r}, but this program supports only schema {SCHEMA_VERSION}.",
+                hint="Build the set again.",
             )
         wheels = tuple(load_wheel(wheel) for wheel in body.pop("wheels"))
         inputs = tuple(InputFile(**item) for item in body.pop("inputs"))
@@ -410,11 +420,11 @@ def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
             body[key] = tuple(body[key])
         wheel_set = WheelSet(wheels=wheels, inputs=inputs, **body)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        why = f"field {error} is missing" if isinstance(error, KeyError) else str(error)
         raise WheelSetError(f"{where} is not a valid wheels.json: {why}.", hint="Build the set again.") from error
     if wheel_set.digest != digest:
         raise WheelSetError(
-            f"{where} records digest {digest}, but its content has {wheel_set.digest}.",
+            f"{where} records digest {digest}, but the digest of its content is {wheel_set.digest}.",
             hint="The file was changed after it was written; build the set again.",
         )
     return wheel_set

@@ -1,4 +1,4 @@
-"""Wheels through pip: resolution reports, hash-locked downloads and the store of downloaded inputs."""
+"""Resolution and hash-locked download of wheels with pip, and the store of downloaded inputs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from core.store import ContentStore
 
 _PROGRESS = "Progress "
 _CHECKED = "device-code-checked"
-"""File beside an input: digest of the program that found all its code good."""
+"""Name of the file beside an input with the digest of the program that verified the input's device code."""
 
 PIP_ENV_OVERRIDES = dict.fromkeys(
     ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_HASHES", "PIP_VERBOSE"), ""
 )
-"""Settings of where and how to install; pip installs nothing here."""
+"""Changes of the environment that remove the user's settings for installations; pip installs nothing here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +33,8 @@ class Resolved:
     """One distribution that pip chose for one Python.
 
     Attributes:
-        name: normalised (PEP 503).
-        url: where pip would fetch it, without credentials.
+        name: normalised project name (PEP 503).
+        url: download URL without credentials.
         sha256: 64 hexadecimal digits.
     """
 
@@ -87,7 +87,7 @@ def _resolved(item: dict[str, Any]) -> Resolved:
     sha256 = download.get("archive_info", {}).get("hashes", {}).get("sha256")
     filename = unquote(parts.path.rpartition("/")[2])
     if sha256 is None or not filename.endswith(".whl"):
-        raise InputError(f"{url} is not a wheel with a sha256.", hint="Use an index that gives hashes.")
+        raise InputError(f"{url} is not a wheel with a sha256.", hint="Use an index of wheels with hashes.")
     return Resolved(
         name=canonicalize_name(metadata["name"]),
         version=metadata["version"],
@@ -119,7 +119,7 @@ class InputStore(ContentStore):
         *,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Download inputs with pip; each gets its name once its sha256 was verified.
+        """Download inputs with pip, verify their sha256, and store them.
 
         Raises:
             InputError: a file is missing or has another sha256.
@@ -142,7 +142,7 @@ class InputStore(ContentStore):
                 came.rename(self.path(item))
 
     def adopt(self, item: Resolved, path: Path) -> None:
-        """Add a file that was built here; it is copied and appears whole."""
+        """Store a copy of a locally built file atomically."""
         with self.scratch() as folder:
             fresh = folder / item.filename
             shutil.copyfile(path, fresh)

@@ -1,4 +1,4 @@
-"""The only module that starts processes: argv lists, echoed, never a shell string."""
+"""The only module that starts processes. Commands are argument lists, never shell strings, and are echoed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _TAIL_LINES = 20
 _GRACE_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 _SIGNALS = {sign.value: sign.name for sign in signal.Signals}
-"""Names by number; a real-time signal but for the first and the last has none."""
+"""Names of signals by number; of the real-time signals, only the first and the last have a name."""
 _CREDENTIALS = re.compile(
     r"(?<=://)[^/\s'\"@]+(?:@[^/\s'\"@]+)*(?=@)"
-    # Headers that Bazel sends, where it repeats its options; their values may hold spaces.
+    # Headers in the options that Bazel prints; values may contain spaces.
     r"|(?<=_header[= ]).+?(?= --|$)",
     re.MULTILINE,
 )
@@ -39,10 +39,10 @@ Watch = Callable[[int], str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessResult:
-    """The result of a process that ended.
+    """Result of a finished process.
 
     Attributes:
-        returncode: exit status; negative for a signal.
+        returncode: exit status, or the negative number of the signal that ended the process.
     """
 
     returncode: int
@@ -51,7 +51,7 @@ class ProcessResult:
 
 
 class Runner(Protocol):
-    """The one door to processes: this machine (`HostRunner`), or containers on it."""
+    """Interface for running commands on this machine (`HostRunner`) or in containers on this machine."""
 
     def run(
         self,
@@ -67,19 +67,19 @@ class Runner(Protocol):
         """Run one command to its end.
 
         Args:
-            argv: The command as a list, never a shell string.
-            env: Changes to the environment; a key set to "" is removed.
-            cwd: Working directory.
-            check: Raise ProcessError on a non-zero exit.
-            timeout: Seconds after which the command is stopped and ProcessError raised.
-            on_line: Receives each line of standard output while the command runs.
-            keep: Number of characters kept of the end of each stream; None keeps all.
+            argv: command as a list, never a shell string.
+            env: changes to the environment; a key set to "" is removed.
+            cwd: working directory.
+            check: whether a non-zero exit status raises ProcessError.
+            timeout: seconds after which the command is stopped and ProcessError is raised.
+            on_line: callback for each line of standard output while the command runs.
+            keep: number of characters to keep from the end of each stream; None keeps all.
         """
 
 
 @dataclass
 class _Stream:
-    """One pipe of a child: decodes incrementally, hands whole lines on, keeps the text or at least its end."""
+    """Pipe of a child process: decodes incrementally, passes on whole lines, and keeps all text or its end."""
 
     pipe: IO[bytes]
     sink: LineSink | None
@@ -107,13 +107,13 @@ class _Stream:
 
 
 def render(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
-    """Return the command as typed in a shell, environment changes in front, without credentials in URLs."""
+    """Return the command in shell syntax after its environment changes, without credentials."""
     changes = [f"{key}={shlex.quote(value)}" for key, value in sorted((env or {}).items())]
     return without_credentials(" ".join((*changes, shlex.join(argv))))
 
 
 def without_credentials(text: str) -> str:
-    """Return the text with `****` for user and password of every URL, and for values of Bazel's remote_header options.
+    """Replace user and password of every URL, and values of Bazel's remote_header options, with `****`.
 
     Logs may be kept and published as evidence.
     """
@@ -126,10 +126,10 @@ def merge_environment(base: Mapping[str, str], changes: Mapping[str, str]) -> di
 
 
 def exec_replace(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Let a command take the place of this program, terminal and all, as an interactive one needs.
+    """Replace this process with a command that keeps the terminal, for interactive commands.
 
     Raises:
-        ProcessError: it could not be started.
+        ProcessError: the command could not be started.
     """
     try:
         os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606 - a list of words, no shell
@@ -138,12 +138,12 @@ def exec_replace(argv: Sequence[str], environment: Mapping[str, str]) -> NoRetur
 
 
 class HostRunner:
-    """Runs commands on this machine.
+    """Runner of commands on this machine.
 
     Args:
-        environment: what the commands inherit.
-        echo: receives every command line before it starts.
-        sink: receives every line that a command prints.
+        environment: environment variables that the commands inherit.
+        echo: callback for every command line before its start.
+        sink: callback for every line that a command prints.
     """
 
     def __init__(
@@ -172,12 +172,12 @@ class HostRunner:
         watch: Watch | None = None,
         keep: int | None = None,
     ) -> ProcessResult:
-        """Run one command to its end; when this call is interrupted, its whole process group ends.
+        """Run one command to its end; an interrupt of this call also ends the command's whole process group.
 
         Args as in `Runner.run`, and:
-            on_error_line: receives each line of its standard error.
-            watch: looks at the running command several times a second, given its process id; a clause that it returns
-                says why the command has to be stopped, and ProcessError is raised.
+            on_error_line: callback for each line of standard error.
+            watch: callback with the process id of the command, called several times a second; a returned clause such
+                as `used too much memory` stops the command and becomes part of the ProcessError.
         """
         if self._echo is not None:
             self._echo(render(argv, env))
@@ -198,7 +198,7 @@ class HostRunner:
             ) from error
 
         def patience() -> float | None:
-            """Seconds to wait before this is asked again; _UnwantedError when there is nothing to wait for."""
+            """Return the seconds to wait before the next call; _UnwantedError if the command must be stopped."""
             if watch is not None and (reason := watch(process.pid)):
                 raise _UnwantedError(reason)
             left = None if deadline is None else deadline - time.monotonic()
@@ -218,12 +218,12 @@ class HostRunner:
             raise
         done = ProcessResult(returncode=returncode, stdout=out, stderr=err)
         if check and returncode != 0:
-            raise ProcessError(failure(argv, done), hint="Run it by hand to see more.")
+            raise ProcessError(failure(argv, done), hint="Run the command by hand to see its full output.")
         return done
 
 
 def failure(argv: Sequence[str], done: ProcessResult) -> str:
-    """Return the error of a failed command with the end of its output, for callers that check the exit status."""
+    """Return the message about a failed command, with the end of its output, for callers that check the status."""
     code = done.returncode
     how = f"exit code {code}" if code >= 0 else f"signal {_SIGNALS.get(-code, -code)}"
     lines = without_credentials(f"{done.stdout}\n{done.stderr}").splitlines()
@@ -233,7 +233,7 @@ def failure(argv: Sequence[str], done: ProcessResult) -> str:
 
 @contextmanager
 def ignore_interrupts() -> Iterator[None]:
-    """While it cleans up, this program does not hear Ctrl-C or SIGTERM: a second one would leave half of it."""
+    """Ignore Ctrl-C and SIGTERM during a cleanup, so that a second signal does not interrupt the cleanup."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -246,7 +246,7 @@ def ignore_interrupts() -> Iterator[None]:
 
 
 class _UnwantedError(Exception):
-    """A command has to be stopped; says why."""
+    """A command must be stopped; the text of the error is the reason."""
 
 
 def _both(first: LineSink | None, second: LineSink) -> LineSink:
@@ -290,14 +290,14 @@ def _wait(process: subprocess.Popen[bytes], patience: Callable[[], float | None]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a child's process group: politely first."""
+    """End a child's process group: SIGTERM first, then SIGKILL."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, sign)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_SECONDS)
             break
-    # Its children may have stayed, deaf to SIGTERM.
+    # Other processes of the group may have ignored SIGTERM.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     for pipe in (process.stdout, process.stderr):

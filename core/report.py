@@ -1,4 +1,4 @@
-"""Reports for people: steps, progress, warnings, tables; rich on a terminal, plain lines and groups in CI."""
+"""Reports for users: steps, progress, warnings and tables; live on a terminal, plain lines and groups in CI."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from core.model import Finding
 
 _PLAIN_INTERVAL = 10.0
-"""Seconds between two lines about the same long step where there is no terminal."""
+"""Seconds between two lines about the same long step without a terminal."""
 
 _PLAIN_WIDTH = 160
-"""Columns of a table where there is no terminal to ask."""
+"""Width in characters of a table without a terminal."""
 
 
 class Reporter:
-    """Implements `core.model.Progress`; everything goes to standard error, so that `--json` stays clean.
+    """Implementation of `core.model.Progress` on standard error, which keeps the output of `--json` clean.
 
     Args:
-        terminal: draw live progress; otherwise print plain lines.
-        groups: fold each group with the `::group::` workflow command.
-        verbose: also print each command and its output.
+        terminal: whether to draw live progress instead of plain lines.
+        groups: whether to fold each group with the `::group::` workflow command.
+        verbose: whether to print each command and its output.
     """
 
     def __init__(self, *, terminal: bool, groups: bool = False, verbose: bool = False) -> None:
@@ -45,28 +45,28 @@ class Reporter:
 
     def console(self) -> Console:
         """Return a rich console on standard error."""
-        from rich.console import Console  # Start-up time: rich takes 0.1 s.
+        from rich.console import Console  # Imported late: importing rich costs 0.1 s.
 
         return Console(stderr=True, highlight=False, width=None if self.terminal else _PLAIN_WIDTH)
 
     def line(self, text: str) -> None:
-        """One line, now."""
+        """Print one line immediately."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         else:
             print(text, file=sys.stderr, flush=True)  # noqa: T201
 
     def detail(self, text: str) -> None:
-        """One line that only `-v` shows."""
+        """Print one line only with `-v`."""
         if self.verbose:
             self.line(f"    {text}")
 
     def warning(self, text: str) -> None:
-        """Something that is not as it should be but does not stop the work."""
+        """Print a warning about a problem that does not stop the work."""
         self.line(f"warning: {text}")
 
     def finding(self, finding: Finding, where: str = "") -> None:
-        """One finding with its remedy."""
+        """Print one finding with its remedy."""
         place = " ".join(part for part in (where, finding.member) if part)
         self.line(f"{finding.severity}: {finding.code}: {place}: {finding.message} {finding.remedy}".rstrip())
 
@@ -80,29 +80,29 @@ class Reporter:
         self._step, self._last = text, time.monotonic()
 
     def _end_step(self) -> None:
-        """Let the live line of the current step become one that stays."""
+        """Replace the live line of the current step with a permanent line."""
         if self._live is not None and self._task is not None:
             self._live.remove_task(self._task)
             self._task = None
             self.line(f"  {self._step} ({time.monotonic() - self._last:.1f} s)")
 
     def advance(self, done: int, total: int) -> None:
-        """Report the bytes of the current step that are done, and their total."""
+        """Report the finished bytes of the current step, and their total."""
         text = f"{human(done)} of {human(total)}"
         self._amount(done, total, text if total else "", text)
 
     def count(self, done: int, total: int, what: str) -> None:
-        """Report the finished actions, their total and the running one; both numbers may grow."""
+        """Report the number of finished actions, the total, which may grow, and the name of a running action."""
         text = f"{done:,} of {total:,} actions"
         self._amount(done, total, text, f"{text}{'; ' + what if what else ''}")
 
     def count_tests(self, done: int, total: int) -> None:
-        """Report the finished tests of the current step, and their total."""
+        """Report the number of finished tests of the current step, and the total."""
         text = f"{done:,} of {total:,} tests"
         self._amount(done, total, text, text)
 
     def _amount(self, done: int, total: int, live: str, plain: str) -> None:
-        """Show the progress of the current step on a terminal, or in a line now and then."""
+        """Show the progress of the current step: live on a terminal, otherwise as an occasional line."""
         if self._live is not None and self._task is not None:
             self._live.update(self._task, completed=done, total=total or None, amount=live)
         elif time.monotonic() - self._last > _PLAIN_INTERVAL:
@@ -111,7 +111,7 @@ class Reporter:
 
     @contextmanager
     def group(self, title: str) -> Iterator[None]:
-        """Run a titled part of the work: timed, collapsible in CI, live on a terminal."""
+        """Group the output of one part of the work under a title: timed, collapsible in CI, live on a terminal."""
         started = time.monotonic()
         self.line(f"::group::{title}" if self.groups else title)
         try:
@@ -127,7 +127,7 @@ class Reporter:
         if not self.terminal or self._live is not None:
             yield
             return
-        # Start-up time: rich takes 0.1 s.
+        # Imported late: importing rich costs 0.1 s.
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (
@@ -151,7 +151,7 @@ class Reporter:
         if not self.terminal:
             yield
             return
-        from rich.live import Live  # Start-up time: rich takes 0.1 s.
+        from rich.live import Live  # Imported late: importing rich costs 0.1 s.
 
         outer = self._live
         if outer is not None:
@@ -171,20 +171,20 @@ class Reporter:
                 outer.start()
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
-        """Print a table; the columns with the numbers in `numeric` are right-aligned."""
+        """Print a table; `numeric` lists the indices of right-aligned columns."""
         self.console().print(_table(columns, rows, numeric))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
-    """Print a table that is the result of a command to standard output."""
-    from rich.console import Console  # Start-up time: rich takes 0.1 s.
+    """Print the resulting table of a command to standard output."""
+    from rich.console import Console  # Imported late: importing rich costs 0.1 s.
 
     width = None if sys.stdout.isatty() else _PLAIN_WIDTH
     Console(highlight=False, width=width).print(_table(columns, rows, numeric))
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int]) -> Table:
-    # Start-up time: rich takes 0.1 s.
+    # Imported late: importing rich costs 0.1 s.
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -193,5 +193,5 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Seque
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number in numeric else "left", overflow="fold", no_wrap=number == 0)
     for row in rows:
-        table.add_row(*map(Text, row))  # not markup: brackets stand for themselves
+        table.add_row(*map(Text, row))  # plain text: brackets are no markup
     return table

@@ -1,4 +1,4 @@
-"""A build from source: its options, and the commits and digests of its inputs."""
+"""Options of a build from source, and the commits and digests of its inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 
 class Compiler(enum.StrEnum):
-    """The compiler of host code; device code is always compiled by the ROCm's own clang."""
+    """Compiler of host code; the clang of ROCm always compiles device code."""
 
     CLANG = "clang"
     GCC = "gcc"
@@ -19,10 +19,10 @@ class Checkout:
 
     Attributes:
         name: jax, xla or rocm-jax.
-        url: repository to fetch from; empty for a folder of the user.
+        url: repository to fetch the tree from; empty for a folder of the user.
         commit: 40 hexadecimal digits; `<commit>-dirty.<digest>` for a folder with changes, `tree-<digest>` for a
             folder outside git; `HEAD` in a dry run only.
-        folder: the user's folder; empty for a tree that is fetched.
+        folder: the user's folder; empty for a fetched tree.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Remote:
     """Remote execution (REAPI).
 
     Attributes:
-        endpoint: grpc:// or grpcs:// URL; empty when the bazelrc of the credentials names it.
+        endpoint: grpc:// or grpcs:// URL; empty if the bazelrc of the credentials contains the endpoint.
         platform: label of the executors' platform, or empty.
         jobs: number of concurrent actions.
-        fallback: build locally what fails remotely; otherwise the build fails.
-        accept_cached: use cached results; otherwise every action runs again.
+        fallback: whether actions that fail remotely run locally; otherwise the build fails.
+        accept_cached: whether cached results are used; otherwise every action runs again.
     """
 
     endpoint: str = ""
@@ -52,13 +52,13 @@ class Remote:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Credentials:
-    """Files that authenticate to remote executors and caches; Bazel reads them, only their paths are passed on.
+    """Paths of files that authenticate to remote executors and caches; only Bazel reads the files.
 
     Attributes:
-        ca: CA bundle that verifies the server, instead of the system's.
+        ca: CA bundle that verifies the server, instead of the system's CA bundle.
         cert, key: client certificate and its key.
         credential_helper: program that Bazel runs to get the headers of a request.
-        bazelrc: further options, such as `build --remote_header=…`.
+        bazelrc: file with further options, such as `build --remote_header=…`.
     """
 
     ca: str = ""
@@ -74,8 +74,8 @@ class ActionCache:
 
     Attributes:
         remote: URL of a remote cache; empty for none.
-        disk: folder; empty for none.
-        read_only: read from the caches, but never write to them.
+        disk: folder of a local cache; empty for none.
+        read_only: whether the caches are read but never written.
     """
 
     remote: str = ""
@@ -85,14 +85,14 @@ class ActionCache:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Container:
-    """The container of a build, or this machine.
+    """Container of a build, or this machine without a container.
 
     Attributes:
-        host: run on this machine, without a container.
-        engine: docker, podman or a file; empty detects the engine.
+        host: whether the build runs on this machine, without a container.
+        engine: docker, podman or the path of one of them; empty detects the engine.
         image: name of the builder image, `search` to find one, empty to build one.
-        base: base image of a builder image that is built; empty uses the pinned one.
-        network, memory, shm_size: as the engine's options; empty memory sets no limit.
+        base: base image for building the builder image; empty selects the pinned base image.
+        network, memory, shm_size: values of the engine's options; an empty memory sets no limit.
     """
 
     host: bool = False
@@ -109,12 +109,12 @@ class SourceRequest:
     """The part of a build request that only a build from source has.
 
     Attributes:
-        sources: source trees; the commit of a folder is empty, that of `--xla=head` is HEAD.
-        xla: pin, head, a commit, or dir where the user gave a folder.
-        jaxlib: build jaxlib too.
-        credentials: for `remote` and for the remote part of `cache`.
-        one_target: build one target for one Python without jaxlib, for a developer.
-        clang: path of the host clang inside the build environment; empty selects the newest one there.
+        sources: source trees; the commit is empty for a folder and HEAD for `--xla=head`.
+        xla: pin, head, a commit, or dir for a folder of the user.
+        jaxlib: whether jaxlib is built too.
+        credentials: credentials for `remote` and for the remote part of `cache`.
+        one_target: whether to build only one target for one Python, without jaxlib (for developers).
+        clang: path of the host clang inside the build environment; empty selects the newest clang there.
     """
 
     compiler: Compiler = Compiler.CLANG
@@ -135,10 +135,10 @@ class SourceInputs:
 
     Attributes:
         sources: source trees with their commits.
-        jax_commit, xla_commit: of the code in the pjrt and plugin wheels, also where the sources themselves pin it.
+        jax_commit, xla_commit: commits of the code in the pjrt and plugin wheels, even if a source tree pins them.
         epoch: SOURCE_DATE_EPOCH, the commit time in seconds since 1970.
-        own_commit: of this repository.
-        rocm: sha256 of the ROCm's lock, and of names and sizes where it is a folder; empty in a dry run.
+        own_commit: commit of this repository.
+        rocm: sha256 of ROCm's lock; for a ROCm folder also of its file names and sizes; empty in a dry run.
         builder: digest of the builder image, or a description of the host's compiler; empty in a dry run.
     """
 
@@ -151,11 +151,11 @@ class SourceInputs:
     builder: str = ""
 
     def source(self, name: str) -> Checkout | None:
-        """Return the source tree of that name, if the build has one."""
+        """Return the source tree with a name; None if the build has none."""
         return next((checkout for checkout in self.sources if checkout.name == name), None)
 
     def with_tools(self, *, rocm: str, builder: str) -> SourceInputs:
-        """Return the same inputs with the digests of the ROCm and of the builder."""
+        """Return the same inputs with the digests of ROCm and of the builder."""
         return replace(self, rocm=rocm, builder=builder)
 
     def stamps(self) -> dict[str, str]:
@@ -169,7 +169,7 @@ class SourceInputs:
         }
         if tree := self.source("rocm-jax"):
             stamps_of["rocm-jax"] = tree.commit
-            # rocm-jax compiles the jax that it pins; a jax folder beside it is only the source of jaxlib.
+            # rocm-jax compiles the jax that it pins; an additional jax folder is only the source of jaxlib.
             if own := self.source("jax"):
                 stamps_of["jaxlib"] = own.commit
         return stamps_of

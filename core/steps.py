@@ -1,4 +1,4 @@
-"""Results of steps by the digest of their inputs: a repeated or interrupted run does only the missing steps."""
+"""Results of steps, stored by the digest of the inputs, so that a repeated run executes only the missing steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tool_versions() -> dict[str, str]:
 
 
 def step_key(**parts: object) -> str:
-    """Return the SHA-256 of everything that decides a step's result."""
+    """Return the SHA-256 of all values that determine the result of a step."""
     canonical = json.dumps(to_json(parts), sort_keys=True, separators=(",", ":"), default=_bytes_as_text)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -55,8 +55,8 @@ class FinishedStep:
     """Result of a step.
 
     Attributes:
-        folder: Holds the wheel, and `debug/` if there are debug files.
-        saved: A line for people on what was dropped and saved; empty if nothing was.
+        folder: folder with the wheel, and with `debug/` if there are debug files.
+        saved: line for users about the dropped parts and the saved bytes; empty if nothing was dropped.
     """
 
     wheel: Wheel
@@ -68,7 +68,7 @@ class StepStore(ContentStore):
     """Results of steps: `<root>/<key>/` with the wheel, `debug/` and result.json."""
 
     def find(self, key: str) -> FinishedStep | None:
-        """Return a finished step; None if it has to run."""
+        """Return a finished step; None if the step has to run."""
         folder = self.folder(key)
         try:
             body = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
@@ -82,7 +82,7 @@ class StepStore(ContentStore):
         return FinishedStep(wheel=wheel, folder=folder, saved=saved)
 
     def keep(self, key: str, folder: Path, wheel: Wheel, saved: str = "") -> FinishedStep:
-        """Store a finished step's folder; if another run was first, its result stays since it may be in use."""
+        """Store the folder of a finished step; if another run was first, return its result, which may be in use."""
         if first := self.find(key):
             return first
         (folder / _RESULT).write_text(json.dumps({"wheel": to_json(wheel), "saved": saved}, indent=1), encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Folders by content key: each appears whole or not at all, is locked while it is used, and is removed when stale.
+"""Folders by content key: created atomically, locked during use, and removed when stale.
 
-A shared lock on a folder keeps other processes from removing it; the lock ends with its process.
+A shared lock on a folder prevents other processes from removing the folder; the lock ends with its process.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NEW = ".new-"
-"""Prefix of folders that are being made or removed."""
+"""Prefix of folders that are being created or removed."""
 _YOUNG = 60
-"""Seconds in which a new folder may not be locked yet."""
+"""Age in seconds below which a new folder may not be locked yet."""
 
 
 class ContentStore:
-    """Folders below one folder, named by what decides their content. Several processes may use it at once."""
+    """Folders below a root, named by a key of their content; several processes may use one store concurrently."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -32,7 +32,7 @@ class ContentStore:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Make a locked folder on the same file system; it is removed at the end, unless it was published."""
+        """Create a locked folder on the same file system; it is removed at the end unless it was published."""
         self.root.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=NEW, dir=self.root))
         fd = lock_shared(work)
@@ -43,7 +43,7 @@ class ContentStore:
             remove(work)
 
     def publish(self, folder: Path, key: str) -> bool:
-        """Give a finished folder its name; return False if another run was first, whose folder stays.
+        """Rename a finished folder to its key; keep the existing folder and return False if another run was first.
 
         Raises:
             OSError: the folder cannot be renamed, and no other run published it.
@@ -61,7 +61,7 @@ class ContentStore:
     def sweep(self) -> None:
         """Remove scratch folders that killed runs left."""
         for stale in self.root.glob(f"{NEW}*"):
-            with suppress(FileNotFoundError):  # it was finished meanwhile
+            with suppress(FileNotFoundError):  # the folder was published or removed meanwhile
                 if time.time() - stale.stat().st_mtime > _YOUNG and not in_use(stale):
                     remove(stale)
 
@@ -89,10 +89,10 @@ def in_use(folder: Path) -> bool:
 
 
 def remove(folder: Path) -> bool:
-    """Remove a folder, also a read-only one; it is renamed first, so that no other run finds half of it.
+    """Remove a folder, even a read-only one; it is renamed first, so that no other run sees a partial folder.
 
     Returns:
-        Whether it was renamed; False if it does not exist or may not be removed.
+        Whether the folder was renamed; False if it does not exist or cannot be renamed.
     """
     gone = folder.with_name(f"{NEW}{os.getpid()}-{folder.name}")
     try:

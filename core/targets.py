@@ -1,6 +1,6 @@
-"""THE gfx table (`targets.toml`): targets, families, lists; everything that names a target asks here.
+"""The gfx table (`targets.toml`): the only source of targets, families and lists of targets.
 
-Names match exactly, never by substring; letter case alone is forgiven when one name fits.
+Names match exactly, never by substring; a difference in letter case is ignored if only one name matches.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from core.errors import RequestError, UnknownTargetError
 from core.model import Finding, GfxTarget, Severity
 
 ALL = "all"
-"""The word for every target that the native code holds; see `is_all`."""
+"""The word that requests every target of the native code; see `is_all`."""
 DEFAULT = "default"
-"""The word for the default wheel set."""
+"""The word that requests the targets of the default wheel set."""
 MULTI_ARCH = "multi-arch"
-"""The index of sets that no per-family index holds."""
+"""The index for sets whose targets are not all in one per-family index."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,15 +31,15 @@ class TargetInfo:
 
     Attributes:
         name: processor, such as gfx942 or gfx9-4-generic.
-        product: what it is sold as; empty for a generic target.
+        product: product names; empty for a generic target.
         mach: EF_AMDGPU_MACH, the low byte of a code object's e_flags (LLVM, AMDGPUUsage).
-        features: target features that code can be compiled for, on or off; sorted.
-        families: names of families that hold it, without its own.
-        covers: processors that run its code: for a generic target several, else itself.
-        xla: XLA accepts it at run time; of a generic target: at least one that it covers.
-        default: in the default wheel set.
-        gated: tested on hardware before a release.
-        aiter: AITER has kernels for it.
+        features: target features that can be switched on or off at compile time, sorted.
+        families: names of the families with this target, except the family with the target's own name.
+        covers: processors that run the target's code: several for a generic target, otherwise the target itself.
+        xla: whether XLA accepts the target at run time; for a generic target, whether it accepts a covered processor.
+        default: whether the target is in the default wheel set.
+        gated: whether the target is tested on hardware before a release.
+        aiter: whether AITER has kernels for the target.
     """
 
     name: str
@@ -61,8 +61,8 @@ class TargetTable:
 
     Attributes:
         targets: concrete and generic targets by name, in natural order.
-        families: target names by family, in natural order; with each target as a family of its own.
-        indexes: families with a package index of their own; each concrete target is in exactly one.
+        families: target names by family, in natural order; each target is also a family with one member.
+        indexes: families with a package index; each concrete target is in exactly one of them.
     """
 
     targets: Mapping[str, TargetInfo]
@@ -71,7 +71,7 @@ class TargetTable:
 
 
 def sort_key(target: GfxTarget | str) -> tuple[int, int, int, str]:
-    """Natural order: gfx90a before gfx942 before gfx1030; a generic target before those that it covers."""
+    """Return the key of the natural order: gfx90a, gfx942, gfx1030; a generic target precedes the targets it covers."""
     processor, _, features = str(target).partition(":")
     if generic := re.fullmatch(r"gfx(\d+)(?:-(\d+))?-generic", processor):
         return int(generic[1]), int(generic[2] or -1), -1, features
@@ -81,7 +81,7 @@ def sort_key(target: GfxTarget | str) -> tuple[int, int, int, str]:
 
 @functools.cache
 def load_table() -> TargetTable:
-    """Read the table that lies beside this module; once per process."""
+    """Read `targets.toml`, once per process."""
     data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     lists = {name: frozenset(members) for name, members in data["lists"].items()}
     rows: dict[str, TargetInfo] = {}
@@ -134,40 +134,40 @@ def covers() -> Mapping[str, tuple[str, ...]]:
 
 
 def machs() -> Mapping[str, int]:
-    """Return processor -> EF_AMDGPU_MACH, for comparing a code object's e_flags with its bundle ID."""
+    """Return processor -> EF_AMDGPU_MACH, to compare the e_flags of a code object with its bundle ID."""
     return {name: row.mach for name, row in load_table().targets.items()}
 
 
 def is_all(spec: str | Sequence[str]) -> bool:
-    """Return whether the request is `all`: keep the targets of the native code.
+    """Return whether a request is `all`, which keeps every target of the native code.
 
-    A published wheel need not have every target of the table, so published code is not filtered for `all`; a build from
-    source expands it.
+    A published wheel may lack targets of the table, so `all` does not filter published code. For a build from source,
+    `all` means every concrete target of the table.
     """
     return [word.lower() for word in _words(spec)] == [ALL]
 
 
 def expand(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
-    """Turn words into targets.
+    """Expand the words of a request into targets.
 
     Args:
         spec: comma-separated (or a sequence of) target IDs, family names, `default`, or `all` on its own, which
             means every concrete target of the table (see `is_all`). A feature suffix of a family, as in
-            gfx94X-dcgpu:xnack-, goes to each member.
+            gfx94X-dcgpu:xnack-, applies to each member.
 
     Returns:
         The targets without duplicates, in natural order.
 
     Raises:
-        UnknownTargetError: a name that the table does not hold; the hint has the nearest ones.
-        RequestError: nothing was named, a feature that the target lacks, or two IDs of one processor of which only
-            one sets a feature (LLVM, AMDGPUUsage, target ID: such code cannot go into one bundle).
+        UnknownTargetError: a name is not in the table; the hint contains the closest names.
+        RequestError: the request is empty or combines `all` with other words, a target lacks a requested feature, or
+            only one of two IDs of a processor sets a feature (LLVM, AMDGPUUsage, target ID: a bundle cannot have both).
     """
     words = _words(spec)
     if not words:
         raise RequestError("No gfx target was named.", hint="Name targets or families, such as gfx942,gfx950.")
     if len(words) > 1 and ALL in (word.lower() for word in words):
-        raise RequestError("'all' cannot be combined with other targets.", hint="Give either 'all' or a list.")
+        raise RequestError("'all' cannot be combined with other targets.", hint="Use either 'all' or a list.")
     selected: set[GfxTarget] = set()
     for word in words:
         name, *features = word.split(":")
@@ -183,7 +183,7 @@ def in_order(targets: Iterable[GfxTarget]) -> tuple[GfxTarget, ...]:
 
 
 def warnings_for(targets: Iterable[GfxTarget]) -> tuple[Finding, ...]:
-    """Return a warning that names the targets that XLA refuses at run time."""
+    """Return a warning about the targets that XLA rejects at run time; empty if XLA accepts all."""
     refused = [str(target) for target in in_order(targets) if not _row(target).xla]
     if not refused:
         return ()
@@ -198,26 +198,26 @@ def warnings_for(targets: Iterable[GfxTarget]) -> tuple[Finding, ...]:
 
 
 def processors_of(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
-    """Return the processors that the targets serve, in natural order, with those that generic targets cover."""
+    """Return the processors that run the code of the targets, in natural order."""
     return tuple(sorted({name for target in targets for name in _row(target).covers}, key=sort_key))
 
 
 def family_of(targets: Iterable[GfxTarget]) -> str:
-    """Return the index for a set of these targets: the one per-family index that has all, else multi-arch."""
+    """Return the index for a set of these targets: the per-family index that contains all of them, or multi-arch."""
     processors = set(processors_of(targets))
     families = load_table().families
     return next((name for name in load_table().indexes if processors and processors <= set(families[name])), MULTI_ARCH)
 
 
 def families_equal_to(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
-    """Families that hold exactly these targets, shortest name first; none when a target has a feature suffix."""
+    """Return the families of exactly these targets, shortest name first; none if a target has a feature suffix."""
     target_names = {str(target) for target in targets}
     names = [name for name, members in load_table().families.items() if set(members) == target_names]
     return tuple(sorted(names, key=lambda name: (len(name), name)))
 
 
 def is_default(targets: Iterable[GfxTarget]) -> bool:
-    """Return whether this is exactly the default wheel set."""
+    """Return whether the targets are exactly those of the default wheel set."""
     return {str(target) for target in targets} == set(lists()["default-wheels"])
 
 
@@ -242,7 +242,7 @@ def _concrete() -> tuple[str, ...]:
 
 @functools.cache
 def _vocabulary() -> Mapping[str, tuple[str, ...]]:
-    """Every word that a request may hold -> processors."""
+    """Return the processors of every word that a request may contain."""
     return {**load_table().families, DEFAULT: lists()["default-wheels"], ALL: _concrete()}
 
 
@@ -253,7 +253,7 @@ def _row(target: GfxTarget) -> TargetInfo:
 
 
 def _processors(name: str) -> tuple[str, ...]:
-    """Return the processors of one word: exact match first, then ignoring case if one name matches."""
+    """Return the processors of one word; letter case is ignored if that gives a single match and no match is exact."""
     vocabulary = _vocabulary()
     if name in vocabulary:
         return vocabulary[name]
@@ -272,11 +272,11 @@ def _unknown(name: str) -> UnknownTargetError:
 
 
 def _checked(target: GfxTarget) -> GfxTarget:
-    """Refuse features that the processor lacks, or that are named twice."""
+    """Return the target; refuse features that its processor lacks, and features that are named twice."""
     names = [feature[:-1] for feature in target.features]
     supported = _row(target).features
     if lacking := sorted(set(names) - set(supported)):
-        hint = f"It has {', '.join(supported)}." if supported else "Name it without a suffix."
+        hint = f"Its features are {', '.join(supported)}." if supported else "Write it without a suffix."
         raise RequestError(f"{target.processor} has no feature {', '.join(lacking)}.", hint=hint)
     if len(names) != len(set(names)):
         raise RequestError(f"{target} names one feature twice.", hint="Write each feature once, with + or -.")

@@ -1,4 +1,4 @@
-"""Numbers and addresses as people write them."""
+"""Parsing and formatting of sizes and URLs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def human(size: float) -> str:
 
 
 def parse_size(text: str, origin: str = "") -> int:
-    """Bytes of a size as people write it: 60GB, 500 MB, 1000 (powers of 1000).
+    """Return the bytes of a size such as 60GB, 500 MB or 1000 (powers of 1000).
 
     Raises:
-        RequestError: it is no size.
+        RequestError: the text is not a size.
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?B)?\s*", text, re.IGNORECASE)
     if match is None:
@@ -32,10 +32,10 @@ def parse_size(text: str, origin: str = "") -> int:
 
 
 def check_engine_size(text: str, origin: str) -> str:
-    """Check a size in the syntax of docker and podman (powers of 1024): 64g, 512m, 1.5gb; return it unchanged.
+    """Return a size unchanged if docker and podman accept it: 64g, 512m, 1.5gb (powers of 1024).
 
     Raises:
-        RequestError: not such a size.
+        RequestError: the text is not a size in their syntax.
     """
     if re.fullmatch(r"(?!0+(?:\.0+)?[^0-9.]*$)[0-9]+(?:\.[0-9]+)?(?:[kmgt]b?|b)?", text, re.IGNORECASE) is None:
         raise RequestError(f"{origin}: {text!r} is not a size for container engines.", hint="Write it like 64g.")
@@ -46,7 +46,7 @@ def parse_url(text: str, origin: str = "") -> SplitResult:
     """Split a URL into its parts.
 
     Raises:
-        RequestError: an incomplete IPv6 address, or a port that is not a number.
+        RequestError: the URL has an incomplete IPv6 address, or a port that is not a number.
     """
     try:
         parts = urlsplit(text)

@@ -1,20 +1,20 @@
-"""THE version rule: names, versions and pins of the wheels, all in step.
+"""The rule for names, versions and pins of the wheels.
 
     0.10.2 .post2  + rocm7.2.0          . gfx942.gfx950 . unstripped
     JAX    N-th    the ROCm version;      the target set,  its symbols
            release devrocm… for a         if not the       were kept
            of it   development build      default one
 
-The order is that of PEP 440. Under one package name (one ROCm major) and one variant:
+Versions are ordered by PEP 440. For one package name (one ROCm major) and one variant:
 
-- development < nightly < release candidate < release of one ROCm x.y.z, and anything `devrocm` < anything `rocm`;
-- a newer ROCm minor is newer, whatever its kind; among releases every part counts as a number (7.9 < 7.10);
-- `.postN` is newer than every build without it.
+- development < nightly < release candidate < release of one ROCm x.y.z, and every `devrocm` < every `rocm`;
+- with the same prefix, a newer ROCm minor is newer, release or not; parts of releases are numbers (7.9 < 7.10);
+- a version with `.postN` is newer than every version without it.
 
-Three limits come with the spelling `rocm<version>`, which others parse, because PEP 440 compares a part such as
-`0rc10` as text and puts text before numbers: `rc10` comes before `rc2`; a pre-release of x.y.1 comes before the
-release x.y.0; majors compare as text (`rocm10` < `rocm7`), which is harmless as the package name carries the major.
-A variant is newer than the default build of the same ROCm: an index must not offer both.
+Other programs parse `rocm<version>`, so this spelling is fixed. It has three limits, because PEP 440 compares a part
+such as `0rc10` as text and orders text before numbers: `rc10` is older than `rc2`; a pre-release of x.y.1 is older than
+the release x.y.0; majors compare as text (`rocm10` < `rocm7`), which is harmless since the package name contains the
+major. A variant is newer than the default build of the same ROCm, so an index must not contain both.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from core.targets import families_equal_to, in_order, is_default
 Kind = Literal["pjrt", "plugin"]
 
 SPELLED_OUT = 4
-"""So many targets are named in a version; of more, a hash."""
+"""Maximum number of targets that a version names; a hash replaces more targets."""
 
-# First words of a variant; a ROCm label that held one could be mistaken for a variant.
+# First words of a variant; a ROCm label with one of these words could be mistaken for a variant.
 _VARIANT = re.compile(r"(gfx|dcgpu|dgpu|igpu|targets|unstripped)")
 
 
@@ -51,7 +51,7 @@ def module_name(kind: Kind, major: int) -> str:
 
 
 def parse_package_name(name: str) -> tuple[Kind, int] | None:
-    """Kind and ROCm major of a project name in any spelling; None for other projects."""
+    """Return kind and ROCm major of a project name in any spelling; None for other projects."""
     match = re.fullmatch(r"jax-rocm([1-9][0-9]*)-(pjrt|plugin)", canonicalize_name(name))
     if match is None:
         return None
@@ -62,14 +62,14 @@ def set_version(request: BuildRequest, *, every_target: bool = False) -> str:
     """Return the version of the pjrt, plugin and jax-aiter wheels of a request.
 
     Args:
-        every_target: whether the targets of the request were requested as `all`.
+        every_target: whether the targets were requested as `all`.
     """
     variant = variant_label(None if every_target else request.targets, stripped=request.strip)
     return wheel_version(request.jax_version, rocm=_named_rocm(request), post=request.post_release, variant=variant)
 
 
 def jaxlib_version(request: BuildRequest) -> str:
-    """Return the version of a jaxlib built from source; its ROCm label tells it from the published jaxlib."""
+    """Return the version of a jaxlib built from source; its ROCm label distinguishes it from the published one."""
     return wheel_version(request.jax_version, rocm=_named_rocm(request), post=request.post_release)
 
 
@@ -80,12 +80,12 @@ def _named_rocm(request: BuildRequest) -> RocmVersion | None:
 def wheel_version(base: str, *, rocm: RocmVersion | None, post: int | None = None, variant: str = "") -> str:
     """Return the version of the pjrt and plugin wheels.
 
-    Different arguments give different versions, except two spellings of the same: base 0.10.2.post1, and base 0.10.2
-    with post 1. `rocm=None` omits the ROCm version on request; a bucket that never overwrites then refuses a second
-    content.
+    Different arguments produce different versions, except base 0.10.2.post1 and base 0.10.2 with post 1, which are the
+    same. With `rocm=None`, wheels for different ROCm versions share one version; a bucket refuses the second of them,
+    because it never overwrites files.
 
     Args:
-        base: JAX's public version: 0.10.2, a published 0.10.2.post1, or a pre-release of it.
+        base: JAX's public version: 0.10.2, a published 0.10.2.post1, or a pre-release.
         rocm: the ROCm version; None omits it (--no-rocm-version-extra).
         post: number of this release of `base` (--wheel-post-release), from 1.
         variant: from `variant_label`.
@@ -94,27 +94,28 @@ def wheel_version(base: str, *, rocm: RocmVersion | None, post: int | None = Non
         A version in PEP 440's normal form.
 
     Raises:
-        VersionRuleError: `base` is not such a version, `post` cannot be added to it, or the local part of the ROCm
-            version would be ambiguous.
+        VersionRuleError: `base` is not a public JAX version, `post` cannot be added to `base`, or the local part of
+            the ROCm version would be ambiguous.
     """
     label = [_rocm_label(rocm)] if rocm else []
     if variant:
         if not _VARIANT.match(variant):
-            raise VersionRuleError(f"{variant!r} is not a variant label.", hint="Make it with variant_label().")
+            raise VersionRuleError(f"{variant!r} is not a variant label.", hint="Create it with variant_label().")
         label.append(variant)
     text = "+".join(filter(None, (_public(base, post), ".".join(label))))
     if str(Version(text)) != text:
-        raise VersionRuleError(f"{text!r} is not in PEP 440's normal form.", hint=f"That would be {Version(text)}.")
+        raise VersionRuleError(f"{text!r} is not in PEP 440's normal form.", hint=f"Write it as {Version(text)}.")
     return text
 
 
 def variant_label(targets: Sequence[GfxTarget] | None, *, stripped: bool = True) -> str:
-    """Return the version part for non-default contents; empty for the default set, stripped.
+    """Return the version part for non-default contents; empty for the stripped default set.
 
-    Up to four targets are spelled out, or replaced by a shorter family name; more targets by 32 bits of a hash.
+    A family name is used if it is shorter than the names of its targets. Otherwise up to four targets are spelled out,
+    and 32 bits of a hash replace more targets.
 
     Args:
-        targets: targets of the wheels; None for all of the native code (--targets=all).
+        targets: targets of the wheels; None for all targets of the native code (--targets=all).
         stripped: whether symbol tables were removed (without --no-strip).
     """
     words = []
@@ -128,10 +129,10 @@ def variant_label(targets: Sequence[GfxTarget] | None, *, stripped: bool = True)
 
 
 def pins(kind: Kind, version: str, *, major: int) -> tuple[str, ...]:
-    """Requires-Dist of a wheel of this version: the plugin's own pjrt and nothing like it, and the jaxlib to match.
+    """Return the Requires-Dist of a wheel: the matching jaxlib, and for the plugin also its pjrt wheel of this version.
 
-    `==` without a local label would accept every local label (PEP 440, version matching), so that case is written
-    with `===`, which pip and uv compare exactly.
+    `==` without a local label would accept every local label (PEP 440, version matching), so a version without a local
+    label is pinned with `===`, which pip and uv compare exactly.
     """
     jaxlib = jaxlib_requirement(version)
     if kind == "pjrt":
@@ -141,7 +142,7 @@ def pins(kind: Kind, version: str, *, major: int) -> tuple[str, ...]:
 
 
 def jaxlib_requirement(version: str) -> str:
-    """Return the jaxlib requirement of a wheel: PJRT API minors must be equal, and change with JAX's third number.
+    """Return the jaxlib requirement of a wheel: jaxlib of the same JAX x.y.z, because z changes the PJRT API minor.
 
     Post releases of jaxlib are in the range. A pre-release of JAX accepts only the same pre-release of jaxlib.
     """
@@ -165,27 +166,27 @@ def _public(base: str, post: int | None) -> str:
     if post is None:
         return str(parsed)
     if post < 1:
-        raise VersionRuleError(f"Post release {post} does not exist.", hint="Count them from 1.")
+        raise VersionRuleError(f"Post release {post} is not valid.", hint="Use a number from 1.")
     if parsed.is_prerelease or parsed.is_postrelease:
         raise VersionRuleError(
             f"{parsed} cannot have a post release {post}: it is a {'pre' if parsed.is_prerelease else 'post'}-release.",
-            hint=f"Add --wheel-post-release to {parsed.base_version}, or leave it out.",
+            hint=f"Use --wheel-post-release with {parsed.base_version}, or omit the option.",
         )
     return f"{parsed}.post{post}"
 
 
 def _rocm_label(rocm: RocmVersion) -> str:
-    """`rocm7.2.0`; `devrocm7.10.0.dev0.abc` for a development build."""
+    """Return the label of a ROCm: `rocm7.2.0`, or `devrocm7.10.0.dev0.abc` for a development build."""
     parsed = Version(str(rocm))
     if parsed.epoch:
         raise VersionRuleError(f"ROCm version {rocm} has an epoch.", hint="Write it like 7.2.0.")
     local = parsed.local.split(".") if parsed.local else []
-    # The '+' becomes a '.', so no start of the local part may read as more of the public part (7.2.0+1, 7.2.0+rc1).
+    # The '+' becomes a '.', so no prefix of the local part may extend the public part (7.2.0+1, 7.2.0+rc1).
     for end in range(1, len(local) + 1):
         if _is_version(".".join((parsed.public, *local[:end]))) or _VARIANT.match(local[end - 1]):
             raise VersionRuleError(
-                f"ROCm version {rocm} would share a wheel version with another: {'.'.join(local[:end])!r} after the "
-                "'+' reads as something else.",
+                f"ROCm version {rocm} would be ambiguous in a wheel version: {'.'.join(local[:end])!r} after the '+' "
+                "looks like another part of the version.",
                 hint="Begin the part after the '+' with a letter for its kind, such as g for a commit.",
             )
     prefix = "devrocm" if parsed.is_devrelease else "rocm"
@@ -213,7 +214,7 @@ def _targets_label(targets: Sequence[GfxTarget]) -> str:
 
 
 def _target_label(target: GfxTarget) -> str:
-    """gfx90a:sramecc+:xnack- becomes gfx90a.srameccon.xnackoff."""
+    """Return the label of a target: gfx90a.srameccon.xnackoff for gfx90a:sramecc+:xnack-."""
     features = [feature[:-1] + {"+": "on", "-": "off"}[feature[-1]] for feature in target.features]
     return ".".join((_segments(target.processor), *features))
 

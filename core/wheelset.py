@@ -21,10 +21,10 @@ def serves(filename: str, python: str) -> bool:
 
 
 def read_set(folder: Path) -> WheelSet:
-    """Read a set from its folder, without looking at the wheels.
+    """Read a set from its folder without checking the wheels.
 
     Raises:
-        WheelSetError: no wheels.json there, or one that cannot be trusted.
+        WheelSetError: wheels.json is missing or invalid.
     """
     path = folder / WHEELS_JSON
     try:
@@ -35,7 +35,7 @@ def read_set(folder: Path) -> WheelSet:
 
 
 def foreign_files(folder: Path) -> tuple[str, ...]:
-    """Files in a folder that no wheel set put there: all of them where there is no wheels.json; sorted."""
+    """Return the files in a folder that do not belong to its wheel set, sorted; all files if wheels.json is missing."""
     # Unlike Path.rglob, this tolerates files that are removed meanwhile.
     present = {str(Path(top, name).relative_to(folder)) for top, _, names in os.walk(folder) for name in names}
     if WHEELS_JSON not in present:
@@ -48,7 +48,7 @@ def foreign_files(folder: Path) -> tuple[str, ...]:
 
 
 def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
-    """Names of files that are missing from a set's folder, or differ from SHA256SUMS or the set, sorted."""
+    """Return the names of files that are missing from a set's folder, or differ from SHA256SUMS or the set, sorted."""
     try:
         lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
-"""The pjrt wheel, `jax-rocm7-pjrt`: XLA's PJRT plugin for AMD GPUs and the loader that jax finds; for every Python.
+"""The pjrt wheel, `jax-rocm7-pjrt`: XLA's PJRT plugin for AMD GPUs and its loader for jax; one wheel for every Python.
 
-It offers no extra that would install ROCm: AMD's `rocm` wheels are on an index of their own for each GPU family, so
-no requirement in here could be met from the index that this wheel comes from.
+The wheel has no extra that installs ROCm: AMD publishes the `rocm` wheels in a separate index for each GPU family, so
+the index of this wheel could not meet such a requirement.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def repair_plan(request: BuildRequest, version: str, sources: Mapping[str, str] 
     """Return the repair plan of XLA's library: loader, exact targets, documented RUNPATH, metadata.
 
     Args:
-        version: from `versions.set_version`.
+        version: version of the wheel, from `versions.set_version`.
         sources: commits and digests of a build from source, by name.
 
     Raises:
-        RequestError: the libraries of that ROCm release are not listed.
+        RequestError: `core/layouts.toml` does not list the libraries of the ROCm release.
     """
     module = versions.module_name("pjrt", request.rocm_version.major)
     libraries = members(request.rocm_version.major)

@@ -1,1 +1,1 @@
-"""The `jax-rocm{N}-plugin` wheel: its recipe, and the Python files that it carries (`payload/`)."""
+"""The `jax-rocm{N}-plugin` wheel: its recipe, and the Python files that it contains (`payload/`)."""

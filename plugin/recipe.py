@@ -1,6 +1,6 @@
 """The plugin wheel, `jax-rocm7-plugin`: jaxlib's extension modules for AMD GPUs; one wheel for each Python.
 
-Like the pjrt wheel that it pins, it offers no extra that would install ROCm.
+Like the pjrt wheel that it requires, the plugin wheel has no extra that installs ROCm.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def members(major: int) -> tuple[str, ...]:
 
 
 def device_members(major: int) -> tuple[str, ...]:
-    """Return the libraries that must have code for every gfx target; the others have none."""
+    """Return the libraries that must have code for every gfx target; the other libraries have no device code."""
     return tuple(f"{versions.module_name('plugin', major)}/{name}.so" for name in _DEVICE)
 
 
@@ -31,11 +31,11 @@ def repair_plan(request: BuildRequest, version: str, sources: Mapping[str, str] 
     """Return the repair plan of the extension modules: exact targets, documented RUNPATH, exact pins, metadata.
 
     Args:
-        version: from `versions.set_version`.
+        version: version of the wheel, from `versions.set_version`.
         sources: commits and digests of a build from source, by name.
 
     Raises:
-        RequestError: the libraries of that ROCm release are not listed.
+        RequestError: `core/layouts.toml` does not list the libraries of the ROCm release.
     """
     major = request.rocm_version.major
     return recipe_base.repair_plan(

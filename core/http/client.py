@@ -1,4 +1,4 @@
-"""An HTTP client on `requests`: it retries, verifies TLS, and shows no credentials."""
+"""HTTP client on `requests` that retries, verifies TLS, and never shows credentials."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from core.units import parse_url
 _MAX_REDIRECTS = 5
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 ABSENT = frozenset({403, 404, 410})
-"""An object store that may not be listed answers 403 for missing objects."""
+"""Statuses of a missing file; an object store without permission to list answers 403 for missing objects."""
 TRANSIENT = (HTTPError, OSError)
-"""Errors while a body is read that may not occur again."""
+"""Errors of reading a body that may not occur in another try."""
 
 FindProxy = Callable[[str], str | None]
 Notice = Callable[[str], None]
 Connect = Callable[[], "Client"]
-"""Makes a client when the first one is needed: many commands never import this module."""
+"""Factory that creates a client on first use, because many commands never need this module."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """Timeouts and waits in seconds, and the number of tries in a row that may fail without a single new byte."""
+    """Timeouts and waits in seconds, and the number of consecutive tries that may fail without a new byte."""
 
     connect: float = 10
     read: float = 30
@@ -48,7 +48,10 @@ class StoppedError(Exception):
 
 
 class RetryState(urllib3.Retry):
-    """The failed tries of one request: logs each of them, and waits so that a cancelled download ends at once."""
+    """Failed tries of one request.
+
+    Each failure is logged. A cancelled download immediately ends the wait for the next try.
+    """
 
     def __init__(self, *, session: Session, reason: str = "", **options: Any) -> None:  # noqa: ANN401 - urllib3's own
         super().__init__(**options)
@@ -62,7 +65,7 @@ class RetryState(urllib3.Retry):
         """Return the state after one more failure, which is a `response` or an `error`.
 
         Raises:
-            InputError: TLS failed, or that was the last try.
+            InputError: TLS failed, or no try is left.
             StoppedError: the download was cancelled.
         """
         name, response, error = self._session.name, failure.get("response"), failure.get("error")
@@ -77,22 +80,22 @@ class RetryState(urllib3.Retry):
             following = super().increment(*request, **failure)
         except MaxRetryError as last:
             if response is not None:
-                response.close()  # urllib3 leaves that to whoever catches its own error
+                response.close()  # urllib3 leaves the response open when it raises MaxRetryError
             raise InputError(
-                f"Cannot download {name}: {self._session.policy.tries} tries failed, the last with: {reason}.",
+                f"Cannot download {name}: {self._session.policy.tries} tries failed; the last error was: {reason}.",
                 hint="Run the same command again to resume.",
             ) from last
         following._reason = reason
         return following
 
     def failed(self, error: Exception) -> Self:
-        """Return the state after a body could not be read, and wait; otherwise as `increment`."""
+        """Return the state after a body could not be read, and wait for the next try; raises as `increment` does."""
         following = self.increment("GET", error=ProtocolError(str(error)))
         following.sleep()
         return following
 
     def sleep(self, response: urllib3.BaseHTTPResponse | None = None) -> None:
-        """Log the failure and wait: twice as long as before, at least as long as a Retry-After header asks for."""
+        """Log the failure and wait: twice as long as before or, if longer, as Retry-After requests."""
         policy = self._session.policy
         try:
             after = (response is not None and self.get_retry_after(response)) or 0.0
@@ -106,12 +109,12 @@ class RetryState(urllib3.Retry):
 
 
 class Session(requests.Session):
-    """Connections for one URL and the URLs that it redirects to.
+    """HTTP connections for one URL and its redirects.
 
     Attributes:
-        name: The URL without credentials, for messages.
-        stop: Ends all waiting when it is set.
-        retries: State of a request that has not failed yet.
+        name: URL without credentials, for messages.
+        stop: event that ends all waits.
+        retries: state of a request that has not failed yet.
     """
 
     def __init__(self, url: str, client: Client, stop: threading.Event | None = None) -> None:
@@ -130,10 +133,10 @@ class Session(requests.Session):
             self.mount(scheme, HTTPAdapter(max_retries=self.retries, pool_maxsize=client.connections + 1))
 
     def open(self, url: str, headers: Mapping[str, str], accept: Collection[int] = ()) -> requests.Response:
-        """Send a GET request and follow redirects; the body is still to be read.
+        """Send a GET request and follow redirects; the caller reads the body.
 
         Raises:
-            InputError: a status that is neither 200, 206 nor in `accept`, or no answer after all tries.
+            InputError: the status is not 200, 206 or in `accept`, or all tries failed.
         """
         limits = (self.policy.connect, self.policy.read)
         try:
@@ -152,17 +155,18 @@ class Session(requests.Session):
         """Return the URL that an answer redirects to.
 
         Raises:
-            InputError: it leaves TLS; RequestError: it is no http or https URL.
+            InputError: an https URL redirects to an unencrypted one.
+            RequestError: the redirect is not an http or https URL.
         """
         if (location := super().get_redirect_target(resp)) is None:
             return None
         url = canonical(urljoin(resp.url, location))
         if resp.url.startswith("https:") and not url.startswith("https:"):
-            raise InputError(f"{self.name} redirects to {url}, which is not encrypted.", hint="Give an https URL.")
+            raise InputError(f"{self.name} redirects to {url}, which is not encrypted.", hint="Use an https URL.")
         return url
 
     def rebuild_proxies(self, prepared_request: requests.PreparedRequest, proxies: Any) -> Any:  # noqa: ANN401, ARG002
-        """Return the proxies for a URL that was redirected to."""
+        """Return the proxies for the URL of a redirect."""
         return self._proxies(str(prepared_request.url))
 
     def _proxies(self, url: str) -> dict[str, str]:
@@ -172,7 +176,7 @@ class Session(requests.Session):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """A small answer that was read whole; header names are in lower case."""
+    """HTTP response with its whole body; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -183,9 +187,9 @@ class Client:
     """Settings of HTTP requests.
 
     Args:
-        find_proxy: URL -> the proxy to use for it, or None.
-        connections: Number of ranges that are downloaded at once.
-        notice: Receives a line for each failed try but the last, from any thread.
+        find_proxy: URL -> proxy for this URL, or None.
+        connections: number of ranges that are downloaded concurrently.
+        notice: callback for a line about each failed try except the last, called from any thread.
     """
 
     def __init__(
@@ -202,14 +206,14 @@ class Client:
     def fetch(
         self, url: str, *, headers: Mapping[str, str] | None = None, accept: Collection[int] = (), limit: int
     ) -> Answer:
-        """Fetch a small file whole.
+        """Download a small file into memory.
 
         Args:
-            accept: Statuses other than 200 that are no errors.
-            limit: Bytes that it may have.
+            accept: statuses other than 200 that are not errors.
+            limit: maximum size in bytes.
 
         Raises:
-            InputError: no answer, another status, or more than `limit` bytes.
+            InputError: all tries failed, the status is not accepted, or the file is larger than `limit`.
         """
         url = canonical(url)
         with Session(url, self) as session:
@@ -227,21 +231,21 @@ class Client:
                 return Answer(status=response.status_code, headers=fields, body=body)
 
     def text(self, url: str, *, limit: int = 32 << 20) -> str | None:
-        """Return a small text file, such as a listing or a checksum; None if there is none. Otherwise as `fetch`."""
+        """Return a small text file, such as a listing or a checksum; None if it is missing. Raises as `fetch` does."""
         answer = self.fetch(url, accept=ABSENT, limit=limit)
         return None if answer.status in ABSENT else answer.body.decode("utf-8", "replace")
 
 
 def status_text(status: int, reason: str | None) -> str:
-    """Return a status as people know it, such as `404 Not Found`."""
+    """Return a status with its reason phrase, such as `404 Not Found`."""
     return f"{status} {reason or ''}".strip()
 
 
 def canonical(url: str) -> str:
-    """Return a URL as it is requested and recorded: no fragment, `+` of the path as %2B for object stores.
+    """Return the URL to request and record: without fragment, and with %2B for `+` in the path for object stores.
 
     Raises:
-        RequestError: not an http or https URL.
+        RequestError: the text is not an http or https URL.
     """
     parts = parse_url(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -250,7 +254,7 @@ def canonical(url: str) -> str:
 
 
 def sidecar(url: str) -> str:
-    """Return the URL of the sha256 beside a canonical URL's file, with the same query."""
+    """Return the URL of the `.sha256` file beside the file of a canonical URL, with the same query."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=parts.path + ".sha256"))
 

@@ -1,7 +1,7 @@
-"""Downloads: parallel ranges where the server allows them, resumed after every failure.
+"""Downloads in parallel ranges if the server supports ranges, resumed after every failure.
 
-The bytes arrive in order. A caller that writes them to disk can resume after a crash, and one that unpacks them need
-not wait for the end. Ranges and validators are those of RFC 9110 (14 and 8.8).
+The bytes arrive in order, so that a caller can resume a file on disk after a crash, or unpack an archive during its
+download. Ranges and validators follow RFC 9110 (sections 14 and 8.8).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from core.http.client import TRANSIENT, Client, Session, StoppedError, canonical
 PIECE = 4 << 20
 """Bytes of one range request."""
 AHEAD = 6
-"""Pieces that may wait in memory for the one before them."""
+"""Maximum number of pieces that are requested or wait in memory."""
 _READ = 256 << 10
 
 
@@ -41,16 +41,16 @@ class Hash(Protocol):
         """Return the digest of the bytes so far."""
 
     def hexdigest(self) -> str:
-        """Return the same as text."""
+        """Return the digest of the bytes so far as hexadecimal text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileVersion:
-    """The state of a file on a server.
+    """Version of a file on a server.
 
     Attributes:
-        size: In bytes; None if the server does not send it.
-        etag, modified: Its validators, or empty.
+        size: size in bytes; None if the server does not send the size.
+        etag, modified: validators of the file (ETag, Last-Modified); empty if the server does not send them.
     """
 
     size: int | None
@@ -58,17 +58,21 @@ class FileVersion:
     modified: str = ""
 
     def differs(self, other: FileVersion) -> bool:
-        """Return whether the file was changed, as far as both versions show."""
+        """Return whether a property that is known of both versions differs."""
         pairs = ((self.size, other.size), (self.etag, other.etag), (self.modified, other.modified))
         return any(mine and theirs and mine != theirs for mine, theirs in pairs)
 
     def to_json(self, **more: str) -> str:
-        """Return the text for a file in a cache."""
+        """Return the JSON text for a file in a cache; `more` adds fields."""
         return json.dumps({**more, **asdict(self)})
 
 
 def load_version(path: Path) -> tuple[FileVersion | None, str]:
-    """Read a file with the text of `FileVersion.to_json`; the version, or None, and the sha256 beside it, or empty."""
+    """Read a file with the text of `FileVersion.to_json`.
+
+    Returns:
+        The version, or None if the file is missing or invalid; and the recorded sha256, or empty.
+    """
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
         sha256 = str(body.pop("sha256", ""))
@@ -78,14 +82,14 @@ def load_version(path: Path) -> tuple[FileVersion | None, str]:
 
 
 class ChangedError(InputError):
-    """A file on a server that changed during its download."""
+    """A file on a server changed during its download."""
 
 
 class RemoteFile:
-    """A file on a server, to be read once.
+    """A file on a server that is read once.
 
     Attributes:
-        version: from the server's first answer, or set by a caller that resumes.
+        version: version in the server's first answer, or the version that a resuming caller has set.
     """
 
     def __init__(self, client: Client, url: str) -> None:
@@ -115,7 +119,7 @@ class RemoteFile:
         with self._session:
             while not status:
                 try:
-                    # One byte shows whether the server has ranges; otherwise the answer is the whole file.
+                    # A request for one byte shows whether the server supports ranges; if not, it sends the whole file.
                     with self._get(start, start + 1) as response:
                         for chunk in self._whole(response, start, sha256) if response.status == 200 else ():
                             start += len(chunk)
@@ -130,7 +134,7 @@ class RemoteFile:
                 yield from self._ranges(start, sha256)
 
     def probe(self) -> FileVersion:
-        """Ask the server for the file's version; at most one byte is read."""
+        """Return the version of the file on the server; at most one byte is read."""
         retries = self._session.retries
         with self._session:
             while True:
@@ -141,11 +145,11 @@ class RemoteFile:
                     retries = retries.failed(error)
 
     def cancel(self) -> None:
-        """Wake every thread that waits for bytes, and stop."""
+        """Stop the download, and wake every thread that waits for bytes."""
         self._stop.set()
         with self._lock:
             for response in self._open:
-                with suppress(Exception):  # it has just ended
+                with suppress(Exception):  # the response has just ended
                     response.shutdown()
 
     def _ranges(self, start: int, sha256: Hash) -> Iterator[memoryview]:
@@ -182,18 +186,18 @@ class RemoteFile:
             try:
                 with self._get(start + done, start + size) as response:
                     if response.status != 206:
-                        raise ProtocolError("it no longer supports ranges")
+                        raise ProtocolError("the server no longer supports ranges")
                     while done < size and (data := response.read(min(_READ, size - done), decode_content=False)):
                         into[done : done + len(data)] = data
                         done += len(data)
                         retries = self._session.retries
                     if done < size:
-                        raise ProtocolError("it ended too early")
+                        raise ProtocolError("the response ended too early")
             except TRANSIENT as error:
                 retries = retries.failed(error)
 
     def _whole(self, response: urllib3.BaseHTTPResponse, start: int, sha256: Hash) -> Iterator[memoryview]:
-        """Read an answer that begins at byte 0: the bytes before `start` are compared, the rest is returned."""
+        """Read a response that begins at byte 0; compare the bytes before `start` and return the rest."""
         again, at = hashlib.sha256(), 0
         while data := response.read(min(_READ, start - at) if at < start else _READ, decode_content=False):
             at += len(data)
@@ -203,16 +207,16 @@ class RemoteFile:
                 continue
             again.update(data)
             if at == start and again.digest() != sha256.digest():
-                raise self._changed("the bytes that were fetched before are different now")
+                raise self._changed("the bytes that were downloaded before differ now")
         if at < start or (self.version.size or 0) > at:
-            raise ProtocolError(f"it ended after {at} bytes")
+            raise ProtocolError(f"the response ended after {at} bytes")
 
     @contextmanager
     def _get(self, start: int, end: int) -> Iterator[urllib3.BaseHTTPResponse]:
         """Request the bytes from `start` up to but excluding `end`.
 
         Returns:
-            An answer with status 200 and the whole file, 206 and exactly these bytes, or 416 if the file is shorter.
+            A response with status 200 and the whole file, 206 and exactly these bytes, or 416 if the file is shorter.
         """
         answer = self._session.open(self.url, {"Range": f"bytes={start}-{end - 1}"}, accept=(416,))
         response: urllib3.BaseHTTPResponse = answer.raw
@@ -237,7 +241,7 @@ class RemoteFile:
         finally:
             with self._lock:
                 self._open.discard(response)
-            # The connection is used again if its answer was read to the end, or nearly.
+            # The connection is reused if at most one byte of the response is unread.
             if response.status == 206 and (response.length_remaining or 0) <= 1:
                 with suppress(HTTPError, OSError):
                     response.drain_conn()

@@ -1,4 +1,4 @@
-"""Contents of an unpacked tree: recorded while it is written, compared with it later."""
+"""Contents of an unpacked tree, recorded during unpacking and compared with the tree later."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Item:
     Attributes:
         mode: permission bits.
         crc: CRC-32 of a file's content.
-        link: target of a symbolic link; for a hard link the path of the same file.
-        taken: whether it was unpacked.
+        link: target of a symbolic link; for a hard link, the first path of the same file.
+        taken: whether the path was unpacked.
     """
 
     kind: Kind
@@ -35,7 +35,7 @@ class Item:
 
 
 Contents = dict[str, Item]
-"""Path below the root, with `/` -> what is there."""
+"""Path below the root, separated by `/` -> item at this path."""
 
 
 def dump_contents(contents: Contents) -> bytes:
@@ -45,7 +45,7 @@ def dump_contents(contents: Contents) -> bytes:
 
 
 def load_contents(data: bytes) -> Contents:
-    """Read what `dump_contents` wrote."""
+    """Parse the output of `dump_contents`."""
     return {
         path: Item(kind=Kind(kind), mode=mode, size=size, crc=crc, link=link, taken=taken)
         for path, kind, mode, size, crc, link, taken in json.loads(data)

@@ -1,4 +1,4 @@
-"""Decompression of streams in a second thread, while the first one uses the plain bytes."""
+"""Decompression of streams in a second thread, while the calling thread uses the plain bytes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _PIECE = 1 << 20
 _PIECES = 8
 _SIP = 4096
 _XZ_MEMORY = 256 << 20
-"""Four times what `xz -9` needs; a header may ask for 4 GB."""
+"""Memory limit of xz in bytes, four times the need of `xz -9`; a header may request 4 GB."""
 _BAD_PADDING = "the padding after a stream is damaged"
 
 FORMATS = {".tar.gz": "gz", ".tgz": "gz", ".tar.xz": "xz", ".txz": "xz", ".tar.zst": "zst", ".tzst": "zst"}
-"""Endings of the archives that can be read."""
+"""Supported endings of file names -> compression."""
 
 Chunks = Generator[bytes | memoryview]
-"""Bytes of a file in order; each chunk is valid until the next one is asked for."""
+"""Bytes of a file in order; each chunk is valid until the next one is requested."""
 
 
 def format_of(name: str) -> str:
@@ -38,7 +38,7 @@ def format_of(name: str) -> str:
     for ending, compression in FORMATS.items():
         if name.endswith(ending):
             return compression
-    raise RequestError(f"{name!r} is not a supported tarball.", hint=f"Supported are {', '.join(FORMATS)}.")
+    raise RequestError(f"{name!r} is not a supported tarball.", hint=f"Use one of {', '.join(FORMATS)}.")
 
 
 def chunks_of(file: IO[bytes]) -> Generator[bytes]:
@@ -54,8 +54,8 @@ def decompressed(
     """Return pieces of the plain stream, which a second thread decompresses.
 
     Args:
-        compression: a value of `FORMATS`; `tar` for none.
-        cancel: ends a wait for the next chunk in the other thread.
+        compression: a value of `FORMATS`, or `tar` for an uncompressed stream.
+        cancel: callback that ends a wait of the second thread for the next chunk.
     """
     full: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
     room, stopped = threading.Semaphore(_PIECES), threading.Event()
@@ -100,13 +100,13 @@ def _plain(chunks: Chunks, compression: str) -> Iterator[bytes]:
         case "xz":
             yield from _streams(chunks, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY), padded=True)
         case _:
-            # The output of a chunk cannot be limited, and a few bytes may stand for very many.
+            # zstandard cannot limit its output, and a few bytes may expand to very many; so the input is split.
             parts = (chunk[at : at + _SIP] for chunk in chunks for at in range(0, len(chunk), _SIP))
             yield from _streams(parts, zstandard.ZstdDecompressor().decompressobj, padded=False)
 
 
 class _ChunkFile(io.RawIOBase):
-    """A file of chunks that is read once."""
+    """File object over chunks of bytes that is read once."""
 
     def __init__(self, chunks: Chunks) -> None:
         self._chunks, self._left = chunks, memoryview(b"")
@@ -116,7 +116,7 @@ class _ChunkFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - any buffer
-        """Fill a buffer with the next bytes; 0 at the end."""
+        """Copy the next bytes to a buffer, and return their number; 0 at the end."""
         self._left = self._left or memoryview(next(self._chunks, b""))
         count = min(len(buffer), len(self._left))
         buffer[:count], self._left = self._left[:count], self._left[count:]
@@ -124,14 +124,13 @@ class _ChunkFile(io.RawIOBase):
 
 
 def _streams(chunks: Iterable[bytes | memoryview], start: Callable[[], Any], *, padded: bool) -> Iterator[bytes]:
-    """Decompress streams that follow one another.
+    """Decompress concatenated streams.
 
-    The file objects of the libraries do not limit the memory of .xz, and do not notice that the last .zst stream is
-    cut off.
+    The file objects of the libraries do not limit the memory of .xz, and do not detect a truncated last .zst stream.
 
     Args:
-        start: returns the decompressor of one stream.
-        padded: zeros may follow a stream, four or a multiple of it (The .xz File Format, section 2.2).
+        start: factory of the decompressor of one stream.
+        padded: whether zeros may follow a stream, in multiples of four (The .xz File Format, section 2.2).
     """
     stream, zeros = start(), 0
     for chunk in chunks:
@@ -154,7 +153,7 @@ def _streams(chunks: Iterable[bytes | memoryview], start: Callable[[], Any], *, 
     if zeros % 4:
         raise lzma.LZMAError(_BAD_PADDING)
     if stream is not None:
-        raise EOFError("it ends too early")
+        raise EOFError("the last stream is truncated")
 
 
 def _as_archive_error(error: BaseException, compression: str) -> BaseException:

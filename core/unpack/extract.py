@@ -1,7 +1,7 @@
-"""Safe extraction of a compressed tar stream to a read-only tree, while it arrives.
+"""Safe extraction of a compressed tar stream to a read-only tree, while the stream arrives.
 
-Nothing is written through a link, nothing outside of the tree, nothing twice, and never more than the limits allow.
-Decompression and writing run side by side.
+No file is written through a link, outside of the tree, twice, or beyond the limits. Decompression and writing run in
+parallel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from core.unpack.decompress import Chunks, decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
 _LONGEST_END = 1 << 20
-"""Bytes after the end mark: tar fills up records of 10 kB, others of more."""
+"""Maximum number of bytes after the end mark: tar pads to records of 10 kB, other programs to larger ones."""
 _READ_ONLY = 0o555
 _LONGEST_PATH = 4096
 _LONGEST_NAME = 255
@@ -31,7 +31,7 @@ Wanted = Callable[[str], bool]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Limits of an archive; a full ROCm for every target has some 60 GB in 100,000 files."""
+    """Limits of an archive; a full ROCm for every target has about 60 GB in 100,000 files."""
 
     size: int = 200_000_000_000
     entries: int = 1_000_000
@@ -49,9 +49,9 @@ def extract(
     """Unpack a tarball into an empty folder.
 
     Args:
-        chunks: read to their end by a second thread, which has ended when this returns.
+        chunks: bytes of the tarball; a second thread reads them to the end, and ends before this function returns.
         compression, cancel: as in `decompressed`.
-        wanted: whether a path is unpacked; folders are created as needed.
+        wanted: returns whether to unpack a path; folders are created as needed.
 
     Raises:
         ArchiveError: the archive is damaged, unsafe, ambiguous or too large; the folder must be discarded.
@@ -69,7 +69,7 @@ def extract(
 
 
 class _Tree:
-    """An unfinished tree; every path is checked against the paths before it."""
+    """Tree during its extraction; every path is checked against all earlier paths."""
 
     def __init__(self, root: Path, limits: Limits) -> None:
         self.contents: Contents = {}
@@ -93,7 +93,7 @@ class _Tree:
         if self._count > self._limits.entries or self._size > self._limits.size:
             raise ArchiveError(
                 f"The archive has more than {self._limits.entries} entries or {self._limits.size} bytes.",
-                hint="Do not use it; it may be made to fill disks.",
+                hint="Do not use it; it may be designed to fill the disk.",
             )
         if entry.kind is Kind.FOLDER:
             if path in self.contents and self.contents[path].kind is not Kind.FOLDER:
@@ -117,7 +117,7 @@ class _Tree:
                 self.contents[path] = self._hardlink(path, entry.linkname)
 
     def finish(self) -> None:
-        """Check the targets of links, and make the folders read-only."""
+        """Check the targets of symbolic links, and make the folders read-only."""
         root = os.path.realpath(self._root)
         for path, item in self.contents.items():
             if item.taken and item.kind is Kind.SYMLINK:
@@ -131,7 +131,7 @@ class _Tree:
         os.fchmod(self._fd, _READ_ONLY)
 
     def _folder(self, path: str) -> None:
-        """Make a folder and its parents."""
+        """Create a folder and its parents."""
         if path in self._made:
             return
         self._folder(path.rpartition("/")[0])
@@ -151,7 +151,7 @@ class _Tree:
                 left -= len(piece)
                 while piece:
                     piece = piece[os.write(fd, piece) :]
-            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:  # the umask took bits away; asking costs less than setting
+            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:  # the umask removed bits; fstat is faster than fchmod
                 os.fchmod(fd, mode)
         finally:
             os.close(fd)
@@ -173,7 +173,7 @@ class _Tree:
                 f"The archive links {path!r} to {link!r}, which is not a file in it.", hint="Do not use it."
             )
         if not item.taken:
-            raise ArchiveError(f"{path} is a hard link to {first}, which is not unpacked.", hint="Give --rocm-full.")
+            raise ArchiveError(f"{path} is a hard link to {first}, which is not unpacked.", hint="Add --rocm-full.")
         os.link(first, path, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False)
         return Item(kind=Kind.HARDLINK, mode=item.mode, size=item.size, crc=item.crc, link=item.link or first)
 

@@ -1,6 +1,6 @@
-"""Entries of a tar stream: parsed by `tarfile`, read once from front to end.
+"""Entries of a tar stream, parsed by `tarfile` in a single pass.
 
-An archive that `tarfile` would read in more than one way, or as something other than a tree of files, is refused.
+Ambiguous archives, and archives with entries other than files, folders and links, are refused.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from core.errors import ArchiveError
 
 BLOCK = tarfile.BLOCKSIZE
 _LARGEST_HEADER = 1 << 20
-"""Bytes of all headers of one entry; a path has at most 4096."""
+"""Maximum bytes of all headers of one entry; a path has at most 4096 bytes."""
 _NUMBERS = ((100, 108), (124, 136), (148, 156))
-"""Where a header keeps mode, size and checksum."""
+"""Byte ranges of mode, size and checksum in a header."""
 
 
 class Kind(enum.StrEnum):
@@ -43,7 +43,7 @@ _REFUSED = {
 
 
 class Blocks:
-    """Plain bytes of a tar, in pieces that are not copied; `tarfile` uses it as a file without seeking back."""
+    """Uncompressed bytes of a tar as pieces that are not copied; `tarfile` uses this class as a forward-only file."""
 
     def __init__(self, source: Iterator[bytes]) -> None:
         self._source = source
@@ -52,7 +52,7 @@ class Blocks:
         self.position = 0
 
     def some(self, most: int) -> memoryview:
-        """Return at least one byte and at most that many; the view is valid until the next call."""
+        """Return at least one byte and at most `most` bytes; the view is valid until the next call."""
         while not self._piece:
             try:
                 self._piece = memoryview(next(self._source))
@@ -65,12 +65,12 @@ class Blocks:
         return taken
 
     def skip(self, count: int) -> None:
-        """Skip bytes."""
+        """Skip `count` bytes."""
         while count > 0:
             count -= len(self.some(count))
 
     def rest(self) -> Iterator[memoryview]:
-        """Return everything up to the end."""
+        """Return all remaining bytes."""
         while True:
             if self._piece:
                 yield self.some(len(self._piece))
@@ -83,7 +83,7 @@ class Blocks:
         self._header = 0
 
     def read(self, count: int) -> bytes:
-        """Return exactly that many bytes of a header."""
+        """Return exactly `count` bytes of a header."""
         self._header += count
         if self._header > _LARGEST_HEADER:
             raise ArchiveError(f"The archive has a header of {count} bytes, which is too long.", hint="Do not use it.")
@@ -93,7 +93,7 @@ class Blocks:
         return bytes(data)
 
     def tell(self) -> int:
-        """Return the number of bytes that were read."""
+        """Return the number of bytes read so far."""
         return self.position
 
     def seek(self, position: int, _whence: int = io.SEEK_SET) -> int:
@@ -105,9 +105,9 @@ class Blocks:
 
 
 class Entry(tarfile.TarInfo):
-    """An entry of the archive; its path is not checked.
+    """An entry of the archive with an unchecked path.
 
-    Damaged headers that `tarfile` would take for the end of the archive are refused.
+    Damaged headers that `tarfile` would mistake for the end of the archive are refused.
 
     Attributes:
         size: bytes of content; 0 for anything but a file.
@@ -115,7 +115,7 @@ class Entry(tarfile.TarInfo):
 
     @property
     def kind(self) -> Kind:
-        """Kind of the entry; KeyError for one that `entries` refuses."""
+        """Kind of the entry; KeyError for a type that `entries` refuses."""
         return _KINDS[self.type]
 
     @classmethod
@@ -132,7 +132,7 @@ class Entry(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse a header; Python's `int` also takes a sign or `0o`, which other programs read differently."""
+        """Parse a header; refuse a sign or `0o` in a number, which Python accepts but other programs may not."""
         member = super().frombuf(buf, encoding, errors)
         for start, end in _NUMBERS:
             if buf[start] != 0x80 and bytes(buf[start:end]).strip(b" \0").strip(b"01234567"):
@@ -145,24 +145,24 @@ _END: type[Exception] = tarfile.EOFHeaderError  # type: ignore[attr-defined]
 
 
 def entries(blocks: Blocks) -> Iterator[Entry]:
-    """Return every entry up to the end mark; the caller may read the content of one before it asks for the next.
+    """Return every entry up to the end mark; the caller may read an entry's content before it requests the next.
 
     Raises:
-        ArchiveError: the archive is damaged, has no end mark, or holds something other than files, folders and links.
+        ArchiveError: the archive is damaged, has no end mark, or contains more than files, folders and links.
     """
     blocks.begin_header()
     archive = tarfile.TarFile(
         fileobj=cast("IO[bytes]", blocks), tarinfo=Entry, encoding="utf-8", errors="surrogateescape"
     )
     while (entry := cast("Entry | None", archive.next())) is not None:
-        archive.members.clear()  # type: ignore[attr-defined] # they would all be kept
+        archive.members.clear()  # type: ignore[attr-defined] # `tarfile` would keep all
         if given := archive.pax_headers.keys() & {"path", "linkpath", "size"}:
             words = " and ".join(sorted(given))
             raise ArchiveError(
                 f"The archive has a global header that sets one {words} for all entries.", hint="Do not use it."
             )
         extra = entry.pax_headers
-        # As written, since `tarfile` removes slashes at the end.
+        # Names as in the header: `tarfile` removes trailing slashes.
         entry.name, entry.linkname = extra.get("path", entry.name), extra.get("linkpath", entry.linkname)
         _check(entry, extra.get("size", "0"))
         if entry.kind is not Kind.FILE:
@@ -184,7 +184,7 @@ def _check(entry: Entry, pax_size: str) -> None:
 
 
 def padding(size: int) -> int:
-    """Return the number of bytes after content of that size."""
+    """Return the number of padding bytes after content of a size."""
     return -size % BLOCK
 
 

@@ -1,4 +1,4 @@
-"""Reasons why ROCm cannot be used, each with its remedy. Nothing here imports jax or starts HIP."""
+"""Reasons why ROCm cannot be used, each with its remedy; this module neither imports jax nor starts HIP."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from . import _gpus, _majors, _rocm, _versions, build_info
 
 LIBRARY = Path(__file__).with_name("xla_rocm_plugin.so")
 EARLY = ("_linalg", "_prng", "_solver", "_hybrid", "_sparse")
-"""Extension modules whose handlers jax collects when it is imported."""
+"""Extension modules whose handlers are collected when jax is imported."""
 SMALL_SHM_MIB = 64
-"""Docker's default size of /dev/shm, in which RCCL does not fit."""
+"""Docker's default size of /dev/shm in MiB, which is too small for RCCL."""
 
 
 def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
 
 
 def sentence(found: Iterable[str]) -> str:
-    """Return the text that the warning and the error share."""
+    """Return the common text of the warning and of the error."""
     return f"{_distribution('pjrt')} {build_info.VERSION} cannot use ROCm: {' Also: '.join(found)}"
 
 
@@ -41,14 +41,12 @@ def advice() -> tuple[str, ...]:
     remarks = []
     if len(gpus) > 1 and (size := _gpus.shm_mib()) <= SMALL_SHM_MIB:
         remarks.append(
-            f"There are {len(gpus)} GPUs but {_gpus.SHM} has only {size:.0f} MiB, in which RCCL may not fit; "
-            "in a container, start it with --shm-size=64g."
+            f"There are {len(gpus)} GPUs, but {_gpus.SHM} has only {size:.0f} MiB, which may be too small for RCCL; "
+            "a container needs --shm-size=64g."
         )
     poor = sorted({gpu.name for gpu in gpus if not _can_use(gpu)})
     if poor:
-        remarks.append(
-            f"Of the GPUs here, {', '.join(poor)} cannot run this wheel; hide them with HIP_VISIBLE_DEVICES."
-        )
+        remarks.append(f"GPU {', '.join(poor)} cannot run this wheel; hide such GPUs with HIP_VISIBLE_DEVICES.")
     lame = _lame_modules()
     if lame:
         remarks.append(
@@ -75,14 +73,14 @@ def _find_gpus() -> tuple[tuple[_gpus.Gpu, ...], str]:
     if not there:
         return (), (
             f"no AMD GPU was found (looked at {_gpus.NODES} and {_gpus.DXG}). Load the amdgpu driver; "
-            "in a container, start it with --device=/dev/kfd --device=/dev/dri."
+            "a container needs --device=/dev/kfd --device=/dev/dri."
         )
     names = ", ".join(sorted({gpu.name or "an AMD GPU" for gpu in there}))
     if there != (_gpus.Gpu(),) and not _gpus.may_open():
         return (), (
             f"{names} was found, but {_gpus.KFD} {'may not be opened' if _gpus.KFD.exists() else 'does not exist'}. "
             "Join the groups render and video (sudo usermod -aG render,video $USER, then log in again); "
-            "in a container, start it with --device=/dev/kfd --device=/dev/dri."
+            "a container needs --device=/dev/kfd --device=/dev/dri."
         )
     gpus, mask = _gpus.visible(there)
     if not gpus:
@@ -101,7 +99,7 @@ def _jaxlib() -> str:
         return f"jaxlib cannot be imported ({error}). {_reinstall()}"
     if _versions.accepts(build_info.REQUIRES_JAXLIB, version):
         return ""
-    return f"it works with jaxlib {build_info.REQUIRES_JAXLIB}, but jaxlib {version} is installed. {_reinstall()}"
+    return f"it requires jaxlib {build_info.REQUIRES_JAXLIB}, but jaxlib {version} is installed. {_reinstall()}"
 
 
 def _plugin(name: str) -> str:
@@ -113,7 +111,7 @@ def _plugin(name: str) -> str:
         return f"{_distribution('plugin')} cannot be imported ({error})."
     if version == build_info.VERSION:
         return ""
-    return f"{_distribution('plugin')} {version} is installed, which is another version. {_reinstall()}"
+    return f"{_distribution('plugin')} {version} is installed, but the versions must be equal. {_reinstall()}"
 
 
 def _targets(gpus: Sequence[_gpus.Gpu]) -> str:
@@ -126,12 +124,12 @@ def _targets(gpus: Sequence[_gpus.Gpu]) -> str:
     gfx_targets = ",".join(dict.fromkeys([*build_info.TARGETS, *names]))
     return (
         f"GPU {', '.join(names)} is not among this wheel's targets ({', '.join(build_info.TARGETS)}). Install a wheel "
-        f"set that has it, or build one: python3 build/ci_build dist_wheels --targets={gfx_targets}."
+        f"set for this GPU, or build one: python3 build/ci_build dist_wheels --targets={gfx_targets}."
     )
 
 
 def _can_use(gpu: _gpus.Gpu) -> bool:
-    # An unknown name gets the benefit of the doubt.
+    # A GPU without a known name is assumed to be usable.
     covered = _gpus.has_code(gpu.name, build_info.TARGETS, build_info.COVERS)
     return not gpu.name or (covered and _xla_accepts(gpu))
 
@@ -146,13 +144,13 @@ def _libraries() -> str:
     if not lacking:
         return ""
     others = [str(path) for name in lacking for path in _rocm.relatives(name, where)]
-    others_found = f" Of another release there is {', '.join(others)}." if others else ""
-    return f"{_be(lacking)} missing, searched here: {_places(where)}.{others_found} {_where_to_get_rocm()}"
+    others_found = f" Another ROCm release has {', '.join(others)}." if others else ""
+    return f"{_be(lacking)} missing; searched: {_places(where)}.{others_found} {_where_to_get_rocm()}"
 
 
 def not_loadable(error: Exception, where: Sequence[_rocm.Layout]) -> str:
-    """Return the message for a ROCm with which the plugin cannot be loaded."""
-    return f"it could not be loaded: {error}; ROCm was looked for here: {_places(where)}. {_where_to_get_rocm()}"
+    """Return the message about a ROCm with which the plugin cannot be loaded."""
+    return f"it could not be loaded: {error}; searched for ROCm: {_places(where)}. {_where_to_get_rocm()}"
 
 
 def _places(where: Sequence[_rocm.Layout]) -> str:

@@ -1,6 +1,6 @@
-"""AMD GPUs that this process may use, read from the kernel driver without starting HIP, which profilers need.
+"""AMD GPUs that this process may use, read from the kernel driver.
 
-Source of the masks: "GPU isolation techniques" of the ROCm documentation.
+HIP is not started, as profilers require. Source of the masks: ROCm documentation, "GPU isolation techniques".
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Gpu:
 
     Attributes:
         name: gfx target such as gfx942; empty if the kernel does not report it, as on WSL.
-        uuid: identifier in ROCR_VISIBLE_DEVICES, such as GPU-18f1a2b3c4d5e6f7; or empty.
-        node: number of its node in the topology; or empty.
+        uuid: identifier in ROCR_VISIBLE_DEVICES, such as GPU-18f1a2b3c4d5e6f7; empty if unknown.
+        node: number of the GPU's node in the topology; empty if unknown.
     """
 
     name: str = ""
@@ -79,7 +79,7 @@ def _masked(gpus: tuple[Gpu, ...], mask: str) -> tuple[Gpu, ...]:
             kept.append(same[0])
         elif token.isdecimal() and int(token) < len(gpus):
             kept.append(gpus[int(token)])
-        else:  # the runtime ignores everything from the first wrong index on
+        else:  # the runtime ignores the first invalid index and the rest of the mask
             break
     return tuple(kept)
 
@@ -89,7 +89,7 @@ def has_code(name: str, targets: Iterable[str], covers: Mapping[str, Sequence[st
 
     Args:
         name: the processor, such as gfx942.
-        targets: targets of the wheel's code; empty if unknown, which is assumed to fit.
+        targets: targets of the wheel's code; empty if unknown, in which case any processor is accepted.
         covers: generic target -> the processors that run its code.
     """
     has = {target.partition(":")[0] for target in targets}

@@ -1,4 +1,4 @@
-"""Choice of the ROCm major that is used in a process when several are installed."""
+"""Choice of the ROCm major for a process if packages of several majors are installed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def own_major(package: str) -> int:
 
 
 def acting_major(own: int, *, need_gpu: bool) -> int:
-    """Choose the major that registers its backend, or that reports for all.
+    """Choose the ROCm major that registers its backend, or that reports the problems.
 
-    The first choice is the major whose extension modules jaxlib has already loaded, because two majors of HIP cannot be
-    used in one process; then the highest major without a reason against it; then the highest.
+    The first choice is the major whose extension modules jaxlib has already loaded, because one process cannot use two
+    majors of HIP. The second choice is the highest usable major, the last choice the highest installed major.
     """
     if _installed() <= {own}:
         return own

@@ -1,4 +1,4 @@
-"""Registration with jax; the only module that imports jax. It supports jax 0.7 to 0.12."""
+"""Registration with jax 0.7 to 0.12; the only module of this package that imports jax."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxlib import plugin_support
 from . import _diagnose, _rocm, build_info
 
 PRIORITY = 500
-"""Above cpu (0) and tpu (300); what jax's own GPU plugins use."""
+"""Priority of the platform: above cpu (0) and tpu (300), and equal to that of jax's own GPU plugins."""
 
 
 def asked_platforms() -> frozenset[str]:
@@ -30,10 +30,10 @@ def is_taken() -> bool:
 
 
 def start(major: int) -> tuple[str, ...]:
-    """Load ROCm and the XLA plugin, and register them.
+    """Load ROCm and the XLA plugin, and register the plugin with jax.
 
     Returns:
-        The reasons of a failure; empty on success.
+        The reasons for a failure; empty on success.
     """
     plugin, where = f"jax_rocm{major}_plugin", _rocm.layouts()
     try:
@@ -46,7 +46,7 @@ def start(major: int) -> tuple[str, ...]:
         )
         _hand_over(extension, api)
         _introduce(plugin)
-    except Exception as error:  # any failure is reported in the one message
+    except Exception as error:  # every failure is reported in the same message
         return (_diagnose.not_loadable(error, where),)
     return ()
 
@@ -61,7 +61,7 @@ def refuse(text: str) -> None:
 
 
 def _hand_over(extension: ModuleType, api: object) -> None:
-    # The extension knows how to pass custom calls and FFI types to the plugin through its C API.
+    # The extension module passes custom calls and FFI types to the plugin through the plugin's C API.
     xla_client.register_custom_call_handler("ROCM", functools.partial(extension.register_custom_call_target, api))
     if not hasattr(extension, "ffi_handlers"):  # jax 0.7
         xla_client.register_custom_type_id_handler("ROCM", functools.partial(extension.register_custom_type_id, api))
@@ -74,9 +74,10 @@ def _hand_over(extension: ModuleType, api: object) -> None:
 
 
 def _introduce(plugin: str) -> None:
-    """Make jaxlib use the extension modules of a ROCm major that is too new for its list of names.
+    """Make jaxlib use the extension modules of a ROCm major that is too new for jaxlib's list of module names.
 
-    Modules that jaxlib imports later are then found by name; those that jax collected at its import are added here.
+    jaxlib finds modules that it imports later by the added name. The handlers of the modules in `EARLY`, which were
+    collected when jax was imported, are added here.
     """
     names = plugin_support._PLUGIN_MODULE_NAMES["rocm"]
     if plugin in names:

@@ -1,7 +1,7 @@
-"""Locations of ROCm: the layouts in which it is installed, in search order.
+"""Locations of ROCm: its install layouts, in search order.
 
-LD_LIBRARY_PATH comes first, as for every program; then the `_rocm_sdk_*` packages of the rocm-sdk wheels, the prefix
-that ROCM_PATH names, and /opt/rocm.
+The order is LD_LIBRARY_PATH, as for every program; the `_rocm_sdk_*` packages of the rocm-sdk wheels; the prefix that
+ROCM_PATH names; and /opt/rocm.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ OPT_ROCM = Path("/opt/rocm")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A layout in which ROCm is installed.
+    """An install layout of ROCm.
 
     Attributes:
         name: name in messages.
         prefixes: folders that contain `lib`; empty if the layout is not present.
-        flat: the prefixes contain the libraries themselves.
-        absent: message if the layout has no folder.
+        flat: whether the prefixes contain the libraries directly, without `lib`.
+        absent: text in messages if the layout has no folder.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Layout:
 
 
 def packages(families: Iterable[str] | None = None) -> tuple[str, ...]:
-    """Return the names of the rocm-sdk packages for GPU families; the default is those of this wheel."""
+    """Return the names of the rocm-sdk packages for GPU families, by default for the families of this wheel."""
     if families is None:
         from . import build_info
 
@@ -62,7 +62,7 @@ def layouts(
     Args:
         environ: environment variables.
         path: folders with Python packages; `sys.path` by default.
-        families: GPU families whose rocm-sdk wheels count, such as gfx94X_dcgpu; those of this wheel by default.
+        families: GPU families whose rocm-sdk wheels are searched, such as gfx94X_dcgpu; by default those of this wheel.
     """
     sites = [Path(entry) for entry in (sys.path if path is None else path) if entry]
     wheels = [site / package for site in sites for package in packages(families)]
@@ -79,7 +79,7 @@ def layouts(
 
 
 def find(soname: str, where: Iterable[Layout]) -> Path | None:
-    """Return the first file of that name."""
+    """Return the first file with a soname as its name; None if there is none."""
     return next((f / soname for layout in where for f in layout.folders() if (f / soname).is_file()), None)
 
 
@@ -95,7 +95,7 @@ def relatives(soname: str, where: Iterable[Layout]) -> tuple[Path, ...]:
 
 
 def _system_has(soname: str) -> bool:
-    # The dynamic loader alone knows its cache and its default folders.
+    # Only the dynamic loader knows its cache and its default folders.
     try:
         ctypes.CDLL(soname)
     except OSError:
@@ -106,13 +106,13 @@ def _system_has(soname: str) -> bool:
 def preload(sonames: Iterable[str], where: Sequence[Layout], *, runpath: str, origin: Path) -> None:
     """Load the libraries that the dynamic loader would not find, or would find in a later layout.
 
-    A loaded library satisfies every later need for its soname, so it need not be global.
+    A loaded library satisfies every later need for its soname, so RTLD_GLOBAL is not necessary.
 
     Args:
-        sonames: in order of dependency.
-        where: the layouts, in order.
-        runpath: DT_RUNPATH of the library that needs them.
-        origin: folder of that library.
+        sonames: sonames of the libraries, in order of dependency.
+        where: the layouts, in search order.
+        runpath: DT_RUNPATH of the library that needs the sonames.
+        origin: folder of the library that needs the sonames.
 
     Raises:
         OSError: a library exists but cannot be loaded.

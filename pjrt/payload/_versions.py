@@ -17,13 +17,13 @@ _VERSION = re.compile(
     r"(?:(?P<epoch>\d+)!)?(?P<release>\d+(?:\.\d+)*)(?:(?P<pre>a|b|rc)(?P<number>\d+))?"
     r"(?:\.post(?P<post>\d+))?(?:\.dev(?P<dev>\d+))?(?:\+(?P<local>[a-z0-9.]+))?(?P<prefix>\.\*)?"
 )
-"""Normal form of PEP 440, which metadata of wheels has."""
+"""A version in PEP 440's normal form, which the metadata of wheels uses."""
 
 
 def accepts(specifier: str, version: str) -> bool:
     """Return whether a version meets a specifier such as ">=0.10.1,<0.11" (PEP 440), pre-releases included.
 
-    A clause or version in another form than the normal one is ignored.
+    Clauses and versions that are not in PEP 440's normal form are ignored.
     """
     clauses = re.finditer(r"(?:^|,)\s*(~=|[<>]=?|[=!]=)\s*([^\s,]+)\s*(?=,|$)", specifier)
     have = _VERSION.fullmatch(version)

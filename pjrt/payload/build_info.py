@@ -24,17 +24,17 @@ TARGETS: tuple[str, ...] = tuple(sorted({target for member in MEMBERS for target
 COVERS: dict[str, tuple[str, ...]] = {generic: tuple(names) for generic, names in DATA.get("covers", {}).items()}
 """Generic target -> the processors that run its code."""
 XLA_TARGETS: tuple[str, ...] = tuple(DATA.get("xla_targets", ()))
-"""Processors that XLA accepts when it runs; without one of these a GPU is passed over."""
+"""Processors that XLA accepts at run time; other GPUs are skipped."""
 INPUTS: tuple[dict[str, Any], ...] = tuple(DATA.get("inputs", ()))
-"""The files that this wheel was made of: filename, size, sha256."""
+"""Files that this wheel was made from: filename, size, sha256."""
 TOOLS: dict[str, str] = dict(DATA.get("tools", {}))
-"""Versions of the tools that made it."""
+"""Versions of the tools that built this wheel."""
 SOURCES: dict[str, str] = dict(DATA.get("sources", {}))
-"""Of a build from source: the commits of jax, XLA and the release pipeline, digests of the ROCm and the builder."""
+"""For a build from source: commits of jax, XLA and the release pipeline, digests of ROCm and of the builder."""
 FAMILIES: tuple[str, ...] = tuple(DATA.get("families", ()))
-"""GPU families whose `_rocm_sdk_libraries_<family>` package serves these targets."""
+"""GPU families whose `_rocm_sdk_libraries_<family>` package supports these targets."""
 RUNPATH: str = DATA.get("runpath", "")
-"""Where the dynamic loader looks for ROCm by itself; $ORIGIN is this folder (ld.so(8))."""
+"""Folders in which the dynamic loader searches for ROCm; $ORIGIN is the folder of this file (ld.so(8))."""
 
 
 def needed() -> tuple[str, ...]:

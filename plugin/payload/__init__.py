@@ -1,7 +1,7 @@
 """Native parts of jax for AMD GPUs: linear algebra, random numbers, sparse, RNN, Triton and the FFI interface.
 
-jaxlib imports the extension modules of this package long before jax starts the ROCm backend. If the dynamic loader
-cannot find ROCm, its libraries are therefore loaded here. Failures are reported once, later, by the
+jaxlib imports the extension modules of this package long before jax starts the ROCm backend. This package therefore
+loads the ROCm libraries that the dynamic loader would not find. Failures are reported once, later, by the
 `jax_plugins.xla_rocm…` package of the same ROCm major.
 """
 
@@ -21,11 +21,11 @@ __all__ = ["__version__", "build_info"]
 
 
 def _refuse_to_mix() -> None:
-    # jax imports every plugin that is installed; with two, both copies of HIP would end up in one process.
+    # jax imports every installed plugin; two plugins would load two copies of HIP into one process.
     for name in tuple(sys.modules):
         native = re.fullmatch(r"(jax_rocm[0-9]+_plugin)\.(?:_\w+|rocm_plugin_extension)", name)
         if native and native[1] != __name__:
-            raise ImportError(f"{native[1]} is loaded already, and two ROCm majors do not mix in one process.")
+            raise ImportError(f"{native[1]} is already loaded; one process cannot use two ROCm majors.")
 
 
 def _load_rocm() -> None:

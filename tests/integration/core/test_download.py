@@ -98,7 +98,7 @@ def test_download_refuses_endless_redirects() -> None:
     [
         ({"files": {}}, "returned 404"),
         ({"answers": [403] * 9}, "returned 403"),
-        ({"answers": [500] * 9}, "4 tries failed, the last with: the server returned 500"),
+        ({"answers": [500] * 9}, "4 tries failed; the last error was: the server returned 500"),
         ({"longer": 1000, "ranges": False}, "4 tries failed"),
         ({"longer": -1000}, "4 tries failed"),
         ({"pause": 1.5}, "4 tries failed"),
@@ -129,7 +129,7 @@ def test_download_refuses_file_that_changes(*, ranges: bool) -> None:
 
 
 def test_download_without_validators_compares_prefix() -> None:
-    words = "fetched before are different now"
+    words = "downloaded before differ now"
     with serving(behaviour(ranges=False, etag=False)) as told, pytest.raises(ChangedError, match=words):
         fetched(told, 100, b"x" * 100)
 

@@ -247,7 +247,7 @@ def test_missing_libraries_are_named_with_folders(site: Site) -> None:
     done = site.run(DEVICES, ROCM_PATH=str(site.machine / "prefix"))
     assert done.stdout == "cpu\n"
     [line] = told(done.stderr)
-    assert ", ".join(fake_site.PJRT_NEEDED) + " are missing, searched here: rocm-sdk wheels (not there); " in line
+    assert ", ".join(fake_site.PJRT_NEEDED) + " are missing; searched: rocm-sdk wheels (not there); " in line
     assert f"ROCM_PATH={site.machine}/prefix ({site.machine}/prefix/lib); {site.machine}/opt/rocm (not there)" in line
 
 
@@ -258,9 +258,13 @@ def test_missing_libraries_are_named_with_folders(site: Site) -> None:
         (
             {"requires_jaxlib": ">=0.12,<0.13"},
             MI300,
-            "it works with jaxlib >=0.12,<0.13, but jaxlib 0.10.2 is installed",
+            "it requires jaxlib >=0.12,<0.13, but jaxlib 0.10.2 is installed",
         ),
-        ({"version": "0.10.1"}, MI300, "jax-rocm7-plugin 0.10.2+rocm7.2.0 is installed, which is another version"),
+        (
+            {"version": "0.10.1"},
+            MI300,
+            "jax-rocm7-plugin 0.10.2+rocm7.2.0 is installed, but the versions must be equal",
+        ),
         ({"parts": ["pjrt"]}, MI300, "jax-rocm7-plugin is not installed"),
     ],
 )

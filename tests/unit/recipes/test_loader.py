@@ -217,7 +217,7 @@ def test_optional_gpu_keeps_other_reasons(machine: Machine) -> None:
         (lambda machine: machine.install(plugin=False), ["jax-rocm7-plugin is not installed"]),
         (
             lambda machine: install(machine.site, "plugin", 7, build_info(version="0.10.1+rocm7.2.0")),
-            ["jax-rocm7-plugin 0.10.1+rocm7.2.0 is installed, which is another version"],
+            ["jax-rocm7-plugin 0.10.1+rocm7.2.0 is installed, but the versions must be equal"],
         ),
         (
             lambda machine: (machine.site / "jax_plugins/xla_rocm7/xla_rocm_plugin.so").unlink(),
@@ -295,7 +295,7 @@ def test_jaxlib_of_other_version(machine: Machine, installed: str, good: bool) -
     found = machine.reasons()
     assert (found == ()) == good
     if not good:
-        assert f"it works with jaxlib >=0.10.2,<0.10.3, but jaxlib {installed} is installed" in found[0]
+        assert f"it requires jaxlib >=0.10.2,<0.10.3, but jaxlib {installed} is installed" in found[0]
         assert "pip install jax==0.10.2 jax-rocm7-pjrt==0.10.2+rocm7.2.0 jax-rocm7-plugin==0.10.2+rocm7.2.0" in found[0]
 
 
@@ -306,7 +306,7 @@ def test_all_reasons_in_one_text(machine: Machine) -> None:
     found = machine.reasons()
     assert len(found) == 4
     text = machine.load("._diagnose").sentence(found)
-    assert text.startswith("jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: it works with jaxlib")
+    assert text.startswith("jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: it requires jaxlib")
     assert text.count(" Also: ") == 3
 
 
@@ -319,11 +319,11 @@ def test_missing_libraries_with_searched_folders(machine: Machine, monkeypatch: 
     machine.library("prefix/lib64/libgone.so.6")
     monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
     [text] = machine.reasons()
-    assert "libgone.so.7, liblost.so.2 are missing, searched here: rocm-sdk wheels" in text
+    assert "libgone.so.7, liblost.so.2 are missing; searched: rocm-sdk wheels" in text
     assert f"{machine.folder}/site/_rocm_sdk_core/lib" in text
     assert f"ROCM_PATH={machine.folder}/prefix ({machine.folder}/prefix/lib64)" in text
     assert f"{machine.folder}/opt/rocm (not there)" in text
-    assert f"Of another release there is {machine.folder}/prefix/lib64/libgone.so.6." in text
+    assert f"Another ROCm release has {machine.folder}/prefix/lib64/libgone.so.6." in text
     assert "Install ROCm 7.2.0" in text
     assert "libhere" not in text
     monkeypatch.delenv("ROCM_PATH")
@@ -497,9 +497,9 @@ def test_second_plugin_is_not_loaded(machine: Machine, monkeypatch: pytest.Monke
     machine.install(10)
     monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))
     importlib.import_module("jax_rocm7_plugin")
-    with pytest.raises(ImportError, match="jax_rocm7_plugin is loaded already, and two ROCm majors do not mix"):
+    with pytest.raises(ImportError, match="jax_rocm7_plugin is already loaded; one process cannot use two ROCm majors"):
         importlib.import_module("jax_rocm10_plugin")
-    assert "jax-rocm10-plugin cannot be imported (jax_rocm7_plugin is loaded already" in machine.reasons(10)[0]
+    assert "jax-rocm10-plugin cannot be imported (jax_rocm7_plugin is already loaded" in machine.reasons(10)[0]
 
 
 def test_foreign_plugin_package_is_ignored(machine: Machine) -> None:
