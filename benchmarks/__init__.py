@@ -1,1 +1,1 @@
-"""Measurements that anybody can repeat: ratios against the stock tools, in one run."""
+"""Repeatable measurements: ratios to stock tools within one run."""

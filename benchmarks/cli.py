@@ -1,9 +1,9 @@
-"""Start time of the command line: the dry run of the seed's command beside a bare Python, medians of one run.
+"""Start time of the command line: the dry run of the seed's command and a bare Python, medians of one run.
 
     python -m benchmarks.cli [--repeat N] [--json FILE] [--check]
 
 The cases alternate, so that other load slows all of them alike; compare machines by the ratio to a bare Python. The dry
-run prints every command of the build and contacts no server.
+run prints every command of a build and contacts no server.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "published": ("published wheels, --dry-run", (*CI_BUILD, "dist_wheels", "--payload=published", "--dry-run")),
 }
 LIMIT = 0.6
-"""Maximal wall seconds of the dry run of the seed's command."""
+"""Maximum wall seconds of the dry run of the seed's command."""
 CPU_LIMIT = 0.45
-"""Maximal CPU seconds of the same."""
+"""Maximum CPU seconds of the dry run of the seed's command."""
 HELP_LIMIT = 0.35
-"""Maximal CPU seconds of any help."""
+"""Maximum CPU seconds of a --help option."""
 
 
 def median(costs: Sequence[Cost]) -> Cost:
-    """Return the median of each figure."""
+    """Return the medians of wall time, CPU time and peak memory."""
     return Cost(
         wall=statistics.median(cost.wall for cost in costs),
         cpu=statistics.median(cost.cpu for cost in costs),
@@ -54,9 +54,9 @@ def goals(medians: Mapping[str, Cost]) -> list[Goal]:
     bare, seed = medians["python"], medians["seed"]
     return [
         Goal(what="the seed's command, --dry-run", value=seed.wall, unit=" s", limit=LIMIT),
-        Goal(what="  of CPU time", value=seed.cpu, unit=" s", limit=CPU_LIMIT),
-        Goal(what="  beside a bare Python", value=seed.wall / bare.wall, unit="x"),
-        Goal(what="  beside --help", value=seed.wall / medians["help"].wall, unit="x"),
+        Goal(what="  CPU time", value=seed.cpu, unit=" s", limit=CPU_LIMIT),
+        Goal(what="  ratio to a bare Python", value=seed.wall / bare.wall, unit="x"),
+        Goal(what="  ratio to --help", value=seed.wall / medians["help"].wall, unit="x"),
         *(
             Goal(what=f"{CASES[key][0]}, CPU time", value=medians[key].cpu, unit=" s", limit=HELP_LIMIT)
             for key in ("help", "build_help", "image_help")
@@ -65,7 +65,7 @@ def goals(medians: Mapping[str, Cost]) -> list[Goal]:
 
 
 def run(repeat: int) -> dict[str, Cost]:
-    """Run every case the given number of times, alternating; the first turn fills caches and does not count."""
+    """Return the median cost of each case over `repeat` turns; one turn before them fills caches."""
     costs: dict[str, list[Cost]] = {key: [] for key in CASES}
     with tempfile.TemporaryDirectory(prefix="cli-benchmark-") as name:
         folder = Path(name)
@@ -73,7 +73,7 @@ def run(repeat: int) -> dict[str, Cost]:
             for key, (_, argv) in CASES.items():
                 cost, text = measure(argv, folder=folder, log=folder / "log")
                 if key == "seed" and "build/build.py build --wheels=jax-rocm-pjrt" not in text:
-                    raise SystemExit(f"The dry run lacks the build's command: {text[-1000:]}")
+                    raise SystemExit(f"The dry run did not print the build command: {text[-1000:]}")
                 if turn:
                     costs[key].append(cost)
     return {key: median(values) for key, values in costs.items()}

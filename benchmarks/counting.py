@@ -15,7 +15,7 @@ _KEYS_OF_A_LISTING = 1000
 
 @dataclass(kw_only=True, slots=True)
 class Traffic:
-    """Numbers of all requests and of copy requests, and bytes of the sent and received bodies."""
+    """Numbers of requests and copy requests, and bytes of sent and received bodies."""
 
     requests: int = 0
     copies: int = 0
@@ -24,7 +24,7 @@ class Traffic:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, *, requests: int = 0, copies: int = 0, sent: int = 0, received: int = 0) -> None:
-        """Count something; several threads may do so."""
+        """Add to the counters, thread-safe."""
         with self._lock:
             self.requests += requests
             self.copies += copies
@@ -33,7 +33,7 @@ class Traffic:
 
 
 def counted(bucket: Bucket) -> tuple[Bucket, Traffic]:
-    """Return a bucket whose use is counted; each call is one request, a listing one for each 1,000 keys."""
+    """Return a bucket that counts its calls, and the counters; a listing is one request for each 1,000 keys."""
     traffic = Traffic()
     return cast("Bucket", _CountedBucket(bucket, traffic)), traffic
 
@@ -88,7 +88,7 @@ class _CountedStream:
 
 @contextlib.contextmanager
 def watch(bucket: Bucket, otherwise: Traffic) -> Iterator[Traffic]:
-    """Count the traffic with an S3 store below the client library; for other buckets return `otherwise`."""
+    """Count the requests that the client library sends to an S3 store; for other buckets, yield `otherwise`."""
     client = getattr(bucket, "_client", None)
     if client is None:
         yield otherwise
@@ -96,7 +96,7 @@ def watch(bucket: Bucket, otherwise: Traffic) -> Iterator[Traffic]:
     traffic = Traffic()
 
     def sending(request: Any, event_name: str, **_: object) -> None:  # noqa: ANN401 - of botocore
-        # Once for each process it is found out whether the store heeds conditions on copies.
+        # Do not count the copy that checks, once per process, whether the store honours conditions on copies.
         copied = event_name.endswith(("CopyObject", "UploadPartCopy")) and "/_probes/" not in request.url
         traffic.add(requests=1, copies=copied, sent=int(request.headers.get("Content-Length", 0)))
 

@@ -1,11 +1,11 @@
-"""Our download and extraction of a ROCm tarball beside the stock tools, from a server on loopback; ratios of one run.
+"""Download and extraction of a ROCm tarball by ci_build and by stock tools, from a loopback server; ratios of one run.
 
     python -m benchmarks.fetch [--size GB] [--repeat N] [--only CASE ...] [--json FILE] [--check] [--work FOLDER]
 
-The tarball is made up like one of TheRock's: as many files as it has, of the sizes that they have there, with slices
-of real programs in them. Every case runs in a process of its own, in a fresh folder; trees are removed at the end, for
-removing one slows the next case down, and forgotten by the page cache before, for memory that was not used for long is
-dearer than that of the case before. Of several runs the fastest counts. Ours always checks the sha256, curl never.
+The tarball is synthetic: its files have the number and sizes of a TheRock tarball's, and contain slices of real
+programs. Every case runs in a separate process and a fresh folder. After a case, its files are dropped from the page
+cache, so that every case starts with the same free memory. All trees are removed at the end, because removing a tree
+slows the next case down. The fastest of several runs counts. ci_build always verifies the sha256, curl never.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ STOCK_PART = f"{STOCK} --wildcards " + " ".join(
 ARIA2 = "aria2c -q -x4 -s4 -d '{folder}' -o a.tar.gz '{url}' && tar -I pigz -xf '{folder}/a.tar.gz' -C '{folder}/tree'"
 CASES = {
     "curl": ("curl | tar xz", ("bash", "-o", "pipefail", "-c", STOCK)),
-    "curl-part": ("curl | tar xz, without what no build needs", ("bash", "-o", "pipefail", "-c", STOCK_PART)),
+    "curl-part": ("curl | tar xz, only files of a build", ("bash", "-o", "pipefail", "-c", STOCK_PART)),
     "aria2": ("aria2c -x4, then tar -I pigz", ("bash", "-c", ARIA2)),
     "full": ("ours: everything, sha256 checked", ("full", "drop")),
-    "full-keep": ("ours: the same, tarball kept", ("full", "keep")),
-    "build": ("ours: what a build needs, sha256 checked", ("build", "drop")),
+    "full-keep": ("ours: everything, tarball kept", ("full", "keep")),
+    "build": ("ours: files of a build, sha256 checked", ("build", "drop")),
 }
 
 
@@ -55,7 +55,7 @@ class Result:
 
 
 def make_tarball(path: Path, gigabytes: float) -> str:
-    """Write the tarball in a child process, since this one must stay small, and return its sha256."""
+    """Write the tarball in a child process, to keep this process small, and return its sha256."""
     argv = [sys.executable, "-m", "benchmarks.fetch_cases", "make", str(path), str(gigabytes)]
     note(subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip())
     return file_sha256(path)
@@ -63,7 +63,7 @@ def make_tarball(path: Path, gigabytes: float) -> str:
 
 @contextmanager
 def server(file: Path) -> Iterator[str]:
-    """Serve a file from another process; gives its URL."""
+    """Serve a file from another process, and yield its URL."""
     argv = [sys.executable, "-m", "benchmarks.fetch_cases", "serve", str(file)]
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -98,7 +98,7 @@ def _forget(folder: Path) -> None:
 
 
 def goals(results: Mapping[str, Result]) -> list[Goal]:
-    """Every goal whose cases were run."""
+    """Return the goals whose cases were run."""
     checks = []
 
     def faster(what: str, slow: str, fast: str, limit: float | None) -> None:
@@ -108,13 +108,13 @@ def goals(results: Mapping[str, Result]) -> list[Goal]:
 
     faster("everything: faster than curl | tar xz", "curl", "full", 2)
     faster("everything: faster than aria2c + pigz", "aria2", "full", 1)
-    faster("what a build needs: faster than curl | tar xz", "curl", "build", 2.2)
-    faster("  than curl | tar xz of the same files", "curl-part", "build", None)
-    faster("  with the tarball kept, than curl | tar xz", "curl", "full-keep", None)
+    faster("files of a build: faster than curl | tar xz", "curl", "build", 2.2)
+    faster("  faster than curl | tar xz of the same files", "curl-part", "build", None)
+    faster("everything, tarball kept: faster than curl | tar xz", "curl", "full-keep", None)
     if {"curl", "full"} <= results.keys():
         ratio = results["curl"].cost.cpu / results["full"].cost.cpu
         checks.append(
-            Goal(what="everything: CPU time of curl | tar xz", value=ratio, unit="x", limit=2.4, at_least=True)
+            Goal(what="everything: less CPU time than curl | tar xz", value=ratio, unit="x", limit=2.4, at_least=True)
         )
     for key in ("full", "build", "full-keep"):
         if key in results:
@@ -128,16 +128,16 @@ def goals(results: Mapping[str, Result]) -> list[Goal]:
 
 
 def main() -> int:
-    """Run the cases; returns 1 for `--check` and a missed goal."""
+    """Run the cases; return 1 if --check was given and a goal was missed."""
     parser = option_parser(__doc__)
-    parser.add_argument("--size", type=float, default=3.0, metavar="GB", help="bytes in the tarball's files")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each case; the fastest counts")
+    parser.add_argument("--size", type=float, default=3.0, metavar="GB", help="unpacked size  [default: 3]")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each case  [default: 1]")
     parser.add_argument("--only", nargs="+", choices=CASES, help="run only these cases")
-    parser.add_argument("--work", type=Path, help="folder for the runs; a temporary one by default")
+    parser.add_argument("--work", type=Path, help="folder for the runs  [default: a temporary folder]")
     options = parser.parse_args()
     chosen = [key for key in CASES if key in (options.only or CASES)]
     if "aria2" in chosen and not (shutil.which("aria2c") and shutil.which("pigz")):
-        note("aria2c or pigz is not installed: left out")
+        note("skipping case aria2: aria2c or pigz is not installed")
         chosen.remove("aria2")
     results: dict[str, Result] = {}
     if options.work:

@@ -1,4 +1,4 @@
-"""Child processes of `benchmarks.fetch`: the maker of the tarball, the server, and this project's side of each case."""
+"""Child processes of `benchmarks.fetch`: the generator of the tarball, the server, and the cases of ci_build."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ PARTS = (
     ("share/miopen/db/gfx942130_{}.db", 10, 0.08, 0o644),
     ("share/doc/part/page{}.html", 500, 0.02, 0o644),
 )
-"""Files of a ROCm: names, their number for each GB of the whole, share of its bytes, mode.
+"""Files of a synthetic ROCm: name pattern, number per GB of the whole tree, share of the tree's bytes, mode.
 
-A build needs 28 % of the bytes; the rest is for programs that run.
+A build needs 28 % of the bytes; the rest is only needed at run time.
 """
 
 
 def make_tarball(path: Path, gigabytes: float) -> None:
-    """Write the tarball; prints its number of files and the bytes in them."""
-    # Only this child process compresses.
+    """Write the tarball, and print its number of files and sizes."""
+    # Only this child process needs isal.
     from isal import igzip
 
     chance, files, total = random.Random(1), 0, 0
@@ -55,7 +55,7 @@ def make_tarball(path: Path, gigabytes: float) -> None:
 
 
 def _programs() -> Iterator[bytes]:
-    """Real machine code: what this Python has installed as programs and libraries."""
+    """Yield real machine code, from the largest programs and libraries of this Python."""
     places = {Path(sys.prefix), Path(sys.base_prefix) / "lib"}
     paths = [path for place in places for pattern in ("bin/*", "**/*.so*") for path in place.glob(pattern)]
     programs = sorted({path.resolve() for path in paths if path.is_file()}, key=lambda path: path.stat().st_size)
@@ -65,13 +65,13 @@ def _programs() -> Iterator[bytes]:
 
 
 def serve(file: Path) -> None:
-    """Serve one file with ranges, from the page cache; prints its URL, and ends when standard input does."""
+    """Serve one file, also by ranges; print its URL, and stop when standard input is closed."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parent's name
-            """Say nothing."""
+            """Log nothing."""
 
         def do_GET(self) -> None:
             """Send the file or a range of it."""
@@ -106,8 +106,8 @@ def serve(file: Path) -> None:
 
 
 def fetch(url: str, folder: Path, *, full: bool, keep: bool, sha256: str) -> None:
-    """Fetch, check and unpack."""
-    # The server's process does without them.
+    """Download, verify and unpack a tarball."""
+    # The other child processes do not need these modules.
     from ci_build.rocm.facts import selection
     from ci_build.rocm.store import RocmStore
     from core.http.client import Client

@@ -1,10 +1,11 @@
-"""The device gate's harness beside plain pytest on the smoke suite, and how evenly it deals out shards.
+"""Time of the device gate's harness and of plain pytest on the smoke suite, and balance of the harness's shards.
 
     python -m benchmarks.gate [--python PATH] [--rounds N] [--tests FILE …] [--json FILE] [--check]
 
 Runs `pytest -n 2` and the harness with two workers in turn, on eight virtual devices of the CPU, and compares the
-quickest run of each. The shards of four runners are made of the durations of one run, and measured by those of the
-next. The Python has to have jax, pytest and pytest-xdist; without one, an environment is made of the user's index.
+fastest run of each. The shards for four runners are computed from the durations of one run, and evaluated with the
+durations of the next run. The Python needs jax, pytest and pytest-xdist; without --python, an environment is created
+from the user's index.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OVERHEAD_PERCENT, UNEVEN_PERCENT = 5.0, 10.0
 
 
 def uneven(before: Mapping[str, float], after: Mapping[str, float], count: int) -> float:
-    """Return by how many per cent the longest shard exceeds the ideal length.
+    """Return by how many per cent the longest shard exceeds the ideal duration.
 
     Args:
         before: durations that the shards were computed from.
@@ -52,15 +53,15 @@ def uneven(before: Mapping[str, float], after: Mapping[str, float], count: int) 
 def goals(plain: Sequence[Cost], ours: Sequence[Cost], shards: float) -> list[Goal]:
     """Return the goals."""
     overhead = 100 * (min(run.wall for run in ours) / min(run.wall for run in plain) - 1)
-    longest = f"the longest of {SHARDS} shards, longer than the ideal"
+    longest = f"extra time of the longest of {SHARDS} shards over the ideal"
     return [
-        Goal(what="the harness, longer than plain pytest", value=overhead, limit=OVERHEAD_PERCENT, unit=" %"),
+        Goal(what="extra time of the harness over plain pytest", value=overhead, limit=OVERHEAD_PERCENT, unit=" %"),
         Goal(what=longest, value=shards, limit=UNEVEN_PERCENT, unit=" %"),
     ]
 
 
 def run_plain(python: Path, suite: Suite, env: Mapping[str, str], folder: Path) -> Cost:
-    """Pytest as anybody would run it."""
+    """Run plain pytest and return its cost."""
     words = ("-m", "pytest", "-q", f"--numprocesses={WORKERS}", "-p", "no:cacheprovider", "--tb=short")
     argv = [str(python), *words, *suite.files]
     environment = merge_environment(child_environment(), env)
@@ -83,14 +84,14 @@ def run_harness(python: Path, suite: Suite, env: Mapping[str, str], folder: Path
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     bad = [result for result in report.results if result.verdict not in (TestVerdict.PASSED, TestVerdict.SKIPPED)]
     if bad or report.problems:
-        raise FailedError(f"{report.problems} {[result.id for result in bad]}")
+        raise FailedError(f"The harness failed: problems {report.problems}, tests {[result.id for result in bad]}")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     cost = Cost(wall=wall, cpu=cpu, peak_mib=after.ru_maxrss / 1024)
     return cost, {result.id: result.seconds for result in report.results}
 
 
 def make_python(folder: Path) -> Path:
-    """Create an environment with jax of the package index and the gate's packages."""
+    """Create an environment with jax from the package index and the gate's packages."""
     uv, python = find_uv_bin(), folder / "bin" / "python"
     version = defaults()["build"]["jax_version"]
     for words in (
@@ -103,11 +104,11 @@ def make_python(folder: Path) -> Path:
 
 
 def main() -> int:
-    """Run both in turn; returns 1 for `--check` and a missed goal."""
+    """Run plain pytest and the harness in turn; return 1 if --check was given and a goal was missed."""
     parser = option_parser(__doc__)
-    parser.add_argument("--python", type=Path, metavar="PATH", help="a Python with jax; else one is made")
-    parser.add_argument("--rounds", type=int, default=2, metavar="N", help="runs of each, at least 2; 2 by default")
-    parser.add_argument("--tests", nargs="*", default=[], metavar="FILE", help="these files of the suite; else all")
+    parser.add_argument("--python", type=Path, metavar="PATH", help="Python with jax  [default: a new environment]")
+    parser.add_argument("--rounds", type=int, default=2, metavar="N", help="runs of each, at least 2  [default: 2]")
+    parser.add_argument("--tests", nargs="*", default=[], metavar="FILE", help="files of the suite  [default: all]")
     given = parser.parse_args()
     suite = smoke_suite(given.tests)
     plain: list[Cost] = []

@@ -1,8 +1,8 @@
-"""Duration of `ci_build kernels build`: from nothing, with an existing toolchain, again, and with one more target.
+"""Duration of `ci_build kernels build` with an empty cache, with a toolchain, again, and with one more target.
 
     python -m benchmarks.kernels [--targets GFX,...] [--more GFX] [--json FILE] [--check] [--work FOLDER]
 
-The cache is temporary. `again` is the median of five runs.
+The cache is temporary. Of the builds with nothing to do, the median of five counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Run:
     """One build.
 
     Attributes:
-        made, found: steps.
+        made: number of steps that were run.
+        found: number of steps whose result was in the cache.
     """
 
     what: str
@@ -55,7 +56,7 @@ def goals(runs: Mapping[str, Run]) -> list[Goal]:
 
 
 def build(what: str, targets: str, folder: Path) -> Run:
-    """Build into `folder/out` with the cache `folder/cache`."""
+    """Run a build into `folder/out` with the cache `folder/cache`."""
     argv = [sys.executable, str(CI_BUILD), "kernels", "build", f"--targets={targets}", "--json"]
     argv += [f"--out={folder / 'out'}", f"--cache-dir={folder / 'cache'}"]
     cost, output = measure(argv, folder=ROOT, log=folder / "log")
@@ -65,10 +66,10 @@ def build(what: str, targets: str, folder: Path) -> Run:
 
 
 def run_all(targets: str, more: str, folder: Path) -> dict[str, Run]:
-    """Every case in its order."""
-    runs = {"cold": build("from nothing, with all that is fetched", targets, folder)}
+    """Run the cases in order and return their runs."""
+    runs = {"cold": build("empty cache, with downloads", targets, folder)}
     shutil.rmtree(folder / "cache" / "kernels" / "store")
-    runs["warm"] = build("everything compiled, toolchain there", targets, folder)
+    runs["warm"] = build("everything compiled, existing toolchain", targets, folder)
     again = [build("again, nothing to do", targets, folder) for _ in range(_AGAIN)]
     middle = statistics.median(run.cost.wall for run in again)
     runs["again"] = next(run for run in again if run.cost.wall == middle)
@@ -77,11 +78,11 @@ def run_all(targets: str, more: str, folder: Path) -> dict[str, Run]:
 
 
 def main() -> int:
-    """Run the cases; returns 1 for `--check` and a missed goal."""
+    """Run the cases; return 1 if --check was given and a goal was missed."""
     parser = option_parser(__doc__)
-    parser.add_argument("--targets", default=TARGETS, help="for which targets")
-    parser.add_argument("--more", default=MORE, help="one more target")
-    parser.add_argument("--work", type=Path, help="where the cache goes for the time being")
+    parser.add_argument("--targets", default=TARGETS, help="targets of all builds")
+    parser.add_argument("--more", default=MORE, help="additional target of the last build")
+    parser.add_argument("--work", type=Path, help="parent folder of the temporary cache")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kernels-", dir=options.work) as name:
         runs = run_all(options.targets, options.more, Path(name))

@@ -1,4 +1,4 @@
-"""Shared parts of the benchmarks: the cost of a process and everything that it waits for, goals, options, reports."""
+"""Shared parts of the benchmarks: the cost of a process and its children, goals, options, reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cost:
     Attributes:
         wall: seconds from start to exit.
         cpu: seconds, user and system, children included.
-        peak_mib: peak resident memory of any one of its processes.
+        peak_mib: peak resident memory of its largest process.
     """
 
     wall: float
@@ -38,7 +38,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Goal:
-    """A ratio or size of this run with its limit; without a limit it is informative."""
+    """A measured value with its limit; a value without a limit is informative."""
 
     what: str
     value: float
@@ -70,7 +70,7 @@ def measure(
 ) -> tuple[Cost, str]:
     """Run one command in `folder`, with its errors in `log`; return its cost and standard output.
 
-    The kernel counts this process's memory at the moment of the start as the child's, so this one stays small.
+    The kernel counts this process's memory at the start as memory of the child, so this process must stay small.
 
     Raises:
         FailedError: the exit status is not 0.
@@ -90,12 +90,12 @@ def measure(
     text = answer.read_text(errors="replace")
     if process.returncode:
         tail = text.strip()[-2000:] + log.read_text(errors="replace").strip()[-2000:]
-        raise FailedError(f"{' '.join(argv)}: {tail}")
+        raise FailedError(f"{' '.join(argv)} failed: {tail}")
     return Cost(wall=wall, cpu=usage.ru_utime + usage.ru_stime, peak_mib=usage.ru_maxrss / 1024), text
 
 
 def settle(*paths: Path) -> None:
-    """Have the inputs in the page cache and no dirty pages waiting, so that every case starts alike."""
+    """Read the inputs into the page cache and flush dirty pages, so that every case starts alike."""
     for path in paths:
         with path.open("rb", buffering=0) as file:
             while file.read(1 << 20):
@@ -105,10 +105,10 @@ def settle(*paths: Path) -> None:
 
 @contextmanager
 def peaks(sizes: Callable[[], Sequence[int]], seconds: float) -> Iterator[list[int]]:
-    """Sample sizes every few moments from another thread.
+    """Sample sizes periodically from another thread.
 
     Args:
-        seconds: between two samples.
+        seconds: time between two samples.
 
     Returns:
         The largest sum and the largest number of sizes, complete at the end of the block.
@@ -117,7 +117,7 @@ def peaks(sizes: Callable[[], Sequence[int]], seconds: float) -> Iterator[list[i
 
     def look() -> None:
         while not done.wait(seconds):
-            with suppress(OSError):  # a file or process vanished meanwhile
+            with suppress(OSError):  # a file or process has vanished in the meantime
                 current = sizes()
                 most[:] = max(most[0], sum(current)), max(most[1], len(current))
 
@@ -131,7 +131,7 @@ def peaks(sizes: Callable[[], Sequence[int]], seconds: float) -> Iterator[list[i
 
 
 def note(text: str) -> None:
-    """Print progress beside the results."""
+    """Print progress to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -155,7 +155,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], digits: int = 2
 
 
 def report(options: argparse.Namespace, goals: Sequence[Goal], figures: str, about: str = "", /, **body: object) -> int:
-    """Print the figures and goals, and write them to the file of --json; return 1 if --check and a goal is missed."""
+    """Print figures and goals, and write them to the --json file; return 1 if --check was given and a goal missed."""
     machine = f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}"
     print("\n".join((", ".join(filter(None, (machine, about))), "", figures, "", *map(str, goals))))
     if options.json:

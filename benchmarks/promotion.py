@@ -1,11 +1,12 @@
-"""Cost of publishing into a large index, beside making its pages from a listing; ratios of one run.
+"""Cost of publishing into a large index, and of generating its pages from a listing; ratios of one run.
 
     python -m benchmarks.promotion [--bucket DIR|s3://…] [--wheels N ...] [--set-mb N] [--json FILE] [--check]
 
 Each index is synthetic, with 60 projects and a ledger entry for each set of 9 wheels; one more set is then published.
-The same pages are also made as other tools do: list the bucket, send a HEAD for each object, write every page, with 16
-concurrent requests where ours are sequential. Finally a set of real size is promoted, and the bytes that pass through
-this program are counted. For a real S3 store give --bucket with an unused prefix: the objects stay there.
+For comparison, the same pages are generated as by other tools: list the bucket, send a HEAD for each object, and write
+every page, with 16 concurrent requests; this project's requests are sequential. Finally, a set of realistic size is
+promoted, and the bytes that pass through this program are counted. For a real S3 store, give --bucket with an unused
+prefix; the objects are not removed.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ SET_WHEELS = 1 + 2 * len(PYTHONS)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One size of the index.
+    """Costs for one size of the index.
 
     Attributes:
-        requests: of publishing one set, once its ledger entry is written; a listing counts one for each 1,000 keys.
-        seconds: of that, the fastest of several sets.
-        changed: projects whose pages change.
-        incumbent_requests, incumbent_seconds: of making all pages from a listing.
+        changed: number of projects whose pages change.
+        requests: requests that publish one set after its ledger entry; a listing is one request per 1,000 keys.
+        seconds: time to publish one set, the shortest of several sets.
+        incumbent_requests: requests that generate all pages from a listing.
+        incumbent_seconds: time to generate all pages from a listing.
     """
 
     wheels: int
@@ -65,14 +67,15 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Move:
-    """A promotion of a set of some size.
+    """Cost of the promotion of one set.
 
     Attributes:
-        wheel_bytes: of the set.
-        files: objects that were copied.
-        copies: requests that copy.
-        requests: all requests to the S3 store; for other buckets, all calls of the bucket.
-        sent, received: bytes of bodies that passed through the program.
+        wheel_bytes: size of the set's wheels.
+        files: number of copied objects.
+        copies: number of copy requests.
+        requests: number of all requests to the S3 store; for other buckets, number of calls of the bucket.
+        sent: bytes of request bodies.
+        received: bytes of response bodies.
     """
 
     wheel_bytes: int
@@ -85,11 +88,11 @@ class Move:
 
 
 class MadeIndex:
-    """Sets of three projects each: a pjrt, and for each Python a plugin that pins it, and a jaxlib.
+    """Synthetic index; each set has a pjrt and, for each Python, a plugin that pins the pjrt, and a jaxlib.
 
     Args:
-        released: the index.
-        projects: how many projects there are; the sets take turns.
+        released: keys of the index.
+        projects: number of projects; each set uses three of them, in turn.
     """
 
     def __init__(self, released: ReleasedIndex, projects: int) -> None:
@@ -104,7 +107,7 @@ class MadeIndex:
                 self.add_set(bucket, pool)
 
     def add_set(self, bucket: Bucket, pool: ThreadPoolExecutor | None = None) -> None:
-        """Put one more set into the bucket and its entry at the ledger's end; no page is written."""
+        """Add a set to the bucket and append its entry to the ledger; write no page."""
         number = self._number + 1
         wheels = self._wheels(number)
         for wheel in wheels:
@@ -149,7 +152,7 @@ class MadeIndex:
 
 
 def publishing(bucket: Bucket, wheels: int, projects: int) -> Row:
-    """Fill an index and publish further sets to it."""
+    """Fill an index, then measure the publication of further sets and of all pages from a listing."""
     index = MadeIndex(ReleasedIndex(index=f"bench-{wheels}-{uuid.uuid4().hex[:8]}"), projects)
     with patch.object(os, "fsync", lambda _: None):
         index.fill(bucket, wheels)
@@ -202,7 +205,7 @@ def from_listing(bucket: Bucket, released: ReleasedIndex) -> None:
 
 
 def moving(bucket: Bucket, folder: Path, megabytes: int) -> Move:
-    """Promote a set of some size."""
+    """Promote a set of the given size."""
     wheels = padded_wheels(folder / "wheels", megabytes * 10**6)
     staged = staged_in(bucket, folder, wheels, python_versions=("3.12",), index=f"bench-{uuid.uuid4().hex[:8]}")
     counting, calls = counted(bucket)
@@ -224,7 +227,7 @@ def goals(rows: Sequence[Row], move: Move | None) -> list[Goal]:
     """Return the goals."""
     results = [
         Goal(
-            what=f"requests to publish a set beside {row.wheels} wheels",
+            what=f"requests to publish a set in an index of {row.wheels} wheels",
             value=row.requests,
             limit=4 * row.changed + SET_WHEELS,
         )
@@ -234,25 +237,25 @@ def goals(rows: Sequence[Row], move: Move | None) -> list[Goal]:
         spread = max(row.requests for row in rows) - min(row.requests for row in rows)
         ratio = rows[-1].incumbent_seconds / rows[-1].seconds
         results += [
-            Goal(what="  more of them for the largest index", value=spread, limit=0),
+            Goal(what="  spread over all sizes of the index", value=spread, limit=0),
             Goal(what="faster than from a listing", value=ratio, unit="x", limit=50, at_least=True),
         ]
     if move is not None:
         moved = (move.sent + move.received) / move.wheel_bytes
         results += [
-            Goal(what="bytes through the program for each of the set", value=moved, limit=0.01),
+            Goal(what="bytes through the program per byte of the set", value=moved, limit=0.01),
             Goal(what="copy requests for each file", value=move.copies / move.files, limit=1),
         ]
     return results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; returns 1 for `--check` and a missed goal."""
+    """Run the benchmark; return 1 if --check was given and a goal was missed."""
     parser = option_parser(__doc__)
-    parser.add_argument("--bucket", help="a folder or s3:// URL; a temporary folder by default")
-    parser.add_argument("--wheels", type=int, nargs="*", default=WHEELS, help="sizes of the index")
-    parser.add_argument("--projects", type=int, default=PROJECTS, help="a multiple of three")
-    parser.add_argument("--set-mb", type=int, default=SET_MB, help="size of the set that is promoted; 0 leaves it out")
+    parser.add_argument("--bucket", help="folder or s3:// URL  [default: a temporary folder]")
+    parser.add_argument("--wheels", type=int, nargs="*", default=WHEELS, help="numbers of wheels, one per index")
+    parser.add_argument("--projects", type=int, default=PROJECTS, help="number of projects, a multiple of three")
+    parser.add_argument("--set-mb", type=int, default=SET_MB, help="size of the promoted set; 0 to promote none")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="promotion-benchmark-") as name:
         bucket = open_bucket(options.bucket) if options.bucket else DirBucket(Path(name) / "bucket")

@@ -1,9 +1,9 @@
-"""Our wheel rewriting beside the stock tools, on the published 154 MB pjrt wheel; ratios of one run.
+"""Wheel rewriting by wheelkit and by stock tools, on the published 154 MB pjrt wheel; ratios of one run.
 
     python -m benchmarks.repair [--wheel PATH] [--repeat N] [--only CASE ...] [--json FILE] [--check]
 
-Each case runs in processes of its own, in a fresh folder beside the last one's, with the wheel in the page cache; of
-several runs the fastest counts. Everything stock is used as its manual says, with default compression.
+Each case runs in separate processes and a fresh folder, with the wheel in the page cache; the fastest of several runs
+counts. Stock tools are used as documented, with default compression.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ AUDITWHEEL = (
 RUNPATH = "$ORIGIN/../../_rocm_sdk_core/lib:/opt/rocm/lib"
 
 _ENTRY = "from benchmarks.repair_cases import main; main()"
-"""As the script of an installed command begins."""
+"""Code that starts a case, like the script of an installed command."""
 
 Argv = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """Cost of a case as processes; `inner` excludes the start of the interpreter, for this project's cases.
+    """Cost of a case.
 
     Attributes:
+        cost: cost of the case's processes.
+        inner: cost without the start of the interpreter; None for stock tools.
         wheel_size: bytes of the resulting wheel, if any.
     """
 
@@ -61,7 +63,7 @@ OURS = {
     "runpath": "ours: verified + RUNPATH by splice",
     "strip": "ours: repair(), strip, RUNPATH, every target kept",
     "full": "ours: repair(), gfx942 + gfx950, strip, RUNPATH",
-    "full-first": "ours: the same, debug file kept, MD5 of all old code",
+    "full-first": "ours: full, debug file kept, MD5 of all old code",
     "recompress-isal": "ours: full, libraries compressed whole, ISA-L level 2",
     "recompress-zlib": "ours: full, libraries compressed whole, zlib level 6",
 }
@@ -87,11 +89,11 @@ CASES: Mapping[str, tuple[str, tuple[Argv, ...]]] = {
         ),
     ),
 }
-"""Key -> title, and commands in order; words in braces are filled in, see `run`."""
+"""Key -> title, and commands in order; `run` replaces the words in braces."""
 
 
 def goals(results: Mapping[str, Result]) -> list[Goal]:
-    """Every goal whose cases were run."""
+    """Return the goals whose cases were run."""
     checks = []
 
     def ratio(what: str, slow: Sequence[str], fast: str, limit: float | None) -> None:
@@ -106,17 +108,17 @@ def goals(results: Mapping[str, Result]) -> list[Goal]:
     ratio("verified re-tag: faster than the incumbent's chain", ["incumbent"], "verified", 20)
     ratio("verified re-tag: faster than auditwheel repair", ["auditwheel"], "verified", 10)
     ratio("full case: faster than unpack + strip + patchelf + pack", ["chain"], "full", 5)
-    ratio("  like for like, no slimming: than the same", ["chain"], "strip", None)
-    ratio("  than that and auditwheel repair, for the same tag", ["chain", "auditwheel"], "full", None)
-    ratio("  with debug file and MD5, which no stock tool does", ["chain"], "full-first", None)
+    ratio("  all targets kept: faster than these tools", ["chain"], "strip", None)
+    ratio("  faster than these tools and auditwheel repair", ["chain", "auditwheel"], "full", None)
+    ratio("  with debug file and MD5: faster than these tools", ["chain"], "full-first", None)
     if results.keys() >= {"full", "full-first"}:
         added = results["full-first"].cost.wall - results["full"].cost.wall
-        most("  those two: the MD5 is compared once for an input", "full-first", added, " s", None)
+        most("  extra time of debug file and MD5, once for an input", "full-first", added, " s", None)
     if "cp" in results and "retag" in results:
         retag = results["retag"]
         inner, copy = retag.inner or retag.cost, results["cp"].cost.wall
-        most("unverified re-tag, Python's start included: times of cp", "retag", retag.cost.wall / copy, "x", 2)
-        most("  its work alone", "retag", inner.wall / copy, "x", None)
+        most("unverified re-tag with Python's start: ratio to cp", "retag", retag.cost.wall / copy, "x", 2)
+        most("  without Python's start", "retag", inner.wall / copy, "x", None)
     for key, what, limit in (("verified", "verified re-tag", 100), ("full", "full case", 1e9 / 2**20)):
         if key in results:
             most(f"{what}: peak memory", key, results[key].cost.peak_mib, " MiB", limit)
@@ -130,7 +132,7 @@ def run(key: str, wheel: Path, base: Path, environment: Mapping[str, str]) -> Re
     (what, steps), folder = CASES[key], base / key
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    os.link(wheel, folder / wheel.name)  # `wheel tags` writes beside its input, and leaves that alone
+    os.link(wheel, folder / wheel.name)  # `wheel tags` writes to the folder of its input, and keeps the input
     settle(wheel)
     cost, inner = Cost(wall=0, cpu=0, peak_mib=0), None
     for step in steps:
@@ -148,7 +150,7 @@ def run(key: str, wheel: Path, base: Path, environment: Mapping[str, str]) -> Re
 
 
 def _later(folder: Path, wheel: Path) -> dict[str, str]:
-    """Paths that an earlier step of the case has made."""
+    """Return the paths that earlier steps of the case created."""
     trees = [path for path in (folder / "tree").glob("*") if path.is_dir()]
     libraries = sorted((folder / "tree").rglob("*.so"), key=lambda path: path.stat().st_size)
     tagged = [path.name for path in folder.glob("*.whl") if path.name != wheel.name]
@@ -170,7 +172,7 @@ def fastest(key: str, repeat: int, wheel: Path, base: Path, environment: Mapping
 
 def download(folder: Path, environment: Mapping[str, str]) -> Path:
     """Download the published wheel from the package index."""
-    note(f"Downloading {NAME} {VERSION} (154 MB); --wheel PATH uses one that is there already")
+    note(f"Downloading {NAME} {VERSION} (154 MB); give --wheel PATH to use a local wheel")
     pin = folder / "requirements.txt"
     pin.write_text(f"{NAME}=={VERSION} --hash=sha256:{SHA256}\n")
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", f"--requirement={pin}"]
@@ -180,16 +182,16 @@ def download(folder: Path, environment: Mapping[str, str]) -> Path:
 
 
 def main() -> int:
-    """Run the cases; returns 1 for `--check` and a missed goal."""
+    """Run the cases; return 1 if --check was given and a goal was missed."""
     parser = option_parser(__doc__)
-    parser.add_argument("--wheel", type=Path, help="a pjrt wheel; downloaded with pip when not given")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each case; the fastest counts")
+    parser.add_argument("--wheel", type=Path, help="pjrt wheel  [default: downloaded with pip]")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each case  [default: 1]")
     parser.add_argument("--only", nargs="+", choices=CASES, help="run only these cases")
-    parser.add_argument("--work", type=Path, help="folder for the runs, with 4 GB of room; a temporary one by default")
+    parser.add_argument("--work", type=Path, help="folder for the runs, with 4 GB free  [default: a temporary folder]")
     options = parser.parse_args()
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     environment = {**os.environ, "PATH": tools, "SOURCE_DATE_EPOCH": "315532800"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages come with bytecode
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have bytecode
     results = []
     with tempfile.TemporaryDirectory(prefix="repair-benchmark-", dir=options.work) as name:
         base = Path(name)
@@ -202,7 +204,7 @@ def main() -> int:
             try:
                 results.append(fastest(key, options.repeat, local, base, environment))
             except FailedError as error:
-                note(f"left out: {error}")
+                note(f"skipped: {error}")
     rows = [
         (
             result.what,

@@ -1,6 +1,6 @@
-"""Cases of this project for the comparison: `benchmarks.repair` runs each case in a child process.
+"""Cases of wheelkit in `benchmarks.repair`, which runs each case in a child process.
 
-Usage: python -m benchmarks.repair_cases CASE WHEEL FOLDER; prints JSON with the seconds of the work itself.
+Usage: python -m benchmarks.repair_cases CASE WHEEL FOLDER; prints JSON with the seconds of the case.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wheelkit.archive.rewrite import WheelRewrite
 if TYPE_CHECKING:
     from wheelkit.repair.plan import RepairPlan
 
-# Each case imports only its own needs, as a separate program would.
+# Each case imports only the modules that it needs, as a separate program would.
 
 PLATFORM = "manylinux_2_28_x86_64"
 
@@ -39,7 +39,7 @@ def _retag(archive: WheelArchive, rewrite: WheelRewrite) -> None:
 
 
 def retag(wheel: Path, folder: Path) -> None:
-    """Change the tag; members are copied unread."""
+    """Change the tag; copy members without unpacking them."""
     with WheelArchive(wheel) as archive:
         rewrite = WheelRewrite(archive)
         _retag(archive, rewrite)
@@ -79,7 +79,7 @@ def runpath(wheel: Path, folder: Path) -> None:
 
 
 def scan(wheel: Path, _folder: Path) -> None:
-    """Measure the splicing of a RUNPATH: the search for the block that follows the changed bytes."""
+    """Search for the compressed block that follows the changed bytes, as the splice of a RUNPATH does."""
     from wheelkit.archive.blocks import scan_blocks
     from wheelkit.archive.splice import scan_goal
 
@@ -96,20 +96,20 @@ def tag_only(wheel: Path, folder: Path) -> None:
 
 
 def strip(wheel: Path, folder: Path) -> None:
-    """Run `repair` with the work of unpack, strip, patchelf and pack only; fat binaries are copied unread."""
+    """Run `repair` with only the work of unpack, strip, patchelf and pack; do not read the fat binaries."""
     _repair(wheel, replace(_plan(wheel), verify_bundles=False), folder)
 
 
 def full(wheel: Path, folder: Path) -> None:
-    """Run `repair` with the recipe's plan, like the stock chain: symbols are discarded.
+    """Run `repair` with the recipe's plan, and discard symbols like the stock chain.
 
-    Code inside the library is trusted, as after an earlier build that checked it.
+    The device code in the library is not verified, as if an earlier build had verified it.
     """
     _repair(wheel, replace(_plan(wheel, "gfx942", "gfx950"), verify_bundles=False), folder)
 
 
 def full_first(wheel: Path, folder: Path) -> None:
-    """Run the first build of an input: keep symbols and compare the MD5 of every old bundle."""
+    """Run `repair` as in the first build of an input: keep symbols and compare the MD5 of every old bundle."""
     _repair(wheel, _plan(wheel, "gfx942", "gfx950"), folder, debug_dir=folder / "debug")
 
 
@@ -182,7 +182,7 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
 
 
 def main() -> None:
-    """Run one case and print its seconds without the start of the interpreter and the imports."""
+    """Run one case and print its seconds, without the start of the interpreter."""
     case, wheel, folder = sys.argv[1:]
     wall, cpu = time.perf_counter(), time.process_time()
     CASES[case](Path(wheel), Path(folder))

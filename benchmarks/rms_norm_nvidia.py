@@ -1,10 +1,10 @@
-"""The portable RMSNorm kernels on an NVIDIA GPU: numerics against float64, races, and how much memory they move.
+"""The portable RMSNorm kernels on an NVIDIA GPU: numerics against float64, races, and memory bandwidth.
 
     python3 -m benchmarks.rms_norm_nvidia [--json] [--quick] [--races]
 
-It needs nvcc and an NVIDIA GPU, and nothing else: the kernels are compiled from the same source that runs on AMD GPUs,
-and started with the same packed arguments. --races runs them once more under compute-sanitizer (racecheck, memcheck,
-initcheck, synccheck). Exit status 1: some error is larger than allowed, or a tool found something.
+The benchmark needs only nvcc and an NVIDIA GPU: the kernels are compiled from the same source as for AMD GPUs, and
+started with the same packed arguments. --races runs the kernels again under compute-sanitizer (racecheck, memcheck,
+initcheck, synccheck). Exit status 1: an error is larger than allowed, or a tool reported a problem.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _GUARD = bytes(range(256))
 
 
 class Nvidia:
-    """One GPU, through CUDA's driver API.
+    """An NVIDIA GPU, used through CUDA's driver API.
 
     Args:
-        cubin: the compiled kernels.
+        cubin: compiled kernels.
     """
 
     def __init__(self, cubin: bytes) -> None:
@@ -75,17 +75,21 @@ class Nvidia:
         return text.value.decode()
 
     def allocate(self, size: int) -> int:
-        """Memory without guards."""
+        """Allocate memory without guards, and return its address."""
         address = ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address.value
 
     def free(self, address: int) -> None:
-        """Give it back."""
+        """Free memory of `allocate`."""
         self._call("cuMemFree_v2", ctypes.c_uint64(address))
 
     def put(self, data: bytes, shift: int = 0) -> int:
-        """Memory with that content, guards around it."""
+        """Copy data to the GPU with guards around the data, and return its address.
+
+        Args:
+            shift: bytes between a multiple of 256 and the address.
+        """
         before = _GUARD + _GUARD[:shift]
         whole = before + data + _GUARD
         base = self.allocate(len(whole))
@@ -94,17 +98,17 @@ class Nvidia:
         return base + len(before)
 
     def get(self, address: int) -> bytes:
-        """Its content; its guards have to be as they were."""
+        """Return the data at an address of `put`, and check that the guards are unchanged."""
         base, size = self.sizes[address]
         whole = ctypes.create_string_buffer(address - base + size + len(_GUARD))
         self._call("cuMemcpyDtoH_v2", whole, ctypes.c_uint64(base), ctypes.c_size_t(len(whole)))
         before = whole.raw[: address - base]
-        assert before == (_GUARD + _GUARD)[: len(before)], "something was written before a buffer"
-        assert whole.raw[-len(_GUARD) :] == _GUARD, "something was written behind a buffer"
+        assert before == (_GUARD + _GUARD)[: len(before)], "a kernel wrote before the start of a buffer"
+        assert whole.raw[-len(_GUARD) :] == _GUARD, "a kernel wrote past the end of a buffer"
         return whole.raw[address - base : address - base + size]
 
     def start(self, kernel: str, arguments: bytes, blocks: int, threads: int) -> None:
-        """Put a kernel on the stream, its arguments packed in one buffer."""
+        """Enqueue a kernel, with its arguments packed in one buffer."""
         function = ctypes.c_void_p()
         self._call("cuModuleGetFunction", ctypes.byref(function), self.module, kernel.encode())
         packed, size = ctypes.create_string_buffer(arguments, len(arguments)), ctypes.c_size_t(len(arguments))
@@ -112,12 +116,12 @@ class Nvidia:
         self._call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, None, None, extra)
 
     def launch(self, kernel: str, arguments: bytes, blocks: int, threads: int) -> None:
-        """Run a kernel to its end."""
+        """Run a kernel and wait for its end."""
         self.start(kernel, arguments, blocks, threads)
         self._call("cuCtxSynchronize")
 
     def copy(self, to: int, source: int, size: int) -> None:
-        """Put a copy within the GPU on the stream."""
+        """Enqueue a copy within the GPU's memory."""
         to_, from_ = ctypes.c_uint64(to), ctypes.c_uint64(source)
         self._call("cuMemcpyDtoDAsync_v2", to_, from_, ctypes.c_size_t(size), None)
 
@@ -128,7 +132,7 @@ class Nvidia:
         self.sizes.clear()
 
     def milliseconds(self, work: Callable[[], None], times: int) -> float:
-        """Of one run of the work, the mean of many."""
+        """Return the mean duration of one run of the work."""
         events = [ctypes.c_void_p(), ctypes.c_void_p()]
         for event in events:
             self._call("cuEventCreate", ctypes.byref(event), 0)
@@ -147,7 +151,7 @@ def compile_kernels(folder: Path) -> bytes:
     """Compile the kernels for the GPU of this machine."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        sys.exit("There is no nvcc: install CUDA's compiler.")
+        sys.exit("nvcc was not found: install CUDA's compiler.")
     out = folder / "rms_norm.cubin"
     source = ROOT / "kernels" / "src" / "rms_norm.hip"
     subprocess.run(
@@ -178,16 +182,16 @@ def numerics(gpu: Nvidia, sizes: Sequence[int]) -> dict[str, dict[str, float]]:
 
 SPEED_SIZES = (256, 1024, 4096, 4095, 8192, 32768, 131072)
 FAMILIES = {"rms_norm": (2, HELD), "rms_norm_with_add": (4, HELD), "rms_norm_bwd": (3, BWD_HELD)}
-"""Kernels -> tensors that they read and write, packs that a thread holds."""
+"""Kernel family -> number of tensors that it reads and writes, and maximum number of packs per thread."""
 
 
 def partials(rows: int, n: int) -> int:
-    """Blocks of the backward kernel, as the package asks for them."""
+    """Return the number of blocks of the backward kernel, as the package computes it."""
     return min(rows, max(256, min(4096, (1 << 21) // n)))
 
 
 def bandwidth(gpu: Nvidia, size: int = 1 << 28) -> list[dict[str, Any]]:
-    """GB/s that each kernel reads and writes, of tensors of `size` bytes, and what part of a copy's that is."""
+    """Return the GB/s of each kernel for tensors of `size` bytes, and its ratio to the GB/s of a copy."""
     at = [gpu.allocate(size) for _ in range(6)]
     copy = 2 * size / gpu.milliseconds(lambda: gpu.copy(at[0], at[1], size), 20) / 1e6
     results: list[dict[str, Any]] = [{"kernel": "copy", "gb_s": round(copy)}]
@@ -213,7 +217,7 @@ def sanitized(tool: str) -> dict[str, Any]:
     """Run a short case under one of compute-sanitizer's tools."""
     program = shutil.which("compute-sanitizer")
     if program is None:
-        return {"tool": tool, "ok": False, "said": "there is no compute-sanitizer"}
+        return {"tool": tool, "ok": False, "said": "compute-sanitizer was not found"}
     argv = [program, "--tool", tool, "--error-exitcode", "9"]
     argv += [sys.executable, "-m", "benchmarks.rms_norm_nvidia", "--quick"]
     done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
@@ -222,10 +226,10 @@ def sanitized(tool: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Compile, run, compare, report; 0 when all is as it should be."""
+    """Run the benchmark; return 0 if all errors are allowed and no tool reported a problem."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print a report for machines")
-    parser.add_argument("--quick", action="store_true", help="few sizes, no speeds")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--quick", action="store_true", help="test few sizes, and skip the bandwidth")
     parser.add_argument("--races", action="store_true", help="run again under compute-sanitizer")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -242,7 +246,7 @@ def main() -> int:
         print(json.dumps(report, indent=1))
     else:
         for key, entry in report["numerics"].items():
-            print(f"{key}: {entry['cases']} cases, largest error {entry['error']} of what is allowed")
+            print(f"{key}: {entry['cases']} cases, largest error {entry['error']} of the allowed error")
         for entry in [*report.get("bandwidth", ()), *report.get("sanitizer", ())]:
             print("  ".join(f"{name} {value}" for name, value in entry.items()))
     return 0 if report["ok"] else 1

@@ -1,10 +1,10 @@
-"""The whole structure gate on the published 0.10.2 wheels, and its re-run: wall time, memory of all its processes.
+"""Wall time and memory of the whole structure gate on the published 0.10.2 wheels, and of its re-run.
 
     python -m benchmarks.structure_gate [--set DIR] [--targets GFX,…] [--corpus small|full] [--json FILE] [--check]
 
-Makes a wheel set of the published wheels, for this Python and its neighbour, unless one is given; then runs
-`ci_build gate structure` on it twice. Memory is the resident memory of the command and every process below it, added
-up several times a second; libraries that they share count for each of them.
+Without --set, creates a set of the published wheels, for this Python and a neighbouring version; then runs
+`ci_build gate structure` on the set twice. Memory is the resident memory of the command and all its descendants,
+summed several times a second; shared libraries count for each process.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _SET_CHILD_SUBREAPER = 36
 
 
 def watched() -> AbstractContextManager[list[int]]:
-    """Add up the resident memory of the descendants of this process, also of those whose parent has gone.
+    """Sum the resident memory of this process's descendants, including descendants whose parent has ended.
 
     Returns:
-        Context of the most resident bytes, and of the most processes, at one moment.
+        Context manager of the largest sum in bytes and the largest number of processes.
     """
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     return peaks(lambda: [size for size in _resident(os.getpid()) if size], _INTERVAL)
@@ -55,10 +55,10 @@ def run(words: Sequence[str], log: Path) -> tuple[Cost, int, list[dict[str, Any]
     """Run `ci_build`.
 
     Returns:
-        Its cost, with the peak memory of all its processes together; their number; the evidence that it prints.
+        The cost, with the peak memory of all processes together; the largest number of processes; the printed evidence.
 
     Raises:
-        FailedError: a gate did not pass, or could not run.
+        FailedError: a gate failed or could not run.
     """
     with watched() as most:
         argv = [sys.executable, "-m", "ci_build.cli", *words]
@@ -72,12 +72,12 @@ def goals(first: Cost, again: Cost) -> list[Goal]:
     return [
         Goal(what="the whole structure gate", value=first.wall, limit=240.0, unit=" s"),
         Goal(what="resident memory of all its processes", value=memory, limit=3.0, unit=" GiB"),
-        Goal(what="the same again, answered from its evidence", value=again.wall, limit=2.0, unit=" s"),
+        Goal(what="the re-run, answered from the recorded evidence", value=again.wall, limit=2.0, unit=" s"),
     ]
 
 
 def make_set(folder: Path, targets: str) -> Path:
-    """Write a set of the published wheels to a folder."""
+    """Write a set of the published wheels to a subfolder, and return the subfolder."""
     supported = list(defaults()["pythons"]["supported"])
     pythons = this_python_and_one_more(supported, "{}.{}".format(*sys.version_info[:2]))
     words = ("dist_wheels", "--payload=published", f"--targets={targets}", f"--python-versions={','.join(pythons)}")
@@ -86,10 +86,10 @@ def make_set(folder: Path, targets: str) -> Path:
 
 
 def main() -> int:
-    """Run both; returns 1 for `--check` and a missed goal."""
+    """Run the gate twice; return 1 if --check was given and a goal was missed."""
     parser = option_parser(__doc__)
-    parser.add_argument("--set", type=Path, metavar="DIR", help="folder of a wheel set; else one is made")
-    parser.add_argument("--targets", default=TARGETS, help=f"targets of the set that is made; {TARGETS} by default")
+    parser.add_argument("--set", type=Path, metavar="DIR", help="folder of a wheel set  [default: a new set]")
+    parser.add_argument("--targets", default=TARGETS, help=f"targets of the new set  [default: {TARGETS}]")
     parser.add_argument("--corpus", choices=CORPORA, default=CORPORA[0], help="programs to compile")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="structure-benchmark-") as name:
@@ -99,7 +99,7 @@ def main() -> int:
             words = ("gate", "structure", str(wheel_set), "--bucket", str(base / "bucket"), f"--corpus={given.corpus}")
             note("gate structure ...")
             first, processes, evidence = run((*words, "--json"), base / "first.log")
-            note("again ...")
+            note("gate structure again ...")
             again, _, _ = run((*words, "--json"), base / "again.log")
         except FailedError as error:
             note(f"{error}")

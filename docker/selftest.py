@@ -1,13 +1,13 @@
 """Self-test inside a runtime image: jax finds AMD GPUs, and their results are correct.
 
-`selftest.py --no-gpu` only asks whether everything can be imported, for machines without one.
+`selftest.py --no-gpu` only checks that jax and numpy can be imported, for machines without a GPU.
 """
 
 import sys
 
 
 def main() -> None:
-    """Exit with the problem."""
+    """Run the self-test; exit with a message if it fails."""
     import jax
     import numpy
 
@@ -27,7 +27,7 @@ def main() -> None:
             # Integers this small are exact in float32 in any order of addition.
             if not numpy.array_equal(jax.jit(lambda a, b: a @ b)(left, right), left @ right):
                 sys.exit(f"{device} computes wrong products.")
-    print("all devices compute what they should")
+    print("all devices compute correct products")
 
 
 if __name__ == "__main__":

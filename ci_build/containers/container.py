@@ -1,8 +1,8 @@
 """Commands in a container with least privilege; their output files belong to the caller.
 
-A container has a read-only root, no capabilities and no way to gain any. It can write to its writable mounts and to
-temporary directories. No container is left behind: an interrupted run stops its own container by id, and the next run
-after a killed one removes that one's container, by labels that name its owner.
+A container has a read-only root, no capabilities and no way to gain any. It can write only to its writable mounts and
+to temporary directories. No container is left behind: an interrupted run removes its own container by id, and the next
+run removes the containers of killed runs, which it recognizes by a label with their owner.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TEMPORARY = ("/tmp", "/tmp/home", "/var/tmp")  # noqa: S108 - inside the contai
 _PROCESSES = "32768"
 """Limit of processes and threads."""
 _KILLED = 137
-"""Exit code of a command that was ended by SIGKILL, as the kernel does when memory runs out."""
+"""Exit code of a command that was ended by SIGKILL, for example by the kernel when memory runs out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Mount:
     Attributes:
         source: absolute path on this machine; must exist.
         target: absolute path in the container.
-        writable: whether the container may change it.
+        writable: whether the container may write to the source.
     """
 
     source: Path
@@ -44,19 +44,19 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContainerSpec:
-    """A specification of a container; `make_spec` fills in the values that depend on the engine.
+    """Specification of a container; `make_spec` sets the values that depend on the engine.
 
     Attributes:
-        engine: program of the engine's client, such as /usr/bin/docker.
-        image: image by name and digest, or by id; it must exist, nothing is pulled.
+        engine: path of the engine's client, such as /usr/bin/docker.
+        image: name with digest, or id, of a local image; missing images are not pulled.
         mounts: bind mounts.
         workdir: working directory of the commands.
-        env: environment of the commands; a key set to "" is omitted.
-        env_files: files with further variables, one KEY=VALUE per line, which process lists do not show.
+        env: environment of the commands; variables with an empty value are omitted.
+        env_files: files with further variables, one KEY=VALUE per line; unlike `env`, process lists do not show them.
         network: host, none, or a network of the engine.
         user: `uid:gid` of the commands.
         userns: user namespace mode, such as keep-id; empty for the engine's default.
-        memory: memory limit including swap, such as 32g; empty for none.
+        memory: limit of memory and swap together, such as 32g; empty for no limit.
         shm_size: size of /dev/shm, such as 64g.
         devices: device files of this machine, such as /dev/kfd.
         groups: further groups of the commands, by name or number.
@@ -89,7 +89,7 @@ def make_spec(
     env: Mapping[str, str] | None = None,
     workdir: str = "/",
 ) -> ContainerSpec:
-    """Return a specification whose output files belong to the caller."""
+    """Return the specification of a container whose output files belong to the caller."""
     return ContainerSpec(
         engine=engine.program,
         image=image,
@@ -114,10 +114,10 @@ def container_argv(
 
     Args:
         argv: command to run in the container.
-        env: changes to the specification's environment; a key set to "" is omitted. Process lists show the values, so
-            secrets must be passed in files.
+        env: changes to the specification's environment; variables with an empty value are omitted. Process lists show
+            the values, so secrets must be passed in `spec.env_files`.
         cwd: working directory instead of `spec.workdir`.
-        more: further options of `run`, such as `--cidfile`.
+        more: further options of the engine's `run`, such as `--cidfile`.
 
     Raises:
         RequestError: a mount is invalid.
@@ -132,7 +132,7 @@ def container_argv(
     words += [word for path in _TEMPORARY for word in ("--tmpfs", f"{path}:rw,exec,nosuid,nodev,mode=1777")]
     words += ["--network", spec.network, "--shm-size", spec.shm_size, "--pids-limit", _PROCESSES]
     if spec.memory:
-        # Without --memory-swap, the same amount of swap could be used as well.
+        # Without --memory-swap, containers could use the same amount of swap in addition.
         words += ["--memory", spec.memory, "--memory-swap", spec.memory]
     words += [word for path in spec.devices for word in ("--device", path)]
     words += [word for name in spec.groups for word in ("--group-add", name)]
@@ -141,7 +141,7 @@ def container_argv(
     merged = merge_environment(spec.env, env or {})
     words += [word for key, value in sorted(merged.items()) if value for word in ("--env", f"{key}={value}")]
     words += ["--workdir", cwd or spec.workdir, *more]
-    # The image's entry point would receive the command as its arguments.
+    # Without --entrypoint, the image's entry point would receive the command as arguments.
     return (*words, "--entrypoint", argv[0], spec.image, *argv[1:])
 
 
@@ -158,19 +158,19 @@ def mount_option(mount: Mount) -> str:
         if not path.startswith("/"):
             raise RequestError(f"Cannot mount {path!r}: the path is not absolute.", hint="Give an absolute path.")
         if any(ord(letter) < ord(" ") for letter in path):
-            raise RequestError(f"Cannot mount {path!r}: the path has a control character.", hint="Rename it.")
+            raise RequestError(f"Cannot mount {path!r}: the path has a control character.", hint="Rename the path.")
     fields = ["type=bind", f"source={source}", f"target={mount.target}", *([] if mount.writable else ["readonly"])]
     # RFC 4180.
     return ",".join('"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text for text in fields)
 
 
 class ContainerRunner:
-    """A runner of commands in separate containers.
+    """Runner that starts each command in a new container.
 
     Args:
         host: runner that starts the engine's client.
         spec: specification of the containers.
-        say: receives a line for each orphaned container that is removed first.
+        say: function that is called with a log line for each removed orphaned container.
     """
 
     def __init__(self, host: HostRunner, spec: ContainerSpec, *, say: LineSink | None = None) -> None:
@@ -191,9 +191,9 @@ class ContainerRunner:
         on_error_line: LineSink | None = None,
         keep: int | None = None,
     ) -> ProcessResult:
-        """Run a command; if this call is interrupted, its container is stopped and removed.
+        """Run a command in a new container; stop and remove the container if this call is interrupted.
 
-        Arguments are those of `HostRunner.run`; `env` changes the environment of the specification.
+        The arguments are those of `HostRunner.run`; `env` changes the environment of the specification.
         """
         if not self._swept:
             self._swept = True
@@ -216,7 +216,7 @@ class ContainerRunner:
         if check and done.returncode:
             hint = "Run the command by hand for details."
             if done.returncode == _KILLED:
-                limit = f" of {self.spec.memory}" if self.spec.memory else ""
-                hint = f"It was killed, most likely for lack of memory{limit}: raise the limit or reduce parallel jobs."
+                limit = f" (limit: {self.spec.memory})" if self.spec.memory else ""
+                hint = f"The command probably ran out of memory{limit}: raise the limit or reduce parallel jobs."
             raise ProcessError(failure(words, done), hint=hint)
         return done

@@ -1,4 +1,4 @@
-"""Detection of the container engine: docker or podman, and whether it can run and build."""
+"""Detection of the container engine, docker or podman, and of its ability to run containers and build images."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from core.errors import NoContainerEngineError, ProcessError
 from core.process import HostRunner
 
 ENGINES = ("docker", "podman")
-"""Engines that are looked for, in this order."""
+"""Supported engines in search order."""
 _USUAL_PLACES = ("/usr/bin", "/usr/local/bin", "/bin")
-"""Searched besides PATH, since the first `docker` of PATH may be an incomplete client."""
+"""Folders that are searched after PATH, since the first `docker` on PATH may be an incomplete client."""
 _PROBE_SECONDS = 30.0
 _BUILDS_BY_ITSELF = 23
-"""First major version whose client builds through a plugin (Docker Engine 23.0 release notes)."""
+"""First major version of docker whose client needs a plugin to build images (Docker Engine 23.0 release notes)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
-    """A container engine that answers.
+    """A container engine.
 
     Attributes:
-        program: path of its client.
-        podman: whether it is podman, or a `docker` that is podman.
+        program: path of the client.
+        podman: whether the engine is podman, even if the client is named docker.
         version: version of the server, or of podman.
         client: version of the client.
-        rootless: whether it runs without root, so that uid 0 in a container is the caller.
-        selinux: whether SELinux labels separate containers.
+        rootless: whether the engine runs without root, so that uid 0 in a container is the caller.
+        selinux: whether the engine isolates containers by SELinux labels.
         builds: whether the client can build images.
     """
 
@@ -49,33 +49,33 @@ class Engine:
         return "podman" if self.podman else "docker"
 
     def user(self, uid: int, gid: int) -> str:
-        """Return the value of `--user` with which new files in a mount belong to that user.
+        """Return the value of `--user` that makes new files in a mount belong to this uid and gid.
 
-        In rootless docker, root is the caller and every other uid is foreign. Rootless podman can keep the caller's
-        own uid (`userns`).
+        In rootless docker, root in a container is the caller, and other uids are not. Rootless podman maps the
+        caller's uid to itself with `userns`.
         """
         return "0:0" if self.rootless and not self.podman else f"{uid}:{gid}"
 
     @property
     def userns(self) -> str:
-        """The value of `--userns` for the same purpose, or empty."""
+        """The value of `--userns` that keeps the caller's uid in rootless podman; empty for other engines."""
         return "keep-id" if self.rootless and self.podman else ""
 
     @property
     def security(self) -> tuple[str, ...]:
-        """The security options for mounts of the caller's directories, whose labels must not change."""
+        """The security options that allow access to the caller's directories without changing their SELinux labels."""
         return ("label=disable",) if self.selinux else ()
 
 
 def find_engine(name: str | None, host: HostRunner) -> Engine:
-    """Return the first engine that can run and build, else the first that can run.
+    """Return the first engine that can run containers and build images, else the first that can run containers.
 
     Args:
         name: docker, podman, or the path of a client; None for any.
         host: runner that starts the clients.
 
     Raises:
-        NoContainerEngineError: none answers; the reason is given for each client.
+        NoContainerEngineError: no engine answers; the message gives the reason for each client.
     """
     engines: list[Engine] = []
     problems: list[str] = []
@@ -89,15 +89,15 @@ def find_engine(name: str | None, host: HostRunner) -> Engine:
             engines.append(answer)
     if engines:
         return engines[0]
-    reason = f": {'; '.join(problems)}" if problems else ", and none is on PATH" if not name else ": it does not exist"
+    reason = f": {'; '.join(problems)}" if problems else ": neither was found" if not name else ": it was not found"
     raise NoContainerEngineError(
-        f"No container engine answers ({name or ' or '.join(ENGINES)} was looked for){reason}.",
+        f"No container engine answers (tried {name or ' and '.join(ENGINES)}){reason}.",
         hint="Install Docker or Podman and start its daemon, or give --payload=published, which compiles nothing.",
     )
 
 
 def _programs(names: Iterable[str]) -> Iterator[str]:
-    """Yield the paths of clients of these names, those on PATH first, each file once."""
+    """Yield the paths of the clients with these names, first from PATH, each file once."""
     seen: set[Path] = set()
     for name in names:
         places = (name,) if "/" in name else (which(name), *(f"{folder}/{name}" for folder in _USUAL_PLACES))
@@ -121,7 +121,7 @@ def _ask(program: str, host: HostRunner) -> Engine | str:
     engine = read_info(program, facts)
     if not engine.version:
         return _last_line(info.stderr or "\n".join(facts.get("ServerErrors") or ["its server does not answer"]))
-    # The client of 20.10 does not report its version here, and needs no plugin.
+    # The client of Docker 20.10 does not report its version here, and needs no plugin.
     major = engine.client.split(".")[0]
     if engine.podman or not major.isdecimal() or int(major) < _BUILDS_BY_ITSELF:
         return engine
@@ -130,7 +130,7 @@ def _ask(program: str, host: HostRunner) -> Engine | str:
 
 
 def read_info(program: str, facts: Mapping[str, Any]) -> Engine:
-    """Return the engine that `docker info` or `podman info` describe; its version is empty if no server answers.
+    """Return the engine that `docker info` or `podman info` describes; its version is empty if no server answers.
 
     Source: the reference of `docker info` (SecurityOptions, ClientInfo) and of `podman info` (host.security).
     """

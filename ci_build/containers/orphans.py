@@ -1,4 +1,4 @@
-"""Orphaned containers: their owners and their removal, always by id."""
+"""Owners of containers, and the removal of orphaned containers by id."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from core.errors import ProcessError
 from core.process import HostRunner
 
 RUN_LABEL = "jax-rocm-release.run"
-"""Label of a container: the run of a command."""
+"""Label with the id of the command's run in a container."""
 OWNER_LABEL = "jax-rocm-release.owner"
-"""Label of a container: the process that started it; see `owner`."""
+"""Label with the process that started a container; see `owner`."""
 _GRACE_SECONDS = 3
-"""Short, since the client has passed SIGTERM on before."""
+"""Time between SIGTERM and SIGKILL; short, since the client has already forwarded SIGTERM."""
 _GONE_SECONDS = 60.0
 _LOOK_SECONDS = 0.2
 _CLEAN_UP_SECONDS = 30.0
 
 
 def owner() -> str:
-    """Return the label of this process's containers: its boot, PID namespace, user, PID and start time.
+    """Return the owner label of this process's containers: boot id, PID namespace, user, PID and start time.
 
     Source: proc_pid_stat(5), field 22 (start time in clock ticks since boot).
     """
@@ -36,31 +36,32 @@ def _scope() -> str:
 
 
 def _started(pid: int) -> str:
-    """Return the start time of a process, or empty if there is none with that PID."""
+    """Return the start time of a process, or an empty string if no process has this PID."""
     with suppress(OSError):
-        # The second field is a name in parentheses, which may hold spaces and parentheses.
+        # The second field is a name in parentheses, which may contain spaces and parentheses.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return ""
 
 
 def is_orphan(label: str, scope: str, started: Callable[[int], str]) -> bool:
-    """Return whether the owner that a label names ran here (boot, namespace and user) and has ended."""
+    """Return whether the process in an owner label has the given scope (boot, namespace and user) and has ended."""
     where, _, process = label.rpartition("/")
     where, _, pid = where.rpartition("/")
     return bool(process) and where == scope and pid.isdecimal() and started(int(pid)) != process
 
 
 def remove_orphans(engine: str, host: HostRunner) -> tuple[str, ...]:
-    """Remove the containers of this user whose owner has ended, and return their ids."""
+    """Remove this user's containers whose owner process has ended, and return their ids."""
     argv = [engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={OWNER_LABEL}"]
     listed = host.run(argv, check=False, timeout=_CLEAN_UP_SECONDS).stdout.split()
-    # Not every podman's `ps` can print one label. A container that has ended meanwhile is only an error line.
+    # Some versions of podman cannot print a label with `ps`. For a container that was removed in the meantime,
+    # `inspect` prints an error and continues.
     argv = [engine, "container", "inspect", "--format", f'{{{{.Id}}}} {{{{index .Config.Labels "{OWNER_LABEL}"}}}}']
     described = host.run([*argv, *listed], check=False, timeout=_CLEAN_UP_SECONDS).stdout if listed else ""
     rows = [line.partition(" ") for line in described.splitlines()]
     left = tuple(container for container, _, label in rows if is_orphan(label, _scope(), _started))
     if left:
-        # podman's `rm --force` would wait for each container.
+        # Without `stop -t 0`, podman's `rm --force` would wait for each container.
         host.run([engine, "stop", "-t", "0", *left], check=False, timeout=_GONE_SECONDS)
         host.run([engine, "rm", "--force", *left], check=False, timeout=_GONE_SECONDS)
     return left
@@ -79,10 +80,10 @@ def _containers_of_run(engine: str, host: HostRunner, cidfile: Path, run: str) -
 
 
 def remove(engine: str, host: HostRunner, cidfile: Path, run: str) -> None:
-    """Stop the containers of a run, and wait until all are removed.
+    """Stop and remove the containers of a run.
 
     Raises:
-        ProcessError: one still exists after a minute.
+        ProcessError: a container still exists after a minute.
     """
     deadline = time.monotonic() + _GONE_SECONDS
     quiet = 0
@@ -92,7 +93,8 @@ def remove(engine: str, host: HostRunner, cidfile: Path, run: str) -> None:
         quiet = 0 if containers else quiet + 1
         if containers and time.monotonic() > deadline:
             raise ProcessError(
-                f"Containers {', '.join(containers)} cannot be removed.", hint=f"Try `{engine} rm --force`."
+                f"Containers {', '.join(containers)} cannot be removed.",
+                hint=f"Remove them with `{engine} rm --force`.",
             )
         if containers:
             host.run([engine, "stop", "-t", str(_GRACE_SECONDS), *containers], check=False, timeout=_GONE_SECONDS)

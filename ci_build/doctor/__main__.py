@@ -1,4 +1,4 @@
-"""`ci_build doctor`: examine a machine and a Python, print one screen; see the package's docstring."""
+"""`ci_build doctor`: examine a machine and a Python, and print one screen; see the package's docstring."""
 
 from __future__ import annotations
 
@@ -78,18 +78,20 @@ def as_json(facts: Facts, problems: Sequence[Problem]) -> Mapping[str, object]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ci_build doctor",
-        description="Report GPU, driver, ROCm, Python and jax packages, their problems, and commands that fix these.",
-        epilog=f"Exit code: 0 when nothing is wrong, {SickMachineError.exit_code} when something is.",
+        description="Report GPU, driver, ROCm, Python and jax packages, and problems with commands that fix them.",
+        epilog=f"Exit code: {SickMachineError.exit_code} if an error was found, otherwise 0.",
         allow_abbrev=False,
     )
-    parser.add_argument("--python", metavar="PATH", help="examine this Python instead of the one that runs this")
-    parser.add_argument("--index", metavar="URL", default="", help="index, or bucket in a folder, whose sets count")
+    parser.add_argument("--python", metavar="PATH", help="examine this Python instead of the one that runs ci_build")
+    parser.add_argument(
+        "--index", metavar="URL", default="", help="index, or folder of a bucket, whose sets are considered"
+    )
     parser.add_argument("--json", action="store_true", help="print facts and problems as JSON")
     return parser
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command; the result is its exit code."""
+    """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
     environ = dict(os.environ)
     try:

@@ -15,15 +15,15 @@ from promotion.index.reader import find_indexes
 
 _DEFAULTS = defaults()
 SUPPORTED: tuple[str, ...] = tuple(_DEFAULTS["pythons"]["supported"])
-"""Pythons that there are wheels for."""
+"""Python versions that wheels exist for."""
 JAX: str = _DEFAULTS["build"]["jax_version"]
-"""What to install where nothing else decides."""
+"""Version of jax to install by default."""
 ROCM_MAJOR = int(_DEFAULTS["published"]["rocm_version"].partition(".")[0])
-"""Of the published wheels."""
+"""ROCm major of the published wheels."""
 ROCM_INDEX: str = _DEFAULTS["rocm_packages"]["stable_index_url"]
-"""Where ROCm's packages are."""
+"""Index of ROCm's packages."""
 BEST_PYTHON = SUPPORTED[len(SUPPORTED) // 2 - 1]
-"""What to propose where the present one does not serve: neither the oldest nor one that few wheels are for yet."""
+"""Python to propose instead of an unsupported one: neither the oldest nor one that many wheels do not support yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +33,8 @@ class PackageChoice:
     Attributes:
         packages: name -> version; 0.10.2.* is the newest post-release of 0.10.2.
         index: URL of the index with the set; empty for published wheels.
-        about: one line for people.
-        major: ROCm major that they need.
+        about: description for users, one line.
+        major: ROCm major that the packages need.
     """
 
     packages: Mapping[str, str]
@@ -49,8 +49,8 @@ class OfferedSet:
 
     Attributes:
         simple: URL for pip's `--extra-index-url`.
-        tiers: gfx target -> how strongly it was tested.
-        packages: name -> version, of the wheels of the set and of its pins.
+        tiers: gfx target -> tier of its tests.
+        packages: name -> version of the wheels and pins of the set.
     """
 
     digest: str
@@ -63,18 +63,18 @@ class OfferedSet:
 
     @property
     def major(self) -> int:
-        """The major version of its ROCm."""
+        """The ROCm major of the set."""
         return int(self.rocm.partition(".")[0])
 
 
 def read_sets(place: str) -> tuple[OfferedSet, ...]:
-    """Return the visible sets at a place, newest first.
+    """Return the visible sets of the indexes at a place, newest first.
 
     Args:
         place: see `promotion.index.reader.find_indexes`.
 
     Raises:
-        InputError: there is no index of this project, or it cannot be read.
+        InputError: the place has no index of this project, or the index cannot be read.
     """
     offered: list[OfferedSet] = []
     try:
@@ -100,18 +100,18 @@ def read_sets(place: str) -> tuple[OfferedSet, ...]:
 
 
 def accepted() -> tuple[str, ...]:
-    """Return the processors that XLA accepts."""
+    """Return the gfx processors that XLA accepts."""
     return tuple(row.name for row in targets.table() if row.xla and row.covers == (row.name,))
 
 
 def fitting(offers: Iterable[OfferedSet], python: str, names: Sequence[str], major: int) -> tuple[OfferedSet, ...]:
-    """Return the sets that serve this Python and all of these GPUs, those for the installed ROCm first.
+    """Return the sets that support a Python and all given GPUs; sets for the installed ROCm come first.
 
     Args:
-        offers: newest first.
-        python: such as 3.12.
-        names: gfx targets of the GPUs; unknown ones are omitted.
-        major: major of the installed ROCm; 0 without one.
+        offers: sets, newest first.
+        python: minor version, such as 3.12.
+        names: gfx targets of the GPUs, without unknown targets.
+        major: major of the installed ROCm; 0 if no ROCm is installed.
     """
     covers = targets.covers()
     fits = [
@@ -123,9 +123,9 @@ def fitting(offers: Iterable[OfferedSet], python: str, names: Sequence[str], maj
 
 
 def wanted_major(installed: Iterable[Package], found: Iterable[int]) -> int:
-    """Return the ROCm major to keep: of the installed packages, else of the installed ROCm, else 0.
+    """Return the ROCm major to keep: that of the installed packages, else that of the installed ROCm, else 0.
 
-    Majors older than that of the published wheels get no new wheels.
+    Majors older than the published wheels' major are ignored, since they get no new wheels.
     """
     majors = {package.major for package in installed if package.major >= ROCM_MAJOR}
     return next(iter(majors)) if len(majors) == 1 else next((m for m in found if m >= ROCM_MAJOR), 0)

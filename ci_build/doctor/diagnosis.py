@@ -14,21 +14,21 @@ from ci_build.doctor.rocm import Trees
 from core.model import Severity
 
 _GLIBC = (2, 28)
-"""manylinux_2_28."""
+"""Oldest glibc that manylinux_2_28 wheels support."""
 _SMALL_SHM_MIB = 64.0
-"""Docker's default size of /dev/shm, in which RCCL does not fit."""
+"""Docker's default size of /dev/shm, which is too small for RCCL."""
 _GPU_PLATFORMS = {"rocm", "gpu"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """Something that is wrong.
+    """A problem of the examined system.
 
     Attributes:
         code: kebab-case name.
         severity: an error stops jax from using the GPU; a warning does not.
-        message: what was found.
-        commands: commands that fix it, in order; empty if none does.
+        message: description for users.
+        commands: commands that fix the problem, in order; empty if there are none.
     """
 
     code: str
@@ -39,15 +39,15 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """All that was found.
+    """Facts about the examined system.
 
     Attributes:
         environ: the user's environment variables.
         offers: all sets of the given index.
-        fitting: those that serve this machine, best first.
-        choice: what belongs on this machine.
-        asked_index: what the user gave as index; empty when nothing.
-        index_error: why it cannot be read.
+        fitting: sets that support this machine, best first.
+        choice: packages for this machine.
+        asked_index: value of --index, or empty.
+        index_error: reason why the index cannot be read, or empty.
     """
 
     environ: Mapping[str, str]
@@ -73,7 +73,7 @@ def warning(code: str, message: str, *commands: str) -> Problem:
 
 
 def of_machine(facts: Facts) -> Iterator[Problem]:
-    """Return the problems of the system, driver and devices, and of settings that hide GPUs."""
+    """Yield the problems of the system, driver and devices, and of settings that hide GPUs."""
     yield from _system(facts.machine)
     yield from _gpu(facts.machine)
     yield from _settings(facts)
@@ -82,12 +82,12 @@ def of_machine(facts: Facts) -> Iterator[Problem]:
 def _system(machine: Machine) -> Iterator[Problem]:
     name, architecture, _ = machine.kernel
     if (name, architecture) != ("Linux", "x86_64"):
-        yield error("platform", f"This is {name} on {architecture}; jax for ROCm comes for Linux on x86_64 alone.")
+        yield error("platform", f"This is {name} on {architecture}, but jax for ROCm supports only Linux on x86_64.")
     words = machine.libc.split()
     number = words[1].split(".") if len(words) == 2 else []
     if not all(part.isdecimal() for part in number) or tuple(map(int, number[:2])) < _GLIBC:
         have = machine.libc or "another C library"
-        yield error("glibc", f"The wheels need glibc 2.28 or newer, and this system has {have}; use a newer system.")
+        yield error("glibc", f"The wheels need glibc 2.28 or newer, but this system has {have}; use a newer system.")
 
 
 def _gpu(machine: Machine) -> Iterator[Problem]:
@@ -120,18 +120,18 @@ def _no_gpu(machine: Machine, flags: str) -> Problem:
     if machine.cards:
         message = f"{machine.cards} AMD GPU{'s are' if machine.cards > 1 else ' is'} on the PCI bus, "
         if machine.driver:
-            return error("gpu-not-in-kfd", message + "but amdgpu does not offer computing on it; see `sudo dmesg`.")
+            return error("gpu-not-in-kfd", message + "but amdgpu provides no compute device; see `sudo dmesg`.")
         return error("driver-missing", message + "but the driver amdgpu is not loaded.", "sudo modprobe amdgpu")
     return error("gpu-missing", "This machine has no AMD GPU.")
 
 
 def _denied(paths: list[str], groups: set[str], machine: Machine) -> Problem:
-    message = f"This user may not open {', '.join(paths)}"
+    message = f"This user cannot open {', '.join(paths)}"
     names = ",".join(sorted(groups))
     if groups <= set(machine.groups):
         return error(
             "device-denied",
-            f"{message}, though in its group; it needs the mode 0660.",
+            f"{message} despite the right group; the file mode must be 0660.",
             f"sudo chmod 0660 {' '.join(paths)}",
         )
     if machine.container:
@@ -139,7 +139,7 @@ def _denied(paths: list[str], groups: set[str], machine: Machine) -> Problem:
         return error("device-denied", f"{message}; the container needs the groups {names}.", f"docker run {more} IMAGE")
     return error(
         "device-denied",
-        f"{message}, which belong to {names}; join, then log in again.",
+        f"{message}; add the user to the group {names}, then log in again.",
         f'sudo usermod -aG {names} "$USER"',
     )
 
@@ -149,12 +149,14 @@ def _settings(facts: Facts) -> Iterator[Problem]:
     platforms = {word.strip().lower() for word in environ.get("JAX_PLATFORMS", "").split(",") if word.strip()}
     if platforms and not platforms & _GPU_PLATFORMS:
         yield error(
-            "platforms", f"JAX_PLATFORMS={environ['JAX_PLATFORMS']} keeps jax away from the GPU.", "unset JAX_PLATFORMS"
+            "platforms",
+            f"JAX_PLATFORMS={environ['JAX_PLATFORMS']} stops jax from using the GPU.",
+            "unset JAX_PLATFORMS",
         )
     if environ.get("HSA_OVERRIDE_GFX_VERSION"):
         yield warning(
             "gfx-override",
-            f"HSA_OVERRIDE_GFX_VERSION={environ['HSA_OVERRIDE_GFX_VERSION']} makes ROCm take the GPU for another one.",
+            f"HSA_OVERRIDE_GFX_VERSION={environ['HSA_OVERRIDE_GFX_VERSION']} makes ROCm see another GPU target.",
             "unset HSA_OVERRIDE_GFX_VERSION",
         )
     if sum(gpu.visible for gpu in machine.gpus) > 1 and machine.shm_mib <= _SMALL_SHM_MIB:

@@ -15,7 +15,7 @@ from ci_build.doctor.packages import Package
 
 
 def of_rocm(facts: Facts) -> Iterator[Problem]:
-    """Return the problems of the installed ROCm: missing, hidden, or another one than the packages need."""
+    """Yield the problems of the installed ROCm: missing, not searched, or not the ROCm that the packages need."""
     trees, python = facts.trees, facts.python
     if not _supported(python):
         _, python = remedies.another_python(python)
@@ -33,27 +33,27 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
             )
         else:
             yield error(
-                "rocm-missing", "There is no ROCm: neither as wheels, nor in ROCM_PATH, nor in /opt/rocm.", install
+                "rocm-missing", "ROCm is not installed: not as wheels, not in ROCM_PATH and not in /opt/rocm.", install
             )
         return
     majors = {rocm.major for rocm in trees.found if rocm.major}
     if majors and not majors & needs:
         have = ", ".join(f"{rocm.version or rocm.major} in {rocm.folder}" for rocm in trees.found)
         remedy = _other_packages(facts) if facts.choice.major in majors else (install,)
-        yield error("rocm-major", f"The packages need ROCm {max(needs)}, and there is ROCm {have}.", *remedy)
+        yield error("rocm-major", f"The packages need ROCm {max(needs)}, but the machine has ROCm {have}.", *remedy)
     first = trees.found[0]
     others = [rocm for rocm in trees.found[1:] if rocm.version and rocm.version != first.version]
     if first.layout == "LD_LIBRARY_PATH" and others:
         leads = first.version or str(first.major)
         yield warning(
             "rocm-mixed",
-            f"LD_LIBRARY_PATH puts ROCm {leads} before {others[0].version} of {others[0].folder}.",
+            f"LD_LIBRARY_PATH puts ROCm {leads} before ROCm {others[0].version} in {others[0].folder}.",
             "unset LD_LIBRARY_PATH",
         )
     if facts.packages.lacking and majors & needs:
         names = sorted({name for names in facts.packages.lacking.values() for name in names})
         files = ", ".join(sorted({Path(file).name for file in facts.packages.lacking}))
-        yield error("library-missing", f"{', '.join(names)}, needed by {files}, was not found.", install)
+        yield error("library-missing", f"Libraries needed by {files} are missing: {', '.join(names)}.", install)
 
 
 def _other_packages(facts: Facts) -> tuple[str, str]:
@@ -63,7 +63,7 @@ def _other_packages(facts: Facts) -> tuple[str, str]:
 
 
 def of_python(facts: Facts) -> Iterator[Problem]:
-    """Return a problem if no wheels exist for this Python."""
+    """Yield a problem if no wheels exist for this Python."""
     python = facts.python
     if _supported(python):
         return
@@ -71,7 +71,7 @@ def of_python(facts: Facts) -> Iterator[Problem]:
     make, created = remedies.another_python(python)
     yield error(
         "python",
-        f"There are wheels for CPython {SUPPORTED[0]} to {SUPPORTED[-1]}, and this is {what}.",
+        f"There are wheels for CPython {SUPPORTED[0]} to {SUPPORTED[-1]}, but this is {what}.",
         make,
         remedies.install(created, facts.choice),
     )
@@ -82,7 +82,7 @@ def _supported(python: Python) -> bool:
 
 
 def of_packages(facts: Facts) -> Iterator[Problem]:
-    """Return the problems of the jax packages: missing, damaged, or incompatible with each other or the GPU."""
+    """Yield the problems of the jax packages: missing, damaged, or incompatible with each other or the GPU."""
     if facts.index_error:
         yield warning("index", facts.index_error)
     elif facts.asked_index and not facts.fitting:
@@ -110,7 +110,7 @@ def of_packages(facts: Facts) -> Iterator[Problem]:
             f"{package.name}=={package.version}",
         )
         yield error(
-            "damaged", f"{package.name} {package.version} is damaged: {some} is missing or has another size.", again
+            "damaged", f"{package.name} {package.version} is damaged ({some}: missing or of another size).", again
         )
     yield from _gpus(facts, install)
 
@@ -121,8 +121,8 @@ def _no_set(facts: Facts) -> Problem:
     pythons = sorted({python for offer in facts.offers for python in offer.pythons})
     return error(
         "no-set-fits",
-        f"No set of {facts.asked_index} is for Python {facts.python.minor} and {gpus or 'any GPU'}; "
-        f"there are sets for {', '.join(held) or 'nothing'} and Python {', '.join(pythons) or 'none'}.",
+        f"No set of {facts.asked_index} supports Python {facts.python.minor} and {gpus or 'any GPU'}. "
+        f"Targets of its sets: {', '.join(held) or 'none'}; Pythons: {', '.join(pythons) or 'none'}.",
         f"python3 build/ci_build release --local --targets={gpus or 'default'} --python-versions={facts.python.minor}",
     )
 
@@ -133,26 +133,29 @@ def _too_much(facts: Facts, install: str) -> Iterator[Problem]:
     if len(majors) > 1:
         yield error(
             "several-majors",
-            f"Packages for ROCm {' and '.join(map(str, majors))} are side by side; one process can use one of them.",
+            f"Packages for ROCm {' and '.join(map(str, majors))} are installed; a process can use only one ROCm.",
             *_other_packages(facts),
         )
     for package in packages.shadowed:
         kept = packages.installed[package.name]
         yield error(
             "twice",
-            f"{package.name} is there twice: {kept.version} in {kept.folder}, {package.version} in {package.folder}.",
+            f"{package.name} is installed twice: "
+            f"{kept.version} in {kept.folder}, {package.version} in {package.folder}.",
             remedies.uninstall(python, package.name),
             remedies.uninstall(python, package.name),
             install,
         )
     if packages.leftovers:
         folders = remedies.join(packages.leftovers)
-        yield error("leftovers", f"{', '.join(packages.leftovers)} belong to no installed package.", f"rm -r {folders}")
+        yield error(
+            "leftovers", f"{', '.join(packages.leftovers)}: not owned by an installed package.", f"rm -r {folders}"
+        )
     cuda = [name for name in packages.installed if name.startswith("jax-cuda")]
     if cuda:
         yield warning(
             "cuda-beside",
-            f"{', '.join(cuda)} is also installed; jax starts it too, and it fails without an NVIDIA GPU.",
+            f"jax also loads {', '.join(cuda)}, which fails without an NVIDIA GPU.",
             remedies.uninstall(python, *cuda),
         )
 
@@ -175,11 +178,11 @@ def _misfits(installed: Mapping[str, Package]) -> Iterator[str]:
                 yield f"{package.name} {package.version} needs {name}{match[2]}, but {have} is installed."
     have = installed["jaxlib"].version if "jaxlib" in installed else ""
     for pjrt in (package for package in installed.values() if package.part == "pjrt" and have):
-        # Wheels without a requirement need the jaxlib of the same release series: the PJRT interface of
-        # one release is not that of the next.
+        # Wheels without a requirement need the jaxlib of the same release series, since the PJRT interface changes
+        # between releases.
         silent = not any(requirement.startswith("jaxlib") for requirement in pjrt.requires)
         if silent and _series(pjrt.version) != _series(have):
-            yield f"{pjrt.name} {pjrt.version} goes with jaxlib {_series(pjrt.version)}, but {have} is installed."
+            yield f"{pjrt.name} {pjrt.version} needs jaxlib {_series(pjrt.version)}, but {have} is installed."
 
 
 def _series(version: str) -> str:
@@ -194,7 +197,7 @@ def _gpus(facts: Facts, install: str) -> Iterator[Problem]:
     if len(refused) == len(names):
         yield error(
             "gpu-unsupported",
-            f"XLA does not accept {', '.join(refused)}; it accepts {', '.join(accepted())}. No wheel changes that.",
+            f"XLA does not accept {', '.join(refused)}; it accepts {', '.join(accepted())}. No other wheel helps.",
         )
         return
     if refused:

@@ -1,4 +1,4 @@
-"""Subject of the examination: environment, root folder and Python; and the modules of the loader that examine it."""
+"""The examined system: environment, root folder and Python; and the modules of the loader that examine the system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from core.process import HostRunner
 
 _HOUSE = Path(__file__).resolve().parents[2]
 _PROBE_SECONDS = 60.0
-# The package's own __init__ needs an installed wheel; these modules do not.
+# The __init__ of pjrt/payload needs an installed wheel; the modules below do not.
 _LOADER = types.ModuleType("ci_build_doctor_payload")
 _LOADER.__path__ = [str(_HOUSE / "pjrt" / "payload")]
 sys.modules[_LOADER.__name__] = _LOADER
@@ -31,12 +31,12 @@ class Python:
     """The interpreter whose packages are examined.
 
     Attributes:
-        version: such as 3.12.1.
-        implementation: CPython, or another one that no wheel is for.
-        free_threaded: built without the GIL, which has wheels of its own.
-        virtual: it is that of a virtual environment.
-        managed: pip refuses to install into it (PEP 668).
-        pip: it has pip.
+        version: full version, such as 3.12.1.
+        implementation: name of the implementation; wheels exist only for CPython.
+        free_threaded: whether it is built without the GIL, which would need separate wheels.
+        virtual: whether it belongs to a virtual environment.
+        managed: whether pip refuses to install into it (PEP 668).
+        pip: whether pip is installed.
         path: folders that it imports from.
     """
 
@@ -57,11 +57,11 @@ class Python:
 
 @dataclass(frozen=True, kw_only=True)
 class ExaminedSystem:
-    """Subject of the examination.
+    """The examined system.
 
     Attributes:
         environ: the user's environment variables.
-        root: the root folder; another folder shows another machine.
+        root: root folder; another folder stands for another machine.
         system: name, machine and release of the running kernel, as `os.uname` returns them.
         libc: name and version of the C library, such as "glibc 2.36"; empty if it is not glibc.
     """
@@ -79,20 +79,20 @@ def own_python() -> Python:
 
 
 def other_python(executable: str, environ: Mapping[str, str]) -> Python:
-    """Another interpreter.
+    """Describe another interpreter.
 
     Raises:
-        ProcessError: it cannot be started.
-        MachineError: it is not a Python 3.
+        ProcessError: the interpreter cannot be started.
+        MachineError: the program is not a working Python 3.
     """
     text = Path(probe.__file__).read_text(encoding="utf-8")
     done = HostRunner(environ).run([executable, "-c", text], check=False, timeout=_PROBE_SECONDS)
     try:
         return _python(json.loads(done.stdout))
     except (ValueError, TypeError):
-        output = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        output = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise MachineError(
-            f"{executable} is not a working Python 3: {output}.", hint="Give --python another."
+            f"{executable} is not a working Python 3: {output}.", hint="Give another interpreter with --python."
         ) from None
 
 

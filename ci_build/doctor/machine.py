@@ -1,4 +1,4 @@
-"""The machine: system, container, driver, device files, GPUs. Files are read; nothing is started or opened for use.
+"""The machine: system, container, driver, device files, GPUs. Files are read; no program or device is used.
 
 Sources: Linux, Documentation/ABI/testing/sysfs-bus-pci and drivers/gpu/drm/amd/amdkfd/kfd_topology.c.
 """
@@ -18,18 +18,18 @@ _AMD = "0x1002"
 _DISPLAY_CLASSES = ("0x03", "0x12")
 """PCI base classes of display controllers and processing accelerators."""
 _VIDEO_MEMORY = ("1", "2")
-"""Heap types of a KFD memory bank that lie on the GPU: public and private frame buffer."""
+"""Heap types of KFD memory banks on the GPU: public and private frame buffer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DetectedGpu:
-    """One GPU that the kernel shows.
+    """A GPU that the kernel reports.
 
     Attributes:
-        name: gfx target; empty where the kernel does not tell, as on WSL.
-        product: what that target is sold as; empty for one that the table does not hold.
-        memory: bytes of its own memory; 0 when unknown or shared with the CPU.
-        visible: the masks of the environment let it through.
+        name: gfx target; empty if the kernel does not report it, as on WSL.
+        product: product name of the target; empty if the table of targets lacks it.
+        memory: bytes of device memory; 0 if unknown or shared with the CPU.
+        visible: whether no mask in the environment hides the GPU.
     """
 
     name: str
@@ -40,11 +40,11 @@ class DetectedGpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """One device file of the driver.
+    """A device file of the driver.
 
     Attributes:
-        usable: this user may read and write it.
-        group: that it belongs to, by name or by number.
+        usable: whether this user can read and write the file.
+        group: name of the file's group, or its number if it has no name.
         mode: permissions, such as 0o660.
     """
 
@@ -59,18 +59,18 @@ class Machine:
     """Facts about the machine.
 
     Attributes:
-        distribution: such as "Ubuntu 24.04.1 LTS".
+        distribution: name and version, such as "Ubuntu 24.04.1 LTS".
         kernel: name, machine and release of the running kernel.
-        libc: such as "glibc 2.39"; empty if it is not glibc.
+        libc: name and version, such as "glibc 2.39"; empty if it is not glibc.
         container: kind of container, or empty.
         wsl: whether this is the Windows Subsystem for Linux with a GPU.
-        driver: version of amdgpu, or of its kernel; empty if it is not loaded.
+        driver: version of amdgpu, or of the kernel that includes amdgpu; empty if amdgpu is not loaded.
         cards: number of AMD GPUs on the PCI bus, with or without a driver.
-        mask: setting that hides the last GPU, such as HIP_VISIBLE_DEVICES=-1; or empty.
+        mask: environment variable and value that hide all GPUs, such as HIP_VISIBLE_DEVICES=-1; or empty.
         kfd: /dev/kfd, if it exists.
         render: render nodes of AMD GPUs.
-        groups: names of the groups of this user.
-        shm_mib: size of /dev/shm.
+        groups: names of this user's groups.
+        shm_mib: size of /dev/shm in MiB.
     """
 
     distribution: str
@@ -94,7 +94,7 @@ class Machine:
 
 
 def look(here: ExaminedSystem) -> Machine:
-    """Look at the machine."""
+    """Return the facts about the machine."""
     root, driver = here.root, here.root / "sys/module/amdgpu"
     installed = finder.installed()
     left, mask = finder.visible(installed, here.environ)
@@ -115,13 +115,13 @@ def look(here: ExaminedSystem) -> Machine:
         libc=here.libc,
         container=_container(root, here.environ.get("container", "")),
         wsl=finder.DXG.exists(),
-        # Only AMD's separately packaged driver has a version; the kernel's has none.
+        # Only AMD's separately packaged driver has a version; the driver in the kernel has none.
         driver=(_text(driver / "version") or f"of kernel {here.system[2]}") if driver.exists() else "",
         cards=_cards(root),
         gpus=gpus,
         mask=mask,
         kfd=_device(finder.KFD, root) if finder.KFD.exists() else None,
-        # A render node of another maker's GPU has another vendor; where sysfs is hidden, each counts.
+        # Omit render nodes of other vendors; if sysfs is hidden, every render node counts.
         render=tuple(
             _device(node, root)
             for node in sorted((root / "dev/dri").glob("renderD*"))

@@ -1,4 +1,4 @@
-"""The jax packages of a Python: versions, pins, what their wheels say, their libraries; nothing is imported."""
+"""The jax packages of a Python: versions, requirements, build information, libraries; nothing is imported."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Package:
     """One installed distribution.
 
     Attributes:
-        name: normalised (PEP 503).
-        folder: that it is installed in.
-        requires: its Requires-Dist lines without a marker.
-        targets: gfx targets that its wheel says it has code for; empty when it does not say.
+        name: normalised name (PEP 503).
+        folder: folder that it is installed in.
+        requires: Requires-Dist lines without a marker.
+        targets: gfx targets with code in the wheel; empty if not recorded.
         covers: generic target -> processors that run its code.
-        xla_targets: processors that its XLA accepts; empty when it does not say.
-        rocm: version of the ROCm that it was built for; empty when it does not say.
-        damaged: files that RECORD lists and that are missing or have another size.
-        needs: library file -> the shared libraries that it needs.
+        xla_targets: processors that its XLA accepts; empty if not recorded.
+        rocm: ROCm version that it was built for; empty if not recorded.
+        damaged: files in RECORD that are missing or have another size.
+        needs: library file -> names of the shared libraries that it needs.
     """
 
     name: str
@@ -50,26 +50,26 @@ class Package:
 
     @property
     def major(self) -> int:
-        """Return the ROCm major of a pjrt or plugin (6 is named rocm60); 0 for any other package."""
+        """The ROCm major of a pjrt or plugin package (6 is named rocm60); 0 for any other package."""
         match = _NATIVE.fullmatch(self.name)
         return (6 if match[1] == "60" else int(match[1])) if match else 0
 
     @property
     def part(self) -> str:
-        """Pjrt or plugin, in small letters; empty for any other."""
+        """The part of jax for ROCm, `pjrt` or `plugin`; empty for any other package."""
         match = _NATIVE.fullmatch(self.name)
         return match[2] if match else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstalledPackages:
-    """Installed packages.
+    """The jax packages of a Python.
 
     Attributes:
-        installed: in Python's search order: the first of each name counts.
-        shadowed: further ones of the same names.
-        leftovers: folders of a plugin that no distribution owns.
-        lacking: library file -> needed libraries that nothing provides.
+        installed: name -> first package with this name in Python's search order.
+        shadowed: further packages with the same names.
+        leftovers: folders of jax plugins that no distribution owns.
+        lacking: library file -> names of needed libraries that were not found.
     """
 
     installed: Mapping[str, Package]
@@ -78,12 +78,12 @@ class InstalledPackages:
     lacking: Mapping[str, tuple[str, ...]]
 
     def native(self, part: str) -> tuple[Package, ...]:
-        """Return the packages for ROCm of one part: pjrt or plugin."""
+        """Return the packages of one part of jax for ROCm, `pjrt` or `plugin`."""
         return tuple(package for package in self.installed.values() if package.part == part)
 
 
 def look(here: ExaminedSystem) -> tuple[dict[str, Package], tuple[Package, ...], tuple[str, ...]]:
-    """Return the installed packages by name, the shadowed ones, and leftovers."""
+    """Return the installed packages by name, the shadowed packages, and the leftover folders."""
     first: dict[str, Package] = {}
     shadowed: list[Package] = []
     leftovers: list[str] = []
@@ -101,7 +101,7 @@ def look(here: ExaminedSystem) -> tuple[dict[str, Package], tuple[Package, ...],
 
 
 def lacking(packages: Mapping[str, Package], layouts: Sequence[object]) -> dict[str, tuple[str, ...]]:
-    """Ask the loader for each library that the packages need: library file -> what nothing provides."""
+    """Return the needed libraries that the loader does not find in `layouts`, by library file."""
     missing_of = {}
     for package in packages.values():
         for file, needed in package.needs.items():
@@ -115,7 +115,7 @@ def _package(distribution: Distribution, entry: str) -> Package | None:
     try:
         metadata = distribution.metadata
         name = re.sub(r"[-_.]+", "-", str(metadata["Name"] or "")).lower()
-    except (UnicodeDecodeError, KeyError, TypeError):  # none, or a damaged one: pip does not know the package either
+    except (UnicodeDecodeError, KeyError, TypeError):  # missing or damaged metadata: pip ignores the package too
         return None
     if not _OURS.fullmatch(name):
         return None
@@ -129,13 +129,13 @@ def _package(distribution: Distribution, entry: str) -> Package | None:
 
 
 def _wheel_facts(distribution: Distribution, entry: str) -> dict[str, Any]:
-    """Return further attributes of a pjrt or plugin, from its RECORD, build_info.json and libraries."""
+    """Return further attributes of a pjrt or plugin package, from its RECORD, build_info.json and libraries."""
     rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
     files = [(Path(entry, row[0]), row[2]) for row in rows if len(row) == 3]
     info: dict[str, Any] = {}
     for path, _ in files:
         if path.name == "build_info.json" and not info:
-            # One that cannot be read is reported as damaged where it does not have its size.
+            # An unreadable build_info.json is reported as damaged if its size is wrong.
             with suppress(OSError, ValueError):
                 body = json.loads(path.read_text(encoding="utf-8"))
                 info = body if isinstance(body, dict) else {}
@@ -167,7 +167,7 @@ def _needed(path: Path) -> tuple[str, ...]:
 
 
 def _leftovers(site: Path) -> list[str]:
-    # pip leaves a folder with caches alone when it removes a package that was used.
+    # When pip uninstalls a package that was used, it does not remove folders that contain caches.
     leftovers = []
     for folder in (*site.glob("jax_plugins/xla_rocm*"), *site.glob("jax_rocm*_plugin")):
         parts = re.fullmatch(r"xla_rocm([0-9]+)|jax_rocm([0-9]+)_plugin", folder.name)

@@ -1,6 +1,6 @@
-"""Describes the Python that runs it. Its text is also handed to other interpreters, so it is written for any Python 3.
+"""Description of the Python that runs this module.
 
-It imports nothing of this project.
+Other interpreters run the text of this module, so it must work in any Python 3 and must not import from this project.
 """
 
 import importlib.util
@@ -12,7 +12,7 @@ import sysconfig
 
 
 def describe() -> "dict[str, object]":
-    """Give the facts that decide which wheels fit, as JSON values."""
+    """Return the facts that decide which wheels are compatible, as JSON values."""
     standard = sysconfig.get_path("stdlib")
     return {
         "version": platform.python_version(),

@@ -1,4 +1,4 @@
-"""Commands that fix problems, as a person types them."""
+"""Commands that fix problems, in the form in which users type them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ci_build.doctor.choice import BEST_PYTHON, PackageChoice
 from ci_build.doctor.examined import Python
 
 FRESH = "~/jax-rocm"
-"""A virtual environment, where the Python at hand cannot take packages."""
+"""Proposed virtual environment if packages cannot be installed into the examined Python."""
 CONTAINER_FLAGS = "--device=/dev/kfd --device=/dev/dri --group-add video --group-add render --shm-size=64g"
 
 
@@ -22,17 +22,17 @@ def pip(python: Python, *words: str) -> str:
 
 
 def _typed(python: Python) -> str:
-    # A quoted tilde would be no home folder.
+    # A shell does not expand a quoted tilde.
     return python.executable if python.executable.startswith("~/") else shlex.quote(python.executable)
 
 
 def join(words: Sequence[str]) -> str:
-    """Words of a command line."""
+    """Return a command line of quoted words."""
     return " ".join(map(shlex.quote, words))
 
 
 def another_python(python: Python) -> tuple[str, Python]:
-    """Return the command that makes a virtual environment of a supported Python, which uv brings, and that Python."""
+    """Return the uv command that creates a virtual environment with a supported Python, and this Python."""
     executable = f"{FRESH}/bin/python"
     environment = replace(
         python, version=BEST_PYTHON, implementation="CPython", free_threaded=False, executable=executable
@@ -41,7 +41,7 @@ def another_python(python: Python) -> tuple[str, Python]:
 
 
 def install(python: Python, choice: PackageChoice) -> str:
-    """Install exact versions; of a version such as 0.10.2.* the newest post-release."""
+    """Return the command that installs the chosen packages."""
     words = [f"{name}=={version}" for name, version in choice.packages.items()]
     return _into(python, "install", *index_options(choice), *words)
 
@@ -52,13 +52,13 @@ def index_options(choice: PackageChoice) -> tuple[str, ...]:
 
 
 def uninstall(python: Python, *names: str) -> str:
-    """Take packages out."""
-    confirmation = ("-y",) if python.pip else ()  # uv does not ask
+    """Return the command that uninstalls packages."""
+    confirmation = ("-y",) if python.pip else ()  # uv does not ask for confirmation
     return pip(python, "uninstall", *confirmation, *names)
 
 
 def install_rocm(python: Python, major: int, targets: Sequence[str], index: str) -> str:
-    """Install ROCm's wheels beside jax; device code comes by extras."""
+    """Return the command that installs ROCm's wheels, with an extra for the device code of each target."""
     extras = ",".join(["libraries", *(f"device-{target}" for target in targets)])
     return _into(python, "install", "--index-url", index, f"rocm[{extras}]=={major}.*")
 
@@ -66,5 +66,5 @@ def install_rocm(python: Python, major: int, targets: Sequence[str], index: str)
 def _into(python: Python, *words: str) -> str:
     if not python.managed or python.virtual:
         return pip(python, *words)
-    # pip refuses to touch the Python of the operating system (PEP 668).
+    # pip refuses to modify the Python of the operating system (PEP 668).
     return f"{_typed(python)} -m venv {FRESH} && {FRESH}/bin/python -m pip {join(words)}"

@@ -1,4 +1,4 @@
-"""Installed ROCms: each layout that the loader searches, in its order, with the version found there."""
+"""Installed ROCms with their versions, from the layouts that the loader searches, in search order."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _CORE = "_rocm_sdk_core"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstalledRocm:
-    """One ROCm that the loader would search.
+    """An installed ROCm that the loader searches.
 
     Attributes:
-        layout: how it is installed, in the loader's words, such as "/opt/rocm".
-        folder: where.
-        version: such as 7.2.0; empty when nothing says it.
-        hip_majors: numbers of the HIP runtimes in it, from their sonames.
+        layout: the loader's name of its layout, such as "/opt/rocm".
+        folder: its prefix.
+        version: full version, such as 7.2.0; empty if unknown.
+        hip_majors: major versions of its HIP runtimes, from their sonames.
     """
 
     layout: str
@@ -32,20 +32,20 @@ class InstalledRocm:
 
     @property
     def major(self) -> int:
-        """The ROCm major; 0 when nothing says it."""
+        """The ROCm major; 0 if unknown."""
         match = re.match(r"[0-9]+", self.version)
         return int(match[0]) if match else max(self.hip_majors, default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trees:
-    """Everything about ROCm.
+    """ROCm installations of a machine.
 
     Attributes:
-        found: what the loader would search, in its order.
-        elsewhere: folders under /opt that hold a ROCm and that nothing points to.
-        prefix_empty: ROCM_PATH names a folder that holds no libraries.
-        layouts: the loader's own, to look libraries up in.
+        found: installed ROCms that the loader searches, in search order.
+        elsewhere: folders under /opt with a ROCm that the loader does not search.
+        prefix_empty: whether ROCM_PATH names a folder without libraries.
+        layouts: layouts of the loader, for searches of libraries.
     """
 
     found: tuple[InstalledRocm, ...]
@@ -55,10 +55,10 @@ class Trees:
 
 
 def look(here: ExaminedSystem, core_version: str) -> Trees:
-    """Look for ROCm.
+    """Find the ROCm installations.
 
     Args:
-        here: what is examined.
+        here: examined system.
         core_version: version of the installed rocm-sdk-core wheel, or empty.
     """
     folders = [Path(entry) for entry in here.python.path]

@@ -1,4 +1,4 @@
-"""Facts, problems and remedies on one screen."""
+"""Text of facts, problems and remedies for one screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDTH = 110
 
 
 def show(facts: Facts, problems: Sequence[Problem]) -> str:
-    """Return the whole text."""
+    """Return the facts, and the problems with their remedies, as text."""
     lines = [_wrapped(text, f"{name:9} ") for name, text in _rows(facts)]
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     warnings = [problem for problem in problems if problem.severity is not Severity.ERROR]
@@ -22,14 +22,14 @@ def show(facts: Facts, problems: Sequence[Problem]) -> str:
     for number, problem in enumerate(errors, 1):
         lines += _problem(f"{number}. ", problem)
     if warnings:
-        lines.append("To keep in mind:")
+        lines.append("Warnings:")
         for problem in warnings:
             lines += _problem("-  ", problem)
     return "\n".join(lines)
 
 
 def _wrapped(text: str, mark: str) -> str:
-    # Paths, addresses and names of packages stay whole.
+    # Do not break paths, URLs and names of packages.
     indent = " " * len(mark)
     return textwrap.fill(
         text, _WIDTH, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
@@ -38,7 +38,7 @@ def _wrapped(text: str, mark: str) -> str:
 
 def _problem(mark: str, problem: Problem) -> Iterator[str]:
     yield _wrapped(problem.message, mark)
-    # A command is never wrapped: it is there to be copied.
+    # Commands are not wrapped, so that users can copy them.
     yield from (f"     {command}" for command in problem.commands)
 
 
@@ -56,7 +56,7 @@ def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "Python", f"{python.version} {python.executable}{kind}{'' if python.pip else ', without pip'}"
     yield "Packages", ", ".join(f"{p.name} {p.version}" for p in facts.packages.installed.values()) or "no jax"
     for pjrt in facts.packages.native("pjrt"):
-        yield "", f"{pjrt.name} has code for {', '.join(pjrt.targets) or 'targets that it does not name'}"
+        yield "", f"{pjrt.name} has code for {', '.join(pjrt.targets) or 'unknown targets'}"
     choice = facts.choice
     fits = f"{choice.about}{f' from {choice.index}' if choice.index else ''}"
     yield "Fits", fits if not facts.asked_index or facts.fitting else f"no set of {facts.asked_index}"
@@ -84,7 +84,7 @@ def _gpus(facts: Facts) -> str:
     if texts:
         return ", ".join(texts)
     cards = facts.machine.cards
-    return f"none that the driver shows; {cards} from AMD on the PCI bus" if cards else "none from AMD"
+    return f"none reported by the driver; {cards} from AMD on the PCI bus" if cards else "no AMD GPU"
 
 
 def _access(facts: Facts) -> str:

@@ -1,4 +1,4 @@
-"""The builder of images; images with the same content are built once."""
+"""Builder of container images; images with the same content are built once."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class ImageBuilder:
-    """A builder of images, one on top of another.
+    """Builder of images and of the images below them.
 
-    The container engine is looked for when it is needed, which a dry run never does.
+    The container engine is detected at its first use, so a dry run needs no engine.
 
     Attributes:
-        cache: cache folder of the whole program.
-        connect: opens connections for downloads.
-        engine_name: docker, podman or a file; empty detects the engine.
-        builder_image: name of the image to compile in, `search`, or empty.
+        cache: cache folder of ci_build.
+        connect: function that returns the HTTP client for downloads.
+        engine_name: docker, podman or the path of a client; empty to detect the engine.
+        builder_image: name of the image to compile in, or `search`; empty to build the image.
         base: name of a base image that replaces the pinned one, or empty.
-        registry: registry to pull from and push to; by default that of the pins; or empty.
-        no_cache: rebuild every layer, once.
+        registry: registry for pulls and pushes, or empty; by default, the registry of the pins.
+        no_cache: whether to rebuild every layer, once per image.
     """
 
     pins: ImagePins
@@ -64,7 +64,7 @@ class ImageBuilder:
 
     @cached_property
     def engine(self) -> Engine:
-        """The container engine; NoContainerEngineError if none answers."""
+        """The container engine; raises NoContainerEngineError if none answers."""
         return find_engine(self.engine_name or None, self.host)
 
     @property
@@ -77,18 +77,18 @@ class ImageBuilder:
         return local.find(self.engine, self.host, name)
 
     def pull(self, name: str) -> ContainerImage:
-        """Pull an image from the registry; InputError if it refuses or lacks the image."""
+        """Pull an image from the registry; raise InputError if the registry refuses or lacks the image."""
         return local.pull(self.engine, self.host, f"{self.registry}/{name}")
 
     def push(self, image: ContainerImage, names: Sequence[str]) -> str:
-        """Push an image under its content's tag and further names; return the first as name@sha256:…."""
+        """Push an image with its content tag and under further names; return the first name as name@sha256:…."""
         given = [image.name.removeprefix(f"{self.registry}/")]
         given += [name if ":" in name.rpartition("/")[2] else f"{name}:latest" for name in names]
         pushed, *_ = [local.push(self.engine, self.host, image.id, f"{self.registry}/{name}") for name in given]
         return pushed
 
     def find_built(self, recipe: Recipe) -> ContainerImage | None:
-        """Return the image of a recipe if the engine has one with exactly that content."""
+        """Return the local image of a recipe if its content matches the recipe, else None."""
         image = self.find(recipe.tag)
         return image if image is not None and image.labels.get(CONTENT_LABEL) == recipe.content else None
 
@@ -104,20 +104,22 @@ class ImageBuilder:
         check_arguments(recipe.dockerfile, ("BASE", *recipe.arguments), f"The Dockerfile of {recipe.name}")
         contexts = self.folder / "contexts"
         contexts.mkdir(parents=True, exist_ok=True)
-        # Parallel runs of one user would build the same image twice.
+        # Without the lock, parallel runs of one user would build the same image twice.
         with FileLock(contexts / f".{recipe.content}.lock"):
             image = None if self.no_cache else self.find_built(recipe)
             if image is None:
                 with TemporaryDirectory(prefix="context-", dir=contexts) as folder:
                     self._build(recipe, Path(folder))
                 if (image := self.find_built(recipe)) is None:
-                    raise ProcessError(f"{recipe.tag} was built but is missing.", hint="Check the engine's storage.")
+                    raise ProcessError(
+                        f"{recipe.tag} was built, but the engine does not list it.", hint="Check the engine's storage."
+                    )
                 image = replace(image, built=True)
         self._built[recipe.content] = image
         return image
 
     def _build(self, recipe: Recipe, folder: Path) -> None:
-        """Fill a build context, with links instead of copies where possible, and build."""
+        """Fill a build context, with hard links instead of copies if possible, and build the image."""
         if not self.engine.builds:
             raise NoContainerEngineError(
                 f"{self.engine.program} cannot build images: its buildx plugin is missing.",
@@ -138,7 +140,7 @@ class ImageBuilder:
         self.host.run(argv, env={"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"})
 
     def as_base(self, recipe: Recipe) -> BaseImage:
-        """Return the image of a recipe as a base; it is built when it is needed."""
+        """Return the image of a recipe as a base image that is built at its first use."""
         return BaseImage(
             name=recipe.name,
             identity=recipe.identity,
@@ -147,16 +149,16 @@ class ImageBuilder:
         )
 
     def base_image(self, name: str) -> BaseImage:
-        """Return a pinned base image, or the one that replaces it.
+        """Return a pinned base image, or the image of --base-docker in its place.
 
         Raises:
             RequestError: the base image is not pinned.
-            InputError: the named base image is missing.
+            InputError: the image of --base-docker is missing.
         """
         if self.base:
             image = self.find(self.base)
             if image is None:
-                raise InputError(f"--base-docker {self.base} is not on this machine.", hint="Pull or import it first.")
+                raise InputError(f"--base-docker {self.base} is not on this machine.", hint="Pull or import the image.")
             return BaseImage(identity=image.id, image=lambda: self.tag_base(image))
         pin = self.pins.get("base", name, self.arch)
         return BaseImage(identity=pin.reference, image=lambda: self._pinned_base(pin))
@@ -172,13 +174,13 @@ class ImageBuilder:
         return self.tag_base(image or self.pull(pin.reference))
 
     def tag_base(self, image: ContainerImage) -> str:
-        """Tag an image and return the tag: builders accept neither every id nor a digest without its registry."""
+        """Tag an image and return the tag, since engines reject some ids, and digests without registry, as a base."""
         name = f"jax-rocm-release-base:{image.id.removeprefix('sha256:')}"
         local.tag(self.engine, self.host, image.id, name)
         return name
 
     def downloads(self, pins: Mapping[str, Pin]) -> dict[str, ContextFile]:
-        """Return downloads as files of a build context, below downloads/, with their SHA256SUMS."""
+        """Return pinned downloads as files of a build context, in downloads/ with a file SHA256SUMS."""
 
         def source(pin: Pin) -> Callable[[], Path]:
             return lambda: self._fetch(pin)
@@ -188,7 +190,7 @@ class ImageBuilder:
         return {**files, "downloads/SHA256SUMS": self.generated(sums)}
 
     def generated(self, text: str) -> ContextFile:
-        """Return a generated file as part of a build context; it is stored under its digest."""
+        """Return a text as a file of a build context; the file is stored under its digest."""
         path = self.folder / "made" / hashlib.sha256(text.encode()).hexdigest()
 
         def write() -> Path:
@@ -202,14 +204,14 @@ class ImageBuilder:
         """Return the file of a pin; an interrupted download resumes.
 
         Raises:
-            InputError: the download fails, or its digest is wrong.
+            InputError: the download fails, or the file has another digest than its pin.
         """
         folder = self.folder / "files" / pin.digest
         path, part = folder / "file", folder / "part"
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             if path.exists():
-                # Marks the entry as used for `cache gc`.
+                # Mark the entry as used, for `cache gc`.
                 os.utime(folder)
                 return path
             self.progress.step(f"fetching {pin.name} {pin.version} for {pin.arch}")
@@ -238,7 +240,7 @@ class ImageBuilder:
         return sha256.hexdigest()
 
     def _chunks(self, url: str, sha256: Hash, done: int) -> Iterator[memoryview]:
-        """Download the bytes of a URL after those that the digest has."""
+        """Yield the bytes of a URL from offset `done` on, and add them to the digest."""
         # Start-up time: requests takes 0.1 s of CPU, and a dry run opens no connection.
         from core.http.download import RemoteFile
 

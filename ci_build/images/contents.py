@@ -34,7 +34,7 @@ _DONE = "wheels.json"
 _CERTIFICATES = "/etc/ssl/jax-rocm-release.pem"
 
 Connection = tuple[Mapping[str, str], str]
-"""Variables that name proxies, and a CA bundle or an empty path."""
+"""Environment variables of proxies, and the path of a CA bundle or an empty string."""
 
 
 def download_command(python: str, index: str, version: str) -> tuple[str, ...]:
@@ -50,18 +50,18 @@ def _requirement(version: str) -> str:
 def rocm_packages(
     builder: ImageBuilder, image: str, python: str, index: str, version: str, connection: Connection
 ) -> tuple[str, Mapping[str, ContextFile]]:
-    """Resolve ROCm's packages of an index in a container of the image that they are for.
+    """Download ROCm's packages from an index, in a container of the image that they will be installed in.
 
     Args:
         python: interpreter with pip in that image.
-        version: exact version, which is downloaded once; empty looks up the newest each time.
+        version: exact version, downloaded once; empty for the newest version, looked up each time.
         connection: proxies and CA bundle of this machine.
 
     Returns:
-        The version of ROCm; and the wheels and requirements.txt, by name.
+        The version of ROCm; the wheels and requirements.txt, by file name.
 
     Raises:
-        InputError: the index does not have it.
+        InputError: the index does not have the packages in this version.
     """
     store = ContentStore(builder.folder / "rocm-packages")
     key = hashlib.sha256("\0".join((index, version, python, image)).encode()).hexdigest()
@@ -75,7 +75,7 @@ def rocm_packages(
             except ProcessError as error:
                 last = error.message.splitlines()[-1].strip()
                 problem = f"{index} does not provide {_requirement(version)}: {last}."
-                raise InputError(problem, hint="Check URL and version.") from error
+                raise InputError(problem, hint="Check the URL and the version.") from error
             digests = {path.name: file_sha256(path) for path in sorted(out.glob("*.whl"))}
             (out / _DONE).write_text(json.dumps(digests))
             remove(folder)
@@ -91,7 +91,7 @@ def rocm_packages(
 
 
 def _requirements(rows: Iterable[tuple[str, object, str]]) -> str:
-    """Return requirements for pip with hashes, from (name, version, sha256)."""
+    """Return pip requirements with hashes for rows of (name, version, sha256)."""
     return "".join(f"{name}=={version} --hash=sha256:{sha256}\n" for name, version, sha256 in sorted(rows))
 
 
@@ -104,7 +104,7 @@ def _complete(folder: Path) -> bool:
 
 
 def _run_pip(builder: ImageBuilder, image: str, argv: Sequence[str], work: Path, connection: Connection) -> Path:
-    """Run pip in a container of an image, and return the directory in `work` that is /out in the container."""
+    """Run pip in a container of an image, and return the directory in `work` that is mounted at /out."""
     out, scratch, private = work / "out", work / "scratch", work / "proxies"
     out.mkdir()
     scratch.mkdir()
@@ -112,7 +112,7 @@ def _run_pip(builder: ImageBuilder, image: str, argv: Sequence[str], work: Path,
     # Gigabytes of packages must not be unpacked in memory.
     env = {"TMPDIR": "/scratch", "PIP_CACHE_DIR": "/scratch/cache", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     proxies, certificates = connection
-    # Proxy URLs may have passwords, which process lists must not show.
+    # Proxy URLs may contain passwords, which process lists must not show.
     private.write_text("".join(f"{name}={url}\n" for name, url in proxies.items()), encoding="utf-8")
     if certificates:
         mounts.append(Mount(Path(certificates), _CERTIFICATES))
@@ -127,7 +127,7 @@ def read_checked_set(folder: Path) -> WheelSet:
     """Read a set and verify its files.
 
     Raises:
-        WheelSetError: the directory has no set, or files that differ from it.
+        WheelSetError: the directory has no set, or a file differs from the set's record.
     """
     wheel_set = wheelset.read_set(folder)
     if different := wheelset.check_files(folder, wheel_set):
@@ -138,29 +138,29 @@ def read_checked_set(folder: Path) -> WheelSet:
 
 
 def check_pythons(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> None:
-    """Check that a set has wheels for some Pythons.
+    """Check that a set has wheels for each of the given Pythons.
 
     Raises:
-        RequestError: it has none for one of them.
+        RequestError: the set has no wheels for one of the Pythons.
     """
     if missing := [python for python in pythons if python not in wheel_set.python_versions]:
         raise RequestError(
             f"{folder} has no wheels for Python {', '.join(missing)}.",
-            hint=f"Give --python-versions={','.join(wheel_set.python_versions)}, or some of them.",
+            hint=f"Give --python-versions={','.join(wheel_set.python_versions)}, or a part of this list.",
         )
 
 
 def set_contents(
     builder: ImageBuilder, folder: Path, wheel_set: WheelSet, pythons: Sequence[str], *, look_only: bool = False
 ) -> tuple[Mapping[str, ContextFile], Mapping[str, str]]:
-    """Return the contents of an image with a set: wheels, their locked dependencies for some Pythons, and labels.
+    """Return the files and labels of an image with a wheel set and its locked dependencies.
 
     Args:
         pythons: Pythons of the image, checked by `check_pythons`.
-        look_only: download nothing.
+        look_only: whether to download nothing.
 
     Returns:
-        Files of the build context; and labels: versions, the set's digest, source commits.
+        Files of the build context; labels with versions, the set's digest and source commits.
 
     Raises:
         RequestError: the set has no pylock.toml.
@@ -184,7 +184,7 @@ def set_contents(
 
 
 def _dependencies(folder: Path, python: str) -> Iterator[Resolved]:
-    """Yield the wheels of other projects in a set's lock (PEP 751) for one Python."""
+    """Yield the dependencies of a set for one Python, from its lock (PEP 751)."""
     try:
         lock = tomllib.loads((folder / PYLOCK).read_text(encoding="utf-8"))
     except OSError as error:
@@ -226,7 +226,7 @@ def _labels(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> dict[s
 
 
 def read_commits(wheel: Path) -> dict[str, str]:
-    """Return the source commits that a wheel records in build_info.json and commit_info.py; neither is run."""
+    """Return the source commits in a wheel's build_info.json and commit_info.py; commit_info.py is not run."""
     commits: dict[str, str] = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():

@@ -1,6 +1,6 @@
-"""A check of the build arguments that a Dockerfile uses.
+"""Check of the build arguments that a Dockerfile uses.
 
-Engines only warn about an undeclared build argument, and ignore one that is declared but unused; the image would then
+Engines only warn about undeclared build arguments and ignore declared but unused ones; either way, the image would
 differ from the request. Source of the syntax: the Dockerfile reference, "Understand how ARG and FROM interact" and
 "Scope".
 """
@@ -21,15 +21,17 @@ def parse(text: str) -> Iterator[tuple[str, str]]:
     """Yield the keyword in capitals and the arguments of each instruction of a Dockerfile.
 
     Raises:
-        RequestError: it has a here-document or another escape character, which older engines do not support.
+        RequestError: the Dockerfile has a here-document, which older engines do not support, or an escape directive.
     """
     if re.search(r"(?im)^#\s*escape\s*=", text):
-        raise RequestError("The Dockerfile sets an escape character.", hint="Remove the directive.")
+        raise RequestError("The Dockerfile sets an escape character.", hint="Remove the `escape` directive.")
     lines = "\n".join(line for line in map(str.strip, text.splitlines()) if not line.startswith("#"))
     for line in filter(None, re.sub(r"\s*\\\n", " ", lines).splitlines()):
         word, _, rest = line.strip().partition(" ")
         if re.search(r"(?:^|\s)<<-?['\"]?\w", rest) and word.upper() in ("RUN", "COPY", "ADD"):
-            raise RequestError("The Dockerfile has a here-document.", hint="Write a separate file, and COPY it.")
+            raise RequestError(
+                "The Dockerfile has a here-document.", hint="Move the text to a separate file and COPY it."
+            )
         yield word.upper(), rest.strip()
 
 
@@ -57,10 +59,17 @@ def _uses(text: str, name: str) -> bool:
 
 
 def check_arguments(text: str, arguments: Iterable[str], name: str) -> None:
-    """Check that a Dockerfile uses all build arguments; RequestError has its name and lists the unused ones."""
+    """Check that a Dockerfile uses all build arguments.
+
+    Args:
+        name: name of the Dockerfile for the error message.
+
+    Raises:
+        RequestError: the Dockerfile does not use an argument.
+    """
     unused = sorted(set(arguments) - read_arguments(text)[1] - _PREDEFINED)
     if unused:
         raise RequestError(
             f"{name} does not use the build argument{'s' if len(unused) > 1 else ''} {', '.join(unused)}.",
-            hint="Declare it with ARG and use it after that, or omit it.",
+            hint="Declare each argument with ARG and use it below, or do not pass it.",
         )

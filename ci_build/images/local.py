@@ -27,11 +27,11 @@ class ContainerImage:
     """An image of a container engine.
 
     Attributes:
-        name: name that the engine knows.
-        id: `sha256:…`, the digest of its configuration, which includes its layers.
+        name: name in the engine.
+        id: `sha256:…`, the digest of the image's configuration.
         digests: names in registries, as name@sha256:….
-        labels: its labels.
-        built: whether this run built it.
+        labels: labels of the image.
+        built: whether this run built the image.
     """
 
     name: str
@@ -42,12 +42,12 @@ class ContainerImage:
 
     @property
     def digest(self) -> str:
-        """The digest in a registry if there is one, else the id; recorded in build records."""
+        """The digest in a registry if the image has one, else the id, for build records."""
         return self.digests[0].partition("@")[2] if self.digests else self.id
 
 
 def sanitize(version: str) -> str:
-    """Return a version as part of a tag, without characters such as `+`."""
+    """Return a version in which dots replace characters that a tag cannot contain, such as `+`."""
     return re.sub(r"[^A-Za-z0-9_.-]", ".", version)
 
 
@@ -62,8 +62,8 @@ def check_name(name: str, origin: str) -> str:
         path, _, last = name.partition("@")[0].rpartition("/")
         last, colon, tag = last.partition(":")
         good = f"{path}{'/' if path else ''}{sanitize(last).lower()}{colon}{sanitize(tag)}"
-        hint = f"Use {good}." if _REFERENCE.fullmatch(good) else "Write it like name:tag."
-        raise RequestError(f"{origin} {name!r} is not a valid name of an image.", hint=hint)
+        hint = f"Use {good}." if _REFERENCE.fullmatch(good) else "Write the name like name:tag."
+        raise RequestError(f"{origin} {name!r} is not a valid image name.", hint=hint)
     return name
 
 
@@ -103,7 +103,7 @@ def pull(engine: Engine, host: HostRunner, reference: str) -> ContainerImage:
     """Pull an image from its registry.
 
     Raises:
-        InputError: the registry refuses or lacks it.
+        InputError: the registry refuses the pull or lacks the image.
     """
     try:
         host.run([engine.program, "pull", *_insecure(engine, reference), reference])
@@ -114,7 +114,9 @@ def pull(engine: Engine, host: HostRunner, reference: str) -> ContainerImage:
         ) from error
     image = find(engine, host, reference)
     if image is None:
-        raise InputError(f"{reference} was pulled but is missing.", hint="Check the engine's storage.")
+        raise InputError(
+            f"{reference} was pulled, but the engine does not list it.", hint="Check the engine's storage."
+        )
     return image
 
 
@@ -122,11 +124,11 @@ def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
     """Push an image under a name with a tag, and return `name@sha256:…`.
 
     Raises:
-        ProcessError: the registry refuses it.
+        ProcessError: the registry refuses the push.
     """
     name = reference.rpartition(":")[0]
     if engine.podman:
-        # podman's own digest is that of uncompressed layers.
+        # The digest that podman reports locally is that of uncompressed layers.
         with TemporaryDirectory(prefix="ci_build-") as folder:
             file = Path(folder, "digest")
             options = (*_insecure(engine, reference), "--digestfile", str(file))

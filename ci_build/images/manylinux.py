@@ -1,4 +1,4 @@
-"""The image that wheels are compiled in: a named one, one of a registry, or one built from docker/images.toml."""
+"""Image in which wheels are compiled: a named image, one from a registry, or one built from docker/images.toml."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LLVM = "18"
 def builder_image(builder: ImageBuilder) -> ContainerImage:
     """Return the image to compile in.
 
-    A named image is pulled if it is missing. With `search`, the image of the current recipe is found locally or in the
-    registry. Otherwise it is built if it is missing.
+    A named image is pulled if it is missing. With `search`, the image of the current recipe is used from the engine or
+    the registry. Without a name, the image of the current recipe is built if it is missing.
 
     Raises:
-        InputError: there is no such image.
+        InputError: the image does not exist, or was not built from the current recipe.
         RequestError: images.toml lacks a pin.
     """
     if (name := builder.builder_image) and name != SEARCH:
@@ -36,14 +36,14 @@ def builder_image(builder: ImageBuilder) -> ContainerImage:
         return image
     if not builder.registry:
         raise InputError(
-            f"There is no {recipe.tag} on this machine, and no registry is configured.",
+            f"Image {recipe.tag} is not on this machine, and no registry is configured.",
             hint="Give --image-registry, or omit --builder-image to build it.",
         )
     pulled = builder.pull(recipe.tag)
     if pulled.labels.get(CONTENT_LABEL) != recipe.content:
         raise InputError(
             f"{pulled.name} was not built from the current {builder.pins.path} and Dockerfile.",
-            hint="Push the right one with `ci_build images build manylinux --push`.",
+            hint="Push the current image with `ci_build images build manylinux --push`.",
         )
     return pulled
 
@@ -65,7 +65,7 @@ def check_obtainable(builder: ImageBuilder) -> None:
 
 
 def planned_image(builder: ImageBuilder) -> str:
-    """Return the name of the image that a build will run in; the engine is used only for a named base image."""
+    """Return the name of the image that a build will run in; only a named base image needs the engine."""
     name = builder.builder_image
     return name if name and name != SEARCH else builder_recipe(builder).tag
 
@@ -88,7 +88,7 @@ def builder_recipe(builder: ImageBuilder) -> Recipe:
 
 
 def tool_pins(builder: ImageBuilder, llvm: str) -> dict[str, Pin]:
-    """Return the pins of a clang, by name in the build context; none without a major version."""
+    """Return the pins of clang by file name in the build context; empty if `llvm`, the major version, is empty."""
     pins = {"llvm": builder.pins.get("download", f"llvm-{llvm}", builder.arch)} if llvm else {}
     if llvm == LLVM and (library := builder.pins.find("download", "libtinfo5", builder.arch)):
         pins["libtinfo5"] = library

@@ -27,25 +27,25 @@ _MANIFESTS = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 _LARGEST = 4 << 20
-"""Maximal size of a manifest (distribution specification)."""
+"""Maximum size of a manifest (distribution specification)."""
 _UNAUTHORISED = 401
 _NO_MANIFEST = {_UNAUTHORISED: "rejected the request", 404: "has no such image"}
 
 
 def select_pins(builder: ImageBuilder, names: Sequence[str], arch: str) -> tuple[Pin, ...]:
-    """Return the pins of these names, or all, for one architecture or for `all`.
+    """Return the pins with the given names, or all pins if `names` is empty, for one architecture or for `all`.
 
     Raises:
-        RequestError: no pin has such a name or architecture.
+        RequestError: a name or the architecture has no pin.
     """
     of_arch = [pin for pin in builder.pins.pins if arch in ("all", pin.arch)]
     known_names, where = {pin.name for pin in of_arch}, "" if arch == "all" else f" for {arch}"
     if unknown := sorted(set(names) - known_names) or ([] if known_names else ["pins"]):
         raise RequestError(
             f"{builder.pins.path} has no {', '.join(unknown)}{where}.",
-            hint=f"It has {', '.join(sorted(known_names))}."
+            hint=f"Pinned names: {', '.join(sorted(known_names))}."
             if known_names
-            else f"Known are {', '.join(ARCHES)} and all.",
+            else f"Known architectures: {', '.join(ARCHES)} and all.",
         )
     return tuple(pin for pin in of_arch if pin.name in (names or known_names))
 
@@ -53,15 +53,16 @@ def select_pins(builder: ImageBuilder, names: Sequence[str], arch: str) -> tuple
 def update(
     builder: ImageBuilder, names: Sequence[str], arch: str, *, dry_run: bool = False
 ) -> Mapping[str, tuple[str, str]]:
-    """Look up present digests, and write those that changed.
+    """Look up the current digests of pins, and write the digests that changed; write nothing if a lookup fails.
 
-    Without names, the tags of base images and files without a digest are looked up. A named file is downloaded.
+    Without names, only tags of base images and files without a digest are looked up. A named file is always
+    downloaded.
 
     Returns:
-        Label -> (digest before, digest now) of each change; nothing is written if a lookup fails.
+        Label of each changed pin -> (old digest, new digest).
 
     Raises:
-        RequestError: a base image has to be looked up, but no registry is configured.
+        RequestError: a base image must be looked up, but no registry is configured.
         InputError: a registry or server does not answer.
     """
     changes = {}
@@ -78,10 +79,10 @@ def update(
 
 
 def problems(builder: ImageBuilder, arch: str, *, online: bool) -> Iterator[str]:
-    """Yield the problems that would break the build of an image or change its content.
+    """Yield problems of pins and Dockerfiles that would break the build of an image or change its content.
 
     Args:
-        online: also check that the registry has each base image and that each server has its file.
+        online: whether to also check that the registry has each base image and each server has its file.
     """
     pins = select_pins(builder, (), arch)
     for pin in pins:
@@ -104,14 +105,18 @@ def problems(builder: ImageBuilder, arch: str, *, online: bool) -> Iterator[str]
 def _in_registry(pin: Pin, reference: str, builder: ImageBuilder) -> str:
     if not builder.registry:
         raise RequestError(
-            f"{pin.label} is an image, but no registry is configured.",
+            f"Cannot look up the image {pin.label}: no registry is configured.",
             hint="Give --image-registry HOST, set CI_BUILD_IMAGE_REGISTRY, or name only files.",
         )
     return fetch_digest(builder.registry, pin.origin, reference, builder.connect())
 
 
 def fetch_digest(registry: str, repository: str, reference: str, client: Client) -> str:
-    """Return the digest, `sha256:…`, of a tag or digest in a registry, a host with optional port and path prefix.
+    """Return the digest of an image in a registry, as `sha256:…`.
+
+    Args:
+        registry: host with optional port and path prefix.
+        reference: tag or digest.
 
     Raises:
         InputError: the registry has no such image, or its manifest does not match its digest.
@@ -127,13 +132,15 @@ def fetch_digest(registry: str, repository: str, reference: str, client: Client)
         answer = client.fetch(url, headers=headers, accept=_NO_MANIFEST, limit=_LARGEST)
     if answer.status != 200:
         problem = _NO_MANIFEST.get(answer.status, f"returned {answer.status}")
-        raise InputError(f"{registry}/{repository}, {reference}: the registry {problem}.", hint="Check name and tag.")
+        raise InputError(
+            f"{registry}/{repository}, {reference}: the registry {problem}.", hint="Check the name and the tag."
+        )
     digest = "sha256:" + hashlib.sha256(answer.body).hexdigest()
     expected = reference if reference.startswith("sha256:") else digest
     if {answer.headers.get("docker-content-digest", digest), expected} != {digest}:
         raise InputError(
-            f"{registry}/{repository}, {reference}: the manifest has digest {digest}.",
-            hint="Check proxies: the manifest was changed on its way.",
+            f"{registry}/{repository}, {reference}: the received manifest has an unexpected digest: {digest}.",
+            hint="Check the proxies: the manifest was changed on its way.",
         )
     return digest
 

@@ -20,7 +20,7 @@ _KEYS = {
     "base": {"repository": "origin", "tag": "version", "digest": "digest"},
     "download": {"version": "version", "url": "origin", "sha256": "digest"},
 }
-"""Kind -> key of its tables -> attribute of `Pin`."""
+"""Kind of a pin -> key of its table -> attribute of `Pin`."""
 _DIGESTS = {"digest": r"sha256:[0-9a-f]{64}", "sha256": r"[0-9a-f]{64}"}
 
 
@@ -33,7 +33,7 @@ class Pin:
         name: name such as manylinux_2_28, bazel, llvm-18 or python-3.12.
         arch: architecture as printed by `uname -m`.
         origin: repository without registry, or URL.
-        version: tag of the image, or version of the file's content.
+        version: tag of the image, or version of the software in the file.
         digest: `sha256:…` of the image's manifest, or hexadecimal sha256 of the file; empty if not yet known.
     """
 
@@ -46,7 +46,7 @@ class Pin:
 
     @property
     def label(self) -> str:
-        """The name of its table, as shown to users."""
+        """The name of the pin's table, for messages."""
         return f"{self.kind}.{self.name}.{self.arch}"
 
     @property
@@ -57,7 +57,7 @@ class Pin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImagePins:
-    """The pins of a file.
+    """Pins in a file.
 
     Attributes:
         path: path of the file.
@@ -79,7 +79,7 @@ class ImagePins:
             available = sorted({pin.name for pin in self.pins if (pin.kind, pin.arch) == (kind, arch)})
             raise RequestError(
                 f"{self.path} has no {kind} {name} for {arch}.",
-                hint=f"It has {', '.join(available) or 'none for that machine'}; add a table for it.",
+                hint=f"Add its table to the file. Pinned for this architecture: {', '.join(available) or 'nothing'}.",
             )
         if not result.digest:
             raise RequestError(
@@ -94,11 +94,11 @@ class ImagePins:
 
 
 def load_pins(path: Path = PINS) -> ImagePins:
-    """Read and check a file of pins; RequestError lists all its problems."""
+    """Read and check a file of pins; raise RequestError with all problems of an invalid file."""
     try:
         return _parse_pins(path.read_text(encoding="utf-8"), path)
     except (OSError, ValueError) as error:
-        raise RequestError(f"Cannot read {path}: {error}.", hint="Restore it from the repository.") from error
+        raise RequestError(f"Cannot read {path}: {error}.", hint="Restore the file from the repository.") from error
 
 
 def _parse_pins(text: str, path: Path) -> ImagePins:
@@ -141,7 +141,7 @@ def _problems(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def with_digests(text: str, changes: Mapping[str, str]) -> str:
-    """Return the text of a file of pins with new digests by label; everything else, comments too, is kept."""
+    """Return the text of a file of pins with new digests, given by label; all other text is kept, with comments."""
     lines, table = [], ""
     for line in text.splitlines(keepends=True):
         if header := re.fullmatch(r"\[([^\]]+)\]\s*(?:#.*)?", line.strip()):
@@ -152,7 +152,7 @@ def with_digests(text: str, changes: Mapping[str, str]) -> str:
 
 
 def save(path: Path, changes: Mapping[str, str]) -> None:
-    """Write new digests to a file of pins, atomically."""
+    """Write new digests, given by label, to a file of pins, atomically."""
     text = with_digests(path.read_text(encoding="utf-8"), changes)
     _parse_pins(text, path)
     mode = path.stat().st_mode & 0o777

@@ -1,4 +1,4 @@
-"""Recipes of images: everything that determines an image, and the command that builds it. Pure."""
+"""Recipes of images: the inputs that determine an image, and the command that builds the image. Nothing is run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ci_build.images.pins import DOCKER
 from core.digests import file_sha256
 
 CONTENT_LABEL = "jax-rocm-release.content"
-"""Label of an image: digest of its recipe's content."""
+"""Label with the digest of the content of an image's recipe."""
 BASE_LABEL = "jax-rocm-release.base"
 _FORMAT = "1"
 """Version of the content digest; a change rebuilds all images."""
@@ -28,8 +28,8 @@ class ContextFile:
 
     Attributes:
         digest: digest of its content, known before the file exists.
-        source: returns its path; downloads it if necessary.
-        executable: whether it is a program.
+        source: function that returns its path, after a download if necessary.
+        executable: whether the file is a program.
     """
 
     digest: str
@@ -42,10 +42,10 @@ class BaseImage:
     """A base of other images.
 
     Attributes:
-        identity: digest of its content, its repository and digest, or its id.
-        image: returns a name that the engine knows; builds or pulls the image if necessary.
-        name: prefix of the names of images on it.
-        labels: labels that they inherit.
+        identity: digest of its recipe's content, its repository with digest, or its id.
+        image: function that returns its name in the engine, after building or pulling the image if necessary.
+        name: prefix of the names of images built on it.
+        labels: labels that images built on it inherit.
     """
 
     identity: str
@@ -56,7 +56,7 @@ class BaseImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """A recipe that determines an image.
+    """Recipe of an image.
 
     Attributes:
         name: name of the image, without tag.
@@ -77,7 +77,7 @@ class Recipe:
 
     @property
     def content(self) -> str:
-        """The digest of everything but the name, as 64 hexadecimal digits, or UNKNOWN if a part is unknown."""
+        """The digest of all parts but name and network, as 64 hexadecimal digits; UNKNOWN if a part is unknown."""
         if self.base.identity.endswith(UNKNOWN) or any(file.digest == UNKNOWN for file in self.files.values()):
             return UNKNOWN
         parts = {
@@ -92,12 +92,12 @@ class Recipe:
 
     @property
     def tag(self) -> str:
-        """The name with a tag: the first digits of the content's digest."""
+        """The name with the first digits of the content digest as tag."""
         return f"{self.name}:{self.content[:16]}"
 
     @property
     def identity(self) -> str:
-        """The identity as the base of another image."""
+        """The identity of the image as the base of another image."""
         return self.tag if self.content == UNKNOWN else f"content:{self.content}"
 
 
@@ -111,7 +111,7 @@ def layer(
     arguments: Mapping[str, str] | None = None,
     network: str = "none",
 ) -> Recipe:
-    """Return the recipe of an image on a base image, with the Dockerfile of that name."""
+    """Return the recipe of an image on a base image, with the labels of the base and a Dockerfile of docker/."""
     return Recipe(
         name=name,
         dockerfile=(DOCKER / dockerfile).read_text(encoding="utf-8"),
@@ -137,14 +137,14 @@ def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache
     """Return the command that builds an image.
 
     Args:
-        engine: program of the engine's client.
+        engine: path of the engine's client.
         folder: directory with the Dockerfile and the build context `context`.
-        base: name of the base image that the engine knows.
+        base: name of the base image in the engine.
     """
     labels = {**recipe.labels, CONTENT_LABEL: recipe.content, BASE_LABEL: recipe.base.identity}
     argv = [engine, "build", "--file", str(folder / "Dockerfile"), "--tag", recipe.tag]
     argv += ["--network", recipe.network, *(["--no-cache"] if no_cache else [])]
-    # A failed step would leave its container behind.
+    # Without --force-rm, a failed step would leave its container behind.
     argv += ["--force-rm"]
     argv += [word for key, value in sorted(labels.items()) for word in ("--label", f"{key}={value}")]
     arguments = {**recipe.arguments, "BASE": base}

@@ -1,6 +1,6 @@
-"""Recipes of runtime images: an Ubuntu with Pythons, a ROCm on it, the wheels of a set on that.
+"""Recipes of runtime images in three layers: Ubuntu with Pythons, ROCm, and the wheels of a set.
 
-Their names are the customary ones, such as jax-base-ubu24.rocm720; the content of each layer decides about reuse.
+Images have the customary names, such as jax-base-ubu24.rocm720; a layer is reused if its content is unchanged.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from core.errors import InputError, RequestError
 OURS = ("com.amdgpu.", "jax-rocm-release.commit.")
 """Prefixes of the labels that an image inherits from its base."""
 UBUNTU = "ubu"
-"""Prefix of the bases of runtime images, as in ubu24."""
+"""Prefix of the names of Ubuntu base images, as in ubu24."""
 _SYSTEM = re.compile(rf"{UBUNTU}[0-9]+|manylinux_[0-9]+_[0-9]+")
 DEFAULT_PYTHON = "3.12"
-"""The Python that `python3` means in an image, if it is one of the requested ones."""
+"""Version that `python3` runs in an image, if this version is among the requested Pythons."""
 
 
 def ubuntu_releases(builder: ImageBuilder, kind: str, filters: str) -> tuple[str, ...]:
@@ -56,10 +56,10 @@ def ubuntu_releases(builder: ImageBuilder, kind: str, filters: str) -> tuple[str
 
 
 def ubuntu_recipe(builder: ImageBuilder, release: str, pythons: Sequence[str], llvm: str) -> Recipe:
-    """Return the recipe of an Ubuntu image with Pythons, and with clang where `llvm` is its major version.
+    """Return the recipe of an Ubuntu image with Pythons, and with clang if `llvm`, its major version, is not empty.
 
     Raises:
-        RequestError: images.toml lacks the Ubuntu, a Python, or that LLVM for this architecture.
+        RequestError: images.toml does not pin the Ubuntu, a Python or the LLVM for this architecture.
     """
     pins = {f"python-{python}": builder.pins.get("download", f"python-{python}", builder.arch) for python in pythons}
     pins |= tool_pins(builder, llvm)
@@ -84,7 +84,7 @@ def ubuntu_recipe(builder: ImageBuilder, release: str, pythons: Sequence[str], l
 def rocm_recipe(
     base: BaseImage, tree: ContextFile, version: str, labels: Mapping[str, str], *, name: str = ""
 ) -> Recipe:
-    """Return the recipe of an image with a ROCm tree on a base image; by default, its name tells base and version."""
+    """Return the recipe of an image with a ROCm tree on a base image, by default named after base and version."""
     return layer(
         base,
         name or f"{base.name}.{rocm_tag(version)}",
@@ -100,7 +100,7 @@ def packages_recipe(
     """Return the recipe of an image with ROCm's pip packages on a base image.
 
     Args:
-        python: interpreter with pip inside the base image.
+        python: path of an interpreter with pip in the base image.
         wheels: packages and `requirements.txt` with their hashes, by file name.
         version: version of ROCm.
     """
@@ -115,7 +115,7 @@ def packages_recipe(
 
 
 def image_contents(name: str, labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Return jax, rocm, python and system of an image, for the compatibility tables; empty if unknown."""
+    """Return jax, rocm, python and system of an image, for the compatibility tables; unknown values are empty."""
     own = {key.removeprefix(OURS[0]): text for key, text in labels.items() if key.startswith(OURS[0])}
     system = _SYSTEM.search(name)
     return {
@@ -130,7 +130,7 @@ def find_base(builder: ImageBuilder, name: str) -> BaseImage:
     """Return a base image by its customary name.
 
     Raises:
-        InputError: neither the engine nor the registry has it.
+        InputError: neither the engine nor the registry has the image.
     """
     image = builder.find(name)
     if image is None and builder.registry:
@@ -138,8 +138,8 @@ def find_base(builder: ImageBuilder, name: str) -> BaseImage:
             image = builder.pull(name)
     if image is None:
         raise InputError(
-            f"There is no {name}{'' if builder.registry else ' on this machine'}.",
-            hint="Build it with `ci_build images build base`, or name its ROCm with --therock-path.",
+            f"There is no image {name}{'' if builder.registry else ' on this machine'}.",
+            hint="Build it with `ci_build images build base`, or give its ROCm with --therock-path.",
         )
     labels = {key: text for key, text in image.labels.items() if key.startswith(OURS)}
     return BaseImage(name=name, identity=image.id, image=lambda: builder.tag_base(image), labels=labels)
@@ -151,33 +151,33 @@ def planned_base(name: str) -> BaseImage:
 
 
 def check_base(base: BaseImage, rocm_version: str, pythons: Sequence[str]) -> None:
-    """Check that a base image fits a set.
+    """Check that a base image has the ROCm and the Pythons of a set.
 
     Raises:
-        RequestError: it has another ROCm, or lacks a Python.
+        RequestError: the base image has another ROCm, or lacks a Python.
     """
     held = base.labels.get("com.amdgpu.rocm_version", "")
     lacking = [name for name in pythons if name not in base.labels.get("com.amdgpu.python_versions", "").split(",")]
     if held != rocm_version:
         raise RequestError(
             f"{base.name} has ROCm {held or 'of an unknown version'}, but the set is for {rocm_version}.",
-            hint="Name that ROCm with --therock-path.",
+            hint="Give the ROCm of the set with --therock-path.",
         )
     if lacking:
         raise RequestError(
-            f"{base.name} has no Python {', '.join(lacking)}.", hint="Rebuild it with these --python-versions."
+            f"{base.name} has no Python {', '.join(lacking)}.", hint="Rebuild the image with these --python-versions."
         )
 
 
 def rocm_tag(version: str) -> str:
-    """Return a ROCm's version for names of images: 7.2.0 -> rocm720, 7.10.0.dev0+abc -> rocm7100dev0.abc."""
+    """Return a ROCm version as a part of image names: 7.2.0 -> rocm720, 7.10.0.dev0+abc -> rocm7100dev0.abc."""
     public, _, local_label = version.partition("+")
     suffix = f".{sanitize(local_label)}" if local_label else ""
     return f"rocm{sanitize(public).replace('.', '')}{suffix}".lower()
 
 
 def tree_file(root: Path, digest: str) -> ContextFile:
-    """Return a ROCm tree as part of a build context; without a digest, it is read to compute one."""
+    """Return a ROCm tree as part of a build context; compute its digest if `digest` is empty."""
     if digest:
         return existing_file(root, digest)
     sha256 = hashlib.sha256()

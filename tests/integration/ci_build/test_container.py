@@ -112,7 +112,7 @@ def test_memory_limit_is_enforced_and_reported(
     greedy = ["perl", "-e", 'my $b = "x" x (512 << 20); print length $b']
     with pytest.raises(ProcessError, match="137") as caught:
         ContainerRunner(host, replace(spec, memory="64m")).run(greedy)
-    assert "lack of memory of 64m" in caught.value.hint
+    assert "ran out of memory (limit: 64m)" in caught.value.hint
     assert ContainerRunner(host, replace(spec, memory="2g")).run(greedy).stdout.strip() == str(512 << 20)
     size = ["df", "--block-size=1", "--output=size", "/dev/shm"]
     assert ContainerRunner(host, replace(spec, shm_size="96m")).run(size).stdout.split()[-1] == str(96 << 20)

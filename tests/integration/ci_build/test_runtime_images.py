@@ -149,7 +149,7 @@ def test_images_of_set_are_built_and_tested(place: Place) -> None:
 def test_runtime_refuses_other_rocm_and_changed_wheels(place: Place) -> None:
     made = make_dist(place.folder / "dist", place.folder / "others")
     missing = place.ci_build("build_dockers", "dist", "-f", "ubu24", code=6)
-    assert "There is no jax-base-ubu24.rocm" in missing.stderr
+    assert "There is no image jax-base-ubu24.rocm" in missing.stderr
     name = f"jax-base-ubu24.rocm{VERSION.replace('.', '')}"
     place.engine.run("tag", place.stand_in, name)
     found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(place.folder / "others")}

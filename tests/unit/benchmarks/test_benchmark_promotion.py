@@ -28,7 +28,7 @@ def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert body["move"]["copies"] == body["move"]["files"]
     # The ratio to a listing has no meaning at this size.
     assert [goal["what"] for goal in body["goals"] if not goal["met"]] in ([], ["faster than from a listing"])
-    assert "requests to publish a set beside 54 wheels" in capsys.readouterr().out
+    assert "requests to publish a set in an index of 54 wheels" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

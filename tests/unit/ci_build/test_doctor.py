@@ -88,7 +88,7 @@ REINSTALL = f"{PIP} install --force-reinstall --no-deps jax-rocm7-plugin==0.10.2
 Row = tuple[str, Callable[[FakeMachine], object], str, tuple[str, ...]]
 """Code of a problem, its cause, a part of the message, and the commands that fix it."""
 ERRORS: list[Row] = [
-    ("platform", lambda m: setattr(m, "kernel", ("Linux", "aarch64", "6.8")), "Linux on x86_64 alone", ()),
+    ("platform", lambda m: setattr(m, "kernel", ("Linux", "aarch64", "6.8")), "supports only Linux on x86_64", ()),
     ("glibc", lambda m: setattr(m, "libc", "glibc 2.27"), "this system has glibc 2.27", ()),
     ("glibc", lambda m: setattr(m, "libc", ""), "another C library", ()),
     (
@@ -97,7 +97,7 @@ ERRORS: list[Row] = [
         "2 AMD GPUs are on the PCI bus",
         ("sudo modprobe amdgpu",),
     ),
-    ("gpu-not-in-kfd", lambda m: m.remove("sys/class/kfd"), "amdgpu does not offer computing", ()),
+    ("gpu-not-in-kfd", lambda m: m.remove("sys/class/kfd"), "amdgpu provides no compute device", ()),
     ("gpu-missing", _no_cards, "This machine has no AMD GPU.", ()),
     ("gpu-missing", lambda m: _no_cards(m).write(".dockerenv", ""), "start it with the GPUs' devices", (RUN,)),
     ("device-missing", lambda m: m.remove("dev/kfd"), "there is no /dev/kfd; load", ("sudo modprobe amdgpu",)),
@@ -110,7 +110,7 @@ ERRORS: list[Row] = [
         ("unset HIP_VISIBLE_DEVICES",),
     ),
     ("platforms", lambda m: m.environ.update(JAX_PLATFORMS="cpu"), "JAX_PLATFORMS=cpu", ("unset JAX_PLATFORMS",)),
-    ("rocm-missing", lambda m: m.remove("opt/rocm"), "There is no ROCm", (ROCM_WHEELS,)),
+    ("rocm-missing", lambda m: m.remove("opt/rocm"), "ROCm is not installed", (ROCM_WHEELS,)),
     (
         "rocm-elsewhere",
         lambda m: m.remove("opt/rocm").rocm("opt/rocm-7.1.0", "7.1.0").rocm("opt/rocm-7.2.0", "7.2.0"),
@@ -121,31 +121,31 @@ ERRORS: list[Row] = [
     (
         "rocm-major",
         lambda m: m.remove("opt/rocm").rocm("opt/rocm", "6.4.1-83", "libamdhip64.so.6"),
-        "need ROCm 7, and there is ROCm 6.4.1 in",
+        "need ROCm 7, but the machine has ROCm 6.4.1 in",
         (ROCM_WHEELS,),
     ),
     (
         "rocm-major",
         lambda m: m.remove("opt/rocm").rocm("opt/rocm", "10.1.0", "libamdhip64.so.10"),
-        "need ROCm 7, and there is ROCm 10.1.0 in",
+        "need ROCm 7, but the machine has ROCm 10.1.0 in",
         (ROCM_WHEELS,),
     ),
     (
         "rocm-major",
         _old_packages,
-        "need ROCm 6, and there is ROCm 7.2.0 in",
+        "need ROCm 6, but the machine has ROCm 7.2.0 in",
         (f"{PIP} uninstall -y jax-rocm60-pjrt jax-rocm60-plugin", INSTALL),
     ),
     (
         "library-missing",
         lambda m: m.remove("opt/rocm/lib/libMIOpen.so.1"),
-        "libMIOpen.so.1, needed by _linalg.so, was not found.",
+        "Libraries needed by _linalg.so are missing: libMIOpen.so.1.",
         (ROCM_WHEELS,),
     ),
     (
         "python",
         lambda m: m.python.update(version="3.10.13"),
-        "CPython 3.11 to 3.14, and this is CPython 3.10.13",
+        "CPython 3.11 to 3.14, but this is CPython 3.10.13",
         ("uv venv --seed --python 3.12 ~/jax-rocm", INSTALL.replace(PYTHON, "~/jax-rocm/bin/python")),
     ),
     (
@@ -164,14 +164,14 @@ ERRORS: list[Row] = [
     (
         "several-majors",
         lambda m: m.native("pjrt", 8).native("plugin", 8),
-        "for ROCm 7 and 8 are side by side",
+        "for ROCm 7 and 8 are installed; a process can use only one ROCm",
         (f"{PIP} uninstall -y jax-rocm8-pjrt jax-rocm8-plugin", INSTALL),
     ),
-    ("twice", _twice, "jaxlib is there twice", (f"{PIP} uninstall -y jaxlib",) * 2 + (INSTALL,)),
+    ("twice", _twice, "jaxlib is installed twice", (f"{PIP} uninstall -y jaxlib",) * 2 + (INSTALL,)),
     (
         "leftovers",
         lambda m: m.native("plugin", 6).remove("jax_rocm6_plugin-0.10.2.dist-info"),
-        "jax_rocm6_plugin belong to no installed package",
+        "jax_rocm6_plugin: not owned by an installed package",
         ("rm -r @site/jax_rocm6_plugin",),
     ),
     (
@@ -189,13 +189,13 @@ ERRORS: list[Row] = [
     (
         "misfit",
         _new_jaxlib,
-        "jax-rocm7-pjrt 0.10.2 goes with jaxlib 0.10, but 0.12.0 is installed",
+        "jax-rocm7-pjrt 0.10.2 needs jaxlib 0.10, but 0.12.0 is installed",
         (INSTALL.replace("0.10.2", "0.12.0"),),
     ),
     (
         "damaged",
         lambda m: (m.site / "jax_rocm7_plugin/_linalg.so").write_bytes(b"\x7fELF"),
-        "_linalg.so is missing or has another size",
+        "_linalg.so: missing or of another size",
         (REINSTALL,),
     ),
     ("gpu-unsupported", lambda m: m.gpus(RX5700), "XLA does not accept gfx1010; it accepts gfx908", ()),
@@ -210,14 +210,14 @@ WARNINGS: list[Row] = [
     (
         "gfx-override",
         lambda m: m.environ.update(HSA_OVERRIDE_GFX_VERSION="9.4.2"),
-        "take the GPU for another one",
+        "see another GPU target",
         ("unset HSA_OVERRIDE_GFX_VERSION",),
     ),
-    ("rocm-mixed", _rocm_before, "ROCm 7.0.1 before 7.2.0", ("unset LD_LIBRARY_PATH",)),
+    ("rocm-mixed", _rocm_before, "ROCm 7.0.1 before ROCm 7.2.0", ("unset LD_LIBRARY_PATH",)),
     (
         "cuda-beside",
         lambda m: m.distribution("jax-cuda12-plugin", "0.10.2"),
-        "jax-cuda12-plugin is also installed",
+        "jax also loads jax-cuda12-plugin",
         (f"{PIP} uninstall -y jax-cuda12-plugin",),
     ),
     (
@@ -289,7 +289,7 @@ def test_doctor_names_closed_devices(
     monkeypatch.setattr("ci_build.doctor.machine.os.getgroups", lambda: [os.getgid()] if inside else [])
     problem = only(machine.problems())
     assert problem.code == "device-denied"
-    assert "may not open /dev/kfd, /dev/dri/renderD128, /dev/dri/renderD129" in problem.message
+    assert "cannot open /dev/kfd, /dev/dri/renderD128, /dev/dri/renderD129" in problem.message
     assert problem.commands[0].startswith(command.replace("@", "render"))
     assert "/dev/kfd and 2 more NOT usable (group render" in screen.show(machine.facts(), ())
 
@@ -357,7 +357,7 @@ def test_without_pip_uv_installs(machine: FakeMachine) -> None:
 def test_wheels_without_targets_are_accepted(machine: FakeMachine) -> None:
     machine.uninstall("jax-rocm7-pjrt").native("pjrt", silent=True).gpus(MI200)
     assert machine.problems() == ()
-    assert "has code for targets that it does not name" in screen.show(machine.facts(), ())
+    assert "has code for unknown targets" in screen.show(machine.facts(), ())
 
 
 def test_a_generic_target_serves_its_processors(machine: FakeMachine) -> None:
@@ -415,8 +415,8 @@ def test_index_is_found_by_bucket_folder_and_url(machine: FakeMachine, index: st
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        (lambda m: m.gpus(MI200), "is for Python 3.12 and gfx90a; there are sets for gfx1100, gfx942, gfx950"),
-        (lambda m: m.python.update(version="3.13.0"), "is for Python 3.13 and gfx942"),
+        (lambda m: m.gpus(MI200), "supports Python 3.12 and gfx90a. Targets of its sets: gfx1100, gfx942, gfx950;"),
+        (lambda m: m.python.update(version="3.13.0"), "supports Python 3.13 and gfx942"),
     ],
 )
 def test_doctor_reports_index_without_fitting_set(

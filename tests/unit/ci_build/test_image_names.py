@@ -122,7 +122,7 @@ def test_check_name_accepts_valid_names(name: str) -> None:
     ],
 )
 def test_check_name_refuses_invalid_names(name: str, hint: str) -> None:
-    with pytest.raises(RequestError, match="is not a valid name of an image") as caught:
+    with pytest.raises(RequestError, match="is not a valid image name") as caught:
         check_name(name, "-t")
     assert hint in caught.value.hint
 

@@ -62,7 +62,9 @@ def test_get_pin_error_lists_known_pins(tmp_path: Path) -> None:
     small = pins.get("base", "small", "x86_64")
     assert small.reference == f"a/b@sha256:{'1' * 64}"
     assert pins.registry == "127.0.0.1:5000"
-    with pytest.raises(RequestError, match=r"no download bazel for x86_64.*It has python-3.12"):
+    with pytest.raises(
+        RequestError, match=r"no download bazel for x86_64.*Pinned for this architecture: .*python-3.12"
+    ):
         pins.get("download", "bazel", "x86_64")
     with pytest.raises(RequestError, match=r"no digest.*Run `ci_build images update`"):
         pins.get("download", "python-3.12", "x86_64")
@@ -93,9 +95,9 @@ def test_load_pins_refuses_invalid_file(tmp_path: Path, change: tuple[str, str],
 @pytest.mark.parametrize(
     ("names", "arch", "said"),
     [
-        ((), "riscv", "has no pins for riscv. Known are x86_64, aarch64 and all."),
-        (("libtinfo5",), "aarch64", "has no libtinfo5 for aarch64. It has bazel, "),
-        (("nothing",), "all", "has no nothing. It has bazel, libtinfo5, "),
+        ((), "riscv", "has no pins for riscv. Known architectures: x86_64, aarch64 and all."),
+        (("libtinfo5",), "aarch64", "has no libtinfo5 for aarch64. Pinned names: bazel, "),
+        (("nothing",), "all", "has no nothing. Pinned names: bazel, libtinfo5, "),
     ],
 )
 def test_select_pins_refuses_unknown_name_or_architecture(
