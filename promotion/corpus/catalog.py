@@ -1,6 +1,7 @@
 """The corpus: programs, descriptions of GPUs and expectations.
 
-Programs are read as source, without importing jax; `child.py` compiles them in the Python of the wheels under test.
+Declarations are parsed from the source, without importing jax; `child.py` compiles the programs in the Python of the
+wheels under test.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class CompileCorpus:
     """Programs, GPUs and expectations for the compile gate.
 
     Attributes:
-        programs: in order of their names.
+        programs: all programs, sorted by name.
         specs: gfx target -> description of the GPU (stream_executor.GpuTargetConfigProto, text format), for each target
             of XLA's allow-list.
-        child: program that compiles; see its module docstring.
-        digest: digest of the whole corpus.
+        child: path of `child.py`, which compiles the programs.
+        digest: SHA-256 of the whole corpus.
     """
 
     programs: tuple[Program, ...]
@@ -43,9 +44,9 @@ class CompileCorpus:
     digest: str
 
     def choose(self, corpus: str, names: Sequence[str] = ()) -> tuple[Program, ...]:
-        """Return the programs of a corpus, or those with these names or groups.
+        """Return the programs of the small or full corpus, or only the programs with the given names or groups.
 
-        The small corpus covers every group in about a quarter of the time; the full one includes it.
+        The small corpus covers every group and takes about a quarter of the time of the full corpus, which includes it.
 
         Raises:
             RequestError: a corpus, program or group is unknown.
@@ -60,11 +61,13 @@ class CompileCorpus:
                 near = difflib.get_close_matches(name, known_names, n=4) or sorted(
                     n for n in known_names if "." not in n
                 )
-                raise RequestError(f"The corpus has no program {name!r}.", hint=f"Did you mean {', '.join(near)}?")
+                raise RequestError(
+                    f"The corpus has no program or group {name!r}.", hint=f"Did you mean {', '.join(near)}?"
+                )
         return tuple(program for program in self.programs if program.name in names or program.group in names)
 
     def expectation(self, program: str, target: str, jax_version: str) -> Expectation:
-        """Return the expectation for a program on a gfx target; `COMPILES` without an entry."""
+        """Return the expectation for a program on a gfx target; without an entry, this is `COMPILES`."""
         processor = GfxTarget.parse(target).processor
         applicable = (entry for entry in self.expectations if entry.applies(program, processor, jax_version))
         return next(applicable, COMPILES)
@@ -100,7 +103,7 @@ def digest(folder: Path = FOLDER) -> str:
 
 @cache
 def read_programs(folder: Path = FOLDER / "programs") -> tuple[Program, ...]:
-    """Return all programs in order of their names.
+    """Return all programs, sorted by name.
 
     Raises:
         GateError: a declaration is invalid.
@@ -108,7 +111,7 @@ def read_programs(folder: Path = FOLDER / "programs") -> tuple[Program, ...]:
     try:
         programs = [program for path in sorted(folder.glob("*.py")) for program in _declared(path)]
     except (DeclarationError, SyntaxError) as error:
-        raise GateError(f"A program of the corpus is invalid: {error}", hint=f"Fix it in {folder}.") from error
+        raise GateError(f"A program of the corpus is invalid: {error}", hint=f"Fix the program in {folder}.") from error
     return tuple(sorted(programs, key=lambda program: program.name))
 
 

@@ -3,7 +3,8 @@
     python child.py REQUEST.json
 
 REQUEST is {"target": "gfx942", "spec": TEXT PROTO, "programs": [NAME, ...], "out": FOLDER}. Each event is one line of
-JSON in FOLDER/results.jsonl, written before the next step starts, so that it shows the running program after a crash:
+JSON in FOLDER/results.jsonl, written before the next step starts, so that the file names the running program after a
+crash:
 
     {"event": "ready", "jax": VERSION, "device_kind": NAME, "seconds": 0.8}
     {"event": "start", "program": NAME}
@@ -11,10 +12,10 @@ JSON in FOLDER/results.jsonl, written before the next step starts, so that it sh
      "code_objects": [FILE in FOLDER, ...], "stats": {...}}        or "outcome": "failed", "error": TYPE: TEXT
     {"event": "done"}
 
-If jax or the plugin cannot be used, it writes {"event": "unusable", "error": ...} and exits with status 3.
+If jax or the plugin cannot be used, the child writes {"event": "unusable", "error": ...} and exits with status 3.
 
 No GPU is needed: XLA compiles for the target that the spec describes (jax.experimental.topologies), with the compiler
-and the linker in the wheel. Needs jax and the standard library only.
+and the linker in the wheel. The child uses only jax and the standard library.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PACKAGE = "rocm_corpus"
 FLAGS: set[str] = set()
-"""Options of jax that a program has enabled."""
+"""Options of jax that any program has enabled so far."""
 
 
 def main(request: dict[str, Any]) -> int:
@@ -77,9 +78,9 @@ def error_text(error: BaseException) -> str:
 
 
 def load_programs() -> dict[str, tuple[Any, Callable[..., Any]]]:
-    """Import all modules of programs and return declaration and function by name.
+    """Import all modules of programs and return name -> (declaration, function).
 
-    They are imported below an artificial package, so that this project need not be importable.
+    The modules become parts of an artificial package, so this project need not be importable.
     """
     package = ModuleType(PACKAGE)
     package.__path__ = [str(HERE)]
@@ -96,7 +97,7 @@ def corpus_module(name: str) -> Any:  # noqa: ANN401 - a module
 
 
 class Devices:
-    """Compile-only devices of the device_kind that a spec describes, 1 or 8 of them."""
+    """Compile-only devices (1 or 8) of the GPU that a spec describes."""
 
     def __init__(self, target: str, spec: str) -> None:
         self.target, self.spec = target, spec
@@ -104,18 +105,19 @@ class Devices:
 
     def start(self) -> tuple[str, str]:
         """Load the plugin and return the device_kind of the devices and jax's version."""
-        import jax  # Late: an error must become an event.
+        import jax  # Imported late, so that an error becomes an event.
         from jax._src import hardware_utils
 
-        # The upstream loader does nothing on a machine without a GPU; ours needs none while jax runs on the CPU.
+        # The loader of upstream wheels does nothing on a machine without a GPU; our loader works there while jax runs
+        # on the CPU.
         hardware_utils.num_available_amd_gpus = lambda stop_at=None: 1  # noqa: ARG005
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_enable_compilation_cache", False)
         return str(self.mesh(1).devices.flat[0].device_kind), str(jax.__version__)
 
     def mesh(self, count: int) -> Any:  # noqa: ANN401 - jax is not imported here
-        """Return a mesh of that many devices with the axes of declaration.MESH (size 1 for a single device)."""
-        from jax.experimental import topologies  # Late, as in `start`.
+        """Return a mesh of `count` devices with the axes of declaration.MESH; a single device has axes of size 1."""
+        from jax.experimental import topologies  # Imported late, as in `start`.
 
         if count not in self.meshes:
             topology = topologies.get_topology_desc(platform="rocm", target_config=self.spec, topology=f"1x1x{count}")
@@ -125,8 +127,8 @@ class Devices:
         return self.meshes[count]
 
     def pallas_mesh(self) -> AbstractContextManager[Any]:
-        """Set the mesh from which Pallas reads the architecture since jax 0.12, instead of a real device."""
-        from jax import sharding  # Late, as in `start`.
+        """Return a context with an abstract device, from which Pallas reads the architecture since jax 0.12."""
+        from jax import sharding  # Imported late, as in `start`.
 
         if not hasattr(sharding, "AbstractDevice"):
             return nullcontext()
@@ -137,7 +139,7 @@ class Devices:
 
 def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, out: Path) -> dict[str, Any]:  # noqa: ANN401
     """Compile one program, write its code objects to `out`, and return their names and statistics."""
-    import jax  # Late, as in `Devices.start`.
+    import jax  # Imported late, as in `Devices.start`.
     from jax.sharding import NamedSharding, PartitionSpec
 
     set_flags(declared.flags, declared.x64)
@@ -178,7 +180,7 @@ def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, o
 
 def set_flags(wanted: tuple[str, ...], x64: bool) -> None:
     """Set jax's options for a program, and reset those of earlier programs."""
-    import jax  # Late, as in `Devices.start`.
+    import jax  # Imported late, as in `Devices.start`.
 
     FLAGS.update(wanted)
     for name in FLAGS:

@@ -1,7 +1,8 @@
-"""GPU code in a serialised XLA executable; standard library only, since the child process imports it.
+"""GPU code in a serialised XLA executable; uses only the standard library, since the child process imports it.
 
-An executable contains a Riegeli/records file, whose records may contain another one (jaxlib 0.12); before jaxlib 0.10
-it is one protocol buffer. Each code object is stored as a complete ELF file, so the records are unpacked and searched.
+An executable contains a Riegeli/records file, whose records may contain another such file (jaxlib 0.12); before jaxlib
+0.10 an executable is a single protocol buffer. Each code object is stored as a complete ELF file, so the records are
+unpacked and searched for ELF headers.
 
 Source of the formats: "Riegeli/records file format specification" (google/riegeli, doc/riegeli_records_file_format.md)
 and "Snappy compressed format description" (google/snappy, format_description.txt).
@@ -27,7 +28,7 @@ SIMPLE, UNCOMPRESSED, SNAPPY = ord("r"), 0, ord("s")
 
 
 class ExecutableError(ValueError):
-    """A serialised executable of an unknown form."""
+    """A serialised executable that is damaged or has an unknown format."""
 
 
 def code_objects(executable: bytes) -> list[bytes]:
@@ -41,11 +42,11 @@ def code_objects(executable: bytes) -> list[bytes]:
             executable = b"".join(_records(executable[start:]))
         return list(_elfs(executable))
     except (struct.error, IndexError) as error:
-        raise ExecutableError(f"the serialised executable ends early: {error}") from error
+        raise ExecutableError(f"the serialised executable is truncated: {error}") from error
 
 
 def _elfs(data: bytes) -> Iterator[bytes]:
-    # A file's length is where its section headers or the last of its sections end, whichever is later.
+    # An ELF file ends with its table of section headers or with its last section, whichever ends later.
     at = data.find(ELF_MAGIC)
     while at >= 0:
         (machine,) = struct.unpack_from("<H", data, at + 18)
@@ -56,7 +57,7 @@ def _elfs(data: bytes) -> Iterator[bytes]:
             kind, _, _, offset, length = struct.unpack_from("<IQQQQ", data, at + headers + number * size + 4)
             end = max(end, offset if kind == SHT_NOBITS else offset + length)
         if at + end > len(data):
-            raise ExecutableError("a code object in the serialised executable ends early")
+            raise ExecutableError("a code object in the serialised executable is truncated")
         if machine == EM_AMDGPU:
             yield data[at : at + end]
         at = data.find(ELF_MAGIC, at + end)
@@ -77,14 +78,14 @@ def _records(file: bytes) -> Iterator[bytes]:
             sizes, begin = _varint(data, 1)
             yield _decompress(data[0], data[begin + sizes :])
         elif size:
-            raise ExecutableError(f"the serialised executable has a chunk of type {chr(kind)!r}")
+            raise ExecutableError(f"the serialised executable has a chunk of unknown type {chr(kind)!r}")
 
 
 def _decompress(kind: int, data: bytes) -> bytes:
     if kind == UNCOMPRESSED:
         return data
     if kind != SNAPPY:
-        raise ExecutableError(f"the serialised executable is compressed by method {chr(kind)!r}")
+        raise ExecutableError(f"the serialised executable uses the unknown compression {chr(kind)!r}")
     size, begin = _varint(data, 0)
     return snappy(data[begin:], size)
 
@@ -114,7 +115,7 @@ def snappy(data: bytes, size: int) -> bytes:
         piece = out[-distance:][:length]
         out += (piece * (length // distance + 1))[:length]
     if not size == expected == len(out):
-        raise ExecutableError(f"a Snappy buffer in the serialised executable gave {len(out)} bytes, not {size}")
+        raise ExecutableError(f"a Snappy buffer in the serialised executable has {len(out)} bytes unpacked, not {size}")
     return bytes(out)
 
 

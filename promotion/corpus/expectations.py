@@ -1,4 +1,4 @@
-"""Expectations for the programs of the corpus: all compile, except those in `expectations.toml`."""
+"""Expectations for the programs of the corpus; a program without an entry in `expectations.toml` must compile."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class CorpusScope:
     """Programs, targets and versions of jax that an entry of a table applies to.
 
     Attributes:
-        programs, targets: patterns; `*` stands for any characters.
+        programs, targets: patterns of names; `*` stands for any characters.
         jax: versions of jax (PEP 440 specifiers).
-        reason: reason in one sentence.
+        reason: reason for the entry, one sentence.
     """
 
     programs: tuple[str, ...] = ("*",)
@@ -66,13 +66,13 @@ class CorpusScope:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expectation(CorpusScope):
-    """One entry of `expectations.toml`, or the default without one.
+    """Entry of `expectations.toml`, or the default for programs without an entry.
 
     Attributes:
-        error: text that the error must contain; any other failure is an error.
-        owner: project that can fix it.
-        expires: ISO 8601 date of its last day.
-        expired: whether that day has passed.
+        error: text that the compiler's error must contain; with another error the check fails.
+        owner: project that can fix the failure.
+        expires: last day of the entry (ISO 8601).
+        expired: whether the last day has passed.
     """
 
     kind: ExpectationKind = ExpectationKind.COMPILES
@@ -86,16 +86,16 @@ COMPILES = Expectation()
 
 
 def load_expectations(file: Path = FILE, *, programs: Sequence[str], today: str) -> tuple[Expectation, ...]:
-    """Read the entries and check them all.
+    """Load and validate all entries.
 
     Args:
-        file: in the format that the first lines of `expectations.toml` explain.
+        file: TOML file in the format that the first lines of `expectations.toml` document.
         programs: names of all programs.
         today: ISO 8601 date that decides whether an entry is expired.
 
     Raises:
-        GateError: lists every field that is missing, unknown or wrong, every pattern that fits nothing, and every
-            two entries that hold for the same program, target and version.
+        GateError: the file cannot be read, a field is missing, unknown or wrong, a pattern matches nothing, or two
+            entries apply to the same program, target and version; the message lists all problems.
     """
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -115,7 +115,7 @@ def load_expectations(file: Path = FILE, *, programs: Sequence[str], today: str)
     problems += _overlaps(entries, programs)
     if problems:
         text = "; ".join(problems)
-        raise GateError(f"Cannot load {file.name}: {text}.", hint="Its first lines document the fields.")
+        raise GateError(f"Cannot load {file.name}: {text}.", hint="Fix the file; its first lines document the fields.")
     return tuple(entries)
 
 
@@ -126,18 +126,18 @@ def _problems(item: Mapping[str, Any], programs: Sequence[str]) -> Iterator[str]
     yield from (f"{key} is missing" for key in sorted(required - item.keys()))
     yield from (f"{key} is unknown" for key in sorted(item.keys() - required))
     if item.get("kind") not in (None, ExpectationKind.FAILS, ExpectationKind.NEEDS_DEVICE):
-        yield f"kind is {item['kind']!r}, neither 'fails' nor 'needs-device'"
+        yield f"kind must be 'fails' or 'needs-device', not {item['kind']!r}"
     for key, names in (("programs", programs), ("targets", lists()["compiler-supported"])):
         yield from _bad_patterns(key, item.get(key, names), names)
     for key in ("jax", "error", "reason", "owner"):
         if key in item and not (isinstance(item[key], str) and item[key].strip()):
-            yield f"{key} is not a text"
+            yield f"{key} is not a string or is empty"
     if type(item.get("expires", date.min)) is not date:
         yield "expires is not a date such as 2027-03-31"
     try:
         SpecifierSet(str(item.get("jax", "")))
     except InvalidSpecifier:
-        yield f"jax is {item['jax']!r}, not versions such as '>=0.10,<0.11'"
+        yield f"jax is not a version specifier such as '>=0.10,<0.11': {item['jax']!r}"
 
 
 def _bad_patterns(key: str, patterns: object, names: Sequence[str]) -> Iterator[str]:

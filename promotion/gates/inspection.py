@@ -23,7 +23,7 @@ _REBUILD = "Build and stage the set again."
 
 
 def run(context: GateContext) -> Iterator[Check]:
-    """Yield a check for each wheel, one for the set and one for its index."""
+    """Yield a check for each wheel, a check of the set and a check of the staged index."""
     expectations = Expectations(
         targets=tuple(map(GfxTarget.parse, context.wheel_set.targets)),
         covers=covers(),
@@ -69,7 +69,7 @@ def _member_differences(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
 
 
 def _fields(member: MemberInfo) -> dict[str, object]:
-    """Return the fields of a library, with sorted lists instead of tuples."""
+    """Return the fields of a library's entry, with sorted lists instead of tuples."""
     values = {field.name: getattr(member, field.name) for field in dataclasses.fields(member)}
     return {name: sorted(value) if isinstance(value, tuple) else value for name, value in values.items()}
 

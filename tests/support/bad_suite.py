@@ -71,14 +71,14 @@ FILES: Mapping[str, BadFile] = {
     "hold_device": _among_good(
         "failed",
         "def test_hold():\n    subprocess.Popen(['sleep', '600'], stdin=DEVICE.open())",
-        "behind, which held",
+        "behind, which had",
         _DEVICE,
     ),
     "hold_device_later": _among_good(
         "failed",
         "def test_hold():\n    subprocess.Popen(['sh', '-c', f'sleep 0.2; exec sleep 600 <{DEVICE}'])\n\n"
         "def test_meanwhile():\n    time.sleep(0.5)",
-        "behind, which held",
+        "behind, which had",
         _DEVICE,
     ),
     # The fake device's memory is released when the process ends.

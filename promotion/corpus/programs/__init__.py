@@ -1,5 +1,5 @@
-"""The programs: a module for each group, jax and the standard library only.
+"""Programs of the corpus, one module for each group; they use only jax and the standard library.
 
-The child process imports these modules under another package name, so they import each other relatively. The parent
-never imports them: it reads the declarations (see `declaration`) from the source.
+The child process imports these modules under another package name, so they use relative imports. The parent process
+never imports them: it parses the declarations (see `declaration`) from the source.
 """

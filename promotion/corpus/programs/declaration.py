@@ -1,7 +1,7 @@
-"""Declarations of the corpus' programs; standard library only, since the child process imports it.
+"""Declarations of the corpus' programs; uses only the standard library, since the child process imports it.
 
-A program is a function of jax arrays with the decorator `@program(...)`, whose arguments are literals: the parent reads
-them from the source, without jax, and the child by importing the module.
+A program is a function of jax arrays with the decorator `@program(...)`. The decorator's arguments are literals: the
+parent process parses them from the source, without jax; the child process imports the module.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MESH: Mapping[str, int] = {"data": 2, "model": 4}
 """Axes of the mesh of a program on 8 devices."""
 
 FEATURES = frozenset({"f64", "fp8", "int4", "pallas", "ffi", "collectives"})
-"""Features that a program may declare, by which reports group programs."""
+"""Features that a program may declare; reports group programs by feature."""
 
 MATRIX_CORES = frozenset({"mfma", "wmma"})
 
@@ -69,7 +69,11 @@ class Argument:
 
     @classmethod
     def parse(cls, text: str) -> Argument:
-        """Parse an argument; raises ValueError."""
+        """Parse an argument.
+
+        Raises:
+            ValueError: the text is not in XLA's notation.
+        """
         match = _ARGUMENT.fullmatch(text)
         if match is None or match[1] not in DTYPES:
             raise ValueError(f"{text!r} is not an argument such as 'bf16[8,128]' or 'f32[8,16]@data,-'")
@@ -85,14 +89,14 @@ class Program:
     """Declaration of a program.
 
     Attributes:
-        name: "group.name".
-        corpus: the smallest corpus that includes it, "small" or "full".
+        name: group and function, such as linalg.qr.
+        corpus: smallest corpus that includes the program, "small" or "full".
         devices: 1, or 8 for a program whose first argument is the mesh.
         needs: features, see FEATURES.
-        matrix_cores: instruction families ("mfma" on CDNA, "wmma" on RDNA 3 and later) that its code must contain on
-            targets with them.
-        flags: options of jax.config that are enabled for it.
-        summary: first line of its docstring.
+        matrix_cores: instruction families ("mfma" on CDNA, "wmma" on RDNA 3 and later) that the code must contain on
+            targets with these instructions.
+        flags: options of jax.config that are enabled for the program.
+        summary: first line of the function's docstring.
     """
 
     name: str
@@ -129,8 +133,8 @@ def declare(name: str, summary: str, *arguments: str, **options: Any) -> Program
         (declared.corpus in ("small", "full"), "corpus must be 'small' or 'full'"),
         (declared.devices in (1, 8), "devices must be 1 or 8"),
         (declared.devices == 8 or not any(a.axes for a in declared.arguments), "mesh axes need 8 devices"),
-        (FEATURES.issuperset(declared.needs), f"needs may be {', '.join(sorted(FEATURES))}"),
-        (MATRIX_CORES.issuperset(declared.matrix_cores), "matrix_cores may be 'mfma' and 'wmma'"),
+        (FEATURES.issuperset(declared.needs), f"needs may only contain {', '.join(sorted(FEATURES))}"),
+        (MATRIX_CORES.issuperset(declared.matrix_cores), "matrix_cores may only contain 'mfma' and 'wmma'"),
         (bool(summary), "the docstring is missing"),
     ):
         if not good:
@@ -143,11 +147,11 @@ REGISTRY: dict[str, tuple[Program, Callable[..., Any]]] = {}
 
 
 def program(*arguments: str, **options: Any) -> Callable[[Function], Function]:  # noqa: ANN401 - see `declare`
-    """Declare the decorated function as a program of the corpus; its module is the group.
+    """Declare the decorated function as a program of the corpus; the module's name is the group.
 
     Args:
-        arguments: see `Argument.parse`.
-        options: see `Program`.
+        arguments: arguments of the function, in the notation of `Argument`.
+        options: further fields of `Program`.
     """
 
     def register(function: Function) -> Function:
@@ -160,5 +164,5 @@ def program(*arguments: str, **options: Any) -> Callable[[Function], Function]: 
 
 
 def program_name(module: str, function: str) -> str:
-    """Return the name of a program: the last part of its module, and the function."""
+    """Return the name of a program, such as linalg.qr: last part of the module's name, and function."""
     return f"{module.rpartition('.')[2]}.{function}"

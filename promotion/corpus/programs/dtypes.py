@@ -1,4 +1,4 @@
-"""Element types: what each does in elementwise code and in matrix products."""
+"""Programs for element types, in elementwise code and in matrix products."""
 
 from __future__ import annotations
 
@@ -9,68 +9,68 @@ from .declaration import program
 
 
 def product(x: Array, y: Array) -> Array:
-    """Matrix product that accumulates in single precision."""
+    """Multiply matrices and accumulate in single precision."""
     result: Array = lax.dot(x, y, preferred_element_type=jnp.float32)
     return result
 
 
 @program("f8e4m3fnuz[256,256]", "f8e4m3fnuz[256,256]", needs=("fp8",), matrix_cores=("mfma", "wmma"))
 def gemm_f8e4m3fnuz(x: Array, y: Array) -> Array:
-    """fp8 e4m3 in the variant of CDNA 3."""
+    """Multiply matrices of fp8 e4m3 in the variant of CDNA 3 (fnuz)."""
     return product(x, y)
 
 
 @program("f8e4m3fn[256,256]", "f8e4m3fn[256,256]", corpus="small", needs=("fp8",), matrix_cores=("mfma", "wmma"))
 def gemm_f8e4m3fn(x: Array, y: Array) -> Array:
-    """fp8 e4m3 of the Open Compute Project."""
+    """Multiply matrices of fp8 e4m3 of the Open Compute Project."""
     return product(x, y)
 
 
 @program("f8e5m2[256,256]", "f8e4m3fn[256,256]", needs=("fp8",), matrix_cores=("mfma", "wmma"))
 def gemm_f8_mixed(x: Array, y: Array) -> Array:
-    """fp8 e5m2 by e4m3, like gradients by weights."""
+    """Multiply fp8 e5m2 by e4m3, like gradients by weights."""
     return product(x, y)
 
 
 @program("f32[512]", needs=("fp8",))
 def fp8_conversions(x: Array) -> tuple[Array, ...]:
-    """Single precision to each fp8 type and back."""
+    """Convert single precision to each fp8 type and back."""
     kinds = (jnp.float8_e4m3fn, jnp.float8_e4m3fnuz, jnp.float8_e5m2, jnp.float8_e5m2fnuz)
     return tuple(x.astype(kind).astype(jnp.float32) for kind in kinds)
 
 
 @program("s8[256,256]", "s8[256,256]", matrix_cores=("mfma", "wmma"))
 def gemm_s8(x: Array, y: Array) -> Array:
-    """Bytes into 32-bit integers."""
+    """Multiply 8-bit integers and accumulate in 32-bit integers."""
     return lax.dot(x, y, preferred_element_type=jnp.int32)
 
 
 @program("s4[128,256]", "bf16[256,128]", corpus="small", needs=("int4",), matrix_cores=("mfma", "wmma"))
 def gemm_s4_weights(w: Array, x: Array) -> Array:
-    """4-bit weights by bfloat16 activations."""
+    """Multiply 4-bit weights by bfloat16 activations."""
     return product(w.astype(jnp.bfloat16), x)
 
 
 @program("s4[512]", "u4[512]", needs=("int4",))
 def int4_arithmetic(x: Array, y: Array) -> tuple[Array, Array]:
-    """4-bit integers packed and unpacked."""
+    """Unpack 4-bit integers, multiply and pack them."""
     wide = x.astype(jnp.int8) * y.astype(jnp.int8)
     return wide, wide.astype(jnp.int4)
 
 
 @program("f64[128,128]", "f64[128,128]", needs=("f64",))
 def gemm_f64(x: Array, y: Array) -> Array:
-    """Matrix product in double precision, with elementwise work."""
+    """Multiply matrices in double precision, with elementwise work."""
     return jnp.exp(-(x @ y))
 
 
 @program("c64[64,64]", "c64[64,64]")
 def gemm_c64(x: Array, y: Array) -> Array:
-    """Complex matrix product."""
+    """Multiply complex matrices."""
     return x @ y.conj()
 
 
 @program("bf16[512,512]", "f16[512,512]", "s64[512]", needs=("f64",))
 def promotions(x: Array, y: Array, index: Array) -> tuple[Array, ...]:
-    """Mixed half precisions, 64-bit integers, booleans."""
+    """Promote mixed half precisions, 64-bit integers and booleans."""
     return x + y, index * 3 // 7, (x > 0) & (y < 1), lax.bitcast_convert_type(x, jnp.uint16)

@@ -1,7 +1,7 @@
-"""The plugin's own FFI handlers: solver, prng, rnn, sparse, hybrid, linalg.
+"""Programs that call the plugin's own FFI handlers: solver, prng, rnn, sparse, hybrid, linalg.
 
-jax gets the size of workspaces from MIOpen and hipSPARSE while it lowers, which needs a device. The programs
-`handlers_…` call the same handlers directly; XLA rejects them when a handler is not registered.
+When jax lowers a call, it queries MIOpen or hipSPARSE for the size of the workspace, which needs a device. The programs
+`handlers_…` call the same handlers without this query; XLA rejects a program if a handler is not registered.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from .declaration import program
 
 @program("u32[]", corpus="small", needs=("ffi",), flags=("jax_threefry_gpu_kernel_lowering",))
 def prng_threefry(seed: Array) -> Array:
-    """Random bits by the plugin's kernel (_prng)."""
+    """Generate random bits with the plugin's kernel (_prng)."""
     return jax.random.bits(jax.random.key(seed, impl="threefry2x32"), (1024,))
 
 
 @program("f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]", needs=("ffi",))
 def rnn_lstm(x: Array, h: Array, c: Array, weights: Array, lengths: Array) -> tuple[Array, ...]:
-    """LSTM by MIOpen (_rnn), forward."""
+    """Run an LSTM forward with MIOpen (_rnn)."""
     y, h, c = rnn.lstm(x, h, c, weights, lengths, 32, 64, 1, 0.0, False)
     return y, h, c
 
 
 @program("f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]", needs=("ffi",))
 def rnn_lstm_gradient(x: Array, h: Array, c: Array, weights: Array, lengths: Array) -> Array:
-    """LSTM by MIOpen (_rnn), backward."""
+    """Run an LSTM backward with MIOpen (_rnn)."""
     return jax.grad(lambda w: jnp.sum(rnn.lstm(x, h, c, w, lengths, 32, 64, 1, 0.0, False)[0]))(weights)
 
 
 @program("f32[4,32,32]", "f32[4,32,32]", needs=("ffi",))
 def solver_decompositions(a: Array, b: Array) -> tuple[Array, ...]:
-    """Batched LU with pivots and Householder products (_solver, _linalg)."""
+    """Compute batched LU with pivots and Householder products (_solver, _linalg)."""
     lu, pivots, permutation = linalg.lu(a)
     reflectors, taus = jnp.linalg.qr(b, mode="raw")
     return lu, pivots, permutation, linalg.householder_product(reflectors, taus)
@@ -44,13 +44,13 @@ def solver_decompositions(a: Array, b: Array) -> tuple[Array, ...]:
 
 @program("f32[16,16]", needs=("ffi",))
 def solver_tridiagonal(a: Array) -> tuple[Array, ...]:
-    """Reduction of a symmetric matrix to three diagonals (_solver)."""
+    """Reduce a symmetric matrix to tridiagonal form (_solver)."""
     return tuple(linalg.tridiagonal(a + a.T, lower=True))
 
 
 @program("f32[32,32]", needs=("ffi",))
 def hybrid_eig(a: Array) -> tuple[Array, Array]:
-    """Eigenvalues of a general matrix, computed on the host (_hybrid)."""
+    """Compute the eigenvalues of a general matrix on the host (_hybrid)."""
     w, v = jnp.linalg.eig(a)
     return w, v
 
@@ -85,7 +85,7 @@ def handlers_rnn(x: Array) -> Array:
 
 @program("f32[32]", needs=("ffi",))
 def handlers_rest(x: Array) -> Array:
-    """Call the handlers of _solver that only some shapes reach."""
+    """Call the handlers of _solver that jax uses only for some shapes."""
     return call_handlers(tuple(f"hipsolver_{kind}_ffi" for kind in ("gesvd", "gesvdj", "ormqr", "syrk")), x)
 
 

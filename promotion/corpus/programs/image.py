@@ -10,17 +10,17 @@ from .declaration import program
 
 @program("f32[32,32,3]", corpus="small")
 def upsample(x: Array) -> Array:
-    """Enlarging with a linear kernel."""
+    """Enlarge an image with a linear kernel."""
     return jax.image.resize(x, (64, 64, 3), "linear")
 
 
 @program("f32[2,32,32,3]")
 def resize(x: Array) -> Array:
-    """Enlarging with a cubic kernel."""
+    """Enlarge an image with a cubic kernel."""
     return jax.image.resize(x, (2, 64, 64, 3), "bicubic")
 
 
 @program("f32[32,32,3]", "f32[2]", "f32[2]")
 def scale_and_translate(x: Array, scale: Array, translation: Array) -> Array:
-    """Scaling and moving by amounts that are known at run time."""
+    """Scale and move an image by amounts that are known only at run time."""
     return jax.image.scale_and_translate(x, (48, 48, 3), (0, 1), scale, translation, "lanczos3")

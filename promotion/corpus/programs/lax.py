@@ -1,4 +1,4 @@
-"""Programs of jax.lax: the primitives that the other modules are made of."""
+"""Programs of jax.lax, whose primitives all other programs use."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def fused_chain(x: Array, y: Array, z: Array) -> Array:
 
 @program("bf16[256,512]", "bf16[512,256]", corpus="small", matrix_cores=("mfma", "wmma"))
 def dot_bf16(x: Array, y: Array) -> Array:
-    """Matrix product of bfloat16 that accumulates in single precision."""
+    """Multiply bfloat16 matrices and accumulate in single precision."""
     return lax.dot(x, y, preferred_element_type=jnp.float32)
 
 
 @program("f16[4,128,256]", "f16[4,256,128]", matrix_cores=("mfma", "wmma"))
 def dot_general_f16(x: Array, y: Array) -> Array:
-    """Batched contraction of half precision."""
+    """Contract batched half-precision arrays."""
     return lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,))), preferred_element_type=jnp.float32)
 
 
@@ -48,7 +48,7 @@ def top_k(x: Array) -> tuple[Array, Array]:
 
 @program("f32[2,32,32,8]")
 def pooling(x: Array) -> tuple[Array, Array]:
-    """Windowed reductions: max pooling and a windowed sum."""
+    """Compute windowed reductions: max pooling and a windowed sum."""
     window = (1, 3, 3, 1)
     biggest = lax.reduce_window(x, -jnp.inf, lax.max, window, (1, 2, 2, 1), "SAME")
     return biggest, lax.reduce_window(x, 0.0, lax.add, window, (1, 1, 1, 1), "VALID")
@@ -56,7 +56,7 @@ def pooling(x: Array) -> tuple[Array, Array]:
 
 @program("f32[128,64]", "s32[32,1]", "f32[32,64]")
 def gather_scatter(x: Array, rows: Array, updates: Array) -> tuple[Array, Array]:
-    """Scatter with max and a gather of slices, with explicit dimension numbers."""
+    """Scatter with max and gather slices, with explicit dimension numbers."""
     scatter = lax.ScatterDimensionNumbers((1,), (0,), (0,))
     gather = lax.GatherDimensionNumbers((1,), (0,), (0,))
     return lax.scatter_max(x, rows, updates, scatter), lax.gather(x, rows, gather, (1, 64))
@@ -64,7 +64,7 @@ def gather_scatter(x: Array, rows: Array, updates: Array) -> tuple[Array, Array]
 
 @program("f32[64]", "s32[]")
 def control_flow(x: Array, branch: Array) -> Array:
-    """while_loop around a switch with three branches."""
+    """Run a while_loop around a switch with three branches."""
 
     def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
         step, value = state
@@ -87,7 +87,7 @@ def associative_scan(x: Array) -> Array:
 
 @program("f32[128,128]")
 def dynamic_slices(x: Array) -> Array:
-    """fori_loop with dynamic slices and updates in place."""
+    """Run a fori_loop with dynamic slices and updates in place."""
 
     def body(step: Array, value: Array) -> Array:
         row = lax.dynamic_slice(value, (step, 0), (1, 128))
@@ -98,5 +98,5 @@ def dynamic_slices(x: Array) -> Array:
 
 @program("bf16[256,64]", "bf16[8,64,32]", "s32[8]")
 def ragged_dot(x: Array, experts: Array, sizes: Array) -> Array:
-    """Multiply grouped matrices, as in a mixture of experts; on CDNA 3 a call of hipBLASLt."""
+    """Multiply grouped matrices, as in a mixture of experts; CDNA 3 uses hipBLASLt."""
     return lax.ragged_dot(x, experts, sizes)

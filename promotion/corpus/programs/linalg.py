@@ -1,4 +1,4 @@
-"""Programs of jax.numpy.linalg: hipSOLVER, rocSOLVER and hipBLAS through XLA's own calls and the plugin's."""
+"""Programs of jax.numpy.linalg, which use hipSOLVER, rocSOLVER and hipBLAS through XLA and the plugin."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ def solve(a: Array, b: Array) -> Array:
 
 @program("f32[4,32,32]", needs=("ffi",))
 def cholesky(a: Array) -> Array:
-    """Batched Cholesky decomposition of a symmetric matrix."""
+    """Compute batched Cholesky decompositions of symmetric matrices."""
     return jnp.linalg.cholesky(a @ a.mT + jnp.eye(32))
 
 
 @program("f32[64,32]", needs=("ffi",))
 def qr(a: Array) -> tuple[Array, Array]:
-    """QR decomposition."""
+    """Compute a QR decomposition."""
     q, r = jnp.linalg.qr(a)
     return q, r
 
 
 @program("f32[48,32]", needs=("ffi",))
 def svd(a: Array) -> tuple[Array, Array, Array]:
-    """Singular values and vectors."""
+    """Compute singular values and vectors."""
     u, s, vh = jnp.linalg.svd(a, full_matrices=False)
     return u, s, vh
 
 
 @program("f32[32,32]", needs=("ffi",))
 def eigh(a: Array) -> tuple[Array, Array]:
-    """Eigenvalues and vectors of a symmetric matrix."""
+    """Compute the eigenvalues and eigenvectors of a symmetric matrix."""
     w, v = jnp.linalg.eigh(a + a.T)
     return w, v
 
@@ -49,5 +49,5 @@ def determinant_f64(a: Array) -> tuple[Array, Array, Array]:
 
 @program("f32[64,64]", "f32[64,64]")
 def norms(a: Array, b: Array) -> tuple[Array, ...]:
-    """Norms, powers and chained products, which need no solver."""
+    """Compute norms, powers and chained products, which need no solver."""
     return jnp.linalg.norm(a), jnp.linalg.matrix_power(a, 5), jnp.linalg.multi_dot([a, b, a]), jnp.trace(b)

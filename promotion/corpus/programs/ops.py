@@ -11,7 +11,7 @@ from .declaration import program
 
 @program("f32[1024,8]", "s32[1024]", corpus="small")
 def segments(x: Array, owners: Array) -> tuple[Array, Array]:
-    """Compute sums and maxima of segments, which scatter with atomics."""
+    """Compute sums and maxima of segments by scattering with atomics."""
     return jax.ops.segment_sum(x, owners, 32), jax.ops.segment_max(x, owners, 32)
 
 

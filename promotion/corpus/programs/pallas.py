@@ -21,7 +21,7 @@ def call(kernel: Any, shape: tuple[int, ...], dtype: Any, **options: Any) -> Any
 
 @program("f32[1024]", "f32[1024]", corpus="small", needs=("pallas",))
 def add(x: Array, y: Array) -> Array:
-    """Elementwise sum in blocks."""
+    """Add arrays in blocks."""
 
     def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
         o_ref[...] = x_ref[...] + jnp.exp(y_ref[...])
@@ -32,7 +32,7 @@ def add(x: Array, y: Array) -> Array:
 
 @program("bf16[256,256]", "bf16[256,256]", needs=("pallas",), matrix_cores=("mfma", "wmma"))
 def matmul(x: Array, y: Array) -> Array:
-    """Matrix product in tiles, with a loop over the contracted dimension."""
+    """Multiply matrices in tiles, with a loop over the contracted dimension."""
 
     def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
         def body(step: Any, total: Array) -> Array:  # noqa: ANN401
@@ -77,8 +77,8 @@ def masked_load(x: Array) -> Array:
     needs=("pallas",), matrix_cores=("mfma", "wmma"),
 )  # fmt: skip
 def flash_attention(q: Array, k: Array, v: Array) -> Array:
-    """Flash attention, as it comes with jax."""
-    from jax.experimental.pallas.ops.gpu import attention  # Late: an error fails this program only.
+    """Run the flash attention that jax contains."""
+    from jax.experimental.pallas.ops.gpu import attention  # Imported late, so that an error fails only this program.
 
     result: Array = attention.mha(q, k, v, segment_ids=None, causal=True)
     return result

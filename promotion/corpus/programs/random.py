@@ -10,7 +10,7 @@ from .declaration import program
 
 @program("u32[]", corpus="small", needs=("ffi",))
 def uniform_normal(seed: Array) -> tuple[Array, ...]:
-    """Threefry keys, splits, uniform, normal and integer draws."""
+    """Create and split threefry keys, and draw uniform, normal and integer values."""
     keys = jax.random.split(jax.random.key(seed), 3)
     return (
         jax.random.uniform(keys[0], (256,)),
@@ -21,7 +21,7 @@ def uniform_normal(seed: Array) -> tuple[Array, ...]:
 
 @program("u32[]")
 def distributions(seed: Array) -> tuple[Array, ...]:
-    """Rejection samplers, which are loops: gamma and poisson; and categorical."""
+    """Draw gamma and poisson values, by rejection in loops, and categorical values."""
     keys = jax.random.split(jax.random.key(seed, impl="threefry2x32"), 3)
     logits = jax.numpy.zeros((16, 8))
     return (
@@ -33,7 +33,7 @@ def distributions(seed: Array) -> tuple[Array, ...]:
 
 @program("u32[]")
 def generators(seed: Array) -> tuple[Array, Array]:
-    """XLA's own generators: rbg and unsafe_rbg."""
+    """Draw bits from XLA's own generators, rbg and unsafe_rbg."""
     key = jax.random.key(seed, impl="rbg")
     other = jax.random.key(seed, impl="unsafe_rbg")
     return jax.random.bits(key, (512,)), jax.random.normal(other, (512,))
@@ -41,6 +41,6 @@ def generators(seed: Array) -> tuple[Array, Array]:
 
 @program("u32[]", "f32[128]")
 def permutations(seed: Array, x: Array) -> tuple[Array, Array]:
-    """Shuffles and choices without replacement, which sort."""
+    """Shuffle and choose without replacement, by sorting."""
     key = jax.random.key(seed)
     return jax.random.permutation(key, x), jax.random.choice(key, x, (16,), replace=False)

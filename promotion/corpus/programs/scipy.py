@@ -15,7 +15,7 @@ from .declaration import program
 
 @program("f32[256]", "f32[256]", corpus="small")
 def special(x: Array, y: Array) -> tuple[Array, ...]:
-    """Compute special functions: error, gamma, Bessel, logarithms of sums."""
+    """Compute special functions: inverse error, gamma, Bessel, logsumexp, digamma."""
     positive = jnp.abs(x) + 0.5
     return (
         jsp.special.erfinv(jnp.tanh(x)),
@@ -28,32 +28,32 @@ def special(x: Array, y: Array) -> tuple[Array, ...]:
 
 @program("f32[256]")
 def statistics(x: Array) -> tuple[Array, ...]:
-    """Densities and cumulative distributions."""
+    """Compute densities and cumulative distributions."""
     return jsp.stats.norm.logcdf(x), jsp.stats.t.logpdf(x, 3.0), jsp.stats.gamma.cdf(jnp.abs(x), 2.0)
 
 
 @program("f32[32,32]", "f32[32,4]", needs=("ffi",))
 def linalg(a: Array, b: Array) -> tuple[Array, ...]:
-    """LU with pivots, a triangular solve and a matrix exponential."""
+    """Compute LU with pivots, a triangular solve and a matrix exponential."""
     factors = jsp.linalg.lu_factor(a)
     return jsp.linalg.lu_solve(factors, b), jsp.linalg.solve_triangular(a, b, lower=True), jsp.linalg.expm(a)
 
 
 @program("f32[2,1024]", "f32[31]")
 def signal(x: Array, taps: Array) -> tuple[Array, ...]:
-    """Convolution by Fourier transform and a short-time spectrum."""
+    """Convolve by Fourier transform, and estimate a spectrum (Welch)."""
     return jsp.signal.fftconvolve(x, taps[None]), jsp.signal.welch(x, nperseg=128)[1]
 
 
 @program("f32[24,24]", "f32[2,64]")
 def ndimage(image: Array, where: Array) -> Array:
-    """Interpolation of an image at given places."""
+    """Interpolate an image at given coordinates."""
     return jsp.ndimage.map_coordinates(image, list(where), order=1)
 
 
 @program("f32[32,32]", "f32[32]")
 def sparse_solvers(a: Array, b: Array) -> tuple[Array, Array]:
-    """Conjugate gradients and a stabilised variant, on a function that applies the matrix."""
+    """Solve with CG and BiCGSTAB, given a function that applies the matrix."""
     symmetric = a @ a.T + jnp.eye(32)
     return (
         jsp.sparse.linalg.cg(lambda v: symmetric @ v, b, maxiter=20)[0],
@@ -63,7 +63,7 @@ def sparse_solvers(a: Array, b: Array) -> tuple[Array, Array]:
 
 @program("f32[8]")
 def optimize(start: Array) -> Array:
-    """BFGS on the function of Rosenbrock: nested loops with line searches."""
+    """Minimise the Rosenbrock function with BFGS: nested loops with line searches."""
 
     def cost(x: Array) -> Array:
         return jnp.sum(100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
@@ -73,7 +73,7 @@ def optimize(start: Array) -> Array:
 
 @program("f32[16,4]", "f32[129]", "f32[64,2]", "f32[8,2]")
 def geometry(rotations: Array, curve: Array, points: Array, centres: Array) -> tuple[Array, ...]:
-    """Rotations, trapezoids, interpolation on a grid, nearest centres."""
+    """Compute rotations, a trapezoidal integral, interpolation on a grid and nearest centres."""
     turned = jsp.spatial.transform.Rotation.from_quat(rotations).as_matrix()
     grid = jsp.interpolate.RegularGridInterpolator((jnp.arange(16.0), jnp.arange(4.0)), rotations)
     codes = jax.vmap(lambda p: jnp.argmin(jnp.sum((centres - p) ** 2, 1)))(points)

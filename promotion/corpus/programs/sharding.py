@@ -1,4 +1,4 @@
-"""Programs on 8 devices, as a mesh of 2 x 4; single collectives, and models that the partitioner splits."""
+"""Programs on a mesh of 2 x 4 devices: single collectives, and models that the partitioner splits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BOTH = ("data", "model")
 
 @program("f32[64,128]@data|model,-", corpus="small", devices=8, needs=("collectives",))
 def all_reduce(mesh: Mesh, x: Array) -> tuple[Array, Array]:
-    """Sum over all devices (psum) and maximum over one axis (pmax)."""
+    """Compute a sum over all devices (psum) and a maximum over one axis (pmax)."""
 
     def local(block: Array) -> tuple[Array, Array]:
         return lax.psum(block, BOTH), lax.pmax(block, "model")
@@ -26,7 +26,7 @@ def all_reduce(mesh: Mesh, x: Array) -> tuple[Array, Array]:
 
 @program("bf16[64,128]@data|model,-", devices=8, needs=("collectives",))
 def all_gather(mesh: Mesh, x: Array) -> Array:
-    """Everybody gets the parts of all along one axis (all_gather)."""
+    """Gather the parts of all devices along one axis (all_gather)."""
 
     def local(block: Array) -> Array:
         return lax.all_gather(block, "model", tiled=True)
@@ -36,7 +36,7 @@ def all_gather(mesh: Mesh, x: Array) -> Array:
 
 @program("f32[64,128]@-,data", devices=8, needs=("collectives",))
 def reduce_scatter(mesh: Mesh, x: Array) -> Array:
-    """Sum along one axis, of which everybody keeps a part (psum_scatter)."""
+    """Sum along one axis and keep one part on each device (psum_scatter)."""
 
     def local(block: Array) -> Array:
         return lax.psum_scatter(block, "model", tiled=True)
@@ -56,7 +56,7 @@ def all_to_all(mesh: Mesh, x: Array) -> Array:
 
 @program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
 def collective_permute(mesh: Mesh, x: Array) -> Array:
-    """Each device sends to the next one in a ring (ppermute)."""
+    """Send from each device to the next device in a ring (ppermute)."""
 
     def local(block: Array) -> Array:
         return block + lax.ppermute(block, BOTH, [(i, (i + 1) % 8) for i in range(8)])
@@ -86,7 +86,7 @@ def tensor_parallel(mesh: Mesh, x: Array, up: Array, down: Array) -> Array:
 
 @program("f32[64,128]@data|model,-", "f32[128,32]", "f32[64,32]@data|model,-", devices=8, needs=("collectives",))
 def data_parallel(mesh: Mesh, x: Array, w: Array, y: Array) -> Array:
-    """Gradient of a loss over a batch that is split over all devices."""
+    """Compute the gradient of a loss over a batch that is split over all devices."""
 
     def loss(weights: Array) -> Array:
         return jnp.mean((jnp.tanh(x @ weights) - y) ** 2)
@@ -96,5 +96,5 @@ def data_parallel(mesh: Mesh, x: Array, w: Array, y: Array) -> Array:
 
 @program("f32[128,64]@data,model", devices=8, needs=("collectives",))
 def reshard(mesh: Mesh, x: Array) -> Array:
-    """Transpose to another layout, for which the partitioner chooses collectives."""
+    """Transpose into another sharding, for which the partitioner chooses collectives."""
     return lax.with_sharding_constraint(jnp.sort(x, axis=0).T, NamedSharding(mesh, P("data", "model")))

@@ -1,4 +1,4 @@
-"""Programs of jax.experimental.sparse: hipSPARSE through the plugin."""
+"""Programs of jax.experimental.sparse, which use hipSPARSE through the plugin."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from .declaration import program
 
 @program("f32[64]", "s32[64]", "s32[33]", "f32[64]", needs=("ffi",))
 def csr_matvec(data: Array, columns: Array, starts: Array, x: Array) -> Array:
-    """Matrix in compressed rows times a vector."""
+    """Multiply a CSR matrix by a vector."""
     result: Array = sparse.CSR((data, columns, starts), shape=(32, 64)) @ x
     return result
 
 
 @program("f32[64]", "s32[64]", "s32[64]", "f32[64,8]", needs=("ffi",))
 def coo_matmat(data: Array, rows: Array, columns: Array, x: Array) -> Array:
-    """Matrix in coordinates times a dense one."""
+    """Multiply a COO matrix by a dense matrix."""
     result: Array = sparse.COO((data, rows, columns), shape=(32, 64), rows_sorted=True) @ x
     return result
 
 
 @program("f32[32,64]", needs=("ffi",))
 def conversions(x: Array) -> tuple[Array, Array]:
-    """Dense to sparse and back, in both formats."""
+    """Convert dense to sparse and back, in both formats."""
     return sparse.CSR.fromdense(x, nse=64).todense(), sparse.COO.fromdense(x, nse=64).todense()
 
 
 @program("f32[64]", "s32[64,2]", "f32[64,16]", needs=("ffi",), flags=("jax_bcoo_cusparse_lowering",))
 def bcoo_library(data: Array, indices: Array, x: Array) -> Array:
-    """Batched coordinates times a dense matrix, by hipSPARSE."""
+    """Multiply a BCOO matrix by a dense matrix with hipSPARSE."""
     matrix = sparse.BCOO((data, indices), shape=(32, 64), indices_sorted=True, unique_indices=True)
     result: Array = matrix @ x
     return result
@@ -39,7 +39,7 @@ def bcoo_library(data: Array, indices: Array, x: Array) -> Array:
 
 @program("f32[32,64]", "f32[64]", corpus="small")
 def sparsify(x: Array, y: Array) -> Array:
-    """Differentiation through batched coordinates, without a library."""
+    """Differentiate through a BCOO matrix, without a library."""
 
     def cost(vector: Array) -> Array:
         matrix = sparse.BCOO.fromdense(x, nse=64)

@@ -1,4 +1,4 @@
-"""grad, vmap, scan, remat and their friends."""
+"""Programs of jax's transformations: grad, vmap, scan, remat and others."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .declaration import program
 
 
 def network(weights: tuple[Array, Array], x: Array) -> Array:
-    """Two dense layers."""
+    """Apply two dense layers."""
     return jnp.tanh(x @ weights[0]) @ weights[1]
 
 
 @program("bf16[128,256]", "bf16[256,128]", "bf16[64,128]", corpus="small", matrix_cores=("mfma", "wmma"))
 def grad(up: Array, down: Array, x: Array) -> tuple[Array, Array]:
-    """Reverse mode through two dense layers."""
+    """Differentiate two dense layers in reverse mode."""
     first, second = jax.grad(lambda w: jnp.sum(network(w, x) ** 2))((up, down))
     return first, second
 
@@ -41,7 +41,7 @@ def scan(xs: Array, w: Array, h: Array) -> tuple[Array, Array]:
 
 @program("f32[16,64]", "f32[6,64,64]")
 def remat(x: Array, weights: Array) -> Array:
-    """Gradient of a scan over layers whose activations are computed again."""
+    """Differentiate a scan over layers whose activations are recomputed."""
 
     def layer(state: Array, w: Array) -> tuple[Array, None]:
         return jax.nn.gelu(state @ w), None
@@ -51,7 +51,7 @@ def remat(x: Array, weights: Array) -> Array:
 
 @program("f32[16]", "f32[16]")
 def jacobians(x: Array, v: Array) -> tuple[Array, ...]:
-    """Forward mode, Jacobian, Hessian and a directional derivative."""
+    """Compute a Jacobian (forward mode), a Hessian and a directional derivative."""
 
     def function(value: Array) -> Array:
         return jnp.sin(value) * jnp.cumsum(value**2)

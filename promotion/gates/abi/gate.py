@@ -1,7 +1,7 @@
 """The ABI gate: check that the libraries of a set can be loaded, without running them.
 
 Each library is compared with manylinux_2_28 (auditwheel's policy, the history of libstdc++) and with the manifest of
-a ROCm, and loading it is simulated for every installation layout of ROCm.
+a ROCm, and the dynamic loader is simulated for every installation layout of ROCm.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from wheelkit.inspect.manylinux import platform_libraries
 from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest
 
 _NO_MANIFEST = f"The set has no {ROCM_MANIFEST}, so the exports of its ROCm are unknown; symbols were not compared."
-_WEAK_MANIFEST = "The manifest was derived from wheels, which proves nothing about a ROCm; symbols were not compared."
+_WEAK_MANIFEST = "The manifest was derived from wheels and proves nothing about a real ROCm; symbols were not compared."
 _ADD_MANIFEST = (
-    "Write one with `ci_build rocm manifest PATH` and build the set with --rocm-manifest, or pass --rocm PATH to this "
-    "gate."
+    "Write a manifest with `ci_build rocm manifest PATH` and build the set with --rocm-manifest, or pass --rocm PATH "
+    "to this gate."
 )
 _ADD_LAYOUT = "Add the folder to core/layouts.toml, from which RUNPATH and the loader of the wheel are generated."
-_SET_PATH = "Users must set LD_LIBRARY_PATH or install ROCm in another layout."
+_SET_PATH = "Set LD_LIBRARY_PATH, or install ROCm in another layout."
 
 
 def make_gate(manifest: RocmManifest | None = None) -> Gate:
@@ -47,15 +47,15 @@ def make_gate(manifest: RocmManifest | None = None) -> Gate:
 
 
 def _reference_rocm(manifest: RocmManifest | None, wheel_set: WheelSet) -> tuple[RocmManifest, str]:
-    """Return the ROCm that a set is compared with, and the reason if symbols cannot be compared.
+    """Return the ROCm that a set is compared with, and the reason why symbols cannot be compared, or "".
 
-    Without a manifest, this ROCm has the libraries that wheels may need, with names and paths only.
+    Without a manifest, the returned ROCm has the libraries that wheels may need, with names and paths only.
     """
     if manifest is not None:
         return manifest, _WEAK_MANIFEST if manifest.weak else ""
     declared = {}
     for name in sorted(layouts.allowed_sonames(RocmVersion(text=wheel_set.rocm_version))):
-        # TheRock, build_tools/_therock_utils/py_packaging.py.
+        # Directories as in TheRock, build_tools/_therock_utils/py_packaging.py.
         folder = "lib/rocm_sysdeps/lib" if name.startswith("librocm_sysdeps_") else "lib"
         declared[name] = RocmLibrary(soname=name, path=f"{folder}/{name}", symbols={})
     return RocmManifest(rocm_version=wheel_set.rocm_version, libraries=declared, weak=True), _NO_MANIFEST
@@ -101,7 +101,7 @@ def _rocm_checks(
 
 
 def _installed_together(wheel_set: WheelSet, members: Sequence[ElfMember], version: str) -> list[ElfMember]:
-    """Return the libraries that one Python installs."""
+    """Return the libraries of the wheels for one Python version."""
     names = {wheel.filename for wheel in wheels_for(wheel_set, version)}
     return [member for member in members if member.wheel.filename in names]
 
@@ -128,7 +128,7 @@ def _layout_checks(
     """Yield one check for each layout.
 
     Args:
-        members: libraries of all wheels that one Python installs.
+        members: libraries of the wheels for one Python version.
         libraries: libraries of the ROCm.
         targets: targets of the set.
         system: sonames of the platform.
@@ -160,7 +160,7 @@ def _unresolved(
     installed: Mapping[str, InstalledLibrary],
     provided: Collection[str],
 ) -> Iterator[Finding]:
-    """Yield the libraries that each wheel would not find, if some library of the set or ROCm has that name."""
+    """Yield a finding for each wheel that would not find libraries of the set or of ROCm."""
     unresolved: dict[str, tuple[list[ElfMember], dict[str, None]]] = {}
     for member, result in loads:
         sonames = [name for path, name in result.missing if path == installed[member.path].path and name in provided]
@@ -179,19 +179,19 @@ def _unresolved(
 def _unresolved_in_rocm(
     loads: Sequence[tuple[ElfMember, LoadResult]], scenario: Scenario, installed: Mapping[str, InstalledLibrary]
 ) -> Iterator[Finding]:
-    """Yield warnings about ROCm's libraries that would not find each other, which a wheel cannot fix."""
+    """Yield warnings about libraries of ROCm that would not find their own needs, which a wheel cannot fix."""
     reported: set[tuple[PurePosixPath, str]] = set()
     for member, result in loads:
         for path, soname in result.missing:
             if path != installed[member.path].path and (path, soname) not in reported:
                 reported.add((path, soname))
                 text = f"{member.name} loads {path}, which would not find {soname} ({scenario.name})."
-                remedy = "Check the RUNPATH of that library of ROCm."
+                remedy = "Check the RUNPATH of this library of ROCm."
                 yield warning("layout-unresolved", text, remedy, member=member.path)
 
 
 def _files(loads: Iterable[LoadResult]) -> Mapping[str, str]:
-    """Return soname -> file; several files where the libraries resolve it differently."""
+    """Return soname -> file, or several files if the libraries resolve the soname differently."""
     files: dict[str, dict[str, None]] = {}
     for result in loads:
         for soname, path in result.found.items():

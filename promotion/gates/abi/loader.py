@@ -1,7 +1,7 @@
-"""Simulation of the dynamic loader: the file that each needed library resolves to, for one installation of ROCm.
+"""Simulation of the dynamic loader, which resolves each needed library to a file of one ROCm installation.
 
 The rules are those of ld.so(8) and the gABI: a loaded library satisfies every later need for its soname; otherwise the
-RUNPATH of the library that needs it is searched, then the system's directories; loading is breadth first.
+RUNPATH of the library with the need is searched, then the system's directories; loading is breadth first.
 LD_LIBRARY_PATH is not set. The preloading of our wheels' loader (`pjrt/payload/_rocm.py`) is included.
 """
 
@@ -18,7 +18,7 @@ from core.model import GfxTarget
 from wheelkit.rocm_manifest import RocmLibrary
 
 SYSTEM = "(system)"
-"""Origin of libraries of the platform, and of those that ROCm requires from the system."""
+"""Origin of the platform's libraries and of libraries that ROCm requires from the system."""
 
 _SITE, _PREFIX = PurePosixPath(SITE_PACKAGES), PurePosixPath(f"${ROCM_PATH}")
 _FAMILY = "{family}"
@@ -29,9 +29,9 @@ class InstalledLibrary:
     """A library on disk.
 
     Attributes:
-        path: absolute path, or below `site-packages` or `$ROCM_PATH`.
+        path: absolute path, or path that starts with `site-packages` or `$ROCM_PATH`.
         needed: DT_NEEDED sonames in order.
-        runpath: entries, unexpanded.
+        runpath: entries of RUNPATH, unexpanded.
     """
 
     path: PurePosixPath
@@ -40,7 +40,7 @@ class InstalledLibrary:
     runpath: tuple[str, ...]
 
     def folders(self) -> Iterator[PurePosixPath]:
-        """Yield the directories of its RUNPATH."""
+        """Yield the directories of the RUNPATH, expanded."""
         for entry in self.runpath:
             words = entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(self.path.parent))
             yield PurePosixPath(posixpath.normpath(words))
@@ -51,7 +51,7 @@ class Scenario:
     """A machine with one installation of ROCm.
 
     Attributes:
-        name: name of the layout, and of the GPU family where it has separate packages.
+        name: name of the layout, with the GPU family if the layout has a package for each family.
         folders: directories that the loader of our wheels searches, in order.
         files: libraries of ROCm by path.
     """
@@ -62,7 +62,11 @@ class Scenario:
 
 
 def scenarios(libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | None) -> tuple[Scenario, ...]:
-    """Return every declared installation of these libraries for the targets of a set; None means all targets."""
+    """Return a scenario for each declared layout of these libraries, or for each layout and GPU family.
+
+    Args:
+        targets: targets of the set; None means all targets.
+    """
     libraries = tuple(libraries)
     return tuple(
         Scenario(
@@ -81,11 +85,11 @@ def scenarios(libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | N
 
 
 def in_site_packages(path: str, *, soname: str, needed: tuple[str, ...], runpath: str) -> InstalledLibrary:
-    """Return a library of a wheel as installed.
+    """Return a library of a wheel with its path after installation.
 
     Args:
         path: path inside the wheel.
-        soname: its soname; empty means the file name.
+        soname: soname of the library; empty means the file name.
     """
     entries = tuple(runpath.split(":")) if runpath else ()
     place = _SITE / path
@@ -100,7 +104,7 @@ def load(
     system: Collection[str],
     preload: Sequence[str] = (),
 ) -> LoadResult:
-    """Load one library of a wheel in a new process.
+    """Simulate loading one library of a wheel in a new process.
 
     Args:
         wheels: libraries of all installed wheels by path.
@@ -119,11 +123,11 @@ def load(
 
 @dataclass(kw_only=True, slots=True)
 class LoadResult:
-    """A process with its visible files and loaded libraries.
+    """A simulated process with its visible files and loaded libraries.
 
     Attributes:
         found: soname -> path, or SYSTEM.
-        missing: (path of the library that needs it, soname) of each unresolved need.
+        missing: (path of the library, needed soname) of each unresolved need.
     """
 
     files: Mapping[PurePosixPath, InstalledLibrary]
@@ -133,11 +137,11 @@ class LoadResult:
     missing: list[tuple[PurePosixPath, str]] = field(default_factory=list)
 
     def search(self, library: InstalledLibrary, soname: str) -> PurePosixPath | None:
-        """Return the file that the library's RUNPATH finds."""
+        """Return the file that the library's RUNPATH finds for a soname; None without a file."""
         return next((folder / soname for folder in library.folders() if folder / soname in self.files), None)
 
     def open(self, library: InstalledLibrary, *, name: str) -> None:
-        """Load a library and its needs, breadth first, unless it is loaded already."""
+        """Load a library and its needs, breadth first, unless the library is already loaded."""
         if name in self.found:
             return
         self.found[name] = str(library.path)
@@ -153,7 +157,7 @@ class LoadResult:
                     self.found[soname] = str(path)
                     waiting.append(self.files[path])
                 elif soname in self.system or (current.path not in self.wheels and soname not in contained):
-                    self.found[soname] = SYSTEM  # also what ROCm needs but does not contain
+                    self.found[soname] = SYSTEM  # or a library that ROCm needs but does not contain
                 else:
                     self.missing.append((current.path, soname))
 
@@ -175,7 +179,7 @@ def _placed(library: RocmLibrary, layout: InstallLayout, family: str) -> Iterato
 
 
 def _package(soname: str, package: str, layout: InstallLayout) -> str:
-    """Return the directory of the package with a library in this layout, such as _rocm_sdk_libraries_{family}."""
+    """Return the directory of the package that contains a library, such as _rocm_sdk_libraries_{family}, or ""."""
     project = package_of(soname)
     name = package or (f"_{project.replace('-', '_')}" if project else "")
     folders = {folder.partition("/")[0] for folder in layout.folders}

@@ -26,7 +26,7 @@ BUILD_INFO = "build_info.json"
 
 _MAGIC = b"\x7fELF"
 _REPLACED = ("needed-not-allowed",)
-"""Findings of the platform verdict that the gate replaces by its own."""
+"""Codes of platform findings that the gate drops, since it reports needs itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class ElfMember:
 
     Attributes:
         path: path inside the wheel.
-        preload: sonames that the loader of its wheel loads first.
+        preload: sonames that the wheel's loader loads first.
     """
 
     wheel: Wheel
@@ -45,7 +45,7 @@ class ElfMember:
 
     @property
     def name(self) -> str:
-        """Return its name in findings."""
+        """Return the library's name in findings."""
         return f"{self.wheel.filename}: {self.path}"
 
     @property
@@ -111,7 +111,7 @@ def _preload(archive: WheelArchive) -> tuple[str, ...]:
     names = [member.name for member in archive.members if PurePosixPath(member.name).name == BUILD_INFO]
     sonames: dict[str, None] = {}
     for name in names:
-        with contextlib.suppress(ArchiveError, ValueError, LookupError, TypeError):  # a file of another project
+        with contextlib.suppress(ArchiveError, ValueError, LookupError, TypeError):  # another project's file
             data = json.loads(archive.read(name))
             rocm = frozenset(data["rocm_sonames"])
             sonames |= dict.fromkeys(soname for row in data["members"] for soname in row["needed"] if soname in rocm)
@@ -119,7 +119,7 @@ def _preload(archive: WheelArchive) -> tuple[str, ...]:
 
 
 def _deduplicated(findings: Iterable[Finding], reported: set[str]) -> Iterator[Finding]:
-    """Keep one warning of each code for an adopted wheel, since jaxlib repeats them in dozens of libraries."""
+    """Keep one warning of each code for an adopted wheel, since dozens of jaxlib's libraries have the same faults."""
     for item in findings:
         if item.severity is Severity.ERROR or item.code not in reported:
             reported.add(item.code)
@@ -127,7 +127,7 @@ def _deduplicated(findings: Iterable[Finding], reported: set[str]) -> Iterator[F
 
 
 def _platform_findings(folder: Path, members: Mapping[str, ElfMember]) -> dict[str, list[Finding]]:
-    """Return needs beyond manylinux_2_28 for each library; the inspection reports notes."""
+    """Return findings on needs beyond manylinux_2_28 for each library; the inspection gate reports notes."""
     if not members:
         return {}
     files = {path: folder / path for path in members}

@@ -3,7 +3,8 @@
 The rules are those of the dynamic loader (System V gABI, "Shared Object Dependencies"; LSB, "Symbol Versioning"; glibc,
 elf/dl-version.c and elf/dl-lookup.c): any library of the NEEDED closure may provide a symbol; a reference without a
 version matches every version; a version that the named library lacks prevents loading, unless that library has no
-versions; a weak symbol may be absent. Messages continue after the name of the library.
+versions; a weak symbol may be absent. The messages of findings start with a verb, since the caller prepends the name of
+the library.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class LibraryExports:
 
     Attributes:
         origin: display name of its origin, such as "ROCm 7.2.0".
-        symbols: exported symbol -> versions; "" is no version.
-        versions: all versions.
+        symbols: exported symbol -> versions; "" stands for no version.
+        versions: versions of all symbols.
     """
 
     soname: str
@@ -73,7 +74,7 @@ def unmet_needs(
         yield error(
             "needed-unresolved",
             f"needs {', '.join(words)}, which neither {rocm} nor the platform nor a wheel of the set contains.",
-            "Build it against that ROCm and platform, link the library statically, or add it to the wheel.",
+            "Build against this ROCm and platform, link the needed library statically, or add it to the wheel.",
         )
 
 
@@ -87,12 +88,12 @@ def unmet_symbols(
     Args:
         elf: the library.
         exports: as in `unmet_needs`.
-        system: sonames of the platform, whose versions its policy checks.
+        system: sonames of the platform; `members` checks the versions of their symbols.
         rocm: display name of the ROCm.
     """
     scope = tuple(closure(elf.needed, exports))
     absent = {soname for soname in elf.needed if soname not in system and soname not in exports}
-    # By the library that the symbols name (empty without one) and the version.
+    # Keys: library that the symbols name (empty without one), and version.
     lost_versions: dict[tuple[str, str], list[Symbol]] = {}
     other_versions: dict[tuple[str, str], list[str]] = {}
     missing: dict[str, list[str]] = {}
@@ -111,11 +112,12 @@ def unmet_symbols(
             other_versions.setdefault(key, []).append(symbol.name)
         else:
             missing.setdefault(key[0], []).append(symbol.name)
-    remedy = f"Build it against {rocm}, or pass the manifest of its ROCm."
+    remedy = f"Build the library against {rocm}, or pass the manifest of the ROCm that it was built with."
     for (library, version), symbols in sorted(lost_versions.items()):
         names, has = some([symbol.name for symbol in symbols]), ", ".join(sorted(exports[library].versions))
-        text = f"needs version {version} of {library} (for {names}); that of {exports[library].origin} has {has}."
-        # The loader rejects a version needed by weak symbols only, unless the linker marked it; not every linker does.
+        text = f"needs version {version} of {library} (for {names}); the one of {exports[library].origin} has {has}."
+        # The loader rejects a missing version even if only weak symbols need it, unless the linker marked the need as
+        # weak, which not every linker does.
         finding = error if any(symbol.bind != "WEAK" for symbol in symbols) else warning
         yield finding("symbol-version-missing", text, remedy)
     for (library, version), others in sorted(other_versions.items()):
@@ -125,7 +127,7 @@ def unmet_symbols(
     for library, names_of_missing in sorted(missing.items()):
         count = f"{len(names_of_missing)} symbol{'s' * (len(names_of_missing) > 1)}"
         reason = f"{library} of {exports[library].origin} does not export" if library in exports else ""
-        where = reason or "no library that it needs exports"
+        where = reason or "no needed library exports"
         yield error("symbol-missing", f"needs {count} that {where}: {some(names_of_missing)}.", remedy)
 
 

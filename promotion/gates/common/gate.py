@@ -20,14 +20,14 @@ _RESERVED = frozenset({"name", "outcome", "why", "findings"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """Result of one check of a gate; it failed when one of its findings is an error.
+    """Result of one check of a gate; a check fails if one of its findings is an error.
 
     Attributes:
         name: subject of the check, such as a file name.
-        skipped: reason why the check did not run; empty when it ran.
+        skipped: reason why the check did not run; empty if the check ran.
         known: reason for an expected failure; empty otherwise.
         target: gfx target, or ANY.
-        times: number of equal checks that this one stands for; 0 for information that is not counted.
+        times: number of equal checks that this check represents; 0 for information that is not counted.
         details: further JSON values for the evidence.
     """
 
@@ -40,7 +40,7 @@ class Check:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse details that collide with the fields of every check in evidence."""
+        """Refuse details that collide with the fixed fields of a check in evidence."""
         if reserved := _RESERVED & self.details.keys():
             raise ValueError(f"Names of details are reserved: {', '.join(sorted(reserved))}.")
 
@@ -51,16 +51,16 @@ class Check:
 
     @property
     def outcome(self) -> str:
-        """Return the count that the check adds to: failed, skipped, known or passed."""
+        """Return the outcome that counts the check: failed, skipped, known or passed."""
         return "failed" if self.failed else "skipped" if self.skipped else "known" if self.known else "passed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateContext:
-    """The staged set that a gate checks, and the means to do so.
+    """A staged set under test, with the bucket, runner and directories of the gate.
 
     Attributes:
-        targets: gfx targets to check, some or all of the set's; used by gates with evidence for each target.
+        targets: gfx targets to check, some or all targets of the set; used by gates with evidence for each target.
         work: an empty directory, removed after the gate.
         shared: a directory that all gates of one run share.
     """
@@ -78,12 +78,13 @@ class GateContext:
         """Return the path of a staged wheel.
 
         Raises:
-            GateError: its sha256 differs from wheels.json.
+            GateError: the sha256 of the staged wheel differs from wheels.json.
         """
         path = self.bucket.fetch(self.staged.file(wheel.filename), self.work)
         if (actual := sha256_of(path)) != wheel.sha256:
             raise GateError(
-                f"The staged {wheel.filename} has sha256 {actual}, not {wheel.sha256}.", hint="Stage the set again."
+                f"The staged {wheel.filename} has sha256 {actual}, but wheels.json has {wheel.sha256}.",
+                hint="Stage the set again.",
             )
         return path
 
@@ -93,8 +94,8 @@ class Gate:
     """A named gate.
 
     Attributes:
-        per_target: whether there is evidence for each gfx target instead of for the whole set.
-        run: yields the checks.
+        per_target: whether evidence is stored for each gfx target instead of the whole set.
+        run: function that yields the checks.
         settings: options and digests of the gate's data; evidence with other settings is not reused.
         partial: whether only a part is checked, so that the evidence is shown but not stored.
     """
@@ -107,7 +108,7 @@ class Gate:
     partial: bool = False
 
     def subjects(self, targets: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the subjects of the evidence for these targets."""
+        """Return the targets of the gate's evidence: these targets, or ANY for the whole set."""
         return targets if self.per_target else (ANY,)
 
 
@@ -122,7 +123,7 @@ def warning(code: str, message: str, remedy: str = "", *, member: str = "") -> F
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal; some real-time signals have none."""
+    """Return the name of a signal such as SIGSEGV; a real-time signal without a name becomes `signal 40`."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,6 +1,7 @@
-"""Commands with which pip and uv install and resolve a set; building them has no side effects.
+"""Commands with which pip and uv install and resolve a set; this module builds commands but never runs them.
 
-`Pip` and `Uv` have the same methods. The user's pip configuration, which uv does not read, is translated for uv.
+`Pip` and `Uv` have the same methods; each returns the command for a step. The user's pip configuration, which uv does
+not read, is translated for uv.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from promotion.gates.common.requirements import sha256_of_wheels
 _PLATFORM = "manylinux_2_28_x86_64"
 _PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)), "manylinux2014_x86_64", "linux_x86_64")
 _PLATFORM_OPTIONS = tuple(f"--platform={platform}" for platform in _PLATFORMS)
-"""Every platform is named, since pip does not expand them."""
+"""Options for every compatible platform, since pip does not derive the older platforms."""
 _LOCKED = ("--require-hashes", "--no-deps")
 _UNSET = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_REQUIRE_VIRTUALENV", "PIP_TARGET"), "")
 LOOPBACK = "127.0.0.1"
@@ -37,7 +38,7 @@ _UNSET_UV = dict.fromkeys(
     "",
 )
 _PRECEDENCE = ("global", "install", ":env:")
-"""Sections of pip's configuration that apply to `pip install`; later ones override earlier ones."""
+"""Sections of pip's configuration that apply to `pip install`; later sections override earlier sections."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +50,7 @@ class Command:
 
 
 def parse_config(text: str) -> Mapping[str, str]:
-    """Parse the output of `pip config list`: lines such as `global.index-url='https://…'`; key -> value."""
+    """Parse the output of `pip config list`, with lines such as `global.index-url='https://…'`, to key -> value."""
     rows = [line.partition("=") for line in text.splitlines()]
     config = {name.strip(): str(ast.literal_eval(literal)) for name, _, literal in rows if literal}
     return {
@@ -61,7 +62,7 @@ def parse_config(text: str) -> Mapping[str, str]:
 
 
 class Pip:
-    """The pip of the running interpreter, applied to other environments, which need no pip.
+    """The pip of the running interpreter, which installs into environments without pip.
 
     Args:
         no_index: whether the user's configuration disables indexes.
@@ -70,7 +71,7 @@ class Pip:
 
     name = "pip"
     caches = False
-    """Whether files of a staged index are cached in a directory of the caller."""
+    """True if files of staged indexes are cached in a directory of the caller."""
 
     def __init__(self, *, no_index: bool = False, direct: str = LOOPBACK) -> None:
         self._no_index = no_index
@@ -95,13 +96,13 @@ class Pip:
         return Command(argv=(*_pip(python), "check"), env=_UNSET)
 
     def unpack(self, version: str, folder: Path, requirements: Path, index: str) -> Command:
-        """Install as `install_staged` into a plain directory, for a Python version that this machine lacks."""
+        """Install like `install_staged`, but into a plain directory, for a Python version that this machine lacks."""
         where = (f"--target={folder}", f"--python-version={version}", *_PLATFORM_OPTIONS)
         return Command(argv=(sys.executable, *_PIP, *_staged_only(requirements, index), *where), env=self._alone)
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
-        """Resolve requirements from the user's indexes and this one, without installing; see `chosen`."""
-        # If the user disabled indexes, this one is enabled.
+        """Resolve requirements from the user's indexes and a given index, without installing; see `chosen`."""
+        # The given index is used even if the user disabled indexes.
         which = "--index-url" if self._no_index else "--extra-index-url"
         args = (*_DRY, "--report=-", f"{which}={index}", f"--requirement={requirements}")
         enable = {"PIP_NO_INDEX": "0"} if self._no_index else {}
@@ -113,12 +114,12 @@ class Pip:
         return Command(argv=(*_pip(python), *_DRY, *alone, f"--requirement={requirements}"), env=self._alone)
 
     def chosen(self, stdout: str) -> Mapping[str, frozenset[str]]:
-        """Parse the output of `resolve`: project -> sha256 of the wheels that would be installed.
+        """Parse the output of `resolve` to project -> sha256 of the wheels that would be installed.
 
         pip writes an installation report (pip's documentation, "Installation Report", version 1).
 
         Raises:
-            ValueError: the output has an unknown form.
+            ValueError: the output has an unknown format.
         """
         try:
             rows = {row["metadata"]["name"]: row["download_info"] for row in json.loads(stdout)["install"]}
@@ -153,7 +154,7 @@ def _staged_only(requirements: Path, index: str) -> tuple[str, ...]:
 
 
 class Uv:
-    """The program uv, which asks the indexes of pip and takes the best version of all of them.
+    """The program uv, configured to use pip's indexes and to choose the best version of all indexes, like pip.
 
     Args:
         program: path of uv.
@@ -162,9 +163,9 @@ class Uv:
         direct: hosts that are reached without a proxy, separated by commas.
 
     Attributes:
-        no_index: whether pip uses directories only, no index.
-        arguments, environment: pip's configuration for uv. URLs of indexes may contain credentials and are passed in
-            the environment, which other users cannot read.
+        no_index: whether the user's configuration disables indexes.
+        arguments, environment: pip's configuration, translated for uv. URLs of indexes may contain credentials and are
+            passed in the environment, which other users cannot read.
     """
 
     name = "uv"
@@ -199,7 +200,7 @@ class Uv:
     def install_files(self, python: Path, requirements: Path, folders: Iterable[Path], cache: Path) -> Command:
         """Install hash-locked requirements from directories of wheels, without dependencies.
 
-        Unpacked files stay in the cache, from where environments of other Pythons link them.
+        Unpacked files stay in the cache; environments of other Pythons link to these files.
         """
         alone = ("--no-config", f"--cache-dir={cache}", "--no-index", *(f"--find-links={folder}" for folder in folders))
         argv = (self._program, "pip", "install", f"--python={python}", *alone, *_LOCKED)
@@ -266,7 +267,7 @@ def configured_uv(runner: Runner, *, cache: Path | None = None, direct: str = LO
 
 def configured_installers(runner: Runner, cache: Path | None = None) -> tuple[Installer, ...]:
     """Return pip and uv with the user's pip configuration."""
-    # Staged indexes, and the hosts in the user's NO_PROXY.
+    # Staged indexes and the hosts in the user's NO_PROXY are reached directly.
     code = "import urllib.request; print(urllib.request.getproxies_environment().get('no', ''))"
     direct = ",".join(filter(None, (LOOPBACK, runner.run((sys.executable, "-I", "-c", code)).stdout.strip())))
     uv = configured_uv(runner, cache=cache, direct=direct)

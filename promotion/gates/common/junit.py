@@ -1,7 +1,7 @@
 """Evidence as JUnit XML for CI services: a suite for each gate and target, a case for each check.
 
-The elements are those that Jenkins, GitLab and GitHub actions have in common: `testsuites`, `testsuite`, `testcase`,
-`failure`, `error` and `skipped`. A known failure is skipped, with its reason.
+Only elements that Jenkins, GitLab and GitHub Actions all understand are used: `testsuites`, `testsuite`, `testcase`,
+`failure`, `error` and `skipped`. A known failure counts as skipped, with its reason.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _suite(evidence: Evidence) -> ET.Element:
 
 
 def make_suite(name: str, cases: Sequence[ET.Element], seconds: float, **attributes: str) -> ET.Element:
-    """Return a suite of these cases, with their numbers."""
+    """Return a suite of these cases, with the numbers of tests, failures, errors and skips."""
     kinds = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     counts = {count: str(sum(case.find(kind) is not None for case in cases)) for count, kind in kinds.items()}
     numbers = {"tests": str(len(cases)), **counts, "time": f"{seconds:.3f}"}

@@ -38,7 +38,7 @@ def _candidates(version: str, runner: Runner) -> Iterator[Path]:
 
 
 def _output(argv: tuple[str, ...], runner: Runner) -> str:
-    """Return the output of a command; empty when it fails or does not exist."""
+    """Return the output of a command; empty if the command fails or does not exist."""
     try:
         completed: ProcessResult = runner.run(argv, check=False)
     except ProcessError:

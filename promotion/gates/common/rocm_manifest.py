@@ -18,8 +18,8 @@ class RocmTree:
     """A ROCm installation.
 
     Attributes:
-        folder: absolute path of its root.
-        manifest: exports of its libraries.
+        folder: absolute path of the root.
+        manifest: exports of the libraries.
     """
 
     folder: Path
@@ -43,16 +43,19 @@ def manifest_digest(manifest: RocmManifest) -> str:
 
 
 def set_manifest(context: GateContext) -> RocmManifest | None:
-    """Read the manifest of the staged set; None when the set has none.
+    """Read the ROCm manifest of the staged set; None if the set has no manifest.
 
     Raises:
-        GateError: its sha256 differs from wheels.json.
-        InputError: it cannot be parsed.
+        GateError: the manifest's sha256 differs from wheels.json.
+        InputError: the manifest cannot be parsed.
     """
     expected = context.wheel_set.files.get(ROCM_MANIFEST)
     if expected is None:
         return None
     data = context.bucket.get(context.staged.file(ROCM_MANIFEST))
     if (actual := sha256_of(data)) != expected:
-        raise GateError(f"The staged {ROCM_MANIFEST} has sha256 {actual}, not {expected}.", hint="Stage the set again.")
+        raise GateError(
+            f"The staged {ROCM_MANIFEST} has sha256 {actual}, but wheels.json has {expected}.",
+            hint="Stage the set again.",
+        )
     return load_manifest(data)

@@ -1,4 +1,4 @@
-"""Run gates on a staged set and keep their evidence beside it."""
+"""Runs of gates on a staged set, whose evidence is stored beside the set."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
 
 _MOST_LISTED = 20
-"""Errors listed at the end; thousands of tests may fail for the same reason."""
+"""Maximum number of errors in the final message; thousands of tests may fail for the same reason."""
 MOST = 1 << 20
-"""Characters of a gate's output that are kept, the last ones."""
+"""Number of characters kept from the end of a gate's output."""
 _GATES = Path(__file__).parents[1]
 _FOLDERS = (_GATES, Path(wheelkit.__file__).parent)
 _SUITES = _GATES / "suites"
 _TABLES = (Path(target_tables.__file__), Path(layouts.__file__))
-"""Modules with a table of the same name."""
+"""Modules with a TOML file of the same name."""
 
 
 def run_gates(
@@ -60,21 +60,21 @@ def run_gates(
     redo: bool = False,
     signer: Signer | None = None,
 ) -> tuple[Evidence, ...]:
-    """Run gates on a staged set and store their evidence beside it.
+    """Run gates on a staged set and store their evidence beside the set.
 
-    A gate is skipped when its latest evidence for this set, with equal settings and code, is that it passed; gates
-    with evidence for each target run for the remaining targets. Later gates run even when an earlier one fails.
+    A gate is skipped if its latest evidence for this set, with equal settings and code, is a pass; a gate with evidence
+    for each target runs for the remaining targets. Later gates run even if an earlier gate fails.
 
     Args:
         targets: targets of the set to check; None means all.
-        redo: also run gates that passed.
-        signer: signs the evidence; a gate that passed under another key runs again.
+        redo: whether gates that passed run again.
+        signer: signer of the evidence; a gate whose pass was signed with another key runs again.
 
     Returns:
         New and reused evidence, in order of gates and targets.
 
     Raises:
-        RequestError: the set does not have a target.
+        RequestError: the set lacks one of the targets.
     """
     wheel_set = read_staged(bucket, staged)
     selected = _selected_targets(wheel_set, targets)
@@ -112,7 +112,7 @@ def run_gates(
 
 
 def _run(gate: Gate, context: GateContext, signer: Signer | None) -> list[Evidence]:
-    """Run a gate and store its evidence and the output of its processes, unless the run was partial."""
+    """Run a gate and store its evidence and the output of its processes, unless the gate is partial."""
     transcript = Transcript()
     if isinstance(context.runner, HostRunner):
         context = dataclasses.replace(context, runner=context.runner.also(transcript))
@@ -162,7 +162,7 @@ def code_digest() -> str:
 
 
 def sources() -> Iterator[Path]:
-    """Yield the files that the digest covers."""
+    """Yield the files that `code_digest` covers."""
     for folder in _FOLDERS:
         files = sorted((*folder.rglob("*.py"), *folder.rglob("*.txt")))
         yield from (path for path in files if _SUITES not in path.parents)
@@ -175,7 +175,7 @@ def raise_for_failures(evidences: Iterable[Evidence]) -> None:
 
     Raises:
         GateError: a gate failed.
-        MachineError: every failure is a failure of this machine, so that another machine may pass.
+        MachineError: this machine caused every failure, so the gates may pass on another machine.
     """
     bad = [evidence for evidence in evidences if evidence.outcome in (Outcome.FAILED, Outcome.ERROR)]
     lines = [
@@ -192,7 +192,7 @@ def raise_for_failures(evidences: Iterable[Evidence]) -> None:
 
 
 def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
-    """Run a gate; an error that ends it early is recorded as evidence too."""
+    """Run a gate; an error that ends the gate early is recorded as evidence too."""
     started = now()
     failure: tuple[Finding, ...] = ()
     checks: list[Check] = []
@@ -208,7 +208,7 @@ def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
     except Exception as problem:
         where = traceback.extract_tb(problem.__traceback__)[-1]
         text = f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})."
-        failure = (error("gate-error", text, "This is an internal error of the gate: report it with the set."),)
+        failure = (error("gate-error", text, "Report this internal error of the gate together with the set."),)
     return [
         make_evidence(
             gate, context.wheel_set, target, [c for c in checks if c.target in (target, ANY)], failure, started
@@ -268,7 +268,7 @@ class Transcript:
     """Output of a gate's processes, collected from several threads.
 
     Args:
-        most: characters that are kept, the last ones.
+        most: number of characters kept from the end.
     """
 
     def __init__(self, most: int = MOST) -> None:

@@ -1,4 +1,4 @@
-"""Environments in which gates run a set: its unmodified wheels, and a ROCm other than this machine's."""
+"""Environments in which gates run a set: the unmodified wheels, with a given ROCm or with stub libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wheelkit.rocm_manifest import from_needs
 TREE, FROM_MANIFEST, FROM_NEEDS = "tree", "stubs from the manifest", "stubs from the wheel's own needs"
 
 LOADER_SENTENCE = re.compile(r"(jax-rocm\d+-pjrt \S+ cannot use ROCm: .+)")
-"""Warning of the loader in `pjrt/payload` when it cannot use ROCm."""
+"""Warning of the loader in `pjrt/payload` if ROCm cannot be used."""
 NO_DEVICE = re.compile(r"FAILED_PRECONDITION: No visible GPU devices\.?")
 """XLA's error when every library is loaded and there is no GPU."""
 
@@ -51,7 +51,7 @@ class Site:
 
     Attributes:
         python: interpreter of the environment.
-        version: such as 3.11.
+        version: Python version, such as 3.11.
         folder: site-packages of the environment.
         env: changes to the environment for `Runner.run`, which isolate the site from the user's settings. Bytecode is
             written outside of `folder`, which contains installed files only.
@@ -64,7 +64,7 @@ class Site:
 
     @property
     def isolated(self) -> tuple[str, ...]:
-        """Return the arguments of its Python in isolated mode, which ignores PYTHONPYCACHEPREFIX."""
+        """Return the command of Python in isolated mode; an option replaces PYTHONPYCACHEPREFIX, which is ignored."""
         return (str(self.python), "-I", "-X", f"pycache_prefix={self.env[_BYTECODE]}")
 
 
@@ -73,7 +73,7 @@ class RocmLibraries:
     """A ROCm to load wheels with.
 
     Attributes:
-        weak: whether it was derived from the wheels' own needs, so that it proves nothing about a real ROCm.
+        weak: whether stubs were derived from the wheels' own needs, so that they prove nothing about a real ROCm.
         kind: TREE, FROM_MANIFEST or FROM_NEEDS.
         env: changes to the environment in addition to `Site.env`; symbols are bound immediately.
     """
@@ -86,8 +86,8 @@ class RocmLibraries:
 def make_site(context: GateContext, version: str) -> Site:
     """Return the environment for one Python of the set, created on the first call of a run.
 
-    uv installs the staged wheels; jax and its dependencies come from the user's index, with the hashes of the set's
-    pylock.toml, or as the newest compatible versions when the set has none.
+    uv installs the staged wheels. jax and its dependencies come from the user's index, with the hashes of the set's
+    pylock.toml; for a set without pylock.toml, the newest compatible versions are installed.
 
     Raises:
         MachineError: this machine lacks the Python version.
@@ -118,7 +118,7 @@ def rocm_libraries(context: GateContext, site: Site, rocm: RocmTree | None) -> R
     """Return the ROCm to load a site's wheels with: a real tree, or stubs that only return errors.
 
     Args:
-        rocm: a real tree; None makes stubs from the set's manifest, or from the wheels' needs when it has none.
+        rocm: a real tree; None makes stubs from the set's manifest, or from the wheels' needs without a manifest.
 
     Raises:
         GateError: the tree has no HIP library, or the manifest is invalid.
@@ -168,6 +168,6 @@ def _install(context: GateContext, site: Site, root: Path) -> None:
         return
     pins = {"jax": context.wheel_set.jax_version} | dict(context.wheel_set.pins)
     command = uv.install_rest(site.python, write_lines(rest, (f"{n}=={v}" for n, v in pins.items())), locked=False)
-    # The set's own wheels stay even if jax requires other versions, which the gates report.
+    # Overrides keep the set's own wheels even if jax requires other versions, which the gates report.
     overrides = write_lines(root / "overrides.txt", (f"{wheel.name}=={wheel.version}" for wheel in wheels))
     run(Command(argv=(*command.argv, f"--override={overrides}"), env=command.env))

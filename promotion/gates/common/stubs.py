@@ -1,8 +1,8 @@
-"""Stub libraries of ROCm for machines without one: right names, symbols and versions, every function fails.
+"""Stub libraries for machines without ROCm: right names, symbols and versions, but every function fails.
 
-The loader resolves every symbol of a wheel against them, and XLA reports "no device" as on a machine without a GPU.
-HIP functions return hipErrorNoDevice (100), HSA functions HSA_STATUS_ERROR (0x1000) and all others 1, which is success
-in none of ROCm's status types (hip_runtime_api.h, hsa.h).
+The loader resolves every symbol of a wheel against the stubs, and XLA reports "no device" as on a machine without a
+GPU. HIP functions return hipErrorNoDevice (100), HSA functions HSA_STATUS_ERROR (0x1000) and all other functions 1,
+which means success in no status type of ROCm (hip_runtime_api.h, hsa.h).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _TEXT = re.compile(
     r".*(?:Error|Status|status)_?(?:Name|String|ToString|to_string|get_string|name|string)"
     r"|ncclGetLastError|hip(?:ApiName|KernelNameRef|KernelNameRefByPtr)|rocprofiler_get_status_(?:name|string)"
 )
-"""Functions that return a string. Some with such names return a status and store the string; a pointer as their
-status is not success either."""
+"""Functions that return a string. Some functions with such names return a status instead; as a status, the stub's
+pointer does not mean success either."""
 _VARIABLE = re.compile(r"_ZT[VTISC]|_ZGV")
-"""C++ tables and type information (Itanium C++ ABI, section 5.1.4), which are variables; others are functions."""
+"""C++ tables and type information (Itanium C++ ABI, section 5.1.4), which are variables, unlike other symbols."""
 _VARIABLE_SIZE = 4096
 _RET = b"\xc3"
 
@@ -32,7 +32,7 @@ def write_stubs(manifest: RocmManifest, folder: Path) -> tuple[Path, ...]:
     """Write a stub for every library of a manifest, and return the directories with libraries.
 
     Args:
-        folder: root of the tree.
+        folder: root of the tree of stubs.
 
     Raises:
         GateError: a path in the manifest escapes the tree.
@@ -55,7 +55,7 @@ def write_stubs(manifest: RocmManifest, folder: Path) -> tuple[Path, ...]:
 
 
 def stub_code(symbol: str) -> bytes:
-    """Return x86-64 machine code that fails as a function of this name does without a GPU."""
+    """Return x86-64 machine code that fails like the function of this name on a machine without a GPU."""
     if symbol == "hipGetDeviceCount":
         return b"\xc7\x07\0\0\0\0" + _returning(100)  # mov dword [rdi], 0
     if symbol == "__hipRegisterFatBinary":

@@ -38,12 +38,12 @@ class Allowance(CorpusScope):
         try:
             SpecifierSet(self.jax)
         except InvalidSpecifier as problem:
-            raise ValueError(f"jax is {self.jax!r}, not versions such as '>=0.10,<0.11'") from problem
+            raise ValueError(f"jax is not a version specifier such as '>=0.10,<0.11': {self.jax!r}") from problem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """All allowances; the most generous one applies to each limit.
+    """All allowances; for each limit, the most generous matching allowance applies.
 
     Attributes:
         sha256: digest of the file.
@@ -53,7 +53,7 @@ class Budget:
     sha256: str
 
     def excesses(self, program: str, processor: str, jax: str, code: Iterable[CompiledCode]) -> Iterator[str]:
-        """Yield a clause with the worst kernel for each limit that a program exceeds."""
+        """Yield a clause that names the worst kernel for each limit that a program exceeds."""
         applicable = self._applicable(program, processor, jax)
         kernels = [kernel for code_object in code for kernel in code_object.kernels]
         for limit, description in _LIMITS.items():
@@ -63,7 +63,7 @@ class Budget:
                 yield f"kernel {worst.name} has {value} {description}, more than the allowed {most}"
 
     def idle(self, program: str, processor: str, jax: str) -> str:
-        """Return the reason why a program may leave the matrix cores idle; empty if it may not."""
+        """Return the reason why a program may leave the matrix cores idle; "" if the program must use them."""
         applicable = self._applicable(program, processor, jax)
         return next((allowance.reason for allowance in applicable if allowance.matrix_cores_idle), "")
 
@@ -84,11 +84,13 @@ def load_budget(file: Path = BUDGET_FILE) -> Budget:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")
         rows = body.pop("budget", [])
         if body:
-            raise ValueError(f"{', '.join(body)} is unknown")
+            raise ValueError(f"unknown keys: {', '.join(body)}")
         allowances = tuple(
             Allowance(**row | {"jax": row["jax"], "programs": tuple(row["programs"]), "targets": tuple(row["targets"])})
             for row in rows
         )
     except (KeyError, TypeError, ValueError) as problem:
-        raise GateError(f"Cannot load {file}: {problem}.", hint="Its first lines document the fields.") from problem
+        raise GateError(
+            f"Cannot load {file}: {problem}.", hint="Fix the file; its first lines document the fields."
+        ) from problem
     return Budget(allowances=allowances, sha256=hashlib.sha256(data).hexdigest())

@@ -23,7 +23,7 @@ from promotion.gates.common.gate import signal_name
 
 _TAIL_CHARACTERS = 3000
 _KEPT_CHARACTERS = 1 << 16
-"""Output that is read of a crashed process, whose reason precedes the stack trace."""
+"""Number of characters kept from a process's output; the reason of a crash precedes a long stack trace."""
 _REASON = re.compile(
     r"^F\d{4} \S+ +\d+ \S+\] (?P<xla>.+)$"
     r"|^E\d{4} \S+ +\d+ \S+\] (?P<triton>LLVM Fatal Error .+)$"
@@ -32,17 +32,17 @@ _REASON = re.compile(
     r"|^.+: (?P<libc>Assertion `.+' failed\.)$",
     re.MULTILINE,
 )
-"""Messages of code that ends a process on purpose."""
+"""Messages of libraries that end the process on purpose, such as failed assertions."""
 _REASON_CHARACTERS = 400
 _MEMORY = re.compile(r"bad_alloc|MemoryError|out of memory|cannot allocate memory", re.IGNORECASE)
 """Messages of C++, Python, LLVM and the C library about a failed allocation."""
 _MEMORY_ERROR = re.compile(r"MemoryError\b|.*std::bad_alloc")
-"""A failed allocation as a Python exception; XLA's RESOURCE_EXHAUSTED is about GPU memory and excluded."""
+"""A failed allocation as a Python exception; XLA's RESOURCE_EXHAUSTED is not included, since it concerns GPU memory."""
 _RESIDENT = re.compile(r"^(VmHWM|VmRSS):\s+(\d+) kB", re.MULTILINE)
 """Peak and current resident memory in /proc/PID/status."""
 _RESERVED, _RESERVED_PER_CORE = 2 << 30, 64 << 20
-"""Bytes of private memory that a process may reserve without using, which RLIMIT_DATA counts: stacks of thread pools
-and arenas of allocators."""
+"""Bytes of private memory that a process may reserve but not use, such as stacks of thread pools and arenas of
+allocators; RLIMIT_DATA counts reserved memory."""
 
 
 class Fate(enum.StrEnum):
@@ -58,12 +58,12 @@ class Fate(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """Result of one program.
+    """Result of compiling one program, with its code.
 
     Attributes:
-        error: a sentence, followed by the last output of the process.
-        files: its code objects.
-        stats: further values from the child.
+        error: error of the compiler, or a sentence about the process with its last output; empty after success.
+        files: code objects of the program.
+        stats: further values from the child, for the evidence.
         killed: whether the process was killed from outside, which may not be the program's fault.
     """
 
@@ -81,9 +81,9 @@ class ProcessLimits:
     """Limits of a process.
 
     Attributes:
-        start_seconds: time until it is ready, and between its last program and its exit.
-        program_seconds: time for each program.
-        memory: resident bytes.
+        start_seconds: maximum time without a running program, such as start-up and exit.
+        program_seconds: maximum time for each program.
+        memory: maximum resident memory in bytes.
     """
 
     start_seconds: float = 180.0
@@ -96,9 +96,9 @@ class ChildRun:
     """Result of one process.
 
     Attributes:
-        results: results of the programs that it finished and of the one that crashed it, in order.
+        results: results of the finished programs and of the program that crashed the process, in order.
         problem: a failure that no program caused; empty for a normal exit.
-        peak: peak resident bytes.
+        peak: peak resident memory in bytes.
     """
 
     results: tuple[Result, ...]
@@ -108,7 +108,7 @@ class ChildRun:
 
     @property
     def made_no_progress(self) -> bool:
-        """Report whether it finished no program."""
+        """Report whether the process finished no program."""
         return not any(result.fate in (Fate.COMPILED, Fate.FAILED) for result in self.results)
 
 
@@ -116,9 +116,9 @@ class ChildJournal:
     """Reader of results.jsonl while a child writes it; the content is not trusted.
 
     Args:
-        folder: directory of the file and the code objects.
+        folder: directory of results.jsonl and the code objects.
         programs: requested programs.
-        on_event: called with the program and its fate, or None when the program starts.
+        on_event: called with the program and its fate; the fate is None when the program starts.
     """
 
     def __init__(self, folder: Path, programs: Sequence[str], on_event: Callable[[str, Fate | None], None]) -> None:
@@ -157,7 +157,7 @@ class ChildJournal:
                 fate, text = {"compiled": Fate.COMPILED, "failed": Fate.FAILED}[event["outcome"]], str(event["error"])
                 files = tuple(self._folder / name for name in event["code_objects"])
                 if any(file.parent != self._folder or not file.is_file() or file.is_symlink() for file in files):
-                    raise ValueError("not a file of the child's")
+                    raise ValueError("a code object is not a regular file in the folder")
                 result = Result(
                     program=self.running,
                     fate=Fate.OUT_OF_MEMORY if fate is Fate.FAILED and _MEMORY_ERROR.match(text) else fate,
@@ -170,7 +170,7 @@ class ChildJournal:
             case "done":
                 self.done = True
             case _:
-                raise ValueError("out of place")
+                raise ValueError("unexpected event")
 
     def record(self, result: Result) -> None:
         """Record the result of the running program."""
@@ -180,10 +180,10 @@ class ChildJournal:
 
 
 class ChildWatch:
-    """Watches a running child; the runner calls it several times a second.
+    """Watch on a running child process; the runner calls it several times a second.
 
     Args:
-        stop: set to end the gate.
+        stop: event that ends the gate.
     """
 
     def __init__(self, journal: ChildJournal, limits: ProcessLimits, stop: threading.Event) -> None:
@@ -193,9 +193,9 @@ class ChildWatch:
         self.peak = 0
 
     def __call__(self, pid: int) -> str:
-        """Return the reason to stop the child; see `core.process`."""
+        """Return the reason to stop the child, or "" to continue; see `core.process`."""
         if not self.peak:
-            # Memory is limited in the kernel too, since allocations can outrun the watch.
+            # The kernel limits memory too, since allocations can outrun this watch.
             with suppress(ProcessLookupError, PermissionError, ValueError):
                 most = self._limits.memory + _RESERVED + (os.cpu_count() or 1) * _RESERVED_PER_CORE
                 resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
@@ -231,9 +231,9 @@ def run_child(
 
     Args:
         argv: interpreter and program of the child.
-        env: see Runner.run.
-        request: see promotion/corpus/child.py; its `out` is an existing, empty directory.
-        on_event: see Journal.
+        env: changes to the environment, see `Runner.run`.
+        request: request to the child (see promotion/corpus/child.py), with an existing, empty directory as `out`.
+        on_event: callback, see `ChildJournal`.
     """
     folder = Path(request["out"])
     file = folder / "request.json"
@@ -267,7 +267,7 @@ def run_child(
         clause = ""
     trouble = ""
     if journal.garbage:
-        trouble = f"Cannot parse its journal: {journal.garbage}"
+        trouble = f"Cannot parse the journal of the process: {journal.garbage}"
     elif journal.unusable:
         trouble = f"Cannot use jax with the plugin: {journal.unusable}"
     elif clause:
@@ -285,7 +285,7 @@ def interpret_exit(returncode: int, output: str, *, done: bool) -> tuple[Fate | 
     """Interpret an exit status.
 
     Args:
-        output: last output of the process; a reason in it is included in the clause.
+        output: last output of the process; the clause includes the reason of a crash if the output contains one.
         done: whether the process had finished all programs.
 
     Returns:
@@ -297,6 +297,6 @@ def interpret_exit(returncode: int, output: str, *, done: bool) -> tuple[Fate | 
     if _MEMORY.search(output.strip()[-_TAIL_CHARACTERS:]):
         return Fate.OUT_OF_MEMORY, f"ran out of memory and {how}"
     if returncode == -signal.SIGKILL:
-        return Fate.OUT_OF_MEMORY, f"{how}, as when the machine runs out of memory"
+        return Fate.OUT_OF_MEMORY, f"{how}, probably because the machine ran out of memory"
     reasons = [match[match.lastgroup or 0].strip()[:_REASON_CHARACTERS] for match in _REASON.finditer(output)]
     return Fate.CRASHED, ": ".join((how, *(reason.removesuffix(".") for reason in reasons[-1:])))

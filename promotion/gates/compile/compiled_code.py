@@ -21,13 +21,13 @@ MFMA, WMMA = "mfma", "wmma"
 """The two families of matrix-core instructions."""
 
 _MFMA_PREFIX, _WMMA_PREFIX = 0xD380 >> 7, 0xCC
-"""Bits 31-23 of a VOP3P instruction of gfx9; bits 31-24 of one of gfx11 and gfx12."""
+"""Bits 31-23 of a VOP3P instruction on gfx9; bits 31-24 of a VOP3P instruction on gfx11 and gfx12."""
 _ACCUMULATOR_MOVES = frozenset({0x58, 0x59})
 _MFMA_OPCODES = (frozenset({0x2D, 0x2E}) | frozenset(range(0x35, 0x80))) - _ACCUMULATOR_MOVES
 _WMMA_OPCODES = frozenset({0x33}) | frozenset(range(0x40, 0x8A))
 _VGPR = 0x100
 _NO_ACCUMULATOR = 128
-"""Source operand 0 as inline constant; lower values are scalar registers, which no matrix instruction reads."""
+"""Encoding of the inline constant 0; lower values are scalar registers, which no matrix instruction reads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class KernelMetadata:
     Attributes:
         vgpr_spills, sgpr_spills: spilled registers.
         scratch_bytes: private memory per work item.
-        lds_bytes: statically known memory per work group.
+        lds_bytes: statically allocated LDS per work group.
     """
 
     name: str
@@ -73,7 +73,7 @@ def header_finding(data: bytes, label: str, target: GfxTarget, machs: Mapping[st
     """Return a finding if the ELF header of a code object does not match its target.
 
     Args:
-        data: the code object.
+        data: content of the code object.
         label: name of the code object in findings.
         target: requested target with its features.
         machs: processor -> EF_AMDGPU_MACH value.
@@ -83,7 +83,7 @@ def header_finding(data: bytes, label: str, target: GfxTarget, machs: Mapping[st
     return error(
         "code-object-wrong",
         f"{label}: the code object for {target} {clause}.",
-        "The compiler in the wheel ignores the requested target: do not promote the set for it.",
+        "Do not promote the set for this target, which the compiler in the wheel ignores.",
     )
 
 
@@ -107,8 +107,8 @@ def count_matrix(text: bytes, family: str) -> int:
     """Count the matrix-core instructions in machine code.
 
     Every aligned pair of words is tested, without disassembly. A literal or the second word of another instruction may
-    look like the first word of a matrix instruction; its operands rule that out, since multiplicands must be vector
-    registers and the accumulator a vector register or an inline constant.
+    look like the first word of a matrix instruction; the check of the operands excludes this case, since multiplicands
+    must be vector registers and the accumulator a vector register or an inline constant.
 
     Args:
         text: machine code.

@@ -1,4 +1,4 @@
-"""Differences of the compiled code from the set that was promoted last; they are information, not errors."""
+"""Differences between the compiled code of a set and of the set promoted last; they are never errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 GATE_NAME = "compile"
 _EVIDENCE = re.compile(rf"{EVIDENCE_FOLDER}/{GATE_NAME}/.+\.json")
 GROWTH = 0.2
-"""Growth of code, as a share, above which there is a warning."""
+"""Relative growth of a program's code above which a warning is reported."""
 
 Code = Mapping[str, Sequence[Mapping[str, Any]]]
 """Program -> its code objects in order, each with `size` and `sha256`."""
@@ -30,7 +30,7 @@ class PreviousCode:
     """Compiled code of the set that was promoted last.
 
     Attributes:
-        set_digest: digest of the set; empty without one.
+        set_digest: digest of the set; empty if no set was promoted.
         code: code by gfx target.
     """
 
@@ -39,7 +39,7 @@ class PreviousCode:
 
 
 def previous_code(bucket: Bucket, index: str, jax_version: str) -> PreviousCode:
-    """Return the code of the newest set of an index, preferably one for the same jax version.
+    """Return the code of the newest set of an index, preferably of a set for the same jax version.
 
     Raises:
         BucketError: the ledger or evidence cannot be read.
@@ -68,11 +68,11 @@ def code_of_checks(checks: Iterable[Mapping[str, Any]]) -> Code:
 
 
 def compare(before: PreviousCode, target: str, now: Code) -> tuple[list[Finding], Mapping[str, Any]]:
-    """Compare the code of one target.
+    """Compare the code of one target with the set promoted last.
 
     Returns:
-        A warning for each program whose code grew and a note on the other changes; and the programs with new and with
-        changed code, for the evidence.
+        A warning for each program whose code grew and a note on all changes; and the names of the programs with new and
+        with changed code, for the evidence.
     """
     old = before.code.get(target, {})
     new = [program for program in now if program not in old]
@@ -87,8 +87,8 @@ def compare(before: PreviousCode, target: str, now: Code) -> tuple[list[Finding]
         size, grown = (sum(item["size"] for item in code[program]) for code in (old, now))
         if grown > size * (1 + GROWTH):
             text = f"{target} {program}: its code grew from {human(size)} to {human(grown)} {since}."
-            findings.append(warning("code-grown", text, "Check its speed; this does not block promotion."))
+            findings.append(warning("code-grown", text, "Check the program's speed; this does not block promotion."))
     if new or changed:
-        text = f"{target}: the code of {len(changed)} programs changed and of {len(new)} is new {since}."
+        text = f"{target}: changed code in {len(changed)} programs, new code in {len(new)} {since}."
         findings.append(Finding(code="code-drift", severity=Severity.NOTE, message=text, remedy=""))
     return findings, {"since": before.set_digest, "new": new, "changed": changed}

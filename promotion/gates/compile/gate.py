@@ -45,7 +45,7 @@ from promotion.gates.compile.schedule import (
 from promotion.gates.compile.view import Live, ProgressTable
 
 COMPILER = "compiler"
-"""Name of the check of the processes; names of programs contain a dot."""
+"""Name of the check of a target's processes; unlike the names of programs, it contains no dot."""
 
 
 def install_compiler(context: GateContext, rocm: RocmTree | None) -> tuple[Site, RocmLibraries]:
@@ -67,13 +67,13 @@ class CompileOptions:
 
     Attributes:
         corpus: "small" or "full".
-        programs: programs or groups to compile instead; such evidence is not stored.
-        jobs: number of processes; None derives it from cores and memory.
+        programs: programs or groups to compile instead of a corpus; their evidence is not stored.
+        jobs: number of processes; None derives the number from cores and memory.
         rocm: a real ROCm; None makes stubs.
-        before: code to compare with; None selects the set of the index that was promoted last.
-        limits: limits of each process; None means minutes, and an equal share of the memory.
-        live: displays the table of targets and programs during the run.
-        compiler: returns the environment that compiles, and its ROCm.
+        before: code to compare with; None selects the set that was promoted last in the index.
+        limits: limits of each process; None selects the default times and an equal share of the memory.
+        live: context manager that displays the table of targets and programs during the run.
+        compiler: function that returns the environment that compiles, and its ROCm.
     """
 
     corpus: str = "full"
@@ -166,7 +166,7 @@ class _CompileRun:
             yield self._compiler_check(target, batch_results, rocm.kind, checks, before)
 
     def _compile(self, run: Callable[..., ChildRun]) -> Iterator[tuple[str, Sequence[BatchResult]]]:
-        """Yield each target with the results of its batches as soon as it is finished."""
+        """Yield each target with the results of its batches as soon as all batches are finished."""
         count, memory = share_machine(len(os.sched_getaffinity(0)), available_memory(), self.options.jobs)
         limits = self.options.limits or ProcessLimits(memory=memory)
         work = batches(self.compiled, count)
@@ -242,7 +242,7 @@ class _CompileRun:
 
 
 def _problems(target: str, batch_result: BatchResult) -> Iterator[Finding]:
-    """Yield failures of processes that no program caused; errors if programs were not compiled."""
+    """Yield findings on failures that no program caused: errors if programs were not compiled, else warnings."""
     incomplete = any(result.fate is Fate.NOT_RUN for result in batch_result.results)
     problems: dict[str, str] = {}
     for run in batch_result.runs:
@@ -253,12 +253,12 @@ def _problems(target: str, batch_result: BatchResult) -> Iterator[Finding]:
             text = f"{target}: the compiler cannot be used. {problem}"
             yield error("compiler-unusable", text, "Check the findings of the gates abi and load.")
         else:
-            remedy = "All programs were compiled; report this with the set if it happens again."
+            remedy = "Report this problem with the set if it happens again; all programs were compiled."
             yield warning("compiler-untidy", f"{target}: {problem}", remedy)
 
 
 def _cost(batch_results: Sequence[BatchResult]) -> tuple[int, float, int]:
-    """Return the number of processes, their seconds, and the peak bytes of one."""
+    """Return the number of processes, their total seconds, and the peak memory of a process in bytes."""
     runs = [run for batch_result in batch_results for run in batch_result.runs]
     return len(runs), sum(run.seconds for run in runs), max((run.peak for run in runs), default=0)
 

@@ -29,7 +29,7 @@ _ALLOW = "if this is intended, add an entry with the reason to promotion/gates/c
 
 
 def compiled_for(target: str, spec: str) -> GfxTarget:
-    """Return the target ID with features in a spec, for which XLA compiles.
+    """Return the target ID of a spec, with features, for which XLA compiles.
 
     Raises:
         GateError: the spec is for another processor.
@@ -87,12 +87,12 @@ class TargetContext:
             findings += (*damage, *self._code_findings(program, code, where, repeat))
             if known_failure:
                 text = f"{where} compiles, but is expected to fail: {known_failure.reason}"
-                remedy = "Remove its entry from promotion/corpus/expectations.toml."
+                remedy = "Remove the entry from promotion/corpus/expectations.toml."
                 findings.append(warning("expectation-unneeded", text, remedy))
         return Check(name=program.name, target=self.name, findings=tuple(findings), known=why, details=details)
 
     def _read(self, result: Result, where: str, repeat: str) -> tuple[list[CompiledCode], list[Finding]]:
-        """Return the code objects of a program, and findings on damaged ones."""
+        """Return the code objects of a program, and findings on damaged code objects."""
         code, damage = [], []
         for file in result.files:
             data, label = file.read_bytes(), f"{where}: {file.name}"
@@ -101,13 +101,13 @@ class TargetContext:
             try:
                 code.append(read_code_object(data, label, self.target.processor))
             except ElfError as problem:
-                damage.append(error("code-object-damaged", problem.message, f"Repeat it: {repeat}"))
+                damage.append(error("code-object-damaged", problem.message, f"Compile the program again: {repeat}"))
         return code, damage
 
     def _code_findings(
         self, program: Program, code: Sequence[CompiledCode], where: str, repeat: str
     ) -> Iterator[Finding]:
-        """Yield findings on spills and on matrix cores that the program should use but does not."""
+        """Yield findings on spills and on idle matrix cores that the program should use."""
         processor = self.target.processor
         for clause in self.budget.excesses(program.name, processor, self.jax, code):
             yield error("spills-over-budget", f"{where}: {clause}.", f"Find the change in the compiler; {_ALLOW}")
@@ -118,25 +118,25 @@ class TargetContext:
         why_idle = self.budget.idle(program.name, processor, self.jax)
         if not used and not why_idle:
             text = f"{where}: its code has no {family.upper()} instruction, so the matrix cores are idle."
-            yield error("matrix-cores-idle", text, f"Repeat it alone: {repeat}; {_ALLOW}")
+            yield error("matrix-cores-idle", text, f"Compile the program alone: {repeat}; {_ALLOW}")
         elif used and why_idle:
             text = f"{where} uses the matrix cores, but is allowed not to: {why_idle}"
-            yield warning("budget-unneeded", text, "Remove its entry from promotion/gates/compile/budget.toml.")
+            yield warning("budget-unneeded", text, "Remove the entry from promotion/gates/compile/budget.toml.")
 
 
 def _failure(result: Result, where: str, repeat: str, known: Expectation | None) -> Finding:
-    """Return the finding on a program that did not compile, although it was expected to or for another reason."""
+    """Return the finding on an unexpected failure of a program, or on a failure whose expectation has expired."""
     ran = result.fate is not Fate.NOT_RUN
     if known and known.error in result.error and ran:
         text = f"{where} still fails, which was expected until {known.expires}: {known.reason}"
-        remedy = "Fix it, or set a new expiry date in promotion/corpus/expectations.toml."
+        remedy = "Fix the failure, or set a new expiry date in promotion/corpus/expectations.toml."
         return error("expectation-expired", text, remedy)
     code, verb = _CODES[result.fate]
     line = result.error.strip().partition("\n")[0]
     text = f"{where} {verb}: {line if len(line) <= _MOST_CHARACTERS else f'{line[:_MOST_CHARACTERS]}…'}"
     if known and ran:
         text += f" The expected failure was: {known.error}"
-    return error(code, text, f"Repeat it alone: {repeat}")
+    return error(code, text, f"Compile the program alone: {repeat}")
 
 
 def _kernels(code: Sequence[CompiledCode]) -> Mapping[str, int]:

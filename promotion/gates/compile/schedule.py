@@ -12,12 +12,12 @@ from pathlib import Path
 from promotion.gates.compile.child_run import ChildRun, Fate, Result
 
 PROCESS_MEMORY = 1 << 30
-"""Memory for one process: usually 600 MB, briefly more for some programs."""
+"""Minimum bytes of memory for one process, which usually needs 600 MB and briefly more for some programs."""
 _MOST_MEMORY = 8 << 30
 _LEAST_PROGRAMS = 8
 """Minimum number of programs in a batch, since starting a process takes as long as compiling a few programs."""
 _MOST_FAILURES = 4
-"""Number of consecutive processes that may end without finishing a program."""
+"""Number of consecutive processes without a finished program after which a batch ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +30,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchResult:
-    """Result of a batch: of each of its programs, and of the processes that it took."""
+    """Results of a batch: one for each program, and one for each process."""
 
     batch: Batch
     results: tuple[Result, ...]
@@ -38,15 +38,15 @@ class BatchResult:
 
 
 RunBatch = Callable[[Batch], ChildRun]
-"""Runs one process for the programs of a batch."""
+"""Function that runs one process for the programs of a batch."""
 
 
 def share_machine(cores: int, available: int, jobs: int | None = None) -> tuple[int, int]:
     """Return the number of concurrent processes and the memory limit of each.
 
     Args:
-        available: bytes of memory.
-        jobs: the number of processes, if the user gave one.
+        available: available memory in bytes.
+        jobs: number of processes; None derives the number.
     """
     count = jobs or max(1, min(cores, available // PROCESS_MEMORY))
     return count, max(PROCESS_MEMORY, min(_MOST_MEMORY, available // count))
@@ -69,7 +69,7 @@ def available_memory(root: Path = Path("/")) -> int:
 
 
 def batches(programs: Mapping[str, Sequence[str]], count: int) -> tuple[Batch, ...]:
-    """Divide the programs of each target into a batch, or into several if there are more workers than targets.
+    """Return one batch of programs for each target, or several batches if there are more workers than targets.
 
     Later targets in the natural order take longer to compile (RDNA after CDNA), so they start first.
     """
@@ -81,9 +81,9 @@ def batches(programs: Mapping[str, Sequence[str]], count: int) -> tuple[Batch, .
 
 
 def compile_batch(batch: Batch, run_batch: RunBatch) -> BatchResult:
-    """Compile a batch; after a crash the running program fails, and a new process continues with the others.
+    """Compile a batch; after a crash the running program fails, and a new process compiles the remaining programs.
 
-    No program runs twice, except one that was killed from outside. The batch is given up after several consecutive
+    No program runs twice, except a program that was killed from outside. The batch ends early after several consecutive
     processes that finish no program.
     """
     pending, killed = list(batch.programs), list[str]()
@@ -114,7 +114,7 @@ def compile_batches(
     """Compile batches concurrently and yield each result when it is complete.
 
     Args:
-        stop: set when the generator is closed early, which ends the running processes.
+        stop: event that ends the running processes, set when the generator is closed early.
     """
     with ThreadPoolExecutor(count, thread_name_prefix="compile") as pool:
         pending = [pool.submit(compile_batch, batch, run_batch) for batch in work]

@@ -12,9 +12,9 @@ from core.model import Evidence
 from promotion.gates.compile.child_run import Fate
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-"""Columns and rows."""
+"""Names of the columns, and rows of cells."""
 Live = Callable[[Callable[[], Table]], AbstractContextManager[None]]
-"""Displays a table while the context is open, calling the function repeatedly; see `Reporter.live_table`."""
+"""Function that returns a context, which displays the table of the given function; see `Reporter.live_table`."""
 
 _WORDS = {"failed": "failed", "known": "known", "skipped": "not run"}
 
@@ -55,7 +55,7 @@ class ProgressTable:
 
 
 def results(evidences: Iterable[Evidence]) -> Table:
-    """Return a row for each group and a column for each target with the number of outcomes."""
+    """Return a row for each group and a column for each target with the number of programs for each outcome."""
     columns: dict[str, dict[str, Counter[str]]] = {}
     for evidence in evidences:
         column = columns.setdefault(evidence.target, {})

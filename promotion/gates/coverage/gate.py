@@ -23,7 +23,7 @@ from wheelkit.kernel_wheel import KernelManifest
 
 _MAGIC = b"\x7fELF"
 _SHOWN = 3
-"""Kernels that a finding names."""
+"""Maximum number of kernels that a finding names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +33,9 @@ class _LibraryCode:
     Attributes:
         promised: targets in wheels.json; empty for a library without device code.
         owed: whether the policy requires code for every target.
-        code: target -> bytes of code objects.
-        damage: errors in its fat binaries.
-        registered: kernels that its host code registers, per bundle.
+        code: target -> size of the code objects in bytes.
+        damage: errors in the library's fat binaries.
+        registered: kernels that the library's host code registers, per bundle.
         kernels: address of a bundle -> target -> kernels with code; empty when the library is damaged.
     """
 
@@ -55,7 +55,7 @@ class _LibraryCode:
 
 
 def run(context: GateContext) -> Iterator[Check]:
-    """Yield, for each target, a check of each library with device code and one of XLA's list of targets."""
+    """Yield for each target a check of each library with device code, and a check of XLA's list of targets."""
     rules, checked = load_rules(), False
     major = str(RocmVersion(text=context.wheel_set.rocm_version).major)
     # Project -> libraries that must have code for every target by policy.
@@ -79,7 +79,7 @@ def run(context: GateContext) -> Iterator[Check]:
                 checked = checked or bool(checks)
                 yield from checks
     for target in context.targets if checked else ():
-        # XLA's list changes with JAX, so this is no error.
+        # XLA's list changes with JAX, so a target outside the list is not an error.
         unsupported = unused_targets([GfxTarget.parse(target).processor], lists()["compiler-supported"])
         text = f"XLA rejects {target} at run time, so its code cannot be used."
         findings = (finding("target-refused", text),) if unsupported else ()
@@ -156,8 +156,8 @@ def _checks(
             some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
             count = f"{len(names)} registered kernel{'s' if len(names) > 1 else ''}"
             text = f"{library.name} has no code for {target} of {count}: {some}."
-            reason = f"add the reason why {target} does not need them to {RULES_FILE.name}"
-            remedy = f"Build it again for {target}, or {reason}."
+            reason = f"add the reason why {target} does not need the kernels to {RULES_FILE.name}"
+            remedy = f"Build the library again for {target}, or {reason}."
             findings.append(error("kernel-missing", text, remedy, member=library.path))
         serving = {t: size for t, size in library.code.items() if not missing_targets([t], [target])}
         details = {"code_bytes": serving, "kernels": sum(len(bundle.kernels) for bundle in library.registered)}
@@ -176,12 +176,12 @@ def _unexpected_code(library: _LibraryCode, targets: tuple[str, ...]) -> tuple[F
 
 
 def _unread_kernels(library: _LibraryCode) -> Iterator[Finding]:
-    """Yield a warning about kernels that could not be read, since the host code has an unexpected form."""
+    """Yield a warning if kernels could not be read, because the host code has an unexpected form."""
     registered = {bundle.address for bundle in library.registered}
     unknown = len(library.kernels.keys() - registered) if registered else 0
     names = sum(bundle.unread for bundle in library.registered)
     if unknown or names:
-        text = f"{library.name}: cannot read who registers {unknown} bundles and the names of {names} kernels."
+        text = f"{library.name}: cannot read the registration of {unknown} bundles and the names of {names} kernels."
         remedy = "Compare wheelkit/gpu/registration.py with the module constructors that the compiler generates."
         yield warning("kernels-unread", text, remedy, member=library.path)
 
@@ -192,8 +192,8 @@ def _check_modules(
     """Check the modules of a wheel for each target.
 
     Returns:
-        A check for each module and target and one for the wheel if it has other findings; and library -> targets of
-        the set that its module supports, which is empty when the manifest cannot be read.
+        A check for each module and target, and a check of the wheel if it has other findings; and library -> targets of
+        the set that the library's module supports, empty if the manifest cannot be read.
     """
     context.progress.step(f"kernels of {wheel.filename}")
     problems = kernel_wheel.check_kernel_wheel(archive, machs(), {})

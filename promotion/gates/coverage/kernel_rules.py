@@ -32,7 +32,7 @@ class KernelRule:
     reason: str
 
     def excuses(self, kernel: str, target: str) -> bool:
-        """Report whether a target may lack a kernel."""
+        """Report whether the rule allows a target to lack a kernel."""
         processor = GfxTarget.parse(target).processor
         return not any(fnmatchcase(processor, glob) for glob in self.targets) and bool(self.pattern.search(kernel))
 
@@ -49,9 +49,11 @@ def load_rules(file: Path = RULES_FILE) -> tuple[KernelRule, ...]:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")
         rules = tuple(_rule(**row) for row in data.pop("only"))
         if data:
-            raise ValueError(f"{', '.join(data)} is unknown")
+            raise ValueError(f"unknown keys: {', '.join(data)}")
     except (KeyError, TypeError, ValueError, InvalidSpecifier, re.error) as error:
-        raise RequestError(f"Cannot load {file}: {error}.", hint="Its first lines document the fields.") from error
+        raise RequestError(
+            f"Cannot load {file}: {error}.", hint="Fix the file; its first lines document the fields."
+        ) from error
     return rules
 
 
@@ -81,7 +83,7 @@ def missing_kernels(
     Args:
         registered: registered kernels per bundle.
         kernels_by_bundle: address of a bundle -> target -> kernels with code.
-        target: target of the set; code for a generic target that covers it counts.
+        target: target of the set; code for a generic target that includes it counts too.
         rules: rules for this library.
     """
     without_code: set[str] = set()

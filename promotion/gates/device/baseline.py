@@ -1,4 +1,4 @@
-"""Description of a run, compared with the set promoted last: a run with far fewer tests is no proof."""
+"""Check that describes a run and compares the number of tests with the set promoted last."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUN = "run"
 """Name of the check that describes a run; it counts no tests."""
 _NAMED = 5
 LEAST_RUN, MOST_SKIPPED, SKIPPED_SLACK = 0.95, 1.10, 10
-"""Required share of the tests run before; allowed share of those skipped before, plus slack for changes in JAX."""
+"""Minimum share of the tests that ran for the baseline; maximum share of the tests skipped there, plus slack."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +36,8 @@ class Baseline:
     """Evidence of one gate and one target for the set promoted last.
 
     Attributes:
-        set_digest: empty if there is no such set.
-        results: key of its test results; empty if there are none.
+        set_digest: digest of the set; empty without a set.
+        results: key of the set's test results; empty without results.
     """
 
     set_digest: str = ""
@@ -55,7 +55,7 @@ def baseline(
     """Return the baseline: the newest visible set on which the gate passed with the same settings.
 
     Args:
-        settings: of the run to compare.
+        settings: settings of the run to compare.
         alike: names of the settings that must be equal.
 
     Raises:
@@ -85,7 +85,7 @@ def baseline(
 
 
 def compare_with_baseline(run: int, skipped: int, before: Baseline) -> Iterator[Finding]:
-    """Yield a finding if too few tests ran or too many were skipped; nothing without a baseline."""
+    """Yield a finding if too few tests ran or too many were skipped; without a baseline, yield nothing."""
     if not before.set_digest:
         return
     least = int(before.counts.get("run", 0) * LEAST_RUN)
@@ -95,28 +95,30 @@ def compare_with_baseline(run: int, skipped: int, before: Baseline) -> Iterator[
         text = f"{run} tests ran, fewer than {least}; {before.counts.get('run', 0)} ran for {reference}."
         yield error("too-few-tests", text, "Find out which tests were skipped or not collected.")
     if skipped > most:
-        text = f"{skipped} tests were skipped, more than {most}; {before.counts.get('skipped', 0)} for {reference}."
+        text = (
+            f"{skipped} tests were skipped, more than {most}; {before.counts.get('skipped', 0)} were for {reference}."
+        )
         yield error("too-many-skipped", text, "Find out why they were skipped.")
 
 
 def check_ledgers(known: KnownTests, results: Sequence[TestResult], settings: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield warnings about ledger entries without effect: expired ones, and ones that match no test.
+    """Yield warnings about ledger entries without effect: expired entries, and entries that match no test.
 
     Args:
-        settings: of the run; only a run of a whole suite shows that an entry matches no test.
+        settings: settings of the run; only a run of a whole suite shows that an entry matches no test.
     """
     tests = [result.id for result in results]
     for entry, count in known.missed(tests):
         text = f"{entry.id} in ledgers/{entry.kind}.toml {entry.state(known.today)}; it would match {count} tests."
-        yield warning("ledger-over", text, f"Ask {entry.owner} to renew it, or remove it.")
+        yield warning("ledger-over", text, f"Ask {entry.owner} to renew the entry, or remove it.")
     for entry in known.idle(tests):
         if _is_about(entry, settings):
             text = f"{entry.id} in ledgers/{entry.kind}.toml matches no test of this suite."
-            yield warning("ledger-idle", text, "Fix its pattern, or remove it.")
+            yield warning("ledger-idle", text, "Fix the entry's pattern, or remove the entry.")
 
 
 def _is_about(entry: KnownTest, settings: Mapping[str, str]) -> bool:
-    """Return whether a run covered the whole suite of an entry; tests of the smoke suite lie in no folder."""
+    """Return whether a run covered the whole suite of an entry; only paths of smoke tests have no folder."""
     size, passes = settings["size"], settings["passes"].split()
     whole = MULTI in passes or ALL in passes
     if not size:
@@ -139,7 +141,7 @@ def run_check(
     """Return the check that describes a run, and store its attachments.
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
         details: further details for the evidence.
         warnings: findings about the run itself.
         logs: folder of the run; None without logs.
@@ -168,10 +170,10 @@ def missing_tests(listed: Sequence[str], collected: Collection[str]) -> Iterator
 def raise_unless_complete(
     problems: Sequence[str], collected: int, results: Sequence[TestResult], *, shard: bool = False
 ) -> None:
-    """Raise an error if not everything ran as it should; a failed test is not an error.
+    """Raise an error if the run is incomplete; failed tests alone raise no error.
 
     Args:
-        shard: the run is a shard, which may have no test to execute.
+        shard: whether the run is a shard, which may have no test to execute.
 
     Raises:
         MachineError: the machine caused all problems.

@@ -28,22 +28,22 @@ _NOT_REPEATED = ("size", "test_list", "tests", "shard", "image", "work")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceGateConfig:
-    """Configuration of one run of the device gate: the request, and what follows from the machine and the bucket.
+    """Configuration of one run of the device gate: the request, and values derived from the machine and the bucket.
 
     Attributes:
         machine: devices of this machine.
         environ: the inherited environment, for masks and Kubernetes' limits.
         source: location of JAX's tests; None selects the smoke suite.
-        suite: identity of the suite, see `suite.suite_id`.
+        suite: identity of the suite, as returned by `suite.suite_id`.
         devices: accepted numbers of devices; empty accepts any.
         listed: files and tests to run; their evidence is not stored.
-        shard: the part for this runner; its results are stored as a shard.
-        python: version to test with; empty if it does not matter, as in joining shards.
+        shard: shard for this runner, whose results are stored; None runs all tests.
+        python: Python version to test with; empty when shards are merged.
         known: ledger entries about tests.
         flaky_before: tests that were flaky in recorded runs of this family.
-        seconds: known durations of tests, by which shards are split.
+        seconds: known durations of tests, used to balance shards.
         bucket: value of `--bucket`, for the command that reproduces a test.
-        signer: signs shards; whoever stores evidence signs it.
+        signer: signer of shards; `run_gates` signs evidence.
         on_progress: called with the numbers of finished and of all tests.
     """
 
@@ -70,7 +70,7 @@ class DeviceGateConfig:
 
     @property
     def size(self) -> str:
-        """Return the size of JAX's suite; "" with `listed` and with the smoke suite."""
+        """Return the size of JAX's suite; "" for listed tests and for the smoke suite."""
         return "" if self.listed or self.source is None else self.request.size or "large"
 
     @property
@@ -79,14 +79,14 @@ class DeviceGateConfig:
         return tuple(entry for entry in self.known.active if entry.kind is KnownTestKind.SKIP)
 
     def known_flake(self, test: str) -> str:
-        """Return why a flaky test is already known; "" if it is not."""
+        """Return the reason why a test is known to be flaky; "" if it is not known."""
         if entry := self.known.of(test, KnownTestKind.FLAKE):
             return entry.id
         return "it was flaky before" if test in self.flaky_before else ""
 
     @property
     def gate_name(self) -> str:
-        """Return the gate's name, which contains the platform except for ROCm."""
+        """Return the gate's name, with the platform as a suffix unless it is ROCm."""
         return "device" if self.platform is JaxPlatform.ROCM else f"device-{self.platform}"
 
     @property
@@ -96,7 +96,7 @@ class DeviceGateConfig:
 
     @property
     def left_out(self) -> str:
-        """Return why tests that need several devices are left out; "" if they run.
+        """Return the reason why tests that need several devices are left out; "" if they run.
 
         Raises:
             MachineError: the environment's masks are invalid.
@@ -117,7 +117,7 @@ class DeviceGateConfig:
 
     @property
     def options(self) -> dict[str, str]:
-        """Return the options that reproduce a single test of this run, without those at their defaults."""
+        """Return the options that reproduce a single test of this run, except options at their defaults."""
         request = replace(self.request, devices=self.devices[0] if len(self.devices) == 1 else None, python=self.python)
         if self.source is not None:
             location = f"{_from_anywhere(self.source.location, remote=self.source.remote)}@{self.source.commit}"
@@ -133,7 +133,7 @@ class DeviceGateConfig:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Return the settings that shards of a run share, and that must match for evidence to be reused."""
+        """Return the settings that all shards of a run share and that must match for evidence to be reused."""
         return {
             "platform": self.platform.value,
             "family": self.request.family,
@@ -156,5 +156,5 @@ def reproduce(options: Mapping[str, str], staged: str, test: str) -> str:
 
 
 def _from_anywhere(location: str, *, remote: bool) -> str:
-    """Return an address without credentials, or the absolute path of a folder."""
+    """Return a location that is valid in other folders: an address without credentials, or an absolute path."""
     return without_credentials(location) if remote else str(Path(location).absolute())

@@ -1,4 +1,4 @@
-"""Checks, JUnit XML, compact results and logs that a run stores as evidence. Pure, except for the upload."""
+"""Checks, JUnit XML, compact results and logs that a run stores as evidence."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from promotion.storage.keys import StagedSet
 RESULTS, JUNIT, LOGS = "results.json.gz", "junit.xml.gz", "logs.tar.gz"
 _MESSAGE_CHARACTERS = 4_000
 MAX_LISTED_TESTS = 500
-"""Maximum number of tests with a check of their own; the rest is summarised by file."""
+"""Maximum number of tests with a separate check; further tests are counted by file."""
 _LISTED_VERDICTS = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY, TestVerdict.ENVIRONMENT)
 _FIRST_CHARACTERS = 300
 _LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
 _LOG_BYTES = 8 << 20
-"""Maximum size of each log; its beginning is cut off."""
+"""Maximum size of each log; of a longer log, only the end is stored."""
 
 _RECORD_HINT = "Record a flake that is accepted in promotion/evidence/ledgers/flakes.toml."
 _NEWEST_FIRST = "(most recent call first)"
-"""Marks faulthandler's tracebacks; all others end with the newest call."""
+"""Mark of faulthandler's tracebacks; other tracebacks end with the newest call."""
 
 KnownFlake = Callable[[str], str]
-"""Returns why a flaky test is already known; "" if it is not."""
+"""Function that returns the reason why a test is known to be flaky; "" if it is not known."""
 Reproduce = Callable[[str], str]
-"""Returns the command that runs a test again."""
+"""Function that returns the command that runs a test again."""
 
 
 def checks_of_tests(
     results: Sequence[TestResult], target: str, reproduce: Reproduce, known_flake: KnownFlake
 ) -> Iterator[Check]:
-    """Yield a check for each test that needs attention, and one per file for all others.
+    """Yield a check for each test that needs attention, and one check per file for the other tests.
 
-    A known flake counts as a known failure; an unknown one fails.
+    A known flake counts as a known failure; an unknown flake fails.
     """
     yield from _of_many(results, target)
     listed = [result for result in results if result.verdict in _LISTED_VERDICTS]
@@ -60,7 +60,7 @@ def checks_of_tests(
 
 
 def _of_one(result: TestResult, target: str, reproduce: Reproduce, known: str) -> Check:
-    """Return the check for a test that needs attention; `known` is why its flakiness is known, or ""."""
+    """Return the check for a test that needs attention; `known` is the reason of a known flake, or ""."""
     details = {
         "seconds": result.seconds,
         "attempts": result.attempts,
@@ -174,7 +174,7 @@ def pack_logs(folder: Path) -> bytes:
 def attachments(
     results: Sequence[TestResult], folder: Path | None, name: str, reproduce: Reproduce
 ) -> dict[str, bytes]:
-    """Return the files to store beside the evidence, by kind; `folder` has the sessions' logs, if there are some."""
+    """Return the files to store beside the evidence, by kind; `folder` contains the sessions' logs, if any."""
     files = {RESULTS: pack(dump_results(results)), JUNIT: pack(to_junit(results, name, reproduce))}
     return files if folder is None else {**files, LOGS: pack_logs(folder)}
 
@@ -182,7 +182,7 @@ def attachments(
 def upload(
     bucket: Bucket, staged: StagedSet, gate: str, target: str, files: Mapping[str, bytes]
 ) -> dict[str, dict[str, str]]:
-    """Store files beside the set, each once; return kind -> name and sha256."""
+    """Store files beside the set, unless they exist; return kind -> name and sha256."""
     uploaded = {}
     for kind, data in files.items():
         sha256 = sha256_of(data)

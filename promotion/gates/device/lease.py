@@ -1,6 +1,6 @@
-"""Leases of GPUs and cores to workers. Pure: devices and allotments are detected in `machine`.
+"""Leases of GPUs and cores to workers. This module only computes; `machine` detects devices and allotments.
 
-The driver's own mask, below HIP and CUDA, restricts a worker to its device, so it cannot reach another one.
+The driver's own mask, below HIP and CUDA, restricts a worker to its device, so the worker cannot reach other devices.
 
 Sources: "GPU isolation techniques" of the ROCm documentation (ROCR_VISIBLE_DEVICES accepts indices and UUIDs, and HIP
 renumbers the remaining devices); "CUDA environment variables" of the CUDA programming guide; jax-ml/jax,
@@ -53,13 +53,13 @@ class GpuDevice:
 
     Attributes:
         index: position in the driver's order.
-        uuid: in the spelling of masks; empty if the driver has none.
+        uuid: UUID as written in masks; empty if the driver reports none.
         gfx: target such as gfx942, or the compute capability of a CUDA device, such as 9.0.
-        memory: total bytes.
-        free: unused bytes; None if unknown.
+        memory: total memory in bytes.
+        free: unused memory in bytes; None if unknown.
         name: product name.
-        nodes: files that every process which uses the device has open.
-        gauge: files of the kernel with the device's total and used bytes; empty if there are none.
+        nodes: files that every process using the device has open.
+        gauge: files of the kernel with the device's total and used bytes; empty without such files.
     """
 
     index: int
@@ -83,7 +83,7 @@ class Allotment:
 
     Attributes:
         cpus: numbers of the usable cores.
-        cores: number of cores that may be busy at once, at least 1; a control group may set it below `len(cpus)`.
+        cores: number of cores that may be busy at once, at least 1; a control group may limit it below `len(cpus)`.
         memory: bytes of RAM.
         why: origin of the limit on cores, for display.
     """
@@ -101,8 +101,8 @@ class Lease:
     Attributes:
         device: token of the device; empty on a CPU.
         cpus: cores to which the worker is pinned.
-        env: changes to its environment before jax is imported; "" removes a variable.
-        nodes, gauges: of the devices, see `GpuDevice`; a shared device has no gauge here.
+        env: changes to the worker's environment before jax is imported; "" removes a variable.
+        nodes, gauges: `nodes` and `gauge` of the devices, see `GpuDevice`; shared devices have no gauges here.
     """
 
     slot: int
@@ -116,10 +116,10 @@ class Lease:
 def visible_devices(
     devices: Sequence[GpuDevice], platform: JaxPlatform, environ: Mapping[str, str]
 ) -> tuple[GpuDevice, ...]:
-    """Apply the masks of the inherited environment in order; each indexes the devices that are left by the one before.
+    """Return the devices that the masks of the environment leave; each mask indexes the devices of the previous mask.
 
     An empty ROCR_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES on a CUDA machine, hides everything. Of HIP's own masks,
-    HIP_VISIBLE_DEVICES takes precedence, and an empty one has no effect.
+    HIP_VISIBLE_DEVICES takes precedence, and an empty mask has no effect.
 
     Raises:
         MachineError: a mask names a device that does not exist, or the same device twice, or is invalid.
@@ -140,7 +140,7 @@ def _masked(devices: Sequence[GpuDevice], name: str, text: str) -> tuple[GpuDevi
         if len(matches) != 1:
             what = "is not a device" if not matches else "matches several devices"
             names = ", ".join(device.token for device in devices) or "none"
-            raise MachineError(f"{name}={text}: {entry!r} {what}.", hint=f"The devices are {names}.")
+            raise MachineError(f"{name}={text}: {entry!r} {what}.", hint=f"Choose from these devices: {names}.")
         if matches[0] in chosen:
             raise MachineError(f"{name}={text} names {entry!r} twice.", hint="Name each device once.")
         chosen += matches
@@ -158,7 +158,10 @@ def _find(devices: Sequence[GpuDevice], entry: str) -> list[GpuDevice]:
 
 
 def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> int:
-    """Return the workers per device: min(memory / 2 GiB, cores, RAM / 6 GiB, 16) over all devices, at least one."""
+    """Return the number of workers per device: the minimum of several limits, at least one.
+
+    The limits are the device's memory / 2 GiB, and, divided by the number of devices, the cores, RAM / 6 GiB and 16.
+    """
     if not devices:
         return 0
     by_memory = min((device.memory for device in devices), default=0) // DEVICE_SHARE
@@ -169,14 +172,14 @@ def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> in
 def leases(
     platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment, *, per_device: int = 1, workers: int = 0
 ) -> tuple[Lease, ...]:
-    """Return a lease for each worker; every device is used, and `per_device` workers share one.
+    """Return a lease for each worker; every device is used, and `per_device` workers share a device.
 
     Args:
         devices: devices left by `visible_devices`; none on a CPU.
-        workers: number of workers on a CPU; 0 chooses one per core that has enough memory.
+        workers: number of workers on a CPU; 0 selects one worker per core, if the memory suffices.
 
     Raises:
-        RequestError: an invalid number.
+        RequestError: a number of workers is invalid.
         MachineError: there is no device.
     """
     if per_device < 1 or workers < 0:
@@ -187,7 +190,7 @@ def leases(
     elif not devices:
         raise MachineError(f"No {platform} device is available.", hint="Check whether masks hide the devices.")
     else:
-        # Round by round, so that a session with fewer workers than leases still uses every device.
+        # Devices alternate, so that a session with fewer workers than leases still uses every device.
         owners = [(device,) for _ in range(per_device) for device in devices]
     shares = _share_cores(allotment, len(owners))
     threads = max(1, allotment.cores // len(owners))
@@ -211,7 +214,7 @@ def _lease(
     *,
     shared: bool = False,
 ) -> Lease:
-    """Return the lease of a process that uses these devices, and may use so many threads for numerical libraries."""
+    """Return the lease of a process that uses these devices and `threads` threads in numerical libraries."""
     tokens = ",".join(device.token for device in devices)
     env = dict.fromkeys(_LIBRARIES, str(threads))
     if devices:
@@ -230,7 +233,7 @@ def _lease(
 
 
 def _share_cores(allotment: Allotment, count: int) -> list[tuple[int, ...]]:
-    """Assign neighbouring cores to workers; if there are more workers than cores, several workers share one."""
+    """Assign neighbouring cores to workers; if there are more workers than cores, several workers share a core."""
     cpus = allotment.cpus
     if count >= len(cpus):
         return [(cpus[number % len(cpus)],) if cpus else () for number in range(count)]

@@ -25,7 +25,7 @@ KUBE = "KUBE_CPU_REQUEST"
 _LOCAL_MEMORY = (1, 2)
 """heap_type of memory banks on the card: public and private frame buffer."""
 _NVIDIA_NODE = "/dev/nvidiactl"
-"""Every process that uses CUDA has this file open."""
+"""File that every process using CUDA has open."""
 _QUERY = "index,uuid,compute_cap,memory.total,memory.free,name,driver_version"
 
 
@@ -34,7 +34,7 @@ class MachineInfo:
     """Devices of a machine and their state.
 
     Attributes:
-        devices: in the driver's order, without any mask.
+        devices: all devices in the driver's order, regardless of masks.
         driver: version of the driver.
         tenants: descriptions of other processes that use a device.
         facts: further details for the evidence.
@@ -50,7 +50,7 @@ def detect_machine(platform: JaxPlatform, runner: Runner, root: Path = Path("/")
     """Return the devices of this machine for a platform; a machine without devices is not an error.
 
     Args:
-        runner: for nvidia-smi.
+        runner: runner of nvidia-smi.
         root: root of the file system.
     """
     match platform:
@@ -98,7 +98,7 @@ def _amd_device(root: Path, index: int, node: Path, facts: Mapping[str, int]) ->
 
 
 def _nvidia_machine(runner: Runner) -> MachineInfo:
-    """Return the GPUs that nvidia-smi lists; none if it is missing or fails."""
+    """Return the GPUs that nvidia-smi lists; none if nvidia-smi is missing or fails."""
 
     def query(query: str) -> Iterator[list[str]]:
         with suppress(ProcessError):
@@ -134,7 +134,7 @@ def detect_allotment(
     """Return the cores and the memory that this process may use.
 
     If fewer cores may be busy than the affinity mask allows, neighbouring cores are chosen at a position that depends
-    on `first`. Otherwise, several jobs on one host would all use the same cores.
+    on `first`, so that several jobs on one host use different cores.
 
     Args:
         environ: the inherited environment.
@@ -181,7 +181,7 @@ def memory(root: Path) -> int:
 
 
 def _groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
-    """Yield this process's control group and its parents, each with the version of the hierarchy."""
+    """Yield this process's control group and its parents, each with the cgroup version."""
     top = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
@@ -225,7 +225,7 @@ def _number(path: Path) -> int | None:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:  # the device cgroup of a container hides other containers' GPUs this way
+    except OSError:  # a container's device cgroup denies access to other containers' GPUs
         return ""
 
 

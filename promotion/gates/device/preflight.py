@@ -1,4 +1,4 @@
-"""Checks before the tests: the right platform, devices and bytes, and a machine that works.
+"""Checks before the tests: platform, devices, loaded libraries and health of the machine.
 
 A failed check is reported as an environment problem, never as a failure of the wheels.
 """
@@ -36,7 +36,7 @@ _HIP = re.compile(r"libamdhip64\.so(\..*)?")
 
 
 PREFIX = "preflight: "
-"""Start of the names of these checks."""
+"""Prefix of the names of preflight checks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class ExpectedMachine:
         libraries: file name -> sha256 of the native code in the staged wheels.
         rocm_version: ROCm version that the set was built with.
         site: folder with the installed libraries.
-        rocm: libraries of that ROCm by soname, if the set contains its manifest.
+        rocm: libraries of this ROCm by soname; empty if the set has no manifest.
     """
 
     platform: JaxPlatform
@@ -66,11 +66,11 @@ class ExpectedMachine:
 def _check(
     name: str, problem: str = "", remedy: str = "", *, note: str = "", facts: Mapping[str, Any] | None = None
 ) -> Check:
-    """Return a check, which counts no tests.
+    """Return a preflight check, which counts no tests.
 
     Args:
-        problem: the problem, one clause; empty if there is none.
-        remedy: how to fix it.
+        problem: clause about the problem; empty without a problem.
+        remedy: hint that fixes the problem.
         note: a remark that is not a problem.
         facts: details for the evidence.
     """
@@ -98,7 +98,7 @@ def query_jax(
 def check_host(
     machine: MachineInfo, devices: Sequence[GpuDevice], expected: ExpectedMachine, root: Path
 ) -> Iterator[Check]:
-    """Check the driver, the devices and the host; earlier problems explain later ones.
+    """Check the driver, the devices and the host, in an order in which earlier problems explain later problems.
 
     Args:
         root: root of the file system.
@@ -111,12 +111,12 @@ def check_host(
         kfd = root / "dev/kfd"
         opens = kfd.exists() and os.access(kfd, os.R_OK | os.W_OK)
         problem = "" if opens else "/dev/kfd cannot be opened for reading and writing"
-        remedy = "Give the container --device=/dev/kfd --device=/dev/dri and the groups video and render."
+        remedy = "Start the container with --device=/dev/kfd --device=/dev/dri and the groups video and render."
         yield _check("/dev/kfd", problem, remedy)
     yield _shared_memory(root / _SHM.lstrip("/"))
     poor = [device for device in devices if device.free is not None and device.free < DEVICE_SHARE]
     problem = "; ".join(f"device {d.token} has {human(d.free or 0)} of {human(d.memory)} free" for d in poor)
-    yield _check("device memory", problem, "End its other users or use another device.")
+    yield _check("device memory", problem, "End the processes that use the device, or use another device.")
     yield _check("tenants", note="; ".join(machine.tenants), facts={"tenants": list(machine.tenants)})
 
 
@@ -174,9 +174,9 @@ def _platform(answer: Mapping[str, Any], expected: ExpectedMachine) -> Check:
     reported = {*answer["platforms"], answer["default"]}
     if not reported <= ({"cpu"} if platform is JaxPlatform.CPU else {platform.value, "gpu"}):
         problem = f"jax runs on {', '.join(sorted(reported))}, not on {platform}"
-    # jax reports all GPUs as "gpu"; the name is in the runtime's version.
+    # jax reports all GPUs as "gpu"; the runtime's version contains the platform.
     elif platform is not JaxPlatform.CPU and platform.value not in client.lower():
-        problem = f"jax's GPUs are those of {' '.join(client.split())!r}, not of {platform}"
+        problem = f"jax's GPUs belong to {' '.join(client.split())!r}, not to {platform}"
     else:
         problem = ""
     facts = {"jax": answer["version"], "kinds": sorted({device["kind"] for device in answer["devices"]})}
@@ -217,7 +217,7 @@ def _rocm(mapped: Sequence[str], version: str) -> Check:
         same = Version(release).release[:2] == Version(version).release[:2]
     except InvalidVersion:
         same = False
-    problem = "" if same else f"this is ROCm {release}; the set was built with {version}"
+    problem = "" if same else f"ROCm {release} was loaded; the set was built with {version}"
     return _check("ROCm", problem, remedy, facts=facts)
 
 
@@ -225,7 +225,7 @@ def _same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
     """Check each loaded library against the manifest of the ROCm that the set was built with."""
     name = "ROCm's libraries"
     if not expected.rocm:
-        return _check(name, note="the set does not carry the manifest of its ROCm: only the release was compared")
+        return _check(name, note="the set has no manifest of its ROCm, so only the release was compared")
     problems, same = [], {}
     for file in map(Path, mapped):
         # Mapped files have their real names, such as libamdhip64.so.7.2.70200 for the soname libamdhip64.so.7.
@@ -250,7 +250,7 @@ def _same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
 
 
 def _compare(file: Path, known: RocmLibrary) -> tuple[str, str, str]:
-    """Return a property of a file, its value and the required value: the sha256, build id or size, as known."""
+    """Return the best known property of a file (sha256, build id or size), its value and the required value."""
     if known.sha256:
         return "sha256", sha256_of(file), known.sha256
     elf = Elf.read(file)
@@ -269,7 +269,7 @@ def _version_above(library: Path) -> str:
 
 
 def _shared_memory(path: Path) -> Check:
-    remedy = "Run the container with more, such as --shm-size=16g."
+    remedy = "Start the container with more shared memory, such as --shm-size=16g."
     try:
         stat = os.statvfs(path)
     except OSError as failure:

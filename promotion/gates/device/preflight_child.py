@@ -1,8 +1,8 @@
-"""Check of jax and its devices from inside, run by the tested Python before any test.
+"""Check of jax and its devices, run by the tested Python before any test.
 
-Uses only the standard library, numpy and jax. The argument is the platform. The last line of output is JSON:
-`platforms` of the devices and the `default` one, `client` (the runtime's version), `version` of jax, `devices` (id,
-kind, capability, result of their kernel), mapped `libraries`, or `error`.
+The program uses only the standard library, numpy and jax. Its argument is the platform. The last line of output is
+JSON: `platforms` of the devices, the `default` platform, `client` (the runtime's version), `version` of jax, `devices`
+(id, kind, capability, result of the kernel), mapped `libraries`, and `error`.
 """
 
 from __future__ import annotations

@@ -13,23 +13,23 @@ TEST_TIMEOUT = 900.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceRequest:
-    """Options of the device gate, by their names on the command line.
+    """Options of the device gate, named like the options of the command line.
 
     Attributes:
-        platform: of the tests: rocm, cpu or cuda.
+        platform: platform of the tests: rocm, cpu or cuda.
         family: GPU family of the runner; empty if the platform has none.
         jax_tests: location of JAX's tests; empty selects the smoke suite.
-        size: of JAX's suite; empty selects all of it.
+        size: size of JAX's suite; empty selects all of the suite.
         tests: files and tests to run; their evidence is not stored.
-        python: version to test with; empty selects one.
+        python: Python version to test with; empty selects a version of the set.
         also: hash-locked requirements to install with the set, such as NVIDIA's plugin.
-        rocm: root of the ROCm to load; None uses the one that the loader finds.
+        rocm: root of the ROCm to load; None uses the ROCm that the loader finds.
         devices: required number of devices; None uses the numbers of the family's runners.
-        workers_per_device: a number, or "auto" to derive it from device, cores and memory; empty is 1.
-        workers: number of workers on a CPU; 0 derives it.
-        cpus: number of cores to use; None uses all allotted ones.
+        workers_per_device: number, or "auto" to derive the number from device memory, cores and RAM; empty means 1.
+        workers: number of workers on a CPU; 0 derives the number.
+        cpus: number of cores to use; None uses all allotted cores.
         image: name and digest of the container's image, for the evidence.
-        work: folder of the run, which an interrupted run resumes; None uses a temporary one.
+        work: folder of the run, from which an interrupted run resumes; None uses a temporary folder.
         test_timeout: seconds for each test.
     """
 

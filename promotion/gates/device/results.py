@@ -1,4 +1,4 @@
-"""Attempts at each test, and the verdict that follows from them. Pure, without any processes."""
+"""Attempts at each test, and the verdict that follows from the attempts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MESSAGE_CHARACTERS = 16_000
 
 
 class Ending(enum.StrEnum):
-    """Outcome of one attempt at a test; `crashed` and `hung` concern its process."""
+    """Outcome of one attempt at a test; `crashed` and `hung` refer to the process."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -38,11 +38,11 @@ class Attempt:
 
     Attributes:
         id: pytest's node id, or the file.
-        seconds: from the start of set-up to the end of tear-down, or to the crash.
-        message: reason of a failure or skip, with the traceback; empty if it passed.
+        seconds: time from the start of set-up to the end of tear-down, or to the crash.
+        message: reason of a failure or skip, with the traceback; empty after a pass.
         worker: name of the process, such as 0/gw1 for worker gw1 of session 0.
-        device: device of its process, such as GPU-18f1a2b3c4d5e6f7 or 3; empty on a CPU.
-        entry: id of the ledger entry that skipped it; "suite" if the suite itself did.
+        device: device of the process, such as GPU-18f1a2b3c4d5e6f7 or 3; empty on a CPU.
+        entry: id of the ledger entry that skipped the test; "suite" if the suite itself skipped it.
     """
 
     id: str
@@ -78,12 +78,12 @@ def file_of(test: str) -> str:
 def judge(test: str, attempts: Sequence[Attempt], *, machine_unfit: bool = False) -> TestResult:
     """Return the verdict on a test.
 
-    A retry in a fresh process overrides earlier attempts. A retry that was skipped did not repeat the test, so the
-    attempt before it stands.
+    A retry in a fresh process overrides earlier attempts. A skipped retry did not repeat the test, so the previous
+    attempt stands.
 
     Args:
         attempts: in the order in which they ended.
-        machine_unfit: the machine failed its check after the run, so failures are attributed to it.
+        machine_unfit: whether the machine failed the check after the run; failures are then blamed on the machine.
     """
     if not attempts:
         return TestResult(id=test, verdict=TestVerdict.NOT_RUN)
@@ -124,6 +124,6 @@ def counts(results: Iterable[TestResult]) -> Mapping[TestVerdict, int]:
 
 
 def executed(results: Iterable[TestResult]) -> int:
-    """Return the number of tests with a meaningful outcome."""
+    """Return the number of tests that ran without a failure of the machine."""
     silent = (TestVerdict.SKIPPED, TestVerdict.NOT_RUN, TestVerdict.ENVIRONMENT)
     return sum(result.verdict not in silent for result in results)

@@ -1,4 +1,4 @@
-"""The device gate: run a suite on this machine's devices with the staged wheels, or merge what other machines ran."""
+"""The device gate: run a suite on this machine's devices with the staged wheels, or merge results of other machines."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _GateRun:
 
         Raises:
             MachineError: the machine is unfit, or caused the failures.
-            GateError: not everything ran; failed tests alone never raise it.
+            GateError: the run is incomplete; failed tests alone raise no error.
         """
         context, config = self.context, self.config
         context.progress.step("preflight of the machine")
@@ -219,7 +219,7 @@ class _GateRun:
     def _verdicts(
         self, report: RunReport, python: Sequence[str], env: Mapping[str, str], expected: ExpectedMachine
     ) -> tuple[TestResult, ...]:
-        """Return the results; after failures, check the devices again, since a broken one causes many failures."""
+        """Return the results; after failures, check the devices again, since a broken device causes many failures."""
         if not any(result.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED) for result in report.results):
             return report.results
         after = check_jax(query_jax(self.runner, python, env, self.config.platform), expected)
@@ -243,7 +243,7 @@ def install_site(context: GateContext, config: DeviceGateConfig) -> Site:
 
 
 def make_merge_gate(config: DeviceGateConfig, shards: Sequence[ShardResult]) -> Gate:
-    """Return a gate that judges tests which other runners ran."""
+    """Return a gate that merges the shards of other runners and judges their tests."""
     return Gate(
         name=config.gate_name,
         tier=config.tier,

@@ -21,7 +21,7 @@ _EVIDENCE = re.compile(rf"([0-9a-f]{{64}})/{EVIDENCE_FOLDER}/device(?:-\w+)?/[^/
 
 
 def record_evidence(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, evidences: Iterable[Evidence]) -> int:
-    """Record runs of a set with the results stored beside their evidence; return the number of new ones.
+    """Record runs of a set with the results stored beside their evidence; return the number of new runs.
 
     Raises:
         BucketError: results are missing or damaged.
@@ -49,8 +49,8 @@ def record_evidence(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, evid
     return record(bucket, staged.index, runs)
 
 
-def results_names(details: Any) -> Iterator[str]:  # noqa: ANN401 - whatever evidence holds
-    """Yield the names of the files with a run's results, relative to its evidence."""
+def results_names(details: Any) -> Iterator[str]:  # noqa: ANN401 - JSON
+    """Yield the names of the files with a run's results, relative to the folder of the evidence."""
     checks = details.get("checks")
     for check in checks if isinstance(checks, list) else []:
         files = check.get("files") if isinstance(check, dict) else None
@@ -59,7 +59,7 @@ def results_names(details: Any) -> Iterator[str]:  # noqa: ANN401 - whatever evi
 
 
 def rebuild_history(bucket: Bucket, index: str) -> int:
-    """Record all runs with evidence beside staged sets of an index; return the number of new ones."""
+    """Record all runs with evidence beside staged sets of an index; return the number of new runs."""
     root = f"{Channel.STAGING}/{index}/"
     by_set: dict[str, list[Evidence]] = {}
     for key in bucket.list(root):

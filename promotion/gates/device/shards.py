@@ -23,15 +23,15 @@ from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
 
 UNKNOWN_SECONDS = 1.0
-"""Assumed duration of a test if no duration in its suite is known."""
+"""Assumed duration of a test if no durations of the suite are known."""
 SCHEMA_VERSION = 1
 SHARD_TYPE = "application/vnd.jax-rocm.gate-shard+json"
 _NAME = "shard.json.gz"
 _MACHINE_SETTINGS = ("python", "passes")
-"""Settings that depend on the runner's machine unless they are given."""
+"""Settings that depend on the runner's machine unless the user sets them."""
 
 _RunKey = tuple[str, int, str, tuple[str, ...]]
-"""Common to all shards of one run: target, number of shards, digest of all tests, machine settings."""
+"""Key of a run, common to its shards: target, number of shards, digest of all tests, machine settings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,9 +50,9 @@ class ShardResult:
     """Results of one shard.
 
     Attributes:
-        tests: digest of the names of all collected tests, including those of other shards.
+        tests: digest of the names of all collected tests, including the tests of other shards.
         run: details of the run, as in evidence.
-        at: time at which it ended.
+        at: time at which the shard ended.
     """
 
     shard: Shard
@@ -67,7 +67,11 @@ class ShardResult:
 
 
 def parse_shard(text: str) -> Shard:
-    """Parse a shard such as 2/4; RequestError if it is invalid."""
+    """Parse a shard such as 2/4.
+
+    Raises:
+        RequestError: the text is not a valid shard.
+    """
     match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise RequestError(f"--shard is invalid: {text!r}.", hint="Write it like 2/4 for the second of four shards.")
@@ -79,7 +83,7 @@ def split_tests(tests: Iterable[str], seconds: Mapping[str, float], count: int) 
 
     The result depends only on the arguments, not on the order of `tests`. A test without a known duration counts with
     the median of its file, or else of the suite. The longest shard is at most 4/3 - 1/(3 count) times as long as in
-    the best distribution (Graham 1969), and much closer with many tests.
+    the best distribution (Graham 1969); with many tests, the difference is much smaller.
 
     Returns:
         The sorted node ids of each shard; each test is in exactly one of them.
@@ -109,7 +113,7 @@ def digest_of_tests(collected: Sequence[str]) -> str:
 
 
 def upload_shard(bucket: Bucket, staged: StagedSet, gate: str, result: ShardResult, signer: Signer | None) -> str:
-    """Store a shard beside its set, the signature first; return its key."""
+    """Store a shard beside its set, the signature first; return the shard's key."""
     body = {
         **{field.name: getattr(result, field.name) for field in fields(ShardResult)},
         "schema": SCHEMA_VERSION,
@@ -139,8 +143,8 @@ def collect_shards(
     """Return all shards of the newest complete run with these settings, in order.
 
     Args:
-        gate: its name.
-        settings: of the run; the Python version and the passes may come from the shards.
+        gate: name of the gate.
+        settings: settings of the run; the Python version and the passes may come from the shards.
         targets: targets that the shards may be for; None if the platform has none.
         signer: signer of the shards; None accepts unsigned shards too.
 
@@ -172,7 +176,7 @@ def collect_shards(
 
 
 def join_results(shards: Sequence[ShardResult]) -> tuple[TestResult, ...]:
-    """Return the results of all shards; a file that several could not collect gets the worst verdict.
+    """Return the results of all shards; a file that several shards could not collect gets the worst verdict.
 
     Raises:
         GateError: two shards ran the same test, so they were split differently.
@@ -205,7 +209,7 @@ def _differences(stored: Sequence[ShardResult], required: Mapping[str, str]) -> 
 def _missing(runs: Mapping[_RunKey, Mapping[int, ShardResult]]) -> Iterator[str]:
     for (target, count, tests, (python, _)), shards in runs.items():
         missing = [f"{number}/{count}" for number in range(1, count + 1) if number not in shards]
-        yield f"{target} with Python {python} and tests {tests[:12]} lacks {', '.join(missing)}"
+        yield f"{target} with Python {python} and tests {tests[:12]} lacks shard {', '.join(missing)}"
 
 
 def _read(bucket: Bucket, staged: StagedSet, key: str, gate: str, signer: Signer | None) -> ShardResult:
@@ -215,11 +219,13 @@ def _read(bucket: Bucket, staged: StagedSet, key: str, gate: str, signer: Signer
             raise GateError(f"The shard is not signed: {key}.", hint="Run the shard with --signing-key.")
         signature = load_signature(bucket.get(key + SUFFIX), key + SUFFIX)
         if signature.key != signer.key or not is_valid_signature(data, SHARD_TYPE, signature):
-            raise GateError(f"The shard is signed with another key: {key}.", hint="Use the runners' key.")
+            raise GateError(
+                f"The shard is signed with another key: {key}.", hint="Pass the runners' key with --signing-key."
+            )
     try:
         body = json.loads(gzip.decompress(data))
         if (body["schema"], body["set"], body["gate"]) != (SCHEMA_VERSION, staged.digest, gate):
-            raise ValueError("it belongs to another set, gate or schema")
+            raise ValueError("the shard belongs to another set, gate or schema")
         return ShardResult(
             shard=parse_shard(body["shard"]),
             target=str(body["target"]),

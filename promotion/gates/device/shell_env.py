@@ -1,4 +1,4 @@
-"""Environment and deselected tests from the scripts with which JAX runs its own suite; they are never executed.
+"""Environment and deselected tests from the scripts with which JAX runs its own suite; no script is executed.
 
 The reader understands assignments, `source`, and the command lines of pytest. A setting that is visible to tests, and
 cannot be determined without executing something, is an error: results under other conditions would be meaningless.
@@ -22,21 +22,21 @@ _OPEN, _CLOSE = frozenset({"if", "for", "while", "until", "case"}), frozenset({"
 _WORDS_BEFORE = frozenset({"then", "else", "elif", "do", "!", "time", "exec", "command", "env"})
 _OPAQUE = frozenset({"eval", "declare", "typeset", "read", "printf", "local"})
 _NOT_FOR_TESTS = "JAXCI_"
-"""Part of variable names that only the scripts themselves use."""
+"""Part of the names of variables that only the scripts themselves use."""
 _OURS = frozenset(
     {
         *("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "NPROC", "PATH", "PY_COLORS"),
         *("MAX_PROCESSES", "MAX_PROCESSES_ARG"),
     }
 )
-"""Variables that the gate sets itself, so scripts may compute them."""
+"""Variables that the gate sets itself, so that computed values in scripts are no error."""
 _PROCESSES = frozenset({"-n", "--numprocesses", "--maxprocesses"})
-"""Options whose value may be computed, since the gate sets the number of processes."""
+"""Options for the number of processes, which the gate sets, so that computed values in scripts are no error."""
 _MARKS = frozenset({"multiaccelerator", "not multiaccelerator"})
 """Marks that the passes of the gate select."""
 _CHOOSING = re.compile(r"(?<!\S)(--deselect|--ignore|-k|-m)(?![\w-])")
 _INSTALLERS = ("install_wheels_locally.sh", "setup_build_environment.sh", "setup_portserver.sh")
-"""Sourced scripts that install or build; the gate has an environment of its own."""
+"""Sourced scripts that install or build; they are ignored, since the gate makes its own environment."""
 _FILES_DEEP = 8
 
 
@@ -61,11 +61,11 @@ class _ScriptReader:
     values: dict[str, str | None] = field(default_factory=dict)
     """Values of variables; None if only execution would determine them."""
     exported: dict[str, str] = field(default_factory=dict)
-    """Name -> where."""
+    """Variable -> place of the export."""
     conditional: dict[str, str] = field(default_factory=dict)
-    """Name -> place where a condition decides about it."""
+    """Variable -> place of an assignment under a condition."""
     choosing: dict[str, str] = field(default_factory=dict)
-    """Name -> place where a condition decides about options that select tests."""
+    """Variable -> place of an assignment under a condition, with options that select tests."""
     pytest: list[str] = field(default_factory=list)
     all_exported: bool = False
 
@@ -74,10 +74,10 @@ def read_script(root: Path, name: str) -> Script:
     """Read a script of a checkout and the scripts that it sources.
 
     Args:
-        name: relative to the root of the checkout.
+        name: path of the script, relative to the root of the checkout.
 
     Raises:
-        GateError: the script is missing, does not run pytest, or sets something for tests in an unknown way.
+        GateError: the script is missing, does not run pytest, or has settings for tests that cannot be determined.
     """
     reading = _ScriptReader(root=root)
     _read(reading, name, 0)
@@ -239,7 +239,7 @@ def _expand(reading: _ScriptReader, word: str) -> str | None:
 
 
 def _words(reading: _ScriptReader, line: str, script: str) -> list[str]:
-    """Return the arguments of pytest on a command line; a variable may hold several."""
+    """Return the arguments of pytest on a command line; a variable may contain several arguments."""
     words: list[str] = []
     for word in shlex.split(line, comments=True):
         match = _REFERENCE.fullmatch(word)

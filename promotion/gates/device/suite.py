@@ -27,9 +27,9 @@ TESTS = "tests"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REMOTE = re.compile(r"(?:[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:).+")
 _COPIED = (TESTS, "docs", "examples", "conftest.py", "pyproject.toml", "pytest.ini")
-"""Parts of the checkout that tests need; some read or run the documentation.
+"""Parts of the checkout that tests need; some tests read or run the documentation.
 
-jax itself is not among them: it would be imported instead of the installed one.
+jax itself is not copied, since tests would import it instead of the installed jax.
 """
 _CONDITIONS = (*_COPIED, "ci", REQUIREMENTS_FILE)
 """Parts of the checkout that affect the tests' outcome."""
@@ -42,7 +42,7 @@ class SuiteSource:
 
     Attributes:
         location: folder, or address of a git repository.
-        commit: 40 hexadecimal digits; empty uses a folder as it is.
+        commit: 40 hexadecimal digits; empty accepts any state of a folder.
     """
 
     location: str
@@ -66,7 +66,7 @@ def parse_source(text: str) -> SuiteSource:
     """Parse `PATH`, `PATH@commit` or `URL@commit`.
 
     Raises:
-        RequestError: an address without a commit, which would not be reproducible.
+        RequestError: the address of a repository has no commit, so that the run would not be reproducible.
     """
     location, at, commit = text.rpartition("@")
     pinned = bool(at) and _COMMIT.fullmatch(commit) is not None
@@ -82,7 +82,9 @@ def suite_sizes() -> Mapping[str, SuiteSize]:
     """Return the sizes of JAX's suite, smallest first."""
     table = tomllib.loads(SIZES_FILE.read_text(encoding="utf-8"))
     if table.pop("schema") != 1:
-        raise RequestError(f"{SIZES_FILE.name} has an unknown schema.", hint="Read its first lines.")
+        raise RequestError(
+            f"{SIZES_FILE.name} has an unknown schema.", hint="Fix the file; its first lines document the fields."
+        )
     return {name: SuiteSize(files=tuple(row["files"]), multi=bool(row["multi"])) for name, row in table.items()}
 
 
@@ -98,7 +100,7 @@ def smoke_suite(listed: Sequence[str] = ()) -> Suite:
 
 
 def suite_id(source: SuiteSource | None, runner: Runner) -> str:
-    """Return the suite's commit, or a digest of its folder; None is the smoke suite.
+    """Return the suite's commit, or a digest of its folder; a source of None means the smoke suite.
 
     Raises:
         InputError: the suite does not exist, or is at another commit.
@@ -122,13 +124,13 @@ def jax_suite(
     Args:
         platform: platform whose script sets the conditions.
         work: an empty folder.
-        size: one of `suite_sizes`.
-        listed: files and tests to run instead.
+        size: name of a size in `suite_sizes`.
+        listed: files and tests to run instead of a size.
 
     Raises:
         InputError: the suite cannot be fetched, or is at another commit.
-        GateError: the script is not understood.
-        RequestError: an invalid size or list.
+        GateError: the settings in JAX's script cannot be determined.
+        RequestError: the size or the list is invalid.
     """
     if source.remote:
         folder, commit = _fetch(source, work / "checkout", runner), source.commit
@@ -143,7 +145,7 @@ def jax_suite(
         elif (folder / name).is_file():
             shutil.copy2(folder / name, root / name)
     if not (root / TESTS).is_dir():
-        raise InputError(f"{source.location} has no folder {TESTS}.", hint="Give a checkout of JAX.")
+        raise InputError(f"{source.location} has no folder {TESTS}.", hint="Pass a checkout of JAX.")
     if not listed and size not in suite_sizes():
         raise RequestError(f"Unknown size: {size!r}.", hint=f"Choose from {', '.join(suite_sizes())}.")
     files, notes = _files(root, listed, "list") if listed else _files(root, suite_sizes()[size].files, size)
@@ -169,7 +171,7 @@ def _chooser(listed: Sequence[str]) -> Choose | None:
 
 
 def _files(root: Path, listed: Sequence[str], size: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the listed files that exist, and notes about the others."""
+    """Return the listed files that exist, and a note about missing files."""
     names = list(dict.fromkeys(map(file_of, listed)))
     missing = [name for name in names if not (root / name).exists()]
     if len(missing) * 2 > len(names) or not names:
@@ -180,11 +182,15 @@ def _files(root: Path, listed: Sequence[str], size: str) -> tuple[tuple[str, ...
 
 
 def read_list(path: Path) -> tuple[str, ...]:
-    """Read a file with a test file or a test on each line; RequestError if it is empty or unreadable."""
+    """Read a file with a test file or a test on each line.
+
+    Raises:
+        RequestError: the file is unreadable or lists no tests.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise RequestError(f"Cannot read {path}: {problem}.", hint="Give a list of tests.") from problem
+        raise RequestError(f"Cannot read {path}: {problem}.", hint="Pass a file that lists tests.") from problem
     lines = tuple(name for line in text.splitlines() if (name := line.partition("#")[0].strip()))
     if not lines:
         raise RequestError(f"{path} lists no tests.", hint="Write a test file or a test on each line.")
@@ -195,7 +201,7 @@ def _local_commit(source: SuiteSource, runner: Runner) -> str:
     """Return the commit of a folder, with a digest of its changes, or a digest of a folder without git."""
     folder = Path(source.location)
     if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder.", hint="Give a checkout of JAX, or URL@commit.")
+        raise InputError(f"{folder} is not a folder.", hint="Pass a checkout of JAX, or URL@commit.")
     try:
         commit = _git(runner, folder, "rev-parse", "HEAD")
         changed = _git(runner, folder, "status", "--porcelain", "--untracked-files=all", "--", *_CONDITIONS)
@@ -220,7 +226,7 @@ def _fetch(source: SuiteSource, folder: Path, runner: Runner) -> Path:
     except ProcessError as problem:
         raise InputError(f"Cannot fetch {source.location}: {problem.message}", hint="Try again.") from problem
     if fetched != source.commit:
-        raise InputError(f"{source.location} returned {fetched}, not {source.commit}.", hint="Give another commit.")
+        raise InputError(f"{source.location} returned {fetched}, not {source.commit}.", hint="Pass another commit.")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Requirements of JAX's suite beside the wheels: a release of jax, packages, and test helpers outside jax's wheel."""
+"""Requirements of JAX's suite beyond the wheels: a release of jax, packages, and test helpers outside jax's wheel."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def release_mismatch(checkout: Path, jax: str) -> str:
         return ""
     if match is None or match[1] == jax:
         return ""
-    return f"The suite is of jax {match[1]} but tests jax {jax}; failures may come from this mismatch."
+    return f"The suite belongs to jax {match[1]} but tests jax {jax}; failures may come from this mismatch."
 
 
 def unmet_requirements(requirements: str, lock: str, python: str) -> tuple[str, ...]:
     """Return notes on the suite's requirements that the gate's environment does not meet.
 
     Args:
-        requirements: of the suite, one on a line (pip's documentation, "Requirements File Format").
-        lock: of the gate, each package with one version.
-        python: version such as 3.12, for markers.
+        requirements: requirements of the suite, one per line (pip's documentation, "Requirements File Format").
+        lock: lock file of the gate, with one version of each package.
+        python: Python version such as 3.12, for markers.
     """
     locked = {canonicalize_name(name): version for name, version in _PINNED.findall(lock)}
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
@@ -65,17 +65,17 @@ def _parse_requirements(text: str) -> Iterator[Requirement]:
 
 
 def copy_test_helpers(checkout: Path, site: Path) -> tuple[str, ...]:
-    """Copy modules that JAX's tests import, and jax's wheel does not contain, beside the installed ones.
+    """Copy modules that JAX's tests import, but that jax's wheel lacks, beside the installed modules.
 
     JAX's own scripts import jax from the checkout. Here the installed jax is under test, so only modules that it does
     not contain are copied; no installed file changes.
 
     Args:
-        checkout: of JAX.
+        checkout: checkout of JAX.
         site: site-packages that contain jax.
 
     Returns:
-        Paths of the copied files, relative to both folders.
+        Paths of the copied files, relative to the checkout and to the site.
     """
     if not (checkout / _PACKAGE).is_dir():
         return ()
@@ -92,7 +92,7 @@ def copy_test_helpers(checkout: Path, site: Path) -> tuple[str, ...]:
 
 
 def _missing_modules(checkout: Path, site: Path, files: Iterable[Path]) -> Iterator[str]:
-    """Yield the files that these import and the site lacks, with their packages' `__init__.py`."""
+    """Yield the modules that the files import and the site lacks, with the `__init__.py` of their packages."""
     for name in dict.fromkeys(name for file in files for name in _imports(checkout, file)):
         parts = name.split(".")
         for end in range(1, len(parts) + 1):

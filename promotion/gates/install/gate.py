@@ -23,7 +23,7 @@ from promotion.storage.bucket import fetch_to
 from promotion.storage.directory_bucket import DirBucket
 
 _MOST_TESTS = 2
-"""Installations at the same time; each waits for the disk half of the time."""
+"""Maximum number of concurrent installations; each waits for the disk half of the time."""
 
 
 def make_gate(
@@ -34,16 +34,16 @@ def make_gate(
     """Return the gate.
 
     Args:
-        pythons: interpreters by version; None searches for those of the set. Without an interpreter the wheels are
-            only unpacked, and the check counts as skipped.
-        with_: returns the installers, given a directory for their caches.
+        pythons: interpreters by version; None searches for the versions of the set. Without an interpreter the wheels
+            are only unpacked, and the check counts as skipped.
+        with_: function that returns the installers, which may use the given directory for caches.
     """
 
     def run(context: GateContext) -> Iterator[Check]:
         versions = context.wheel_set.python_versions
         available = find_pythons(versions, context.runner) if pythons is None else pythons
         with contextlib.ExitStack() as stack:
-            # Tests with a common cache share an index; otherwise each has its own, which records the downloads.
+            # Tests with a common cache share an index; other tests have separate indexes, which record the downloads.
             indexes = [
                 (installer, stack.enter_context(_open_index(context)) if installer.caches else None)
                 for installer in with_(context.runner, context.work / "cache")
@@ -56,7 +56,7 @@ def make_gate(
             for number, (installer, index) in enumerate(indexes):
                 for version in versions:
                     title = f"install with {installer.name} for Python {version}"
-                    # All installers install the same files, so one of them checks the messages of the loader.
+                    # All installers install the same files, so only the first one checks the messages of the loader.
                     pending.append((title, pool.submit(tests.install, installer, version, index, number == 0)))
                 title = f"resolve a wrong pair with {installer.name}"
                 pending.append((title, pool.submit(tests.pair, installer, index)))
@@ -84,7 +84,7 @@ class _StagedIndex:
         """Verify that clients downloaded these wheels of the set completely.
 
         Raises:
-            InstallationError: a wheel was not downloaded, so the installed one has another origin.
+            InstallationError: a wheel was not downloaded, so the installed wheel has another origin.
         """
         sizes = {wheel.filename: wheel.size for wheel in self._context.wheel_set.wheels}
         for filename in filenames:
@@ -110,7 +110,7 @@ def _open_index(context: GateContext) -> Iterator[_StagedIndex]:
 
 
 class _InstallationTests:
-    """The installation tests of one run; `stopped` ends them."""
+    """The installation tests of one run; setting `stopped` ends them."""
 
     def __init__(self, context: GateContext, pythons: Mapping[str, Path]) -> None:
         self._context, self._pythons = context, pythons
@@ -147,7 +147,7 @@ class _InstallationTests:
 
     @contextlib.contextmanager
     def _place(self, shared: _StagedIndex | None) -> Iterator[tuple[_StagedIndex, Path]]:
-        """Give an index and an empty directory."""
+        """Provide an index and an empty directory."""
         opened = contextlib.nullcontext(shared) if shared is not None else _open_index(self._context)
         with opened as index, tempfile.TemporaryDirectory(dir=self._context.work) as folder:
             yield index, Path(folder)

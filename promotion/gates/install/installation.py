@@ -40,8 +40,8 @@ class InstallationSource:
 
     Attributes:
         index: URL of a simple index with the set.
-        lock: text of the set's pylock.toml; None when it has none.
-        verify_origin: called after the installation; raises InstallationError unless that index served the wheels.
+        lock: text of the set's pylock.toml; None if the set has none.
+        verify_origin: called after the installation; raises InstallationError unless the index served the wheels.
     """
 
     index: str
@@ -55,7 +55,7 @@ class InstallationTest:
 
     Args:
         folder: an empty directory.
-        check_loader: also check the error of the loader with JAX_PLATFORMS=rocm.
+        check_loader: whether to check the error of the loader with JAX_PLATFORMS=rocm too.
         is_wanted: called before each step; False stops the test.
     """
 
@@ -146,7 +146,9 @@ class InstallationTest:
             # uv's lock lists every compatible file; none may come from another index.
             if wheel.sha256 not in got or got - own:
                 others = ", ".join(sorted(got - own)) or "nothing of the set"
-                text = f"it chose {wheel.name} with sha256 {others}, not {wheel.filename} with {wheel.sha256}."
+                text = (
+                    f"the resolver chose {wheel.name} with sha256 {others}, not {wheel.filename} with {wheel.sha256}."
+                )
                 raise InstallationError("resolution-elsewhere", text)
         return {"chosen": sorted(chosen)}
 

@@ -33,8 +33,8 @@ def check_pair(
 ) -> Check:
     """Resolve each of the set's wheels together with the jaxlib of the next minor version.
 
-    That jaxlib is generated with metadata only, so the result does not depend on an index. The other installation
-    tests show that the right jaxlib is accepted.
+    This jaxlib is a generated wheel with metadata only, so the result does not depend on an index. The other
+    installation tests show that the right jaxlib is accepted.
 
     Args:
         index: URL of the set's own index.
@@ -66,7 +66,7 @@ def _pair_findings(wheel: Wheel, jaxlib: str, completed: ProcessResult) -> Itera
     if completed.returncode == 0:
         text = f"{wheel.filename} can be installed with jaxlib {jaxlib}, with which every compilation fails."
         finding = warning if wheel.as_published else error
-        yield finding("pair-accepted", text, "Restrict jaxlib in its Requires-Dist to compatible versions.")
+        yield finding("pair-accepted", text, "Restrict jaxlib in the wheel's Requires-Dist to compatible versions.")
         return
     output = " ".join((completed.stdout + completed.stderr).split())  # uv wraps lines
     if not _REJECTED.search(output):

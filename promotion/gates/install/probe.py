@@ -1,14 +1,14 @@
-"""Verify installed files and imports, run by the Python of a fresh environment.
+"""Verification of installed files and imports, run by the Python of a fresh environment.
 
-Needs the standard library only. Reads a question (JSON) from its first argument and prints an answer (JSON):
+The program uses only the standard library. The first argument is a question in JSON:
 
 - `paths`: directories with distributions; null means sys.path.
 - `distributions`: name -> {"version": ..., "files": {path: sha256}}.
 - `imports`: modules to import, in order; `devices`: whether to call jax.devices() afterwards.
 
-In the answer, `problems` is a list of sentences, `platforms` those of jax's devices, `refusal` the error of
-jax.devices(), and `gpu` whether there is a driver for AMD GPUs. The answer is the last line, since imports may print
-too.
+The last line of output is the answer in JSON, since imports may print too: `problems` is a list of sentences,
+`platforms` are the platforms of jax's devices, `refusal` is the error of jax.devices(), `gpu` is true if there is a
+driver for AMD GPUs, and `installed` maps distributions to versions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 DRIVERS = ("/sys/class/kfd/kfd/topology/nodes", "/dev/dxg")
-"""Paths of AMD GPU drivers: amdgpu, and that of WSL."""
+"""Paths of AMD GPU drivers: amdgpu, and the driver of WSL."""
 
 
 def sha256_of(path: Path) -> str:
@@ -38,7 +38,7 @@ def sha256_of(path: Path) -> str:
 def wrong_files(distribution: importlib.metadata.Distribution, expected: dict[str, str]) -> Iterator[str]:
     """Yield differences of installed files from RECORD and from the wheel set."""
     seen = set()
-    # `distribution.files` leaves out files that do not exist, from Python 3.12 on.
+    # RECORD is read here, since `distribution.files` omits missing files from Python 3.12 on.
     for file, digest, _ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
         path = Path(str(distribution.locate_file(file)))
         seen.add(file)

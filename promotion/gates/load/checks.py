@@ -21,7 +21,7 @@ from wheelkit.archive.reader import WheelArchive
 
 PLUGIN = re.compile(r"(jax_rocm\d+_plugin)/(\w+)(?:\.[\w-]+)*\.so")
 PJRT = re.compile(r"jax_plugins/(xla_rocm\d+)/(xla_rocm_plugin)\.so")
-"""Paths of extension modules, and of XLA's plugin: package, module."""
+"""Paths of extension modules and of XLA's plugin, with the groups package and module."""
 
 _API = re.compile(r"PJRT plugin has PJRT API version (\d+\.\d+)\. The framework PJRT API version is (\d+\.\d+)")
 """Log message of jaxlib after it loaded a plugin."""
@@ -32,7 +32,7 @@ _MOST_PROCESSES = 4
 _ADD_FILE = "Build the wheel with this file, which its recipe lists."
 _FIX_IMPORT = "Read the error of Python and fix the file, or the version of jaxlib that the set pins."
 _WITH_ROCM = "Build the wheel with the ROCm that it will run with, or add the manifest of that ROCm to the set."
-_WITH_NEEDS = "Compare its needs with ROCm's libraries; `ci_build inspect` shows both."
+_WITH_NEEDS = "Compare the library's needs with ROCm's libraries; `ci_build inspect` shows both."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ class LoadChecks:
 
     Attributes:
         registered: part -> registered names, in the form of its golden list.
-        unseen: parts with a probe that failed.
+        unseen: parts whose registrations are incomplete, because a probe failed.
     """
 
     def __init__(self, context: GateContext, site: Site, libraries: RocmLibraries) -> None:
@@ -92,7 +92,7 @@ class LoadChecks:
         for what, pattern in (("XLA's plugin (xla_rocm_plugin.so)", PJRT), ("extension modules", PLUGIN)):
             if not any(pattern.fullmatch(library.path) for library in self.libraries):
                 names = ", ".join(wheel.filename for wheel in self.wheels)
-                text = f"No wheel for Python {self.site.version} has {what}; the wheels for it are {names or 'none'}."
+                text = f"No wheel for Python {self.site.version} has {what}; its wheels are {names or 'none'}."
                 yield error("wheel-missing", text, "Check the tags of the wheels and build the missing one.")
 
     def _probes(self) -> Iterator[Probe]:
@@ -160,7 +160,7 @@ class LoadChecks:
             project, version, *_ = filename.split("-")
             member = f"{project}-{version}.dist-info/entry_points.txt"
             text = f"{filename}: {member} does not name {package}, so jax cannot find it."
-            yield error("entry-point-missing", text, "Add it to the group jax_plugins.", member=member)
+            yield error("entry-point-missing", text, "Add the package to the group jax_plugins.", member=member)
 
     def _check_api(self, answer: ProbeResult) -> tuple[Finding, ...]:
         if "error" not in answer.values:  # an error is reported by the check that loads the library
@@ -173,7 +173,7 @@ class LoadChecks:
     def _check_started(self, library: WheelLibrary, answer: ProbeResult) -> Iterator[Finding]:
         versions = _API.search(answer.stderr)
         if versions is None:
-            text = f"The PJRT API versions of {library} and jaxlib are unknown, since jaxlib did not load it."
+            text = f"The PJRT API versions of {library} and jaxlib are unknown, since jaxlib did not load the plugin."
             remedy = "Fix the findings of the other checks first."
             yield error("pjrt-api-unknown", text, remedy, member=library.path)
         elif versions[1] != versions[2]:
@@ -184,8 +184,8 @@ class LoadChecks:
             yield error("pjrt-api-skew", text, remedy, member=library.path)
         if not NO_DEVICE.fullmatch(_raw_text(answer)):
             problem = self._error_text(answer)
-            text = f"{library} should end in 'No visible GPU devices' without a GPU, but: {problem}."
-            remedy = "Read the error of XLA; it must start with this ROCm."
+            text = f"{library} should fail with 'No visible GPU devices' without a GPU, but the result was: {problem}."
+            remedy = "Read XLA's error and fix the plugin, which must start with this ROCm."
             yield error("start-failed", text, remedy, member=library.path)
 
     def _check_handlers(self, answer: ProbeResult) -> Iterator[Finding]:
@@ -203,11 +203,11 @@ class LoadChecks:
 
 
 def check_loader(library: WheelLibrary, ours: bool, answer: ProbeResult) -> Iterator[Finding]:
-    """Check that our loader gives the reason for missing GPUs; loaders of others may print anything."""
+    """Check that our loader reports why it cannot use ROCm; loaders of other projects may print anything."""
     message = answer.values.get("error", "")
     reported = LOADER_SENTENCE.search(message) or NO_DEVICE.search(message)
     if ours and not answer.values.get("devices") and not reported:
-        text = f"The loader beside {library} gives no reason why it cannot use ROCm, but: {message or 'nothing'}."
+        text = f"The loader beside {library} does not report why it cannot use ROCm, but: {message or 'nothing'}."
         yield error("loader-silent", text, "Build the wheel with the loader in pjrt/payload.", member=library.path)
 
 

@@ -25,7 +25,7 @@ class ProbeResult:
     """Result of a probe.
 
     Attributes:
-        values: answer of the child; empty when there is none.
+        values: answer of the child; empty without an answer.
         findings: reason for a missing answer.
     """
 
@@ -35,7 +35,7 @@ class ProbeResult:
 
 
 AnswerCheck = Callable[[ProbeResult], Iterable[Finding]]
-"""Yields the findings from an answer."""
+"""Function that yields the findings from an answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,11 +43,11 @@ class Probe:
     """A probe that `load_child.py` runs.
 
     Attributes:
-        function: name of the probe function, see PROBES there.
-        arguments: its arguments.
+        function: name of the probe function in PROBES of `load_child.py`.
+        arguments: arguments of the probe function.
         name: name of the check.
-        member: file inside the wheel, if the probe is about one.
-        check: checks the answer.
+        member: file inside the wheel; empty for other probes.
+        check: function that yields the findings from the answer.
     """
 
     function: str
@@ -68,7 +68,7 @@ def run_probe(
         seconds: time limit.
     """
     argv = (*site.isolated, str(child), probe.function, *probe.arguments)
-    changes = {**env, "TF_CPP_MIN_LOG_LEVEL": "0"}  # jaxlib logs the PJRT API versions as information
+    changes = {**env, "TF_CPP_MIN_LOG_LEVEL": "0"}  # jaxlib logs the PJRT API versions at level INFO
     values = None
     try:
         completed = runner.run(argv, env=changes, check=False, timeout=seconds)

@@ -19,7 +19,7 @@ from promotion.gates.load.checks import PJRT, PLUGIN, LoadChecks
 _NO_GOLDEN = "Run `ci_build gate load SET --update-golden` and have the new lists reviewed."
 _GOLDEN = "If the change is intended, run `ci_build gate load SET --update-golden` and have the new lists reviewed."
 
-_UNPROVEN = "The wheels were loaded with stubs derived from their own needs, which proves nothing about a ROCm."
+_UNPROVEN = "The wheels were loaded with stubs derived from their own needs, which proves nothing about a real ROCm."
 _PROVE = "Pass a ROCm tree with --rocm, or build the set with `dist_wheels --rocm-manifest`."
 
 
@@ -64,11 +64,11 @@ def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root
 
 
 def compare(checks: LoadChecks, root: Path, *, update: bool) -> Iterator[Finding]:
-    """Yield differences from the golden lists, which `update` writes first unless a probe failed."""
+    """Yield differences from the golden lists; with `update`, write the lists first unless a probe failed."""
     context = checks.context
     jax_version = Version(context.wheel_set.jax_version).base_version  # a post release has the same registrations
     if checks.unseen:
-        text = f"What the {' and '.join(sorted(checks.unseen))} register for jax {jax_version} is not fully known."
+        text = f"Some registrations of the {' and '.join(sorted(checks.unseen))} for jax {jax_version} are unknown."
         yield error("golden-unseen", text, "Fix the findings of the other checks and run the gate again.")
         return
     for part in golden.PARTS:
@@ -78,7 +78,7 @@ def compare(checks: LoadChecks, root: Path, *, update: bool) -> Iterator[Finding
             path.parent.mkdir(parents=True, exist_ok=True)
             text = golden.dump(checks.registered[part], part=part, jax_version=jax_version)
             path.write_text(text, encoding="utf-8")
-            context.progress.step(f"wrote {name}, to be reviewed")
+            context.progress.step(f"wrote {name}, which must be reviewed")
         lists = golden.read(path)
         if lists is None:
             # Wheels built here need a reviewed list; for adopted wheels a missing one is a warning.
@@ -90,5 +90,5 @@ def compare(checks: LoadChecks, root: Path, *, update: bool) -> Iterator[Finding
             module = section.partition(".")[0] if part == "plugin" else "xla_rocm_plugin"
             matches = ((lib, PLUGIN.fullmatch(lib.path) or PJRT.fullmatch(lib.path)) for lib in checks.libraries)
             file = next((str(lib) for lib, match in matches if match and match[2] == module), "")
-            subject = f"{file} ({section})" if file else f"{module}.so, which no wheel holds, ({section})"
+            subject = f"{file} ({section})" if file else f"{module}.so ({section}; in no wheel)"
             yield error("golden-differs", f"{subject} {text}, according to {name}.", _GOLDEN)

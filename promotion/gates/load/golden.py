@@ -1,8 +1,8 @@
 """Golden lists: reviewed lists of everything that the wheels for one JAX version register.
 
 `plugin/golden/<jax>.toml` lists the handlers of each extension module; `pjrt/golden/<jax>.toml` lists the C API of
-XLA's plugin and the handlers that jax registers with it. `ci_build gate load SET --update-golden` writes them, so that
-a change shows in review.
+XLA's plugin and the handlers that jax registers with the plugin. `ci_build gate load SET --update-golden` writes the
+lists, so that a change shows in review.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from core.errors import GateError
 
 Lists = Mapping[str, Mapping[str, str | int]]
-"""Section, such as `_solver.registrations` -> name -> value, such as the stages of the handler."""
+"""Section (such as `_solver.registrations`) -> name -> value (such as the stages of the handler)."""
 
 PARTS = ("plugin", "pjrt")
 ROOT = Path(__file__).parents[3]
@@ -52,14 +52,14 @@ def read(path: Path) -> Lists | None:
     """Read a golden list; None when the file does not exist.
 
     Raises:
-        GateError: the file has another form.
+        GateError: the file is not a golden list.
     """
     try:
         return dict(_sections(tomllib.loads(path.read_text(encoding="utf-8")), ()))
     except FileNotFoundError:
         return None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as problem:
-        hint = "Fix it, or write it again with --update-golden."
+        hint = "Fix the file, or write it again with --update-golden."
         raise GateError(f"{path} is not a golden list: {problem}.", hint=hint) from problem
 
 
@@ -95,7 +95,7 @@ def differences(golden: Lists, found: Lists) -> Iterator[tuple[str, str]]:
 def _sections(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str | int]]]:
     rows = {name: value for name, value in table.items() if not isinstance(value, dict)}
     if not all(isinstance(value, (str, int)) for value in rows.values()) or (rows and not path):
-        raise TypeError(f"section {'.'.join(path) or 'at the top'} has values that are neither texts nor numbers")
+        raise TypeError(f"section {'.'.join(path) or 'at the top'} has values that are neither strings nor integers")
     if rows or (path and not table):
         yield ".".join(path), rows
     for name, value in table.items():

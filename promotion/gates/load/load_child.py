@@ -1,8 +1,8 @@
-"""Probes of one part of a wheel, run by the Python of a site in one process each.
+"""Probes of the parts of a wheel; the Python of a site runs each probe in a separate process.
 
-Needs the standard library, and jax for some probes. The arguments are the name of a probe and its paths or names; the
-last line of output is the answer in JSON, since loaded libraries may print too. The answer has `error` when the probe
-raised; after a crash there is no answer.
+The program uses only the standard library, and jax in some probes. The arguments are the name of a probe and its paths
+or names; the last line of output is the answer in JSON, since loaded libraries may print too. The answer has `error` if
+the probe raised an exception; after a crash there is no answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REGISTERING = ("jax", "jax.experimental.pallas", "jax.experimental.rnn", "jax.e
 _TABLES = ("registrations", "ffi_registrations", "ffi_handlers", "ffi_types")
 """Functions of extension modules that return name -> capsule, or name -> {stage: capsule}."""
 _API_HEADER = 40
-"""Bytes of PJRT_Api before its function pointers: its size, the extensions, and its PJRT_Api_Version."""
+"""Bytes of PJRT_Api before the function pointers: size, extensions and PJRT_Api_Version."""
 
 
 class _PjrtVersion(ctypes.Structure):
@@ -38,7 +38,7 @@ class _PjrtApi(ctypes.Structure):
 
 
 class _PjrtExtension(ctypes.Structure):
-    """PJRT_Extension_Base, of the same header."""
+    """PJRT_Extension_Base (xla/pjrt/c/pjrt_c_api.h)."""
 
     _fields_ = (("size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", ctypes.c_void_p))
 
@@ -46,7 +46,7 @@ class _PjrtExtension(ctypes.Structure):
 def dlopen(*paths: str) -> Answer:
     """Load libraries and bind all their symbols."""
     for path in paths:
-        sys.stderr.write(f"loading {path}\n")  # the last line of output after a crash
+        sys.stderr.write(f"loading {path}\n")  # names the library if loading it crashes
         sys.stderr.flush()
         ctypes.CDLL(path, mode=os.RTLD_NOW)
     return {}
@@ -84,7 +84,7 @@ def module(name: str) -> Answer:
 
 
 def package(name: str) -> Answer:
-    """Import a package and its version module, and return the entry points that name it."""
+    """Import a package and its version module, and return the entry points that name the package."""
     importlib.import_module(name)
     importlib.import_module(f"{name}.version")
     points = importlib.metadata.entry_points(group="jax_plugins")
@@ -105,7 +105,7 @@ def handlers(platform: str) -> Answer:
 
 
 def initialize(path: str) -> Answer:
-    """Let jax start the plugin and create its client."""
+    """Start the plugin through jax and create its client."""
     bridge = importlib.import_module("jax._src.xla_bridge")
     client = importlib.import_module("jax._src.lib").xla_client
     options = client.generate_pjrt_gpu_plugin_options() | {"platform_name": "ROCM"}

@@ -138,7 +138,7 @@ DEATHS = {
     "hang": ("compile-hung", "hung: The process made no progress for 2 s."),
     "deaf": ("compile-hung", "hung: The process made no progress for 2 s."),
     "flood": ("compile-hung", "hung: The process made no progress for 2 s."),
-    "kill": ("compile-out-of-memory", "The process died of SIGKILL, as when the machine runs out of memory."),
+    "kill": ("compile-out-of-memory", "The process died of SIGKILL, probably because the machine ran out of memory."),
     "bad_alloc": ("compile-out-of-memory", "The process ran out of memory and died of SIGABRT."),
     "memory": ("compile-out-of-memory", "The process used more than 419.4 MB of memory."),
     "leap": ("compile-out-of-memory", "MemoryError"),
@@ -222,7 +222,7 @@ def test_abnormal_exit_after_last_program_is_a_warning(bench: Bench, culprit: st
 def test_invalid_journal_is_reported(bench: Bench, kind: str) -> None:
     evidence = bench.run(bench.gate(f"bad.{kind}", "numpy.one"))
     (found,) = warnings(evidence)
-    assert "Cannot parse its journal: " in found
+    assert "Cannot parse the journal of the process: " in found
     assert fates(evidence)["numpy.one"] == "compiled"
 
 

@@ -252,7 +252,7 @@ def test_install_gate_ignores_same_names_in_user_index(
     path.rename(path.with_name(path.name.replace("-cp", "-1-cp", 1)))  # a build number makes it the better one
     message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner, with_=with_))
     assert message.startswith("resolution-elsewhere: resolution by")
-    assert "it chose jax-rocm7-plugin with sha256" in message
+    assert "the resolver chose jax-rocm7-plugin with sha256" in message
 
 
 def test_install_gate_reports_wrong_library(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:

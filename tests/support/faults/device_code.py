@@ -29,7 +29,7 @@ FAULTS = (
         name="kernel missing",
         how="gfx942's kernels in `_prng.so` renamed, unlike the registered ones",
         inject=make.library("_prng.so", patches.device_code(patches.other_kernel)),
-        catches=caught("coverage", "kernel-missing", PRNG, "Build it again for gfx942"),
+        catches=caught("coverage", "kernel-missing", PRNG, "Build the library again for gfx942"),
     ),
     Fault(
         name="target dropped",

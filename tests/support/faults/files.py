@@ -18,7 +18,7 @@ FAULTS = (
         how="entry_points.txt removed from pjrt",
         inject=make.without("pjrt", "{info}/entry_points.txt"),
         catches=caught("inspection", "entry-point-missing", "jax_plugins", "Add a `jax_plugins` entry point")
-        + caught("load", "entry-point-missing", "entry_points.txt", "Add it to the group jax_plugins"),
+        + caught("load", "entry-point-missing", "entry_points.txt", "Add the package to the group jax_plugins"),
         wheel="pjrt",
     ),
     Fault(
@@ -47,7 +47,7 @@ FAULTS = (
         how="removed from pjrt's METADATA",
         inject=make.text("pjrt", "{info}/METADATA", "Requires-Dist: jaxlib>=0.10.2,<0.10.3\n", ""),
         catches=caught("inspection", "jaxlib-unpinned", "jaxlib", "Add the range of jaxlib", warns=True)
-        + caught("install", "pair-accepted", "jaxlib 0.11.0", "Restrict jaxlib in its Requires-Dist"),
+        + caught("install", "pair-accepted", "jaxlib 0.11.0", "Restrict jaxlib in the wheel's Requires-Dist"),
         wheel="pjrt",
     ),
     Fault(

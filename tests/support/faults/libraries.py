@@ -14,20 +14,20 @@ FAULTS = (
         name="ROCm lacks a symbol",
         how=f"`hipGetErrorString` removed from {HIP} in the manifest",
         inject=make.rocm(HIP, make.without_symbol("hipGetErrorString")),
-        catches=caught("abi", "symbol-missing", HYBRID, "Build it against ROCm")
+        catches=caught("abi", "symbol-missing", HYBRID, "Build the library against ROCm")
         + caught("load", "load-failed", HYBRID, "Build the wheel with the ROCm that it will run with"),
     ),
     Fault(
         name="ROCm lacks a symbol version",
         how=f"`hip_6.0` of {HIP} renamed `hip_9.9` in the manifest",
         inject=make.rocm(HIP, make.without_version("hip_6.0")),
-        catches=caught("abi", "symbol-version-missing", TRITON, "Build it against ROCm"),
+        catches=caught("abi", "symbol-version-missing", TRITON, "Build the library against ROCm"),
     ),
     Fault(
         name="a library of ROCm with another soname",
         how=f"{HIPSPARSE} is libhipsparse.so.5 in the manifest, and in the stubs of it",
         inject=make.rocm(HIPSPARSE, make.renamed("libhipsparse.so.5")),
-        catches=caught("abi", "needed-unresolved", SPARSE, "Build it against that ROCm")
+        catches=caught("abi", "needed-unresolved", SPARSE, "Build against this ROCm")
         + caught("load", "load-failed", SPARSE, "Build the wheel with the ROCm that it will run with"),
     ),
     # Libraries.
@@ -41,7 +41,7 @@ FAULTS = (
         name="leaked NEEDED",
         how="libLLVM-19.so added to the NEEDED of `_prng.so`",
         inject=make.library("_prng.so", patches.leaked_needed("libLLVM-19.so")),
-        catches=caught("abi", "needed-unresolved", PRNG, "link the library statically"),
+        catches=caught("abi", "needed-unresolved", PRNG, "link the needed library statically"),
     ),
     Fault(
         name="NEEDED with a path",

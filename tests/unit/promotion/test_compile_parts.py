@@ -384,7 +384,7 @@ def test_compare_finds_new_changed_and_grown_code() -> None:
     assert drift == {"since": "f" * 64, "new": ["new"], "changed": ["other", "more"]}
     assert (warning.severity, note.severity) == (Severity.WARNING, Severity.NOTE)
     assert "gfx942 more: its code grew from 100 B to 121 B since set ffffffffffff" in warning.message
-    assert "the code of 2 programs changed and of 1 is new" in note.message
+    assert "changed code in 2 programs, new code in 1 since" in note.message
     assert compare(earlier, "gfx942", before)[0] == []
 
 

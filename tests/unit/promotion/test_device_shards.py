@@ -121,7 +121,7 @@ def test_collect_shards_prefers_newest_attempt() -> None:
 
 def test_collect_shards_names_missing_shards() -> None:
     bucket = stored(*(shard_result(number, 4) for number in (1, 3, 4)))
-    with pytest.raises(GateError, match="lacks 2/4"):
+    with pytest.raises(GateError, match="lacks shard 2/4"):
         collected(bucket)
     with pytest.raises(RequestError, match="the newest shard has suite 's', not 'another'"):
         collected(bucket, suite="another")

@@ -1,4 +1,4 @@
-"""pytest plugin of the device gate: takes a lease before jax is imported, and writes a journal that survives crashes.
+"""pytest plugin of the device gate. It locks a lease before jax is imported, and writes a crash-proof journal.
 
 The plugin runs in the tested environment. PYTEST_PLUGINS loads it in every process of a session, before any
 conftest.py. It uses only the standard library and pytest.
@@ -57,6 +57,6 @@ gate = _start()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the hooks; importing this module early took the lease."""
+    """Register the hooks; the import of this module has already locked the lease."""
     if gate is not None:
         config.pluginmanager.register(gate, "jax-release-gate")

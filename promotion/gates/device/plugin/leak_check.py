@@ -27,13 +27,13 @@ _getpid = os.getpid
 
 
 class LeakCheck:
-    """Check before and after each test.
+    """Check for leaks of each test.
 
     Args:
-        lease: `nodes`, files that a process has open while it uses the devices; `gauges`, pairs of files with a
-            device's total and used bytes.
+        lease: lease of the worker; `nodes` are files that a process has open while it uses the devices, `gauges` are
+            pairs of files with a device's total and used bytes.
         most: bytes of arrays that a test may leave alive.
-        least: bytes that must be free after a test if they were free before it.
+        least: bytes that must be free after a test if they were free before the test.
     """
 
     def __init__(self, lease: Mapping[str, Any], *, most: int, least: int) -> None:
@@ -41,11 +41,11 @@ class LeakCheck:
         self._most, self._least = most, least
         self._children = _children()
         self._owners: dict[int, str] = {}
-        """Processes that tests left behind -> test."""
+        """Process left behind -> test that started it."""
         self._live, self._free = 0, least
 
     def before(self) -> None:
-        """Measure before a test."""
+        """Measure live arrays and free memory before a test."""
         self._live, self._free = live_bytes(), self._free_bytes()
 
     def memory(self) -> str:
@@ -71,7 +71,7 @@ class LeakCheck:
         return new
 
     def holders(self, patience: float = 0.0) -> Iterator[tuple[str, str]]:
-        """Kill processes left behind that hold a device; yield their tests, each with a sentence.
+        """Kill processes left behind with an open device; yield the test and a message for each process.
 
         Args:
             patience: seconds to wait for a living process to open a device.
@@ -86,7 +86,7 @@ class LeakCheck:
                 del self._owners[pid]
                 with contextlib.suppress(OSError):
                     _kill(pid, signal.SIGKILL)
-                yield test, f"The test left process {pid} behind, which held {node} and was ended."
+                yield test, f"The test left process {pid} behind, which had {node} open and was killed."
 
     @staticmethod
     def _persists(problem: Callable[[], bool], seconds: float = 0.0) -> bool:
@@ -100,7 +100,7 @@ class LeakCheck:
         return still
 
     def _free_bytes(self) -> int:
-        """Return the free bytes of the fullest device; `least` if unknown."""
+        """Return the free bytes of the fullest device, or `least` if they are unknown."""
         with contextlib.suppress(OSError, ValueError):
             return min((_number(total) - _number(used) for total, used in self._gauges), default=self._least)
         return self._least
@@ -117,7 +117,7 @@ class LeakCheck:
 
 
 def live_bytes() -> int:
-    """Return the bytes of JAX's live arrays; 0 without a backend, which must not be started here."""
+    """Return the bytes of JAX's live arrays; 0 if no backend has started, since none must be started here."""
     jax, bridge = sys.modules.get("jax"), sys.modules.get("jax._src.xla_bridge")
     started = getattr(bridge, "backends_are_initialized", None)
     try:
@@ -129,7 +129,7 @@ def live_bytes() -> int:
 def is_dying(pid: int) -> bool:
     """Return whether a process is dead or was sent SIGKILL (proc(5), /proc/[pid]/stat).
 
-    It returns False if this is unknown, since a test may have exhausted all file descriptors.
+    The result is False if the state is unknown, since a test may have exhausted all file descriptors.
     """
     try:
         with _file(f"/proc/{pid}/stat", errors="replace") as file:

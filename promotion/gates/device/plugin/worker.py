@@ -1,4 +1,4 @@
-"""Hooks of a process that runs tests: take a lease before jax is imported, and record each test's outcome."""
+"""Hooks of a process that runs tests: lock a lease before jax is imported, and record each test's outcome."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ import pytest
 from .leak_check import LeakCheck, is_dying
 
 LOST = 71
-"""Exit code of a worker without a journal or without a gate, and of a test's forked child that returned."""
+"""Exit code of a worker that cannot continue, and of a forked child that left its test."""
 TEXT_CHARACTERS, SECTION_CHARACTERS = 48_000, 4_000
 _CLAIM_SECONDS = 30.0
 _SETTLE_SECONDS = 5.0
-"""Seconds for a process left behind by a test that runs alone to open a device."""
+"""Seconds to wait after a test that runs alone, since a process left behind may still open a device."""
 _MASKS = ("_VISIBLE_DEVICES", "_DEVICE_ORDINAL")
-"""Ends of the variables that assign devices; tests may change other variables of a lease, such as thread numbers."""
+"""Suffixes of variables that assign devices; tests may change other variables of a lease, such as thread numbers."""
 
 # Copies of functions that tests may replace or mock.
 _dumps, _open, _write, _close, _now, _clock = json.dumps, os.open, os.write, os.close, time.time, time.monotonic
@@ -36,7 +36,7 @@ _exits = (pytest.exit.Exception, KeyboardInterrupt)
 
 
 class EventWriter:
-    """Journal of a process, a file of the session that survives crashes."""
+    """Writer of a process's journal, a file in the session's folder that survives crashes."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name, self.pid = name, _getpid()
@@ -44,7 +44,7 @@ class EventWriter:
         self._reserve = _open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def write(self, event: str, **more: object) -> None:
-        """Append an event; a process that cannot do so exits, since its results would be unknown."""
+        """Append an event; exit if this fails, since the results of the process would be unknown."""
         line = (_dumps({"event": event, "at": round(_now(), 3), **more}) + "\n").encode()
         try:
             file = self._file()
@@ -70,8 +70,8 @@ class WorkerPlugin:
     """Hooks of a process that runs tests.
 
     Args:
-        folder: of the session.
-        name: of the process, such as gw0.
+        folder: folder of the session.
+        name: name of the process, such as gw0.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -97,7 +97,7 @@ class WorkerPlugin:
         self.journal.write("worker", pid=self.journal.pid, **lease)
 
     def _claim(self) -> dict[str, Any]:
-        """Lock and return the first free lease; the kernel releases it however its holder dies."""
+        """Lock and return the first free lease; the kernel releases the lock when the process dies."""
         until = _clock() + _CLAIM_SECONDS
         while True:
             for lease in self.plan["leases"]:
@@ -126,7 +126,7 @@ class WorkerPlugin:
         faulthandler.enable(self._crash, all_threads=True)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Ignore files whose import ended a process before."""
+        """Ignore files whose import killed an earlier process."""
         return True if os.path.realpath(collection_path) in self.broken else None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -140,7 +140,9 @@ class WorkerPlugin:
         try:
             report = yield
         except (*_exits, SystemExit) as problem:
-            report = pytest.CollectReport(collector.nodeid, "failed", f"importing it ended pytest: {problem!r}", [])
+            report = pytest.CollectReport(
+                collector.nodeid, "failed", f"the import tried to end pytest: {problem!r}", []
+            )
         error = _text(report) if report.failed else ""
         skipped = _reason(report) if report.skipped else ""
         self.journal.write("collected", file=collector.nodeid, error=error, skipped=skipped)
@@ -148,7 +150,7 @@ class WorkerPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Record all tests; keep those in the plan."""
+        """Record all collected tests, and select the tests in the plan."""
         part = self.folder / f"{self.journal.name}.items"
         part.write_text(_dumps([item.nodeid for item in items]))
         with contextlib.suppress(FileExistsError):  # the first worker's list, since all workers collect the same
@@ -197,13 +199,13 @@ class WorkerPlugin:
         self._write_holders(held)
         if used_up and not self.plan["solo"]:
             self.journal.write("retired")
-            _leave(LOST)  # this releases all resources; another worker takes this one's place
+            _leave(LOST)  # the exit releases all resources; xdist starts another worker
         return result
 
     def _leave_if_orphan(self) -> None:
-        """Exit if the gate or the controller was killed; nothing that follows would be of use."""
+        """Exit if the gate or the controller was killed, since no later result would be used."""
         if is_dying(self.plan["gate"]):
-            _kill(self.parent, signal.SIGKILL)  # it would start another worker in this one's place
+            _kill(self.parent, signal.SIGKILL)  # the controller would replace this worker
         if _parent() != self.parent or is_dying(self.parent):
             _leave(LOST)
 
@@ -219,14 +221,14 @@ class WorkerPlugin:
         except _exits as problem:
             raise RuntimeError(f"the test tried to end pytest: {problem!r}") from problem
         finally:
-            if _getpid() != self.journal.pid:  # a forked child that a test did not end
+            if _getpid() != self.journal.pid:  # a child that the test forked and did not end
                 _leave(LOST)
 
     pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Shorten reports for the controller; unprintable text would break the channel."""
+        """Make reports for the controller short and printable; other text would break the connection."""
         report = yield
         if report.failed:
             report.longrepr = _text(report)
@@ -239,14 +241,14 @@ class WorkerPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object) -> None:
-        """Exit: xdist replaces a worker that dies, but a worker that gives up ends the session."""
+        """Exit, since xdist replaces a worker that dies but ends the session after an internal error of a worker."""
         self._break_down(str(excrepr))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Record that the process exited normally, unless a test is running."""
         if self.running:
-            self._break_down(f"pytest gave up with exit status {int(exitstatus)}")
+            self._break_down(f"pytest ended during a test with exit status {int(exitstatus)}")
         self._write_holders(dict(self.leaks.holders(_SETTLE_SECONDS if self.plan["solo"] else 0.0)))
         self.journal.write("finish", status=int(exitstatus))
 
@@ -255,7 +257,7 @@ class WorkerPlugin:
         _leave(LOST)
 
     def _ending(self) -> tuple[str, str]:
-        """Return how a test ended according to its reports; an expected failure passed."""
+        """Return the ending of a test and its reason, as reported; an expected failure counts as a pass."""
         failed = [report for report in self.reports if report.failed]
         if failed:
             return "failed", "\n".join(str(report.longrepr) for report in failed)
@@ -264,7 +266,7 @@ class WorkerPlugin:
         return ("passed", "") if self.reports else ("failed", "pytest reported nothing about this test")
 
     def _restore_lease(self) -> str:
-        """Return a description of changes that a test made to its worker's lease, and undo them."""
+        """Undo the changes that a test made to its worker's lease, and return a description of them, or ""."""
         changed = [key for key, value in self._held.items() if _environ.get(key) != value]
         text = ", ".join(f"{key}={_environ.get(key, '')!r} instead of {self._held[key] or ''!r}" for key in changed)
         for key in changed:

@@ -32,9 +32,9 @@ from promotion.gates.device.sessions.state import PassState
 _IDLE_SESSIONS = 3
 """Number of consecutive sessions without progress after which a pass ends."""
 MOST_KILLED = 1
-"""How often the gate may be killed while a test runs alone; after that, the test is the cause."""
+"""Number of times that the gate may be killed while a test runs alone before the test is blamed."""
 DONE = "done"
-"""File in the folder of a completely reported run, which cannot be resumed."""
+"""File that marks the folder of a completely reported run, which cannot be resumed."""
 _UNDECIDED = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.ENVIRONMENT)
 _RUN, _LOCK = "run.json", "run.lock"
 
@@ -65,9 +65,9 @@ class RunReport:
     """Report of a run.
 
     Attributes:
-        results: of every chosen test, and of files that could not be collected, sorted by id.
+        results: results of every chosen test, and of files that could not be collected, sorted by id.
         collected: all tests, chosen or not.
-        problems: why passes are incomplete; empty if they are complete.
+        problems: reasons why passes are incomplete; empty if all passes are complete.
         notes: remarks for the evidence.
         sessions: number of sessions.
         attempts: attempts at each test, in order.
@@ -85,7 +85,7 @@ class Harness:
     """One run of a suite.
 
     Args:
-        folder: keeps the state that must survive this process; not shared with another run.
+        folder: folder with the state that survives this process; no other run may use it.
         on_progress: called with the numbers of finished and of all tests.
     """
 
@@ -108,14 +108,16 @@ class Harness:
 
         Raises:
             BusyError: another process works on this run.
-            RequestError: the folder contains another run, or something else.
+            RequestError: the folder contains another run or other files.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder / _LOCK)
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
-            raise BusyError(f"Another process works on the run in {self.folder}.", hint="Wait for it.") from error
+            raise BusyError(
+                f"Another process works on the run in {self.folder}.", hint="Wait until it ends."
+            ) from error
         try:
             self._resume()
             for pass_ in self.plan.passes:
@@ -134,11 +136,11 @@ class Harness:
             recorded = json.loads(file.read_bytes())
             done = (self.folder / DONE).exists()
             if not done and recorded["identity"] != self.plan.identity:
-                hint = "Give another folder or remove this one."
+                hint = "Pass another folder, or remove this folder."
                 raise RequestError(f"{self.folder} contains a run of another set or with other settings.", hint=hint)
             self._id = recorded["run"]
             kill_marked(self._id)
-            if done:  # `file`, which makes the folder a run, goes last
+            if done:  # `file`, which identifies the folder as a run, is removed last
                 for folder in self._sessions():
                     shutil.rmtree(folder)
                 (self.folder / DONE).unlink()
@@ -148,7 +150,7 @@ class Harness:
             for path in self.folder.iterdir()
             if path.name != _LOCK and not path.name.startswith(f".{file.name}.")
         ):
-            hint = "Give an empty or a new folder."
+            hint = "Pass an empty or a new folder."
             raise RequestError(f"{self.folder} contains {others[0]}, which is not part of a run.", hint=hint)
         if not file.exists():
             self._id = secrets.token_hex(16)
@@ -162,7 +164,7 @@ class Harness:
         return sorted(path for path in self.folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir())
 
     def _load_session(self, folder: Path) -> None:
-        """Add an earlier session; if it was interrupted, only its finished tests count."""
+        """Add an earlier session; of an interrupted session, only finished tests count."""
         try:
             plan = json.loads((folder / PLAN).read_bytes())
             state, round_ = self._states[plan["pass"]], Round(plan["round"])
@@ -180,7 +182,8 @@ class Harness:
     def _interrupted(outcome: SessionOutcome, state: PassState, round_: Round, *, alone: bool) -> SessionOutcome:
         """Return the outcome of a session in which the gate was killed.
 
-        Any test that ran then may be the cause, and must run alone. A test that ran alone each time is the cause.
+        Any test that was running may be the cause, and must run alone. If the gate was killed more than MOST_KILLED
+        times while a test ran alone, the test is the cause.
         """
         running = (*outcome.died, *outcome.suspects)
         if alone:
@@ -199,7 +202,7 @@ class Harness:
             # A choice needs the names of all tests, so the first session only collects.
             first: list[str] | None = None if self.plan.suite.choose is None else []
             only = first if state.chosen is None else state.remaining()
-            # Workers that collect different tests may make progress one at a time.
+            # If workers collect different tests, a single worker may still make progress.
             outcome = self._session(pass_, only=only, workers=1 if idle or only == [] else len(pass_.leases))
             idle = idle + 1 if state.progress() == before else 0
             if state.died > limits.crashes:
@@ -213,7 +216,7 @@ class Harness:
             self._run_alone(pass_, test, Round.FIRST)
 
     def _retry(self, pass_: Pass) -> None:
-        """Retry each failed test in a fresh process, which decides, unless too many tests failed."""
+        """Retry each failed test in a fresh process, whose result decides, unless too many tests failed."""
         state = self._states[pass_.name]
         retried = {test for test, tries in state.attempts() if any(item.round is Round.RETRY for item in tries)}
         tests = [test for test, tries in state.attempts() if judge(test, tries).verdict in _UNDECIDED]
@@ -254,7 +257,7 @@ class Harness:
         files: Sequence[str] | None = None,
         include_broken: str = "",
     ) -> SessionOutcome:
-        """Run one session; its folder exists before it starts, and its outcome after it ended."""
+        """Run one session; create its folder before the start, and store its outcome after the end."""
         state, folder, suite = self._states[pass_.name], self.folder / f"{self._number:04}", self.plan.suite
         self._number += 1
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Journals of a session's processes; they may be cut off anywhere."""
+"""Journals of a session's processes, which may be truncated anywhere."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from promotion.gates.device.results import Attempt, Ending
 
 CRASH_CHARACTERS = 8_000
 _MANY_TEXTS, _SHORT_CHARACTERS = 500, 1_000
-"""Number of failures after which messages are shortened, since they probably repeat themselves, and their length."""
+"""Number of messages after which further messages are shortened, and the number of characters kept of each."""
 _CRASH_BYTES = 1 << 20
 _DIED_HERE = "Current thread"
-"""Start of the crashed thread's part in faulthandler's output (CPython, Python/traceback.c)."""
+"""Start of the crashed thread's section in faulthandler's output (CPython, Python/traceback.c)."""
 _FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 CONTROLLER, SOLO = "controller", "solo"
 
@@ -28,15 +28,15 @@ class Worker:
     """A process that runs tests.
 
     Attributes:
-        name: such as gw0.
-        pid: 0 until the process reported it.
+        name: name of the process, such as gw0.
+        pid: process id; 0 until the process reports it.
         running: node id of the current test; empty if there is none.
         collecting: the file being imported; empty if there is none.
-        since: monotonic time at which its last event was read.
-        finished: it exited normally.
-        late: jax was imported before the lease was taken.
-        internal: internal error of pytest that ended it; empty if there was none.
-        retired: it exited after a test exhausted its device.
+        since: monotonic time at which the last event of the process was read.
+        finished: whether the process exited normally.
+        late: whether jax was imported before the lease was locked.
+        internal: internal error of pytest that ended the process; empty without an error.
+        retired: whether the process exited because a test exhausted its device.
     """
 
     name: str
@@ -57,7 +57,7 @@ class SessionJournal:
     """Incremental reader of one session's journals.
 
     Args:
-        folder: of the session; see the plugin.
+        folder: folder of the session, in which the plugin writes the journals.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,7 +83,7 @@ class SessionJournal:
                 self._offsets[path] = self._offsets.get(path, 0) + len(lines) + len(newline)
                 for line in lines.splitlines() if newline else ():
                     self.changed = time.monotonic()
-                    with suppress(ValueError, KeyError, TypeError, AttributeError):  # a test may write there, too
+                    with suppress(ValueError, KeyError, TypeError, AttributeError):  # a line written by a test
                         self._take(path.stem, json.loads(line))
 
     def items(self) -> tuple[str, ...] | None:
@@ -108,7 +108,7 @@ class SessionJournal:
         except OSError:
             return "", ""
         reasons = _FATAL.findall(text)
-        # The crashed thread's part shows the cause, newest frames first.
+        # The section of the crashed thread shows the cause, newest frames first.
         return (reasons[-1] if reasons else ""), text[max(0, text.rfind(_DIED_HERE)) :][:CRASH_CHARACTERS]
 
     def _take(self, name: str, event: Mapping[str, Any]) -> None:
@@ -132,7 +132,7 @@ class SessionJournal:
             case "end":
                 worker.running = ""
                 self._add_test(event, worker)
-            case "leaked":  # a finished test, whose process still holds a device
+            case "leaked":  # a finished test left a process behind that has a device open
                 self.ended = [
                     replace(ended, ending=Ending.FAILED, message=f"{event['text']}\n{ended.message}".rstrip())
                     if ended.id == event["id"]
@@ -151,7 +151,7 @@ class SessionJournal:
                 pass
 
     def _add_file(self, file: str, error: str, skipped: str) -> None:
-        """Record a file that was imported; of several workers, the last one counts."""
+        """Record an imported file; if several workers import a file, the last event counts."""
         self.files.pop(file, None)
         if error or skipped:
             ending, entry = (Ending.FAILED, "") if error else (Ending.SKIPPED, "suite")

@@ -1,4 +1,4 @@
-"""Passes of a suite, and the command and environment of each session. Pure."""
+"""Passes of a suite, and the command and environment of each session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from promotion.evidence.known_tests import KnownTest, regex_of
 from promotion.gates.device.lease import DEVICE_SHARE, JaxPlatform, Lease
 
 SESSION = "JAX_GATE_SESSION"
-"""Variable with a session's folder, for the plugin; the plugin imports pytest, so it is not imported here."""
+"""Variable with the session's folder; the plugin defines the same name, but its import would need pytest."""
 MARK = "multiaccelerator"
 """Mark of JAX's suite for tests that need several devices."""
 ALL, SINGLE, MULTI = "all", "single", "multi"
@@ -43,9 +43,9 @@ class Pass:
     """Tests that run under the same conditions.
 
     Attributes:
-        name: such as single.
+        name: name of the pass, such as single.
         marks: pytest's mark expression; empty selects all tests.
-        leases: one for each worker.
+        leases: a lease for each worker.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Suite:
         env: environment that the suite requires.
         deselect: node ids, or their beginnings, that the suite itself leaves out.
         commit: commit of the suite, or a digest of its files.
-        choose: selects tests from those that were collected; None selects all.
+        choose: function that selects from the collected tests; None selects all tests.
         notes: remarks for the evidence.
         requirements: packages that the suite requires; see `suite_requirements`.
         checkout: origin of the suite; None for the smoke suite.
@@ -96,7 +96,7 @@ def passes(names: Sequence[str], single: Sequence[Lease], whole: Lease) -> tuple
 
 
 def base_env(platform: JaxPlatform, suite: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for all processes; the suite overrides them, except for the assignment of devices."""
+    """Return variables for all processes; the suite's variables win, except variables that assign devices."""
     env = {"PYTHONNOUSERSITE": "1", "PYTHONFAULTHANDLER": ""}
     env["JAX_PLATFORMS"] = "cpu" if platform is JaxPlatform.CPU else f"{platform},cpu"
     if platform is not JaxPlatform.CPU:
@@ -116,8 +116,8 @@ def session_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the environment of a session.
 
     Args:
-        env: the site's and the suite's.
-        folder: of the session, which also contains the plugin.
+        env: environment of the site and the suite.
+        folder: folder of the session, which also contains the plugin.
     """
     ours = {SESSION: str(folder), "PYTEST_PLUGINS": PLUGIN, "PYTHONPATH": str(folder)}
     return {**env, **dict.fromkeys(_OTHERS, ""), **ours}
@@ -155,7 +155,7 @@ def session_plan(
 
     Args:
         most_left: bytes of arrays that a test may leave alive.
-        gate: process id of the gate, without which workers exit.
+        gate: process id of the gate; workers exit when the gate has died.
     """
     skipped = [{"regex": regex_of(entry.pattern), "entry": entry.id, "reason": entry.reason} for entry in skips]
     return {

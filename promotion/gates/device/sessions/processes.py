@@ -1,4 +1,4 @@
-"""Finding and ending the processes of a run, and no others."""
+"""Search and termination of the processes of a run; other processes are never touched."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def send_signal(pid: int, leader: int, sign: signal.Signals) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process runs; zombies do not."""
+    """Return whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
     except (OSError, IndexError):
@@ -56,7 +56,7 @@ def alive(pid: int) -> bool:
 
 
 def was_killed(child: int) -> bool:
-    """Return whether a signal ended a child, and leave the child to its waiter."""
+    """Return whether a signal ended a child, without reaping the child."""
     try:
         status = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

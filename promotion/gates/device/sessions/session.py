@@ -1,4 +1,4 @@
-"""One pytest session under supervision: hung workers are ended with a traceback, and no process stays behind.
+"""One supervised pytest session: hung workers are killed after they write a traceback, and no process stays behind.
 
 Only the session's journals count, not its exit code, which says nothing about tests that never ran.
 """
@@ -25,7 +25,7 @@ from promotion.gates.device.sessions.processes import RUN, alive, kill_marked, s
 _POLL_SECONDS = 0.1
 _KEPT_CHARACTERS = 1 << 16
 _COMPLETE = (0, 1, 5)
-"""Exit statuses of a complete session: all tests passed, some failed, or there were none."""
+"""Exit statuses of a complete session: all tests passed, some tests failed, or no tests were collected."""
 LOG, PLAN, OUTCOME = "output.log", "plan.json", "outcome.json"
 LATE = "jax was imported before a worker had its lease; the suite or a pytest plugin imports it too early."
 _LOG_CHARACTERS = 32 << 20
@@ -34,14 +34,14 @@ _LOG_CHARACTERS = 32 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionLimits:
-    """Limits of durations in seconds, and of other resources.
+    """Limits of a session: durations in seconds, crashes and memory.
 
     Attributes:
-        test: for each test, with its fixtures.
-        collect: for importing a file, and for starting up.
-        grace: from the request of a hang's traceback to SIGKILL, and from the end of a session to that of its output.
-        session: for a whole session.
-        crashes: dead workers in one pass, after which it ends.
+        test: duration of each test, with its fixtures.
+        collect: duration of the import of a file, and of the start.
+        grace: time between SIGABRT and SIGKILL for a hung worker, and between the end of a session and of its output.
+        session: duration of a whole session.
+        crashes: maximum number of dead workers in one pass.
         left: bytes of arrays that a test may leave alive.
     """
 
@@ -61,12 +61,12 @@ class SessionOutcome:
         items: collected tests; None if no process finished collection.
         ended: tests that finished.
         died: tests that certainly ended their worker.
-        suspects: tests that ran when the whole session was lost; any of them may be the cause.
+        suspects: tests that were running when the whole session was lost; any of them may be the cause.
         files: files that could not be collected, or skip themselves.
         broken: files whose import ended their worker.
-        problem: why the session was stopped or lost; empty if it is complete.
+        problem: reason why the session was stopped or lost; empty for a complete session.
         notes: remarks for the evidence.
-        retired: number of workers that exited after a test exhausted their device.
+        retired: number of workers that exited because a test exhausted their device.
     """
 
     items: tuple[str, ...] | None = None
@@ -84,9 +84,9 @@ class PytestSession:
     """A run of pytest with its workers.
 
     Args:
-        folder: of the session, with its plan.
-        run_id: value of RUN.
-        on_poll: called with the journal each time it was read.
+        folder: folder of the session, with the plan.
+        run_id: value of the variable JAX_GATE_RUN.
+        on_poll: called with the journal after each read.
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class PytestSession:
         self.runner, self.folder, self.run_id, self.limits, self.on_poll = runner, folder, run_id, limits, on_poll
         self.journal = SessionJournal(folder)
         self.hung: dict[str, float] = {}
-        """Workers that were ended for hanging -> time."""
+        """Hung worker -> time of the first signal."""
         self.lost: set[str] = set()
-        """Workers found dead before anything was done to them."""
+        """Workers that were found dead."""
         self.leader_killed = False
-        """Whether the process that started the workers was killed."""
+        """True if the process that started the workers was killed."""
         self._started = self._polled = time.monotonic()
         self._finished: float | None = None
 
     def run(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> SessionOutcome:
-        """Run the session until it ends or has to be stopped; store and return its outcome."""
+        """Run the session until it ends or must be stopped; store and return its outcome."""
         problem = ""
         with (self.folder / LOG).open("w", encoding="utf-8", errors="backslashreplace") as log:
             try:
@@ -143,7 +143,7 @@ class PytestSession:
         """Return the outcome of a session that an earlier process ran.
 
         Raises:
-            OSError, ValueError, KeyError: that process did not finish it.
+            OSError, ValueError, KeyError: the earlier process stored no valid outcome.
         """
         observed = json.loads((self.folder / OUTCOME).read_bytes())
         self.hung, self.lost = dict.fromkeys(observed["hung"], 0.0), set(observed["lost"])
@@ -151,7 +151,7 @@ class PytestSession:
         return self.outcome(observed["problem"])
 
     def _watch(self, pid: int) -> str:
-        """Return why the session has to be stopped; "" if it may continue."""
+        """Return the reason to stop the session; "" to continue."""
         now = time.monotonic()
         if now - self._polled < _POLL_SECONDS / 2:
             return ""
@@ -179,7 +179,7 @@ class PytestSession:
         return ""
 
     def check_worker(self, worker: Worker, leader: int, now: float) -> str:
-        """End a hung worker; return why the session has to be stopped if a file cannot be imported."""
+        """End a hung worker; return a reason to stop the session if the worker died while it imported a file."""
         if not alive(worker.pid):
             self.journal.read()  # events since the last read: the worker may have finished
             if worker.finished:
@@ -198,7 +198,7 @@ class PytestSession:
         return ""
 
     def outcome(self, problem: str = "") -> SessionOutcome:
-        """Return the outcome so far of a session that was stopped, or ended abnormally, because of `problem`."""
+        """Return the outcome so far; `problem` is the reason why the session was stopped or ended abnormally."""
         self.journal.read()
         journal, lost = self.journal, self.journal.status not in _COMPLETE
         died, suspects, broken = list[Attempt](), list[Attempt](), list[Attempt]()
@@ -223,7 +223,7 @@ class PytestSession:
         )
 
     def _crash(self, worker: str) -> tuple[str, str]:
-        """Return `SessionJournal.crash`; an internal error of pytest after its leader was killed is not a crash."""
+        """Return `SessionJournal.crash`, but ignore an internal error of pytest after the death of its leader."""
         if self.leader_killed and self.journal.workers[worker].internal:
             return "", ""
         return self.journal.crash(worker)

@@ -1,4 +1,4 @@
-"""Progress of a pass, accumulated from its sessions. Pure."""
+"""Progress of a pass, accumulated from its sessions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from promotion.gates.device.sessions.passes import Choose
 from promotion.gates.device.sessions.session import SessionOutcome
 
 RERUNS = 1
-"""Number of reruns with the other tests after a crash; a test that merely failed is never rerun."""
+"""Number of reruns together with other tests after a crash; a test that merely failed is never rerun."""
 
 
 @dataclass
@@ -19,16 +19,16 @@ class PassState:
     """Progress of one pass.
 
     Attributes:
-        choose: selects from collected tests, including those of a file that could be collected later; None selects all.
+        choose: function that selects from newly collected tests; None selects all tests.
         chosen: tests to run; None until tests were collected.
-        collected: all tests.
+        collected: all collected tests.
         offered: tests that were passed to `choose`.
         tests: attempts at each test, in order.
         files: attempts at each file that could not be collected or skips itself.
         broken: files whose import ended their process.
-        suspects: tests that ran when a whole session was lost; each must run alone.
+        suspects: tests that were running when a whole session was lost; each must run alone.
         died: number of lost tests, files and workers.
-        interrupted: test -> how often the gate was killed while the test ran alone.
+        interrupted: test -> number of times that the gate was killed while the test ran alone.
     """
 
     choose: Choose | None = None
@@ -52,7 +52,7 @@ class PassState:
         return sum(bool(attempts) for attempts in self.tests.values())
 
     def remaining(self) -> list[str]:
-        """Return the chosen tests that still have to run with the others."""
+        """Return the chosen tests that still have to run in a session with other tests."""
 
         def due(test: str) -> bool:
             earlier = [item for item in self.tests.get(test, ()) if item.round is not Round.RETRY]
@@ -65,7 +65,7 @@ class PassState:
         return [test for test in self.suspects if not self.tests.get(test)]
 
     def attempts(self) -> Iterator[tuple[str, list[Attempt]]]:
-        """Yield each file with attempts, and each chosen test, with its attempts."""
+        """Yield (id, attempts) for each file with attempts and for each chosen test."""
         yield from self.files.items()
         yield from ((test, self.tests.get(test, [])) for test in self.chosen or ())
 
@@ -74,7 +74,7 @@ class PassState:
         if outcome.items is not None:
             self._add_collected(outcome.items, retried=round_ is Round.RETRY)
         for attempt in (*outcome.files, *outcome.broken):
-            # Sessions of the same round repeat themselves, so only the first one counts.
+            # Sessions of the same round report the same files again, so only the first report counts.
             if not self.files[attempt.id] or round_ is Round.RETRY:
                 self.files[attempt.id].append(replace(attempt, round=round_))
         self.broken |= {attempt.id: None for attempt in outcome.broken}
