@@ -1,1 +1,1 @@
-"""Wheels as files: archives, ELF, GPU code, repair and inspection."""
+"""Wheel files: archives, ELF libraries, GPU code, repair and inspection."""

@@ -1,6 +1,6 @@
-"""Kinds of defects of a wheel (`findings.toml`): code -> severity, title, remedy.
+"""Kinds of findings on wheels, from `findings.toml`: code -> severity, title, remedy.
 
-A rule makes a `Finding` with `finding(code, …)`, which adds severity and remedy.
+Rules create findings with `finding(code, …)`, which adds the severity and the remedy of the code.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from core.model import Finding, Severity
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FindingKind:
-    """One kind of defect.
+    """One kind of finding.
 
     Attributes:
-        title: a few words, for tables.
-        remedy: one line for the builder of the wheel.
-        integrity: the bytes are damaged or wrong; such a finding stays an error in wheels that others published.
+        title: short title for tables.
+        remedy: one line of advice to the builder of the wheel.
+        integrity: True if the finding means damaged or wrong bytes, which are errors also in wheels published by
+            others.
     """
 
     severity: Severity
@@ -32,7 +33,7 @@ class FindingKind:
 
 @functools.cache
 def finding_kinds() -> Mapping[str, FindingKind]:
-    """Return the table that lies beside this module, by code."""
+    """Return the kinds of findings in `findings.toml` by code."""
     tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     return {
         code: FindingKind(
@@ -57,19 +58,19 @@ def is_integrity(item: Finding) -> bool:
 
 
 def as_published(items: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield findings on a wheel that others published: errors become warnings, except those about broken bytes."""
+    """Yield the findings on a wheel published by others: errors become warnings unless bytes are damaged or wrong."""
     for item in items:
         mild = item.severity is Severity.ERROR and not is_integrity(item)
         yield replace(item, severity=Severity.WARNING) if mild else item
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort by severity (errors first), then by code; drop exact repetitions."""
+    """Sort findings by severity, errors first, then by code; remove duplicates."""
     order = list(Severity)
     return tuple(sorted(dict.fromkeys(findings), key=lambda item: (order.index(item.severity), item.code)))
 
 
 def some(names: Sequence[str], limit: int = 4) -> str:
-    """Join the first few names and the number of the others."""
+    """Join the first `limit` names; add the number of further names."""
     more = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -1,8 +1,8 @@
-"""Wheels of kernel modules: code objects in folders by target, libraries that launch them, and a manifest.
+"""Wheels of kernel modules: code objects in one folder per target, libraries that launch the code, and a manifest.
 
-Layout: `jax_aiter/_kernels/lib/lib<module>.so`, `jax_aiter/_kernels/hsa/<gfx>[/<variant>]/<module>/*.co` with the
-tables that launchers choose from (`*.csv`), and `jax_aiter/_kernels/manifest.json` with the digest of each file, which
-`kernels/recipe.py` writes.
+Layout: `jax_aiter/_kernels/lib/lib<module>.so`; `jax_aiter/_kernels/hsa/<gfx>[/<variant>]/<module>/*.co` with tables
+(`*.csv`) from which launchers choose a kernel; and `jax_aiter/_kernels/manifest.json` with the digest of each file.
+`kernels/recipe.py` writes the manifest.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class PackagedModule:
     """One kernel module of the manifest.
 
     Attributes:
-        library: path inside the wheel.
-        sha256: of the library.
-        symbols: of its handlers.
-        objects: target -> path inside the wheel -> sha256.
-        instances: pattern that the names of its generated kernels had to match; empty if all are included.
+        library: path of the library inside the wheel.
+        sha256: SHA-256 of the library.
+        symbols: symbols of the FFI handlers that the library exports.
+        objects: target -> path of a code object or table inside the wheel -> SHA-256.
+        instances: regular expression that selected the generated kernels by name; empty if all were built.
     """
 
     name: str
@@ -51,10 +51,10 @@ class PackagedModule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelManifest:
-    """manifest.json of a wheel.
+    """Content of a wheel's manifest.json.
 
     Attributes:
-        missing: modules that a complete wheel would hold.
+        missing: modules that were left out of a partial wheel.
     """
 
     version: str
@@ -69,15 +69,15 @@ def is_kernel_wheel(archive: WheelArchive) -> bool:
 
 
 def read_manifest(archive: WheelArchive) -> KernelManifest:
-    """Read the manifest.
+    """Read the manifest of a wheel of kernel modules.
 
     Raises:
-        ArchiveError: it is invalid, or has another schema.
+        ArchiveError: the manifest is invalid, or has an unsupported schema.
     """
     try:
         body = json.loads(archive.read(MANIFEST))
         if body["schema"] != _SCHEMA:
-            raise ValueError(f"schema {body['schema']!r}")
+            raise ValueError(f"unsupported schema {body['schema']!r}")
         modules = tuple(_module(name, entry) for name, entry in body["modules"].items())
         if set(body["load_order"]) != set(body["modules"]) or len(body["load_order"]) != len(modules):
             raise ValueError("load_order does not list every module exactly once")
@@ -109,14 +109,14 @@ def _module(name: str, entry: Mapping[str, Any]) -> PackagedModule:
 
 
 def code_objects(archive: WheelArchive) -> tuple[str, ...]:
-    """Return the members that are plain AMDGPU code objects, not fat binaries inside a library."""
+    """Return the names of the members that are plain AMDGPU code objects, not fat binaries inside a library."""
     names = []
     for member in archive.members:
         if member.name.endswith(".co"):
             try:
                 head = next(iter(archive.chunks(member.name)), b"")
             except ArchiveError:
-                continue  # the check of RECORD reports it
+                continue  # the check of RECORD reports the damage
             if is_code_object(head):
                 names.append(member.name)
     return tuple(names)
@@ -125,7 +125,7 @@ def code_objects(archive: WheelArchive) -> tuple[str, ...]:
 def member_infos(
     archive: WheelArchive, names: Iterable[str], record: Mapping[str, RecordEntry], machs: Mapping[str, int]
 ) -> tuple[MemberInfo, ...]:
-    """Return the entries of code objects for wheels.json; each is for the one target in its header."""
+    """Return the `wheels.json` entries of code objects; the target of each entry is read from the object's header."""
     infos = []
     for name in names:
         head = next(iter(archive.chunks(name)), b"")
@@ -143,7 +143,7 @@ def member_infos(
 
 
 def target_of(head: bytes, machs: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the processor that the header of a code object names; empty if its number is unknown."""
+    """Return the processor whose number is in a code object's header; empty if the number is unknown."""
     processors = [name for name, mach in machs.items() if mach == mach_of(head)]
     return tuple(processors[:1])
 
@@ -155,8 +155,8 @@ def check_kernel_wheel(
 
     Args:
         archive: the wheel.
-        machs: processor -> EF_AMDGPU_MACH; empty skips the comparison.
-        exported: library inside the wheel -> its exported symbols, for readable libraries.
+        machs: processor -> EF_AMDGPU_MACH value; empty skips the comparison.
+        exported: path of each readable library inside the wheel -> its exported symbols.
     """
     try:
         manifest = read_manifest(archive)
@@ -169,16 +169,16 @@ def _findings(
     archive: WheelArchive, manifest: KernelManifest, machs: Mapping[str, int], exported: Mapping[str, Iterable[str]]
 ) -> Iterator[Finding]:
     if manifest.version != archive.name.version:
-        text = f"the manifest is of version {manifest.version}, the wheel of {archive.name.version}."
+        text = f"the manifest has version {manifest.version}, but the wheel has version {archive.name.version}."
         yield finding("kernels-manifest-untrue", text, member=MANIFEST)
     if not manifest.modules:
-        yield finding("kernels-missing", "it lists no kernel module.", member=MANIFEST)
+        yield finding("kernels-missing", "the manifest lists no kernel module.", member=MANIFEST)
     if manifest.missing:
-        text = f"made without {', '.join(manifest.missing)} (--allow-partial)."
+        text = f"the wheel was built without {', '.join(manifest.missing)} (--allow-partial)."
         yield finding("kernels-partial", text, member=MANIFEST)
     for module in manifest.modules:
         if module.instances:
-            text = f"of {module.name} only the kernels whose names match {module.instances!r}."
+            text = f"module {module.name} has only the kernels whose names match {module.instances!r}."
             yield finding("kernels-partial", text, member=MANIFEST)
     listed: dict[str, str] = {}
     for module in manifest.modules:
@@ -189,7 +189,7 @@ def _findings(
         if module.library in exported:
             lost = sorted(set(module.symbols) - set(exported[module.library]))
             if lost:
-                text = f"{module.name} has no handler {', '.join(lost)}."
+                text = f"the library of module {module.name} does not export the handlers {', '.join(lost)}."
                 yield finding("handler-missing", text, member=module.library)
     yield from _untrue(archive, listed)
     for name in code_objects(archive):
@@ -199,7 +199,7 @@ def _findings(
 
 
 def check_target(manifest: KernelManifest, gfx: str) -> Iterator[Finding]:
-    """Check that each module that promises a target has code for it."""
+    """Check that each co-launcher or portable module that lists a target has a code object for this target."""
     for module in manifest.modules:
         coded = any(path.endswith(".co") for path in module.objects.get(gfx, ()))
         if gfx in module.targets and not coded and module.kind in ("co-launcher", "portable"):
@@ -210,34 +210,34 @@ def _misplaced(module: PackagedModule, gfx: str, files: Mapping[str, str]) -> It
     for path in files:
         place = _OBJECT.fullmatch(path)
         if place is None or (place["gfx"], place["module"]) != (gfx, module.name):
-            text = f"it is listed for {module.name} on {gfx}, but is in another folder."
+            text = f"the manifest lists the file for module {module.name} on {gfx}, but the file is in another folder."
             yield finding("kernels-manifest-untrue", text, member=path)
 
 
 def _untrue(archive: WheelArchive, listed: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield differences between the manifest and the files."""
+    """Yield findings on differences between the manifest and the files."""
     present = {m.name for m in archive.members if m.name.startswith(f"{_ROOT}/") and m.name != MANIFEST}
     for name in sorted(listed.keys() - present):
-        yield finding("kernels-missing", "the manifest lists it, but the wheel does not have it.", member=name)
+        yield finding("kernels-missing", "the manifest lists the file, but the wheel lacks it.", member=name)
     for name in sorted(present - listed.keys()):
-        yield finding("kernels-manifest-untrue", "the manifest does not list it.", member=name)
+        yield finding("kernels-manifest-untrue", "the manifest does not list the file.", member=name)
     for name in sorted(present & listed.keys()):
         try:
             digest = archive.digest(name)
         except ArchiveError:
-            continue  # the check of RECORD reports it
+            continue  # the check of RECORD reports the damage
         if digest != listed[name]:
-            yield finding("kernels-manifest-untrue", f"the manifest says sha256 {listed[name]}.", member=name)
+            yield finding("kernels-manifest-untrue", f"the manifest lists another sha256: {listed[name]}.", member=name)
 
 
 def _wrong_code(archive: WheelArchive, name: str, machs: Mapping[str, int]) -> Iterator[Finding]:
-    """Check a code object against its folder, and that its kernels are described."""
+    """Check that a code object matches the target of its folder and has metadata of kernels."""
     place = _OBJECT.fullmatch(name)
     try:
         data = archive.read(name)
         if place and machs and (clause := code_object_problem(data[:HEAD_SIZE], GfxTarget.parse(place["gfx"]), machs)):
-            yield finding("code-object-wrong", f"in the folder of {place['gfx']}, it {clause}.", member=name)
+            yield finding("code-object-wrong", f"the file in the folder of {place['gfx']} {clause}.", member=name)
         if not kernarg_sizes(ElfImage.parse(data, name)):
-            yield finding("code-object-wrong", "it has no kernels.", member=name)
+            yield finding("code-object-wrong", "the code object has no kernels.", member=name)
     except (ArchiveError, ElfError) as error:
         yield finding("code-object-wrong", error.message, member=name)

@@ -14,7 +14,7 @@ from wheelkit.repair.plan import RepairPlan
 
 _LICENSE = Path(__file__).parents[1] / "LICENSE"
 _OLDEST_PYTHON = ((Version("0.11"), ">=3.12"), (Version("0"), ">=3.11"))
-"""First JAX release -> the Requires-Python that it and later ones have."""
+"""First JAX release of a range -> Requires-Python of the range; newest range first."""
 
 
 def repair_plan(
@@ -29,16 +29,16 @@ def repair_plan(
     payload: Path,
     sources: Mapping[str, str] | None = None,
 ) -> RepairPlan:
-    """Return the repair plan of a wheel: exact targets, documented run path, exact pins, true metadata.
+    """Return the repair plan of a wheel: exact targets, documented RUNPATH, exact pins, correct metadata.
 
     Args:
-        version: from `versions.wheel_version`.
+        version: version of the wheel, from `versions.wheel_version`.
         members: every native library of the wheel.
-        device_members: the libraries that must have code for every gfx target.
-        sources: commits and digests of a build from source, by name.
+        device_members: native libraries that must have code for every gfx target.
+        sources: source name -> commit or digest, for a wheel built from source.
 
     Raises:
-        RequestError: the libraries of that ROCm are not listed.
+        RequestError: the sonames of this ROCm version are unknown.
     """
     rocm = request.rocm_version
     return RepairPlan(
@@ -46,7 +46,7 @@ def repair_plan(
         version=version,
         targets=request.targets,
         covers=targets.covers(),
-        rocm_version=Version(str(rocm)).base_version,  # also of a pre-release: 7.10.0a20251120 -> 7.10.0
+        rocm_version=Version(str(rocm)).base_version,  # drops the pre-release part: 7.10.0a20251120 -> 7.10.0
         strip=request.strip,
         runpath={f"{folder}/*.so": layouts.runpath(kind, request.targets)},
         hip_soname=layouts.hip_soname(rocm),
@@ -66,9 +66,10 @@ def repair_plan(
 def build_info(
     kind: versions.Kind, request: BuildRequest, version: str, sources: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return `build_info.json` without the repair's `members` and the driver's `inputs` and `tools`.
+    """Return the fields of `build_info.json`, except `members`, `inputs` and `tools`.
 
-    The loader in `pjrt/payload` uses it; `build_info.py` beside it in the wheel documents the fields.
+    The repair adds `members`, and the build driver adds `inputs` and `tools`. The loader in `pjrt/payload` reads the
+    file; `build_info.py` in the wheel documents the fields.
     """
     return {
         "version": version,
@@ -93,7 +94,7 @@ def requires_python(jax_version: str) -> str:
 
 
 def content(request: BuildRequest) -> str:
-    """Return the ROCm version and the targets, for a Summary."""
+    """Return the ROCm version and the targets as text for METADATA's Summary."""
     held = "all targets of the build" if request.targets is None else ", ".join(map(str, request.targets))
     return f"ROCm {request.rocm_version}; {held}"
 
@@ -102,8 +103,8 @@ def payload_files(folder: Path, package: str, version: str) -> dict[str, bytes]:
     """Return the Python files of a wheel.
 
     Returns:
-        Path inside the wheel -> content. `version.py`, which jaxlib reads, is generated here with a stamp that an
-        inspection can compare.
+        Path inside the wheel -> content. `version.py`, which jaxlib reads, is generated; inspections compare the
+        version in it with METADATA.
     """
     stamp = f'"""The version of this wheel."""\n\n_release_version: str = {version!r}\n__version__ = _release_version\n'
     sources = {f"{package}/{file.name}": file.read_bytes() for file in sorted(folder.glob("*.py"))}

@@ -1,8 +1,9 @@
-"""Exports of the shared libraries of one ROCm: soname -> symbol -> versions, as data that a wheel set can carry.
+"""Manifest of the symbols that the shared libraries of one ROCm export: soname -> symbol -> versions.
 
-The JSON is easy to review and compare: names are sorted, one per line, below their version. Keys are written as linkers
-write them: `@@hip_4.2` is the default version of its symbols, `@hip_4.0` one that only old programs use, and the empty
-key holds symbols without a version (LSB, "Symbol Versioning").
+A wheel set contains the manifest as JSON that is easy to review and compare: symbol names are sorted, one per line, and
+grouped by version. Versions are written as linkers write them: `@@hip_4.2` is the default version of its symbols,
+`@hip_4.0` is a version that only old programs use, and the empty string stands for symbols without a version (LSB,
+"Symbol Versioning").
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from wheelkit.elf.snapshot import Elf
 SCHEMA_VERSION = 1
 """Version of the JSON format."""
 ROCM_MANIFEST = "rocm-manifest.json"
-"""Name of the file in a wheel set."""
+"""Name of the manifest's file in a wheel set."""
 
 _PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 """Names of CPython's C API (Python documentation, "API and ABI Versioning"), provided by the interpreter."""
@@ -31,15 +32,15 @@ class RocmLibrary:
     """One shared library of a ROCm.
 
     Attributes:
-        soname: DT_SONAME.
-        path: relative to the root of its tree, ending in the soname, such as lib/libamdhip64.so.7.
-        symbols: exported symbol -> its versions, the default one first; "" for no version. Symbols of the C++ standard
-            library are left out.
+        soname: value of DT_SONAME.
+        path: path below the root of the ROCm tree, ending in the soname, such as lib/libamdhip64.so.7.
+        symbols: exported symbol -> its versions, default version first; "" means no version. Symbols of the C++
+            standard library are omitted.
         needed: DT_NEEDED sonames in order.
         runpath: entries of DT_RUNPATH, or of DT_RPATH if there is no RUNPATH.
-        size: bytes; 0 if no file was read.
-        build_id: hexadecimal; empty if there is none.
-        sha256: of the file; empty if no file was read.
+        size: size of the file in bytes; 0 if no file was read.
+        build_id: build ID in hexadecimal; empty if the library has none.
+        sha256: SHA-256 of the file; empty if no file was read.
     """
 
     soname: str
@@ -57,8 +58,8 @@ class RocmManifest:
     """The libraries of one ROCm.
 
     Attributes:
-        libraries: by soname.
-        weak: derived from the needs of wheels, so that it proves nothing about any ROCm.
+        libraries: libraries by soname.
+        weak: True if the manifest was derived from the needs of wheels; a weak manifest proves nothing about a ROCm.
     """
 
     rocm_version: str
@@ -67,7 +68,7 @@ class RocmManifest:
 
 
 def dump_manifest(manifest: RocmManifest) -> bytes:
-    """Return the text of `rocm-manifest.json`; output is reproducible."""
+    """Return the reproducible content of `rocm-manifest.json`."""
     body = {
         "schema": SCHEMA_VERSION,
         "rocm_version": manifest.rocm_version,
@@ -81,31 +82,33 @@ def load_manifest(data: bytes) -> RocmManifest:
     """Parse `rocm-manifest.json`.
 
     Raises:
-        InputError: another schema, or not a manifest.
+        InputError: the data is not a manifest, or has an unsupported schema.
     """
     try:
         body = json.loads(data)
         if body["schema"] != SCHEMA_VERSION:
             raise InputError(
                 f"The ROCm manifest has schema {body['schema']!r}; only {SCHEMA_VERSION} is supported.",
-                hint="Generate it again with `ci_build rocm manifest`.",
+                hint="Generate the manifest again with `ci_build rocm manifest`.",
             )
         libraries = {str(soname): _library(str(soname), row) for soname, row in body["libraries"].items()}
         return RocmManifest(rocm_version=str(body["rocm_version"]), weak=bool(body["weak"]), libraries=libraries)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"Cannot read the ROCm manifest: {error!r}.", hint="Generate it with `ci_build rocm manifest`."
+            f"Cannot read the ROCm manifest: {error!r}.",
+            hint="Generate the manifest again with `ci_build rocm manifest`.",
         ) from error
 
 
 def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[str]) -> RocmManifest:
-    """Return the libraries that would satisfy exactly the needs of some libraries; weak, since no ROCm was read.
+    """Return a weak manifest of exactly the ROCm libraries and symbols that the given libraries need.
 
-    A reference without a version does not name its library. It is assigned to the library whose name is part of the
-    symbol, else to the first one that its user needs. The loader searches all of them.
+    A symbol reference without a version does not name the library that provides the symbol. The symbol is assigned to
+    the needed library whose name is part of the symbol's name, else to the first needed ROCm library. The loader itself
+    searches all needed libraries.
 
     Args:
-        rocm_sonames: sonames of ROCm; all other needs are left to the system.
+        rocm_sonames: sonames of ROCm libraries; all other needed libraries are ignored.
     """
     elfs = tuple(elfs)
     own = {symbol for elf in elfs for symbol in elf.exported}
@@ -140,7 +143,7 @@ def is_foreign(symbol: str) -> bool:
 
 
 def _stem(soname: str) -> str:
-    """Return the usual part of a library's function names: librocblas.so.5 -> rocblas."""
+    """Return the text that a library's function names usually contain: librocblas.so.5 -> rocblas."""
     stem = soname.removeprefix("lib").partition(".so")[0].lower()
     return {"rccl": "nccl", "rocm_smi64": "rsmi", "amdhip64": "hip", "hsa-runtime64": "hsa"}.get(stem, stem)
 
@@ -175,5 +178,5 @@ def _library(soname: str, body: Mapping[str, Any]) -> RocmLibrary:
         runpath=tuple(map(str, body["runpath"])),
         size=int(body["size"]),
         build_id=str(body["build_id"]),
-        sha256=str(body.get("sha256", "")),  # which older manifests do not have
+        sha256=str(body.get("sha256", "")),  # older manifests have no sha256
     )

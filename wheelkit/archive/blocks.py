@@ -1,6 +1,7 @@
 """Block boundaries of deflate streams (RFC 1951).
 
-`scan_blocks` lets zlib find all of them. `inflate_cut` finds a few while it inflates a stream, near given offsets.
+`scan_blocks` finds all boundaries with zlib. `inflate_cut` finds a few boundaries near given offsets while it inflates
+a stream.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CHUNK = 256 << 10
 _Z_OK, _Z_STREAM_END, _Z_BUF_ERROR = 0, 1, -5
 _Z_BLOCK = 5
 _MAX_IDLE = 16
-"""Calls without progress after which a stream counts as truncated; zlib may hold a few empty blocks back."""
+"""A stream counts as truncated after this many calls without progress; zlib may hold back a few empty blocks."""
 _AT_BLOCK_END, _IN_LAST_BLOCK = 128, 64
 
 
@@ -32,9 +33,9 @@ class BlockRun:
     """A part of a deflate stream that was inflated separately, given only the window before it.
 
     Attributes:
-        packed: compressed bytes before it; a block begins there.
-        content: [begin, end) in uncompressed bytes.
-        crc32: of its content and the window before it, which together determine the compressed bytes' meaning.
+        packed: offset of the part in the compressed stream, in bytes; a block begins there.
+        content: range [begin, end) of the part in uncompressed bytes.
+        crc32: CRC-32 of the window before the part and of its content; the compressed bytes depend on both.
     """
 
     packed: int
@@ -44,14 +45,14 @@ class BlockRun:
 
 @dataclass(frozen=True, slots=True)
 class BlockIndex:
-    """Block boundaries of one deflate stream; only those at an even bit (see `splice.PADDING`).
+    """Block boundaries of one deflate stream at even bit positions (see `splice.PADDING`).
 
     Attributes:
         offsets: uncompressed bytes before each boundary; not decreasing, the first is 0.
         bits: position of each boundary in the compressed stream, in bits; the first is 0.
-        reach: uncompressed bytes that were scanned; later boundaries are unknown.
-        complete: the stream was scanned to its end.
-        runs: the parts between the boundaries, if the stream was inflated in parts.
+        reach: number of uncompressed bytes that were scanned; later boundaries are unknown.
+        complete: True if the stream was scanned to its end.
+        runs: parts between the boundaries; empty unless the stream was inflated in parts.
     """
 
     offsets: list[int] = field(default_factory=lambda: [0])
@@ -92,7 +93,7 @@ class _ZStream(ctypes.Structure):
 
 
 def load_zlib() -> ctypes.CDLL | None:
-    """Load the system's libz; return None where no suitable one is installed."""
+    """Load the system's libz; return None if no suitable libz is installed."""
     try:
         library = ctypes.CDLL("libz.so.1")
         library.zlibVersion.restype = ctypes.c_char_p
@@ -112,12 +113,12 @@ def scan_blocks(
 
     Args:
         pread: reads (size, offset) of the file that holds the stream.
-        offset: where the stream begins in the file.
-        size: compressed bytes.
-        until: stop at the first boundary that has at least this many uncompressed bytes before it; None: scan all.
+        offset: file offset of the stream.
+        size: size of the compressed stream in bytes.
+        until: stop at the first boundary after at least this many uncompressed bytes; None scans the whole stream.
 
     Returns:
-        The index, or None where libz is not there.
+        The block index, or None if libz is not installed.
 
     Raises:
         ArchiveError: the stream is damaged.
@@ -133,7 +134,7 @@ def scan_blocks(
 
 
 def _scan(library: ctypes.CDLL, stream: _ZStream, chunks: Iterator[bytes], until: int | None) -> BlockIndex:
-    # One small output buffer is reused: the bytes are not needed, and fresh pages cost more than inflating.
+    # One small output buffer is reused: its bytes are not needed, and new memory pages cost more than inflating.
     output = ctypes.create_string_buffer(_CHUNK)
     out_address = ctypes.addressof(output)
     offsets, bits = [0], [0]
@@ -164,11 +165,11 @@ def _scan(library: ctypes.CDLL, stream: _ZStream, chunks: Iterator[bytes], until
 
 
 SEARCHED = 2 << 20
-"""Compressed bytes searched for the beginning of a block; zlib puts one on a whole byte every 100 to 400 KB."""
+"""Number of compressed bytes searched for a block; in zlib's output, one begins at a whole byte every 100 to 400 KB."""
 _TRIED = 64 << 10
-"""Compressed bytes inflated to test a candidate; zlib's blocks are shorter, so the next header is tested, too."""
+"""Number of compressed bytes inflated to test a block; zlib's blocks are shorter, so the next header is tested, too."""
 ANY_WINDOW = bytes(WINDOW)
-"""Stands for the unknown bytes before a candidate; whether blocks can be inflated does not depend on them."""
+"""Placeholder for the unknown bytes before a block; any bytes do to test whether the block can be inflated."""
 
 
 def _bytes_like(bits: Iterable[int]) -> bytes:
@@ -182,21 +183,22 @@ _LIKELY = re.compile(
     + _bytes_like(range(1, 256, 2))
     + b")"
 )
-"""Header of a block that is not the last (0) and has dynamic codes (10): RFC 1951, 3.2.7.
+"""Pattern for the header of a block that is not the last (0) and has dynamic codes (10): RFC 1951, 3.2.7.
 
-Up to 286 codes for literals and lengths (5 bits), 30 for distances (5 bits), and the number of code-length codes (4
-bits). Machine code uses many distances and many code-length codes, so only high numbers match.
+The header contains the numbers of literal and length codes (5 bits, up to 286), of distance codes (5 bits, up to 30)
+and of code-length codes (4 bits). Compressed machine code has many distance and code-length codes, so only high numbers
+match.
 """
 _SHARES = [sum(128 >> length for at in (0, 3, 6) if (length := three >> at & 7)) for three in range(512)]
-"""Three code lengths (9 bits) -> how many of the 128 values of 7 bits their codes take."""
+"""Three code lengths (9 bits) -> number of the 128 values of 7 bits that their codes occupy."""
 
 
 class CutPoints:
-    """Offsets at which to split a stream while it is inflated, and the parts that resulted.
+    """Offsets at which to split a stream while it is inflated, and the resulting parts.
 
     Attributes:
-        goals: uncompressed offsets; the stream is split at the first block found after each.
-        runs: the parts, once the whole stream was inflated.
+        goals: uncompressed offsets; the stream is split at the first block found after each offset.
+        runs: parts of the stream; complete once the whole stream was inflated.
     """
 
     def __init__(self, goals: Iterable[int]) -> None:
@@ -216,8 +218,8 @@ class CutPoints:
 def inflate_cut(pread: Pread, offset: int, size: int, cuts: CutPoints) -> Iterator[bytes]:
     """Inflate the stream in bytes [offset, offset + size) of a file, split near the goals of `cuts`.
 
-    Each part is inflated with only the window of the previous one. Correct output therefore proves that blocks begin at
-    the split points. Wrong output may mean only that a guessed split point is no block.
+    Each part is inflated with only the window of the previous part, so correct output proves that blocks begin at the
+    split points. Wrong output does not prove damage: a guessed split point may not be the beginning of a block.
 
     Raises:
         InflateError: the stream is damaged, or no block begins at a split point.
@@ -251,7 +253,7 @@ def inflate_cut(pread: Pread, offset: int, size: int, cuts: CutPoints) -> Iterat
 
 
 def find_block(data: bytes) -> int | None:
-    """Return the first byte of compressed data at which a block with dynamic codes seems to begin."""
+    """Return the first offset in compressed data at which a block with dynamic codes seems to begin, or None."""
     for match in _LIKELY.finditer(data):
         at = match.start()
         if _codes_are_complete(data[at : at + 10]):

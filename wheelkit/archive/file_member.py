@@ -1,4 +1,4 @@
-"""Large members written from files: the old stream is spliced where possible, and the result is verified."""
+"""Writer of large members from files: unchanged parts of the old stream are copied, and the result is verified."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wheelkit.archive.zip_format import DEFLATED, ZipMember, full_pread
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileContent:
-    """New content of a member in a file; `changed` and `blocks` as in `WheelRewrite.set_file`."""
+    """New content of a member, in a file; `WheelRewrite.set_file` documents `changed` and `blocks`."""
 
     path: Path
     changed: tuple[ByteRange, ...] | None
@@ -34,7 +34,7 @@ def file_digests(fd: int, runs: Sequence[BlockRun]) -> tuple[int, str]:
     """Read an open file once; return its CRC-32, and its SHA-256 in hexadecimal.
 
     Raises:
-        InflateError: the bytes of one of the runs have changed.
+        InflateError: the content of a run, or the window before it, has changed.
     """
     crc, digest, at = 0, hashlib.sha256(), 0
     needed = [(max(0, run.content[0] - WINDOW), run.content[1]) for run in runs]
@@ -48,20 +48,20 @@ def file_digests(fd: int, runs: Sequence[BlockRun]) -> tuple[int, str]:
             checksums[number] = isal_zlib.crc32(part, checksums[number])
         at += count
     if checksums != [run.crc32 for run in runs]:
-        raise InflateError("it differs from the old content outside the given ranges")
+        raise InflateError("the file differs from the old content outside the given ranges")
     return crc, digest.hexdigest()
 
 
 def write_file(
     name: str, content: FileContent, fd: int, out: OutFile, *, source: WheelArchive, old: ZipMember | None
 ) -> tuple[int, str]:
-    """Append the deflated content of an open file.
+    """Append the content of an open file to the output as a deflate stream.
 
     Returns:
         CRC-32 and SHA-256 of the content.
 
     Raises:
-        ArchiveError: the written stream would not inflate to the content.
+        ArchiveError: the written stream does not inflate to the content.
     """
     size = os.fstat(fd).st_size
     pieces = _plan(content, source, old, size)
@@ -79,8 +79,8 @@ def write_file(
                 proof.result()
         except InflateError as error:
             raise ArchiveError(
-                f"{name} would not hold its new content: {error}.",
-                hint="Give set_file every changed range, or none. If the ranges are right, the source is damaged.",
+                f"{name} would not have its new content: {error}.",
+                hint="Pass every changed range to set_file, or none. If the ranges are right, the source is damaged.",
             ) from error
     return sums
 
@@ -108,16 +108,16 @@ def write_and_verify(
     *,
     split: bool = False,
 ) -> Iterator[Future[None]]:
-    """Write a planned stream; inflate and compare each part that ends on a byte while the next one is written.
+    """Write a planned stream; inflate and compare each part that ends on a byte while the next part is written.
 
     Args:
-        out: the splicer's output; also open for reading.
-        split: copied pieces begin and end where the old stream was split, so their content is known. Only recompressed
-            pieces are inflated; the caller checks that the content of the others did not change.
+        out: output of the splicer; must also be open for reading.
+        split: True if copied pieces begin and end where the old stream was split, so that their content is known. Only
+            recompressed pieces are then inflated; the caller checks that the content of copied pieces is unchanged.
 
     Yields:
-        Pending comparisons. Each raises InflateError if its part does not inflate to the content: a changed range was
-        not given, or the source is damaged.
+        Pending comparisons. Each raises InflateError if its part does not inflate to the content, because a changed
+        range is missing or the source is damaged.
     """
     begin, start = out.position, 0
     for number, piece in enumerate(pieces, 1):
@@ -133,12 +133,12 @@ def write_and_verify(
 
 
 def _verify_part(packed: Iterator[bytes], content: int, start: int, stop: int, last: bool) -> None:
-    """Check that whole blocks hold bytes [start, stop) of the content; `last` ends the stream."""
+    """Check that whole blocks inflate to bytes [start, stop) of the content; the last part must end the stream."""
     window = full_pread(content, min(start, WINDOW), max(0, start - WINDOW))
     at = start
     for chunk in inflate(packed, window=window, more=lambda: not last):
         if full_pread(content, len(chunk), at) != chunk:
-            raise InflateError("it differs from the old content outside the given ranges")
+            raise InflateError("the file differs from the old content outside the given ranges")
         at += len(chunk)
     if at != stop:
-        raise InflateError(f"it has {at} bytes instead of {stop}")
+        raise InflateError(f"the stream ends at byte {at} of the content instead of {stop}")

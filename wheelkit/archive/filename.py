@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from core.errors import ArchiveError
 
-# As strict as packaging.utils, whose import takes half as long as copying a wheel.
+# Start-up time: this pattern is as strict as packaging.utils, whose import takes half as long as copying a wheel.
 _NAME = re.compile(
     r"(?P<project>(?:(?!__)[\w.])+)-(?P<version>[^-]+)(?:-(?P<build>\d[^-]*))?"
     r"-(?P<python>(?!\d)\w+(?:\.(?!\d)\w+)*)-(?P<abi>\w+(?:\.\w+)*)-(?P<platform>\w+(?:\.\w+)*)\.whl",
     re.ASCII,
 )
 _PLAIN_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
-"""Most versions; they are valid (PEP 440), which is checked without the slow import of `packaging`."""
+"""Most versions in practice; matching versions are valid (PEP 440) and need no slow import of `packaging`."""
 
 
 def canonical(project: str) -> str:
@@ -38,13 +38,13 @@ def _version_problem(version: str) -> str:
 class WheelName(NamedTuple):
     """The parts of `{project}-{version}[-{build}]-{python}-{abi}-{platform}.whl`; `str()` joins them.
 
-    `name._replace(platform="manylinux_2_28_x86_64")` gives the name of a re-tagged wheel.
+    `name._replace(platform="manylinux_2_28_x86_64")` returns the name of a re-tagged wheel.
 
     Attributes:
         project: as spelled in the file name, such as jax_rocm7_pjrt.
         version: as spelled in the file name.
         python, abi, platform: compressed tag sets, such as py2.py3.
-        build: the optional build tag, or empty.
+        build: build tag; empty if there is none.
     """
 
     project: str
@@ -59,17 +59,17 @@ class WheelName(NamedTuple):
         """Parse a file name.
 
         Raises:
-            ArchiveError: the name is not that of a wheel.
+            ArchiveError: the file name is not a valid wheel name.
         """
         match = _NAME.fullmatch(filename)
         if match is None:
-            problem = "its parts are not project, version, perhaps build, python, abi and platform"
+            problem = "its parts are not project, version, optional build, python, abi and platform"
         else:
             problem = _version_problem(match["version"])
         if match is None or problem:
             raise ArchiveError(
                 f"{filename!r} is not the name of a wheel: {problem}.",
-                hint="Write it like jax_rocm7_pjrt-0.10.2-py3-none-manylinux_2_28_x86_64.whl.",
+                hint="Use a name such as jax_rocm7_pjrt-0.10.2-py3-none-manylinux_2_28_x86_64.whl.",
             )
         return cls(**match.groupdict(default=""))
 

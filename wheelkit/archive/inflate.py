@@ -1,4 +1,4 @@
-"""Raw deflate data inflated in chunks of bounded size (RFC 1951)."""
+"""Inflation of raw deflate data in chunks of bounded size (RFC 1951)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import cast
 from isal import isal_zlib
 
 CHUNK = 1 << 20
-"""Most uncompressed bytes yielded at a time."""
+"""Maximum number of uncompressed bytes per chunk."""
 PACKED_CHUNK = 256 << 10
-"""Compressed bytes read at a time."""
+"""Number of compressed bytes per read."""
 WINDOW = 32 << 10
-"""Bytes that a block may refer back to."""
+"""Number of preceding bytes that a block may refer to."""
 BROKEN = cast("type[Exception]", isal_zlib.IsalError)
 """Error of ISA-L for damaged data."""
 
 
 class InflateError(Exception):
-    """Damaged or truncated deflate data; the message continues "it is damaged: "."""
+    """Damaged or truncated deflate data; the message continues "<member> is damaged: "."""
 
 
 def packed_chunks(pread: Callable[[int, int], bytes], offset: int, size: int) -> Iterator[bytes]:
@@ -34,11 +34,11 @@ def inflate(
 
     Args:
         packed: chunks of the stream; read only as needed.
-        window: up to 32 KiB before the stream, if it is the middle of another one.
+        window: up to 32 KiB of uncompressed bytes before the stream, if the stream is the middle of another stream.
         more: called at the end of `packed`; returns whether the stream may continue, as after a sync flush.
 
     Raises:
-        InflateError: after the chunks before the damage.
+        InflateError: the data is damaged; raised after the chunks before the damage.
     """
     source = iter(packed)
     inflater, pending = isal_zlib.decompressobj(-15, window), b""

@@ -1,6 +1,6 @@
-"""Members of a new wheel, written one after another, then RECORD and the central directory.
+"""Writer of a new wheel: members one after another, then RECORD and the central directory.
 
-The records of the zip format use zip64 where a number needs it (APPNOTE 4.3 to 4.5).
+Records use the zip64 format only for numbers that require it (APPNOTE 4.3 to 4.5).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NEW_FILE = 0o100644 << 16
 
 
 LateContent = Callable[[Mapping[str, RecordEntry]], bytes]
-"""Returns a small member's content, given the RECORD rows of the members written before it."""
+"""Function that returns a small member's content, given the RECORD rows of the members written before it."""
 
 
 class MemberChange(NamedTuple):
@@ -84,7 +84,7 @@ class MemberWriter:
                 self._file(name, content, entry)
 
     def finish(self, record: str) -> None:
-        """Write RECORD under this name, then the central directory."""
+        """Write RECORD as the member `record`, then the central directory."""
         text = format_record([*self.record.items(), (record, RecordEntry(None, None))])
         self._small(record, text, MemberChange(old=self._source[f"{self._source.dist_info}/RECORD"]))
         self._out.write(central_directory(self._members, self._out.position))
@@ -117,7 +117,7 @@ class MemberWriter:
         fd = os.open(content.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
-            # The header is written twice: its numbers are known last, but its length must be right at once.
+            # The header is written twice: its CRC and sizes are known last, but its length must be right at once.
             # Deflate adds at most 5 bytes to each 16 KiB, so 1/1024 and 1 MiB are enough.
             wide = is_wide(size + size // 1024 + (1 << 20))
             draft = self._member(name, entry)._replace(size=size)
@@ -155,7 +155,7 @@ def is_wide(size: int) -> bool:
 
 
 def local_header(member: ZipMember, *, wide: bool | None = None) -> bytes:
-    """Return the local header of `member`; zip64 if a size needs it, or as `wide` says."""
+    """Return the local header of `member`, in zip64 format if a size requires it; `wide` overrides the choice."""
     name = member.name.encode()
     if wide is None:
         wide = is_wide(max(member.size, member.compressed_size))

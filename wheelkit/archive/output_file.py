@@ -37,24 +37,24 @@ class OutFile:
         """Append `size` bytes of another open file, starting at `offset`.
 
         Raises:
-            ArchiveError: that file ends too early.
+            ArchiveError: the other file ends too early.
         """
         reserve(self.fd, self.position, size)
         buffer = memoryview(bytearray(min(_CHUNK, size)))
         while size:
             count = os.preadv(source, [buffer[:size]], offset)
             if not count:
-                raise ArchiveError(f"A file ended {size} bytes early while it was copied.")
+                raise ArchiveError(f"The source file ended {size} bytes early while it was copied.")
             self.write(buffer[:count])
             offset += count
             size -= count
 
 
 def reserve(fd: int, offset: int, size: int) -> None:
-    """Allocate room for bytes that will be written soon, where the file system can.
+    """Allocate room for bytes that will be written soon, if the file system supports it.
 
-    Writing to allocated room takes half the time on ext4, which makes plain reads and writes faster than the
-    copy_file_range of `cp`.
+    On ext4, writing to allocated room takes half the time; reads and writes are then faster than copy_file_range,
+    which `cp` uses.
     """
     if size:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Strict reader of wheel archives: anything that two readers could understand differently is an error."""
+"""Strict reader of wheel archives: an archive that two zip readers could interpret differently is an error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Sink = Callable[[bytes], object]
 INLINE = 1 << 20
 """Members up to this many bytes are hashed without a thread."""
 _WAITING = 8
-"""Most chunks that wait for a sink; with chunks of 1 MiB this bounds the memory."""
+"""Maximum number of chunks that wait for a sink; with chunks of 1 MiB, this bounds the memory."""
 _AGAIN = "Download the wheel again."
 
 
@@ -40,10 +40,10 @@ class WheelArchive:
         name: the final file name, if the file still has a temporary one.
 
     Attributes:
-        path: the file.
-        name: its parsed file name.
-        members: its files in the order of the central directory, without directory entries.
-        size: bytes of the archive.
+        path: path of the archive.
+        name: parsed file name of the wheel.
+        members: files in the order of the central directory, without directory entries.
+        size: size of the archive in bytes.
 
     Raises:
         ArchiveError: the archive is invalid (PEP 427, PEP 491); the message lists every problem.
@@ -90,7 +90,7 @@ class WheelArchive:
         tops = {entry.name.partition("/")[0] for entry in entries if "/" in entry.name}
         names = sorted(top for top in tops if top.endswith(".dist-info"))
         if len(names) != 1:
-            problems.append(f"it has {len(names)} .dist-info directories instead of one {names or ''}".rstrip())
+            problems.append(f"the wheel has {len(names)} .dist-info directories instead of one {names or ''}".rstrip())
             return names[0] if names else ""
         project, _, version = names[0].removesuffix(".dist-info").partition("-")
         if canonical(project) != self.name.canonical or version != self.name.version:
@@ -114,7 +114,7 @@ class WheelArchive:
         return self._fd
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Read raw bytes of the archive; fewer at its end."""
+        """Read raw bytes of the archive; return fewer bytes at its end."""
         return full_pread(self._fd, size, offset)
 
     def __contains__(self, name: str) -> bool:
@@ -130,23 +130,23 @@ class WheelArchive:
         """Yield the uncompressed bytes of a member, at most 1 MiB at a time.
 
         Args:
-            cuts: where to split a deflated member while it is inflated; receives the parts.
+            cuts: split points for a deflated member; receives the parts.
 
         Raises:
-            ArchiveError: no later than after the last chunk, if size or CRC differ from the declared ones.
+            ArchiveError: the member is damaged. A wrong size or CRC is raised no later than after the last chunk.
         """
         member = self[name]
         crc = size = 0
         for chunk in self._stored(member) if member.method == STORED else self._inflated(member, cuts):
             size += len(chunk)
             if size > member.size:
-                raise self._damaged(member, f"it holds more than the {member.size} bytes it declares")
+                raise self._damaged(member, f"the content is larger than the declared {member.size} bytes")
             crc = isal_zlib.crc32(chunk, crc)
             yield chunk
         if size != member.size:
-            raise self._damaged(member, f"it holds {size} bytes and declares {member.size}")
+            raise self._damaged(member, f"the content has {size} bytes instead of the declared {member.size}")
         if crc != member.crc32:
-            raise self._damaged(member, f"its CRC is {crc:08x} and it declares {member.crc32:08x}")
+            raise self._damaged(member, f"the content has CRC {crc:08x} instead of the declared {member.crc32:08x}")
 
     def read(self, name: str, limit: int = 64 << 20) -> bytes:
         """Return all bytes of a member.
@@ -170,7 +170,7 @@ class WheelArchive:
         return digest.hexdigest()
 
     def extract(self, name: str, out: Path, *, progress: Progress | None = None, cuts: CutPoints | None = None) -> str:
-        """Write a member to `out`; inflating, hashing and writing overlap. `cuts` as in `chunks`.
+        """Write a member to `out`; inflating, hashing and writing overlap. `chunks` documents `cuts`.
 
         Returns:
             SHA-256 of the content in hexadecimal.

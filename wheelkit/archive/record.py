@@ -18,9 +18,9 @@ class RecordEntry(NamedTuple):
     """One row of a wheel's RECORD.
 
     Attributes:
-        sha256: hexadecimal; None if the row has no hash (RECORD itself) or another kind of hash.
-        size: bytes; None if the row has no size.
-        algorithm: of the hash; empty if there is none.
+        sha256: SHA-256 in hexadecimal; None if the row has no hash, as for RECORD itself, or another kind of hash.
+        size: size in bytes; None if the row has no size.
+        algorithm: algorithm of the hash; empty if the row has no hash.
     """
 
     sha256: str | None
@@ -32,7 +32,7 @@ def parse_record(text: str) -> tuple[list[tuple[str, RecordEntry]], list[str]]:
     """Parse RECORD.
 
     Returns:
-        The rows in order, duplicates included, and the problems of malformed lines.
+        The rows in order, duplicates included, and a description of each malformed line.
     """
     entries: list[tuple[str, RecordEntry]] = []
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""New wheels from old ones: unchanged members are copied compressed, RECORD is rewritten, output is reproducible."""
+"""Reproducible rewriting of wheels: unchanged members are copied in compressed form, and RECORD is rewritten."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # re-tagging a wheel needs neither threads nor libz
 
 
 class WrittenWheel:
-    """A wheel that was written: its path, its size, and the RECORD rows of every member but RECORD."""
+    """A written wheel: its path, its size, and the RECORD rows of every member except RECORD."""
 
     def __init__(self, *, path: Path, size: int, record: Mapping[str, RecordEntry]) -> None:
         self.path, self.size, self.record = path, size, record
@@ -40,8 +40,8 @@ class WheelRewrite:
     Member names are those of the new wheel: after `rename` a member is known by its new name.
 
     Args:
-        source: stays open and unchanged.
-        date_time: timestamp of every member; None keeps the old ones, and new members get 1980-01-01.
+        source: old wheel, which must stay open and is not changed.
+        date_time: timestamp of every member; None keeps the old timestamps, and new members get 1980-01-01.
     """
 
     def __init__(self, source: WheelArchive, *, date_time: DateTime | None = None) -> None:
@@ -49,15 +49,15 @@ class WheelRewrite:
         self._date_time = date_time
         self._dist_info = source.dist_info
         self._entries = {member.name: MemberChange(old=member) for member in source.members}
-        for name in SIGNATURES:  # they sign the old RECORD
+        for name in SIGNATURES:  # these files sign the old RECORD
             self._entries.pop(f"{source.dist_info}/{name}", None)
 
     def set(self, name: str, new: bytes | FileContent | LateContent) -> None:
-        """Add or replace a member; an existing one keeps its mode, and a new one gets 0644.
+        """Add or replace a member; an existing member keeps its mode, and a new member gets 0644.
 
         Args:
-            new: the content of a small member, or a function that returns it once the other members are written;
-                `set_file` passes the content of a large one.
+            new: content of a small member, or a function that returns the content once the other members are written;
+                `set_file` passes the content of a large member.
 
         Raises:
             ArchiveError: the member is RECORD.
@@ -89,10 +89,10 @@ class WheelRewrite:
         self.set(name, FileContent(path=content, changed=ranges, blocks=blocks))
 
     def remove(self, name: str) -> None:
-        """Leave a member out.
+        """Remove a member.
 
         Raises:
-            ArchiveError: there is no such member.
+            ArchiveError: the member does not exist.
         """
         if self._entries.pop(name, None) is None:
             raise ArchiveError(f"{self._source.path.name} has no member {name}.")
@@ -101,7 +101,7 @@ class WheelRewrite:
         """Rename a member, or a directory with everything below it, such as .dist-info for a new version.
 
         Raises:
-            ArchiveError: the old name does not exist, or the new one does.
+            ArchiveError: the old name does not exist, or the new name already exists.
         """
         moved = {
             name: new + name.removeprefix(old) for name in self._entries if name == old or name.startswith(f"{old}/")
@@ -110,7 +110,7 @@ class WheelRewrite:
             raise ArchiveError(f"{self._source.path.name} has no member {old}.")
         taken = [name for name in moved.values() if name in self._entries]
         if taken:
-            raise ArchiveError(f"Cannot rename {old} to {new}: {taken[0]} exists.")
+            raise ArchiveError(f"Cannot rename {old} to {new}: {taken[0]} already exists.")
         self._entries = {moved.get(name, name): entry for name, entry in self._entries.items()}
         if old == self._dist_info:
             self._dist_info = new
@@ -121,8 +121,8 @@ class WheelRewrite:
         Members keep their order. New files come before the .dist-info at the end, and RECORD is last (PEP 427).
 
         Raises:
-            ArchiveError: the result would not be a valid wheel of that name, a content file does not match
-                its `changed` ranges, or the source is damaged. Nothing is left at `out`.
+            ArchiveError: the result is not a valid wheel with the file name of `out`, a content file does not match its
+                `changed` ranges, or the source is damaged. Nothing is left at `out`.
         """
         draft = out.with_name(f".{out.name}.{os.getpid()}")
         try:

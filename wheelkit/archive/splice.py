@@ -1,10 +1,10 @@
-"""Deflated members with a few changed ranges, written without compressing the rest again.
+"""Splicing of deflated members: only blocks with changed bytes are compressed again.
 
-Blocks of the old stream with unchanged bytes are copied bit for bit; the others are recompressed (RFC 1951):
+Blocks of the old stream with unchanged bytes are copied bit for bit; other blocks are recompressed (RFC 1951):
 
     copied blocks | empty stored block, ends on a byte | recompressed blocks | empty fixed blocks up to the bit | ...
 
-A block may refer up to 32 KiB back, so copying resumes only that far behind a changed range.
+A block may refer up to 32 KiB back, so copying resumes only 32 KiB after a changed range.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from wheelkit.archive.zip_format import full_pread
 
 LEVEL = 6
 FAST_LEVEL = 2
-"""Highest level of ISA-L whose output is the same with SSE4, AVX2 and AVX-512; that of level 3 differs."""
+"""Highest level of ISA-L whose output is the same with SSE4, AVX2 and AVX-512; the output of level 3 differs."""
 PIECE = 4 << 20
-"""Uncompressed bytes that one thread compresses at a time; fixed for reproducible output."""
+"""Number of uncompressed bytes that one thread compresses at a time; fixed for reproducible output."""
 
 PADDING = 0b0000000_01_0
-"""An empty block with fixed codes, 10 bits from the lowest: not final, type 01, end of block.
+"""An empty block with fixed codes: 10 bits, lowest first, for "not final", type 01 and end of block.
 
-Each moves the position by 2 modulo 8, so at most three of them reach any even bit of a byte.
+Each block moves the position by 2 modulo 8, so at most three blocks reach any even bit of a byte.
 """
 
 
@@ -59,7 +59,7 @@ class RecompressedBytes:
 
 
 def scan_goal(changed: Sequence[ByteRange], old_size: int, new_size: int) -> int:
-    """Return how far `plan_splice` needs the old stream scanned, in uncompressed bytes."""
+    """Return the number of uncompressed bytes of the old stream that must be scanned before `plan_splice`."""
     if old_size == new_size:
         return max((end + WINDOW for _, end in changed), default=0)
     # Everything after a change that reaches the new end is recompressed.
@@ -70,12 +70,12 @@ def scan_goal(changed: Sequence[ByteRange], old_size: int, new_size: int) -> int
 def plan_splice(
     blocks: BlockIndex, changed: Sequence[ByteRange], old_size: int, new_size: int, packed_size: int
 ) -> tuple[CopiedBits | RecompressedBytes, ...]:
-    """Plan the new stream.
+    """Return the pieces of the new stream in order.
 
     Args:
-        blocks: boundaries of the old stream, scanned to `scan_goal` at least.
-        changed: ranges of the new content that may differ from the old.
-        new_size: bytes of the new content; bytes beyond the shorter one count as changed.
+        blocks: boundaries of the old stream, scanned at least to `scan_goal`.
+        changed: ranges of the new content that may differ from the old content.
+        new_size: size of the new content in bytes; bytes beyond the shorter of old and new count as changed.
     """
     edges: list[ByteRange] = [] if old_size == new_size else [(min(old_size, new_size), new_size)]
     waiting = deque(sorted([(start, min(end, new_size)) for start, end in changed if start < new_size] + edges))
@@ -111,7 +111,7 @@ class Splicer:
     """Writer of a planned stream.
 
     Args:
-        old: descriptor of the archive that holds the old stream, which begins at `old_offset`.
+        old: descriptor of the archive with the old stream, which begins at `old_offset`.
         content: descriptor of the file with the new content.
     """
 
@@ -123,10 +123,10 @@ class Splicer:
         self._bits = 0
         """Bits of an unfinished byte, lowest first."""
         self._count = 0
-        """How many of them, 0 to 7."""
+        """Number of bits of the unfinished byte, 0 to 7."""
 
     def write(self, piece: CopiedBits | RecompressedBytes) -> None:
-        """Write the next piece; a recompressed one ends on a byte."""
+        """Write the next piece; a recompressed piece ends on a byte boundary."""
         if isinstance(piece, CopiedBits):
             while self._count != piece.start % 8:
                 self._put(PADDING, 10)
@@ -164,10 +164,10 @@ class Splicer:
 
 
 def compress(content: int, start: int, end: int, *, last: bool) -> Iterator[bytes]:
-    """Deflate bytes [start, end) of an open file in pieces on all cores; each piece ends on a byte.
+    """Deflate bytes [start, end) of an open file in pieces on all cores; each piece ends on a byte boundary.
 
     Raises:
-        ArchiveError: the file is shorter.
+        ArchiveError: the file ends before `end`.
     """
     begins = range(start, end, PIECE) if end > start else range(start, start + 1)
     # Device code is already compressed: no level makes the changed parts of a spliced member smaller.

@@ -24,8 +24,8 @@ def verify_record(
     """Compare every member with RECORD and with its CRC.
 
     Args:
-        extract: members to write to files on the way, so that nothing is inflated twice.
-        cuts: where to split extracted members, see `WheelArchive.chunks`.
+        extract: member name -> file to which the member is also written, so that nothing is inflated twice.
+        cuts: member name -> split points of an extracted member; see `WheelArchive.chunks`.
 
     Returns:
         A finding for each wrong hash or size, damaged member, member without row, row without member, duplicate or
@@ -46,7 +46,7 @@ def verify_record(
         if count > 1
     ]
     findings += [
-        finding("record-no-such-file", f"RECORD lists {path}, which the archive does not hold.", member=path)
+        finding("record-no-such-file", f"RECORD lists {path}, which the archive does not contain.", member=path)
         for path in counts
         if path not in archive
     ]
@@ -75,6 +75,6 @@ def _compare(name: str, size: int, digest: str, entry: RecordEntry | None) -> It
         what = f"the {entry.algorithm} hash" if entry.algorithm else "no hash"
         yield finding("record-no-sha256", f"RECORD has {what} instead of a sha256 for {name}.", member=name)
     elif entry.sha256 != digest:
-        yield finding("record-wrong-hash", f"{name} has sha256 {digest}; RECORD says {entry.sha256}.", member=name)
+        yield finding("record-wrong-hash", f"{name} has sha256 {digest}; RECORD lists {entry.sha256}.", member=name)
     if entry.size is not None and entry.size != size:
-        yield finding("record-wrong-size", f"{name} has {size} bytes; RECORD says {entry.size}.", member=name)
+        yield finding("record-wrong-size", f"{name} has {size} bytes; RECORD lists {entry.size}.", member=name)

@@ -23,18 +23,18 @@ from wheelkit.archive.zip_format import (
 )
 
 MAX_RATIO = 1200
-"""Deflate reaches 1030:1 on zeros; a member cannot declare much more."""
+"""Maximum compression ratio that a member may declare; deflate reaches 1030:1 on zeros."""
 RATIO_FREE = 16 << 20
 """Members up to this many bytes may declare any ratio."""
 MAX_TOTAL = 16 << 30
-"""Most bytes that all members together may declare."""
+"""Maximum number of bytes that all members together may declare."""
 
 _ALLOWED_FLAGS = 0x0006 | HAS_DESCRIPTOR | UTF8_NAME
-"""Bits 1 and 2 are the deflate level; all others mean encryption, patches or masked headers (APPNOTE 4.4.4)."""
+"""Bits 1 and 2 are the deflate level; all other bits mean encryption, patches or masked headers (APPNOTE 4.4.4)."""
 
 
 def locate_members(members: Sequence[ZipMember], end: EndRecord, pread: Pread, problems: list[str]) -> list[ZipMember]:
-    """Check members against their local headers and each other; set the `data_offset` of each."""
+    """Check members against their local headers and each other; return the members with their `data_offset`."""
     located = []
     spans: list[tuple[int, int, str]] = []
     for entry in members:
@@ -49,7 +49,9 @@ def locate_members(members: Sequence[ZipMember], end: EndRecord, pread: Pread, p
         if member.flags & HAS_DESCRIPTOR:
             descriptor = descriptor_size(pread, member)
             if descriptor is None:
-                problems.append(f"{member.name}: its data descriptor is missing or disagrees")
+                problems.append(
+                    f"{member.name}: its data descriptor is missing or disagrees with the central directory"
+                )
             trailer = descriptor or 0
         spans.append((member.header_offset, member.data_end + trailer, member.name))
     problems += _layout_problems(spans, end.directory_offset)
@@ -67,18 +69,18 @@ def _member_problems(member: ZipMember) -> Iterator[str]:
     if member.method not in (STORED, DEFLATED):
         yield f"{name}: compression method {member.method} is neither stored nor deflated"
     if member.method == STORED and member.compressed_size != member.size:
-        yield f"{name}: it is stored, but its two sizes differ"
+        yield f"{name}: it is stored, but its compressed and uncompressed sizes differ"
     mode = member.external_attr >> 16
     kind = stat.S_IFDIR if name.endswith("/") else stat.S_IFREG
     if stat.S_IFMT(mode) not in (0, kind):
-        yield f"{name}: it is no regular file (mode {stat.filemode(mode)})"
+        yield f"{name}: it is not a regular file (mode {stat.filemode(mode)})"
     if mode & (stat.S_ISUID | stat.S_ISGID) and not name.endswith("/"):
         yield f"{name}: it is setuid or setgid"
     if name.endswith("/") and member.size:
         yield f"{name}: it is a directory with content"
     if member.size > RATIO_FREE and member.size > MAX_RATIO * member.compressed_size:
         ratio = member.size // max(1, member.compressed_size)
-        yield f"{name}: it declares {member.size} bytes from {member.compressed_size}, {ratio} to 1 (a zip bomb)"
+        yield f"{name}: it declares {member.size} bytes deflated to {member.compressed_size}, {ratio} to 1 (a zip bomb)"
 
 
 def _path_problem(name: str) -> str:
@@ -96,7 +98,7 @@ def _path_problem(name: str) -> str:
 def _disagreements(member: ZipMember, local: LocalHeader) -> Iterator[str]:
     encoding = "utf-8" if local.flags & UTF8_NAME else "ascii"
     if local.name.decode(encoding, "backslashreplace") != member.name:
-        yield f"{member.name}: its local header names it {local.name.decode('utf-8', 'backslashreplace')!r}"
+        yield f"{member.name}: its local header has the name {local.name.decode('utf-8', 'backslashreplace')!r}"
     late = bool(member.flags & HAS_DESCRIPTOR)
     for what, ours, theirs, may_be_late in (
         ("flags", member.flags, local.flags, False),

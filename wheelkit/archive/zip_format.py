@@ -1,6 +1,6 @@
-"""Records of the zip format and how to read them (PKWARE APPNOTE.TXT 6.3.10, sections 4.3 to 4.5).
+"""Records of the zip format, and functions that read them (PKWARE APPNOTE.TXT 6.3.10, sections 4.3 to 4.5).
 
-Reading collects problems instead of stopping at the first. `zip_check` checks the members that were read,
+Reading collects problems instead of stopping at the first problem. `zip_check` checks the members that were read;
 `member_writer` writes the same records.
 """
 
@@ -20,7 +20,7 @@ UTF8_NAME = 0x0800
 HAS_DESCRIPTOR = 0x0008
 MAX16, MAX32 = 0xFFFF, 0xFFFFFFFF
 MAX_DIRECTORY = 64 << 20
-"""A central directory above this many bytes is refused: it would be read into memory at once."""
+"""Maximum size of a central directory in bytes; the directory is read into memory at once."""
 
 LOCAL = struct.Struct("<4s5H3L2H")
 CENTRAL = struct.Struct("<4s6H3L5H2L")
@@ -29,7 +29,7 @@ END64 = struct.Struct("<4sQ2H2L4Q")
 LOCATOR64 = struct.Struct("<4sLQL")
 ZIP64_EXTRA, UNICODE_PATH_EXTRA = 0x0001, 0x7075
 
-# These modules use named tuples: importing dataclasses takes half as long as copying a wheel.
+# Start-up time: named tuples are used, since importing dataclasses takes half as long as copying a wheel.
 
 DateTime = tuple[int, int, int, int, int, int]
 Pread = Callable[[int, int], bytes]
@@ -40,8 +40,8 @@ class ZipMember(NamedTuple):
     """One file of an archive, as the central directory describes it.
 
     Attributes:
-        method: 0 stored, 8 deflated.
-        crc32: of the uncompressed bytes.
+        method: compression method; 0 means stored, 8 deflated.
+        crc32: CRC-32 of the uncompressed bytes.
         mode: Unix permission bits, 0 if the archive has none.
         external_attr: the 32 bits of the central directory; the upper 16 are st_mode on Unix.
         date_time: (year, month, day, hour, minute, second); seconds are even.
@@ -96,7 +96,7 @@ def read_end(pread: Pread, file_size: int) -> EndRecord:
     """Find the end of central directory record; nothing may follow it or its comment.
 
     Raises:
-        ArchiveError: there is no such record, more than one candidate, a split archive, or records that disagree.
+        ArchiveError: the record is missing or ambiguous, the archive is split, or its end records disagree.
     """
     start = max(0, file_size - END.size - MAX16)
     tail = pread(file_size - start, start)
@@ -107,7 +107,9 @@ def read_end(pread: Pread, file_size: int) -> EndRecord:
     ]
     if len(ends) != 1:
         what = (
-            "it was cut short, bytes follow its end, or it is no zip archive" if not ends else "two ends are possible"
+            "the file was cut short, bytes follow its end, or it is not a zip archive"
+            if not ends
+            else "several end records are possible"
         )
         raise ArchiveError(f"The archive has no single end record: {what}.", hint="Download the wheel again.")
     at = start + ends[0]
@@ -118,10 +120,12 @@ def read_end(pread: Pread, file_size: int) -> EndRecord:
         end64_at = LOCATOR64.unpack(locator)[2]
         raw = pread(END64.size, end64_at)
         if len(raw) < END64.size or not raw.startswith(b"PK\6\6"):
-            raise ArchiveError("The zip64 end record is not where its locator says.", hint="Download the wheel again.")
+            raise ArchiveError(
+                "The zip64 end record is not at the offset in its locator.", hint="Download the wheel again."
+            )
         _, record_size, _, _, disk, first_disk, here, count, size, offset = END64.unpack(raw)
         if end64_at + 12 + record_size + LOCATOR64.size != at:
-            raise ArchiveError("Bytes stand between the zip64 end record and its locator.")
+            raise ArchiveError("There are bytes between the zip64 end record and its locator.")
         limits = (MAX16, MAX16, MAX16, MAX16, MAX32, MAX32)
         for old, new, limit in zip(classic, (disk, first_disk, here, count, size, offset), limits, strict=True):
             if old not in (new, limit):
@@ -131,8 +135,8 @@ def read_end(pread: Pread, file_size: int) -> EndRecord:
         raise ArchiveError("The archive is split over several disks.")
     if offset + size != expected_end:
         raise ArchiveError(
-            f"The central directory should end at byte {offset + size} but its end record stands at {expected_end}.",
-            hint="Bytes were added or lost; download the wheel again.",
+            f"The central directory should end at byte {offset + size}, but its end record begins at {expected_end}.",
+            hint="Bytes were added or lost. Download the wheel again.",
         )
     if size > MAX_DIRECTORY:
         raise ArchiveError(f"The central directory has {size} bytes; the limit is {MAX_DIRECTORY}.")
@@ -161,7 +165,7 @@ def read_central(directory: bytes, count: int, problems: list[str]) -> list[ZipM
         name = _decode_name(raw_name, flags, problems)
         extra = _read_extra(raw_extra, name, problems)
         if extra.get(UNICODE_PATH_EXTRA, b"12345" + raw_name)[5:] != raw_name:
-            problems.append(f"{name}: an extra field gives it another name")
+            problems.append(f"{name}: an extra field contains another name")
         size, packed, offset = _widen((size, packed, offset), extra, name, problems)
         if disk not in (0, MAX16):
             problems.append(f"{name}: it is on another disk")
@@ -173,7 +177,7 @@ def read_central(directory: bytes, count: int, problems: list[str]) -> list[ZipM
             )
         )  # fmt: skip
     if len(members) != count:
-        problems.append(f"the end record promises {count} members but the central directory has {len(members)}")
+        problems.append(f"the end record declares {count} members, but the central directory has {len(members)}")
     return members
 
 
@@ -195,7 +199,7 @@ def read_local(pread: Pread, member: ZipMember, problems: list[str]) -> LocalHea
 
 
 def descriptor_size(pread: Pread, member: ZipMember) -> int | None:
-    """Return the length of the data descriptor after a member's data (APPNOTE 4.3.9), or None if it is wrong."""
+    """Return the length of the data descriptor after a member's data (APPNOTE 4.3.9); None for a wrong descriptor."""
     raw = pread(24, member.data_end)
     for layout, signature in (("<4sLQQ", True), ("<4sLLL", True), ("<LQQ", False), ("<LLL", False)):
         if layout.endswith("LL") and max(member.size, member.compressed_size) > MAX32:

@@ -10,7 +10,7 @@ from pathlib import Path
 from wheelkit.elf.reader import Section
 
 _MARKS = (b"/_bazel_", b"/execroot/", b".runfiles/", b"/home/", b"/root/")
-"""Parts of such paths: folders of users and of Bazel (Bazel documentation, "Output Directory Layout")."""
+"""Parts of paths on build machines: folders of users and of Bazel (Bazel documentation, "Output Directory Layout")."""
 _STRINGS = (".rodata", ".data")
 _BEFORE = re.compile(rb"[\w./+@~-]*\Z")
 _AFTER = re.compile(rb"[\w./+@~-]*")
@@ -18,10 +18,10 @@ _REACH = 512
 
 
 def build_paths(path: Path, sections: Iterable[Section]) -> tuple[str, ...]:
-    """Return the distinct absolute paths in the data of a library, sorted.
+    """Return the distinct paths of the build machine in the data of a library, sorted.
 
     Args:
-        sections: of the file; only data sections are searched.
+        sections: sections of the library; only data sections are searched.
     """
     ranges = [(s.offset, s.offset + s.file_size) for s in sections if s.name.startswith(_STRINGS)]
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

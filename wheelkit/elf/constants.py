@@ -15,11 +15,11 @@ DYNAMIC = struct.Struct("<qQ")
 SYMBOL = struct.Struct("<IBBHQQ")
 RELA = struct.Struct("<QQq")
 NOTE = struct.Struct("<III")
-"""Sizes of name and description, and type, of a note."""
+"""Header of a note: size of its name, size of its description, and its type."""
 
 MAGIC = b"\x7fELF"
 ELF64_LITTLE = b"\x7fELF\x02\x01"
-"""First bytes of the files that are read: 64 bits, little endian."""
+"""First bytes of a supported file: 64 bits, little endian."""
 ET_DYN = 3
 EM_X86_64, EM_AARCH64, EM_AMDGPU, EM_RISCV = 62, 183, 224, 243
 ELFOSABI_AMDGPU_HSA = 64
@@ -44,7 +44,7 @@ STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
 STT_OBJECT, STT_FUNC = 1, 2
 STV_INTERNAL, STV_HIDDEN = 1, 2
 VER_FLG_BASE, VERSYM_HIDDEN = 1, 0x8000
-"""VERSYM_HIDDEN is the bit of a version index that is not the symbol's default version."""
+"""VERSYM_HIDDEN: bit of a version index that marks a version other than the symbol's default version."""
 
 R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT, R_X86_64_RELATIVE = 6, 7, 8
 NT_GNU_BUILD_ID, NT_AMDGPU_METADATA = 3, 32

@@ -1,9 +1,10 @@
-"""Table of the libstdc++ version that introduced each symbol, for references without a version.
+"""Table of the libstdc++ version that introduced each symbol, for symbol references without a version.
 
-libstdc++ versions every symbol that it exports and never removes one, so any newer library knows the history (GCC
-manual, "ABI Policy and Guidelines"). A library linked against a stub or the wrong archive refers to symbols without a
-version, and no tool notices that an old system lacks them. `python -m wheelkit.elf.libstdcxx LIBRARY` regenerates the
-table from a newer libstdc++.so.6.
+libstdc++ exports every symbol with a version and never removes a symbol, so a new libstdc++ lists all earlier versions
+(GCC manual, "ABI Policy and Guidelines"). A library linked against a stub or the wrong archive refers to symbols
+without a version, and other tools do not notice that an old system lacks these symbols.
+
+`python -m wheelkit.elf.libstdcxx LIBRARY` regenerates the table from a newer libstdc++.so.6.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Raw tables of an ELF64 little-endian file, with file offsets so that they can be edited in place.
+"""Raw tables of an ELF64 little-endian file, with file offsets for edits in place.
 
 Source: System V ABI, gABI chapters 4 (object files) and 5 (dynamic linking); GNU extensions from the LSB.
 """
@@ -34,7 +34,7 @@ _ALIGNMENT_LIMIT = 1 << 16
 
 
 class Section(NamedTuple):
-    """One row of the section header table; offsets and sizes in bytes of the file."""
+    """One row of the section header table; offset and size are in bytes."""
 
     offset: int
     size: int
@@ -49,11 +49,11 @@ class Section(NamedTuple):
 
     @property
     def file_size(self) -> int:
-        """Bytes that the section takes in the file: none for NOBITS and NULL."""
+        """Size of the section in the file, in bytes; 0 for NOBITS and NULL."""
         return 0 if self.type in (SHT_NULL, SHT_NOBITS) else self.size
 
     def row(self, name: int) -> bytes:
-        """Return the row of the section header table, given the offset of the name in its string table."""
+        """Return the section header as bytes; `name` is the offset of the section's name in the string table."""
         return SECTION.pack(
             name, self.type, self.flags, self.address, self.offset, self.size, self.link, self.info, self.alignment,
             self.entry_size,
@@ -63,11 +63,14 @@ class Section(NamedTuple):
         """Return the first offset from `position` on at which the section may begin.
 
         Raises:
-            ElfError: the alignment is impossible in a file.
+            ElfError: the alignment exceeds the limit for real files.
         """
         alignment = max(1, self.alignment)
         if alignment > _ALIGNMENT_LIMIT:
-            raise ElfError(f"Section {self.name} has an alignment of {alignment}.", hint="The file is damaged.")
+            raise ElfError(
+                f"Section {self.name} has the impossible alignment {alignment}.",
+                hint="Download or build the damaged file again.",
+            )
         return position + -position % alignment
 
 
@@ -90,7 +93,7 @@ class DynamicEntry(NamedTuple):
 
 
 class RawSymbol(NamedTuple):
-    """One row of a symbol table; `name` is an offset in its string table."""
+    """One row of a symbol table; `name` is the offset of the symbol's name in the string table."""
 
     name: int
     info: int
@@ -102,12 +105,12 @@ class RawSymbol(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ElfImage:
-    """The parsed tables of a file. `data` is owned by the caller; every access is range-checked.
+    """Parsed tables of a file. The caller owns `data`; every access to it is range-checked.
 
     Attributes:
-        label: name of the file in errors.
-        section_table: file offset of the section header table, 0 if there is none.
-        names_index: index of the section that holds the section names.
+        label: name of the file in error messages.
+        section_table: file offset of the section header table; 0 if the file has none.
+        names_index: index of the section that contains the section names.
     """
 
     data: bytes | mmap.mmap
@@ -125,7 +128,7 @@ class ElfImage:
         """Read the header, program headers and section headers.
 
         Raises:
-            ElfError: not an ELF64 little-endian file, or a table lies outside it.
+            ElfError: the data is not an ELF64 little-endian file, or a table lies outside the file.
         """
         if bytes(data[:4]) != MAGIC:
             raise ElfError(f"{label} is not an ELF file.", hint="Check that the download is complete.")
@@ -135,13 +138,16 @@ class ElfImage:
             data[: HEADER.size]
         )
         if (ph_count and ph_size != SEGMENT.size) or (sh and sh_size != SECTION.size):
-            raise ElfError(f"{label} has header tables of an unknown row size.", hint="The file is damaged.")
+            raise ElfError(
+                f"{label} has header tables with an unsupported row size.",
+                hint="Download or build the damaged file again.",
+            )
         rows = [SEGMENT.unpack(row) for row in _rows(data, ph, SEGMENT.size, ph_count, label)]
         segments = tuple(Segment(r[0], r[1], r[2], r[3], r[5]) for r in rows)
         raw: list[tuple[int, ...]] = []
         if sh:
             first = SECTION.unpack(_rows(data, sh, SECTION.size, 1, label)[0])
-            # gABI: counts that do not fit into 16 bits are kept in section 0.
+            # gABI: counts that do not fit into 16 bits are stored in section 0.
             sh_count, names = sh_count or first[5], first[6] if names == SHN_XINDEX else names
             raw = [SECTION.unpack(row) for row in _rows(data, sh, SECTION.size, sh_count, label)]
         image = cls(
@@ -153,7 +159,7 @@ class ElfImage:
 
     def _named(self, rows: list[tuple[int, ...]], names: int) -> tuple[Section, ...]:
         if rows and names >= len(rows):
-            raise ElfError(f"{self.label} has no section name table.", hint="The file is damaged.")
+            raise ElfError(f"{self.label} has no section name table.", hint="Download or build the damaged file again.")
         table = self.read(rows[names][4], rows[names][5]) if rows else b""
         sections = [
             Section(r[4], r[5], r[1], r[2], string_at(table, r[0], self.label), r[3], r[6], r[7], r[8], r[9])
@@ -161,21 +167,26 @@ class ElfImage:
         ]
         for section in sections:
             if section.file_size and section.offset + section.file_size > len(self.data):
-                raise ElfError(f"{self.label} ends before section {section.name} does.", hint="The file is truncated.")
+                raise ElfError(
+                    f"{self.label} ends before section {section.name} does.",
+                    hint="Download or build the truncated file again.",
+                )
         return tuple(sections)
 
     def read(self, offset: int, size: int) -> bytes:
         """Return the bytes [offset, offset + size) of the file.
 
         Raises:
-            ElfError: the file is shorter.
+            ElfError: the file ends before the last of these bytes.
         """
         if offset + size > len(self.data):
-            raise ElfError(f"{self.label} ends before byte {offset + size}.", hint="The file is truncated or damaged.")
+            raise ElfError(
+                f"{self.label} ends before byte {offset + size}.", hint="Download or build the damaged file again."
+            )
         return bytes(self.data[offset : offset + size])
 
     def section(self, name: str) -> Section | None:
-        """Return the first section of that name, or None."""
+        """Return the first section with this name, or None."""
         return next((s for s in self.sections if s.name == name), None)
 
     def contents(self, section: Section) -> bytes:
@@ -186,13 +197,14 @@ class ElfImage:
         """Return the file offset of a virtual address.
 
         Raises:
-            ElfError: no loadable segment has that address in the file.
+            ElfError: no loadable segment of the file contains the address.
         """
         for segment in self.segments:
             if segment.type == PT_LOAD and 0 <= address - segment.address < segment.file_size:
                 return address - segment.address + segment.offset
         raise ElfError(
-            f"{self.label} refers to address {address:#x}, which no segment holds.", hint="The file is damaged."
+            f"{self.label} refers to address {address:#x}, which no segment contains.",
+            hint="Download or build the damaged file again.",
         )
 
     def dynamic(self) -> tuple[DynamicEntry, ...]:
@@ -218,13 +230,13 @@ class ElfImage:
         """
         table = next((section for section in self.sections if section.type == SHT_DYNSYM), None)
         if table is None or table.link >= len(self.sections):
-            raise ElfError(f"{self.label} has no dynamic symbols.", hint="The file is damaged.")
+            raise ElfError(f"{self.label} has no dynamic symbols.", hint="Download or build the damaged file again.")
         strings = self.contents(self.sections[table.link])
         for symbol in self.symbols(table):
             yield symbol, string_at(strings, symbol.name, self.label)
 
     def notes(self) -> Iterator[tuple[bytes, int, bytes]]:
-        """Yield name (with its NUL), type and description of each note; they are aligned to 4 bytes."""
+        """Yield name (with its NUL), type and description of each note; the file aligns all of them to 4 bytes."""
         for section in self.sections:
             data, at = self.contents(section) if section.type == SHT_NOTE else b"", 0
             while at + NOTE.size <= len(data):
@@ -237,7 +249,7 @@ class ElfImage:
 
 def _rows(data: bytes | mmap.mmap, offset: int, size: int, count: int, label: str) -> list[bytes]:
     if offset + size * count > len(data):
-        raise ElfError(f"{label} ends inside a header table.", hint="The file is truncated or damaged.")
+        raise ElfError(f"{label} ends inside a header table.", hint="Download or build the damaged file again.")
     return [data[offset + size * i : offset + size * (i + 1)] for i in range(count)]
 
 
@@ -245,25 +257,27 @@ def bytes_at(table: bytes, offset: int, label: str) -> bytes:
     """Return the NUL-terminated string at an offset of a string table, without the NUL.
 
     Raises:
-        ElfError: the offset lies outside the table, or the string does not end.
+        ElfError: the offset lies outside the table, or the string has no NUL.
     """
     end = table.find(b"\0", offset) if offset < len(table) else -1
     if end < 0:
-        raise ElfError(f"{label} has a name that lies outside of its string table.", hint="The file is damaged.")
+        raise ElfError(
+            f"{label} has a name outside of its string table.", hint="Download or build the damaged file again."
+        )
     return table[offset:end]
 
 
 def string_at(table: bytes, offset: int, label: str) -> str:
-    """Return the string of `bytes_at` as text; bytes that are not UTF-8 become escapes."""
+    """Return the result of `bytes_at` as text; bytes that are not UTF-8 are escaped."""
     return bytes_at(table, offset, label).decode(errors="backslashreplace")
 
 
 @contextlib.contextmanager
 def open_image(path: Path) -> Iterator[ElfImage]:
-    """Map a file and parse its tables; nothing of the mapping may be used after the block.
+    """Map a file and parse its tables; the image must not be used after the `with` block.
 
     Raises:
-        ElfError: not an ELF64 little-endian file, or a damaged one.
+        ElfError: the file is not an ELF64 little-endian file, or is damaged.
     """
     with path.open("rb") as file:
         try:

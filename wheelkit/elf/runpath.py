@@ -1,6 +1,6 @@
-"""RUNPATH and NEEDED edited in place: nothing moves, no page is added, a few bytes change.
+"""Edits of RUNPATH and NEEDED in place: a few bytes change, nothing moves, and no page is added.
 
-Source: gABI chapter 5, dynamic section and string table; the LSB on symbol versions, whose names share that table.
+Source: gABI chapter 5, dynamic section and string table; LSB, symbol versions, whose names are in that string table.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _NAMES = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Table:
-    """The dynamic table up to its end, and its strings.
+    """Dynamic table up to its end, with its string table.
 
     Attributes:
-        spare: unused DT_NULL entries before the last one.
-        offset: of the string table in the file.
-        used: offsets in the string table that are referenced, except by the RUNPATH entry itself.
-        complete: `used` includes the names of symbols, which cannot be found without section headers.
+        spare: unused DT_NULL entries before the last DT_NULL.
+        offset: file offset of the string table.
+        used: string table offsets that are referenced, except by the RUNPATH entry.
+        complete: True if `used` includes the names of symbols, which cannot be found without section headers.
     """
 
     label: str
@@ -55,7 +55,7 @@ class _Table:
         runpath = [entry for entry in entries if entry.tag == constants.DT_RUNPATH]
         if len(runpath) != 1 or constants.DT_STRTAB not in first:
             kind = "RPATH instead of RUNPATH" if constants.DT_RPATH in first else "no RUNPATH"
-            raise ElfError(f"{image.label} has {kind}.", hint="Link it with -rpath and --enable-new-dtags.")
+            raise ElfError(f"{image.label} has {kind}.", hint="Link the library with -rpath and --enable-new-dtags.")
         offset = image.offset_of(first[constants.DT_STRTAB])
         strings = image.read(offset, first.get(constants.DT_STRSZ, 0))
         return cls(
@@ -67,14 +67,14 @@ class _Table:
 
     @property
     def length(self) -> int:
-        """Bytes of the RUNPATH string without its NUL."""
+        """Length of the RUNPATH string in bytes, without its NUL."""
         return len(reader.bytes_at(self.strings, self.runpath.value, self.label))
 
     @property
     def room(self) -> int:
-        """Bytes that a RUNPATH may have, without its NUL: up to the next referenced string.
+        """Maximum length of a new RUNPATH in bytes, without its NUL: up to the next referenced string.
 
-        Shortening a RUNPATH in place, as patchelf does, leaves unused bytes after it.
+        A RUNPATH that was shortened in place, for example by patchelf, is followed by unused bytes.
         """
         start = self.runpath.value
         if not self.complete:
@@ -97,13 +97,14 @@ def _references(image: ElfImage, entries: tuple[DynamicEntry, ...], runpath: Dyn
 
 
 def set_runpath(path: Path, runpath: str) -> list[ByteRange]:
-    """Overwrite the RUNPATH and fill the rest with NULs.
+    """Overwrite the RUNPATH of a library and fill the rest of its old bytes with NULs.
 
     Returns:
-        The changed ranges of the file; empty if the RUNPATH is already right.
+        The changed ranges of the file; empty if the library already has this RUNPATH.
 
     Raises:
-        ElfError: there is no RUNPATH, the new one is too long, or other names share the old one's bytes.
+        ElfError: the library has no RUNPATH, the new RUNPATH is too long or invalid, or another name shares the bytes
+            of the old RUNPATH.
     """
     new = os.fsencode(runpath)
     with reader.open_image(path) as image:
@@ -112,32 +113,35 @@ def set_runpath(path: Path, runpath: str) -> list[ByteRange]:
     if table.strings[start : start + length] == new:
         return []
     if b"\0" in new or not new:
-        raise ElfError(f"{runpath!r} cannot be a RUNPATH.", hint="Give entries separated by colons.")
+        raise ElfError(
+            f"{runpath!r} cannot be a RUNPATH.", hint="Use non-empty text without NUL; separate entries with colons."
+        )
     if len(new) > room:
         raise ElfError(
-            f"{table.label}: the new RUNPATH has {len(new)} bytes, there is room for {room}.",
-            hint="Shorten it, or link the library with a longer one.",
+            f"{table.label}: the new RUNPATH has {len(new)} bytes, but there is room for {room}.",
+            hint="Shorten the new RUNPATH, or link the library with a longer RUNPATH.",
         )
     if table.strings[start - 1] or any(start <= offset < start + length for offset in table.used):
         raise ElfError(
-            f"{table.label}: another name shares the bytes of its RUNPATH.", hint="Link it without merged strings."
+            f"{table.label}: another name shares the bytes of the RUNPATH.",
+            hint="Link the library without merging strings.",
         )
     at = table.offset + start
-    # Old bytes after the previous string must not become the end of a longer new one.
+    # A longer RUNPATH fills all the room with NULs: unused bytes after the old RUNPATH may contain text.
     return [_write(path, at, new.ljust(length if len(new) <= length else room, b"\0"))]
 
 
 def add_needed(path: Path, soname: str) -> list[ByteRange]:
-    """Add a NEEDED entry for another library, in last place.
+    """Add a NEEDED entry for a soname after the existing NEEDED entries.
 
-    The name is written to the bytes that `set_runpath` freed, unless it exists. The entry replaces a spare DT_NULL, or
-    else DT_RELACOUNT, which only saves the loader time.
+    The soname is written to bytes that `set_runpath` freed, unless the string table already contains it. The new entry
+    replaces a spare DT_NULL, or else DT_RELACOUNT, which only makes loading faster.
 
     Returns:
-        The changed ranges of the file; empty if the library is already needed.
+        The changed ranges of the file; empty if the library already needs the soname.
 
     Raises:
-        ElfError: there is no room for the name or the entry.
+        ElfError: there is no room for the soname or the entry.
     """
     name = os.fsencode(soname) + b"\0"
     with reader.open_image(path) as image:
@@ -150,7 +154,9 @@ def add_needed(path: Path, soname: str) -> list[ByteRange]:
     inside = table.runpath.value <= value <= table.runpath.value + table.length
     counts = [entry for entry in table.entries if entry.tag == constants.DT_RELACOUNT]
     if not (table.spare or counts):
-        raise ElfError(f"{table.label} has no spare dynamic entry for {soname}.", hint="Link it with that library.")
+        raise ElfError(
+            f"{table.label} has no spare dynamic entry for {soname}.", hint="Add the soname when the library is linked."
+        )
     if value < 0 or inside:
         value = _free_place(table, len(name), soname)
         ranges.append(_write(path, table.offset + value, name))
@@ -167,7 +173,7 @@ def _free_place(table: _Table, size: int, soname: str) -> int:
     stop = min((offset for offset in table.used if start <= offset), default=stop) if stop > start else start
     if stop - start < size:
         raise ElfError(
-            f"{table.label} has no room for the name {soname}.", hint="Set a shorter RUNPATH first; that makes room."
+            f"{table.label} has no room for the name {soname}.", hint="Set a shorter RUNPATH first to make room."
         )
     return start
 

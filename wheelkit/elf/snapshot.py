@@ -1,6 +1,7 @@
-"""Properties, needs and exports of one ELF file: a frozen snapshot for inspection and repair.
+"""Frozen snapshot of one ELF file for inspection and repair: properties, needs and exports.
 
-Dynamic facts come from PT_DYNAMIC, which the loader uses; sections add what only tools read.
+Names and versions of needed libraries come from PT_DYNAMIC, which the loader uses; symbols, build ID and comments come
+from sections.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ROCM_MARK = re.compile(r"\broc-(\d+(?:\.\d+)+)")
 
 
 HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
-"""Functions of the HIP runtime; those of hipBLAS and the like continue in lower case (hipblasCreate)."""
+"""Names of HIP runtime functions; in hipBLAS and similar libraries, a lower-case letter follows (hipblasCreate)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,17 +54,17 @@ class Symbol:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Elf:
-    """A snapshot of one file.
+    """Snapshot of one ELF file.
 
     Attributes:
         machine: x86_64, aarch64, amdgpu, riscv64, or the number of e_machine.
         needed: DT_NEEDED sonames in order.
         undefined: dynamic symbols without a definition, in table order.
-        offered: exported dynamic symbol -> its versions, the default one first; "" for none.
+        offered: exported dynamic symbol -> its versions, default version first; "" means no version.
         version_needs: soname -> versions required from it.
-        sections: by name; the first of several with the same name.
-        build_id: hexadecimal, from .note.gnu.build-id; None if there is none.
-        comments: compiler and linker names from .comment.
+        sections: sections by name; only the first of several sections with one name.
+        build_id: build ID in hexadecimal, from .note.gnu.build-id; None if the file has none.
+        comments: names of compilers and linkers, from .comment.
         init_functions: exported PyInit_* functions.
     """
 
@@ -85,14 +86,14 @@ class Elf:
         """Read the file at `path`.
 
         Raises:
-            ElfError: not an ELF64 little-endian file, or a damaged one.
+            ElfError: the file is not an ELF64 little-endian file, or is damaged.
         """
         with reader.open_image(path) as image:
             return _snapshot(image)
 
     @property
     def exported(self) -> tuple[str, ...]:
-        """Names of the symbols that others can bind to."""
+        """Names of the exported dynamic symbols."""
         return tuple(self.offered)
 
     @property
@@ -107,7 +108,7 @@ class Elf:
 
     @property
     def rocm_versions(self) -> tuple[str, ...]:
-        """ROCm releases of the compilers that made parts of the file, sorted; empty without a mark in .comment."""
+        """ROCm releases of the compilers that .comment names, sorted; empty if it names no ROCm compiler."""
         return tuple(sorted({release for comment in self.comments for release in _ROCM_MARK.findall(comment)}))
 
     def highest_versions(self) -> dict[str, str]:
@@ -148,7 +149,7 @@ def _snapshot(image: ElfImage) -> Elf:
         libraries.setdefault(library, set()).add(version)
     own = {1: ""}
     for index, offset in symbol_versions.definitions(image, tags):
-        own.setdefault(index, string(offset))  # the first name is its own, the others are its parents
+        own.setdefault(index, string(offset))  # the first name is the version's own, the next are its parents
     undefined, offered = _symbols(image, tags, strings, needs, own)
     sections: dict[str, Section] = {}
     for section in image.sections:
@@ -181,7 +182,10 @@ def _symbols(
     table = next((s for s in image.sections if s.type == constants.SHT_DYNSYM), None)
     if table is None:
         if constants.DT_SYMTAB in tags:
-            raise ElfError(f"{image.label} has dynamic symbols but no section for them.", hint="The file is damaged.")
+            raise ElfError(
+                f"{image.label} has dynamic symbols but no section for them.",
+                hint="Download or build the damaged file again.",
+            )
         return (), {}
     indices = [1] * (len(image.contents(table)) // constants.SYMBOL.size)
     if constants.DT_VERSYM in tags:

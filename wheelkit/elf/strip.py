@@ -22,7 +22,7 @@ from wheelkit.elf.constants import HEADER, SECTION, SEGMENT
 from wheelkit.elf.reader import ElfImage, Section
 
 Edit = tuple[int, bytes]
-"""Bytes to write at an offset of a file."""
+"""Offset in a file, and the bytes to write there."""
 
 _LINK = ".gnu_debuglink"
 _COUNTS = struct.Struct("<QIHHHHHH")  # the ELF header from e_shoff on
@@ -37,8 +37,8 @@ class StripReport:
     Attributes:
         changed: ranges of the new file that differ from the old one; the old file may be longer.
         dropped: names of the removed sections.
-        bytes_saved: bytes of the removed sections. Where loaded bytes follow them, they became zeros and the file keeps
-            its length.
+        bytes_saved: size of the removed sections. A removed section before loaded bytes is overwritten with zeros,
+            which does not shorten the file.
     """
 
     changed: tuple[ByteRange, ...]
@@ -51,7 +51,7 @@ def strip_symbols(path: Path, debug: Path | None = None) -> StripReport:
 
     Args:
         path: the library; unchanged if there is nothing to remove.
-        debug: the debug file to write, which debuggers look up by this file name; not written if there is nothing to
+        debug: debug file to write; debuggers look it up by its file name. It is not written if there is nothing to
             remove. None discards the symbols.
 
     Raises:
@@ -88,7 +88,7 @@ def strip_symbols(path: Path, debug: Path | None = None) -> StripReport:
 
 
 def _droppable(image: ElfImage) -> frozenset[int]:
-    """Return the indices of sections that only debuggers read, with string tables that nothing else uses."""
+    """Return the indices of sections that only debuggers read, including string tables that only these sections use."""
     drop = {
         index
         for index, section in enumerate(image.sections)
@@ -107,14 +107,16 @@ def _droppable(image: ElfImage) -> frozenset[int]:
     linked = {image.sections[i].link for i in drop} - {0, image.names_index}
     kept = {section.link for index, section in enumerate(image.sections) if index not in drop}
     if kept & drop:
-        raise ElfError(f"{image.label} has a section that refers to its symbol table.", hint="Keep its symbols.")
+        raise ElfError(
+            f"{image.label} has a section that refers to its symbol table.", hint="Keep its symbols with `--no-strip`."
+        )
     return frozenset(drop | {i for i in linked - kept if not image.sections[i].flags & constants.SHF_ALLOC})
 
 
 def _edits(image: ElfImage, dropped: Collection[int], link: bytes) -> tuple[list[Edit], int]:
-    """Return the writes that remove the sections, by offset, and the new length of the file."""
+    """Return the writes that remove the sections, sorted by offset, and the new length of the file."""
     if len(image.sections) >= constants.SHN_LORESERVE:
-        raise ElfError(f"{image.label} has {len(image.sections)} sections.", hint="Strip it with binutils.")
+        raise ElfError(f"{image.label} has too many sections: {len(image.sections)}.", hint="Strip it with binutils.")
     first = min(image.sections[index].offset for index in dropped)
     kept = [i for i in range(len(image.sections)) if i not in dropped and i != image.names_index]
     moved = {
@@ -148,7 +150,7 @@ def _check_apart(image: ElfImage, leaving: Iterable[Section]) -> None:
             if section.file_size and section.offset < end and segment.offset < section.offset + section.file_size:
                 raise ElfError(
                     f"Cannot strip {image.label}: section {section.name} is part of a segment.",
-                    hint="Keep its symbols.",
+                    hint="Keep its symbols with `--no-strip`.",
                 )
 
 
@@ -160,14 +162,14 @@ def _end_of_fixed(image: ElfImage, sections: Iterable[Section]) -> int:
         *(segment.offset + segment.file_size for segment in image.segments),
         *(section.offset + section.file_size for section in sections if section.file_size),
     )
-    image.read(end, 0)  # raises for an end outside the file
+    image.read(end, 0)  # raises ElfError if the end lies outside the file
     return end
 
 
 def _tail(
     rows: Sequence[tuple[Section, bytes | None]], base: int, numbers: dict[int, int], strings: bytes
 ) -> tuple[bytes, int]:
-    """Return the moved contents with the section header table, to be written at `base`, and the table's offset."""
+    """Return the bytes to write at `base`, moved sections and section header table, and the table's file offset."""
     tail, table = bytearray(), bytearray()
     for section, content in rows:
         offset = section.offset
@@ -185,14 +187,17 @@ def _tail(
 
 
 def _symbol_edits(image: ElfImage, numbers: dict[int, int]) -> Iterable[Edit]:
-    """Yield edits that renumber the sections of dynamic symbols."""
+    """Yield edits that update the section numbers of dynamic symbols."""
     for section in image.sections:
         if section.type != constants.SHT_DYNSYM:
             continue
         for row, symbol in enumerate(image.symbols(section)):
             if 0 < symbol.section < constants.SHN_LORESERVE and numbers.get(symbol.section) != symbol.section:
                 if symbol.section not in numbers:
-                    raise ElfError(f"{image.label} exports a symbol of a debug section.", hint="Keep its symbols.")
+                    raise ElfError(
+                        f"{image.label} exports a symbol of a debug section.",
+                        hint="Keep its symbols with `--no-strip`.",
+                    )
                 yield section.offset + row * constants.SYMBOL.size + 6, _SHNDX.pack(numbers[symbol.section])
 
 
@@ -226,7 +231,7 @@ def _write_debug(image: ElfImage, source: Path, out: Path, dropped: Collection[i
 
 
 def _debug_blocks(image: ElfImage, library: int, placed: list[Section], head: bytes, table: int) -> Iterator[bytes]:
-    """Yield the whole file in order."""
+    """Yield the bytes of the debug file in order."""
     yield head
     position = HEADER.size
     for segment in _debug_segments(image, placed):
@@ -246,7 +251,7 @@ def _debug_blocks(image: ElfImage, library: int, placed: list[Section], head: by
 
 
 def _debug_segments(image: ElfImage, placed: list[Section]) -> Iterator[bytes]:
-    """Yield the program headers; only themselves and notes have bytes in the file."""
+    """Yield the program headers of the debug file; only segments of headers and notes have bytes in it."""
     start = HEADER.unpack(image.read(0, HEADER.size))[5]
     table = image.read(start, SEGMENT.size * len(image.segments))
     notes = {section.address: section for section in placed if section.type == constants.SHT_NOTE}

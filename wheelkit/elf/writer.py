@@ -1,4 +1,4 @@
-"""Shared libraries for x86-64 Linux written table by table, so that stand-ins for real ones need no compiler.
+"""Writer of shared libraries for x86-64 Linux, which creates stand-ins for real libraries without a compiler.
 
 Source: System V ABI, gABI chapters 4 and 5 (ELF64, dynamic linking, hash table) and its x86-64 supplement; GNU symbol
 versions from the Linux Standard Base Core Specification.
@@ -26,7 +26,7 @@ class Export:
         version: such as hip_4.2; empty for none.
         default: new programs are linked with this version (`@@`); otherwise only old programs use it (`@`).
         code: position-independent machine code of a function; equal code is stored once.
-        data: bytes of zeros of a variable; a symbol is either a function or a variable.
+        data: size in bytes of a zeroed variable; 0 for a function.
     """
 
     name: str
@@ -50,7 +50,7 @@ class _Section:
 
     @property
     def memory(self) -> int:
-        """Bytes that the section takes in memory."""
+        """Size of the section in memory, in bytes."""
         return len(self.content) if self.size < 0 else self.size
 
 
@@ -70,7 +70,7 @@ def shared_library(soname: str, exports: Iterable[Export], *, needed: Sequence[s
     """Return the bytes of a shared library that glibc loads.
 
     Args:
-        exports: a name may occur several times, with different versions.
+        exports: exported symbols; a name may occur several times with different versions.
         runpath: DT_RUNPATH; empty for none.
     """
     exports = tuple(exports)
@@ -148,7 +148,7 @@ def _hash_table(names: Sequence[str]) -> bytes:
 
 
 def _indices(exports: Sequence[Export], versions: Sequence[str]) -> bytes:
-    """Build DT_VERSYM: 0 is local, 1 is global without a version, the versions follow."""
+    """Build DT_VERSYM: 0 is local, 1 is global without a version, and each higher index is a version."""
     indices = {"": 1} | {version: index for index, version in enumerate(versions, start=2)}
     hidden = (0 if export.default or not export.version else elf.VERSYM_HIDDEN for export in exports)
     rows = [0, *(indices[export.version] | bit for export, bit in zip(exports, hidden, strict=True))]
@@ -156,7 +156,7 @@ def _indices(exports: Sequence[Export], versions: Sequence[str]) -> bytes:
 
 
 def _definitions(names: Sequence[str], strings: _Strings) -> bytes:
-    """Build DT_VERDEF: the first name is that of the library itself."""
+    """Build DT_VERDEF; its first name is the soname of the library."""
     out, step = bytearray(), DEFINITION.size + DEFINITION_NAME.size
     for index, name in enumerate(names, start=1):
         following = step if index < len(names) else 0
@@ -177,7 +177,7 @@ def _addresses(sections: Iterable[_Section], position: int) -> dict[str, int]:
 
 
 def _assemble(sections: Sequence[_Section], at: dict[str, int], *, split: int) -> bytes:
-    """Join headers, segments and sections; sections from `split` on are writable."""
+    """Join headers, segments and sections; sections from index `split` on are writable."""
     body = bytearray()
     for section in sections:
         if section.content:

@@ -1,4 +1,4 @@
-"""Clang offload bundles as bytes: several targets' code objects behind one header, plain or compressed.
+"""Clang offload bundles: a header and the code objects of several targets, plain or compressed.
 
 Sources: LLVM, "Clang Offload Bundler" (container format, bundle entry IDs) and the header tables of
 CompressedOffloadBundle (CCOB versions 1 to 3); all numbers are little endian.
@@ -23,17 +23,17 @@ from core.model import GfxTarget
 PLAIN_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 PACKED_MAGIC = b"CCOB"
 ZLIB, ZSTD = 0, 1
-"""Compression methods, the values of llvm::compression::Format."""
+"""Compression methods; values of llvm::compression::Format."""
 METHOD_NAMES = {ZLIB: "zlib", ZSTD: "zstd"}
 
 HEAD_LIMIT = 1 << 16
-"""Largest entry table that is read, in bytes: 27 targets take 1.6 kB."""
+"""Maximum size of an entry table in bytes; a table of 27 targets has 1.6 kB."""
 CONTENT_LIMIT = 1 << 32
-"""Largest uncompressed bundle that is read, in bytes; real ones have up to 0.24 GB."""
+"""Maximum size of an uncompressed bundle in bytes; real bundles have up to 0.24 GB."""
 PAGE = 4096
-"""Largest alignment in bytes that code objects get."""
+"""Maximum alignment of code objects in bytes."""
 LEVEL, LEVEL_TIGHT = 4, 19
-"""zstd levels: two targets of 0.10.2 become 6.8 MB in 0.3 CPU seconds with level 4, 6.1 MB in 0.7 with level 6."""
+"""zstd levels: level 4 packs two targets of 0.10.2 into 6.8 MB in 0.3 CPU seconds, level 6 into 6.1 MB in 0.7."""
 _ENTRY = struct.Struct("<QQQ")
 _LAYOUTS = {1: struct.Struct("<4sHHIQ"), 2: struct.Struct("<4sHHIIQ"), 3: struct.Struct("<4sHHQQQ")}
 
@@ -58,7 +58,7 @@ class BundleEntry:
 
     @property
     def name(self) -> str:
-        """The gfx target, or the whole ID if it has none; used in reports."""
+        """Name in reports: the gfx target, or the whole ID if the entry has no target."""
         return str(self.target or self.id)
 
 
@@ -76,8 +76,8 @@ class CompressedHeader:
     """The header of a compressed bundle.
 
     Attributes:
-        file_size: bytes including this header; None in version 1, which has no such field.
-        size: bytes of the uncompressed bundle.
+        file_size: size of the compressed bundle in bytes, header included; None in version 1, which lacks the field.
+        size: size of the uncompressed bundle in bytes.
         digest: first 8 bytes of the MD5 of the uncompressed bundle, as a number.
     """
 
@@ -89,7 +89,7 @@ class CompressedHeader:
 
     @property
     def header_size(self) -> int:
-        """Bytes before the compressed data."""
+        """Size of the header in bytes."""
         return _LAYOUTS[self.version].size
 
     @classmethod
@@ -97,11 +97,11 @@ class CompressedHeader:
         """Parse the header at the start of a compressed bundle.
 
         Raises:
-            FatbinError: not CCOB, an unknown version or method, or impossible sizes.
+            FatbinError: the data is not CCOB, its version or method is unknown, or its sizes are impossible.
         """
         version = int.from_bytes(data[4:6], "little")
         if data[:4] != PACKED_MAGIC or version not in _LAYOUTS or len(data) < _LAYOUTS[version].size:
-            raise FatbinError("It has no known compressed bundle header.")
+            raise FatbinError("The header is not a known compressed bundle header.")
         _, _, method, *sizes, size, digest = _LAYOUTS[version].unpack_from(data)
         packed = cls(version=version, method=method, file_size=sizes[0] if sizes else None, size=size, digest=digest)
         if method not in (ZLIB, ZSTD):
@@ -120,35 +120,36 @@ def parse_entries(head: bytes, size: int | None = None) -> tuple[BundleEntry, ..
     """Parse the entry table at the start of an uncompressed bundle.
 
     Args:
-        head: the first bytes, at least the whole table.
-        size: bytes of the whole bundle; no entry may reach beyond it.
+        head: first bytes of the bundle, at least the whole table.
+        size: size of the whole bundle in bytes; entries may not reach beyond it.
 
     Raises:
-        FatbinError: not a bundle, a table longer than `head`, or entries that overlap or lie outside.
+        FatbinError: the data is not a bundle, the table is longer than `head`, or entries overlap or lie outside the
+            bundle.
     """
     if head[: len(PLAIN_MAGIC)] != PLAIN_MAGIC:
-        raise FatbinError("It does not begin with the offload bundle magic.")
+        raise FatbinError("The bundle does not begin with the offload bundle magic.")
     entries, position = [], len(PLAIN_MAGIC) + 8
     count = int.from_bytes(head[position - 8 : position], "little")
     for _ in range(count):
         if position + _ENTRY.size > len(head):
-            raise FatbinError("Its entry table does not end.")
+            raise FatbinError("The entry table does not end.")
         offset, length, id_size = _ENTRY.unpack_from(head, position)
         position += _ENTRY.size + id_size
         name = head[position - id_size : position]
         if position > len(head) or not name.isascii():
-            raise FatbinError("Its entry table is damaged.")
+            raise FatbinError("The entry table is damaged.")
         entries.append(BundleEntry(id=name.decode(), offset=offset, size=length))
     end = position
     for entry in sorted((e for e in entries if e.size), key=lambda e: e.offset):
         if entry.offset < end or (size is not None and entry.offset + entry.size > size):
-            raise FatbinError(f"Entry {entry.id} overlaps another one or lies outside.")
+            raise FatbinError(f"Entry {entry.id} overlaps another entry or lies outside the bundle.")
         end = entry.offset + entry.size
     return tuple(entries)
 
 
 def place_entries(entries: Sequence[BundleEntry], *, alignment: int = PAGE) -> tuple[BundleEntry, ...]:
-    """Place the entries' code one after another, aligned, after the table, as the bundler does."""
+    """Return the entries with new offsets: aligned, one after another behind the table, as the bundler places them."""
     position = len(PLAIN_MAGIC) + 8 + sum(_ENTRY.size + len(e.id) for e in entries)
     placed = []
     for entry in entries:
@@ -159,7 +160,7 @@ def place_entries(entries: Sequence[BundleEntry], *, alignment: int = PAGE) -> t
 
 
 def alignment_of(entries: Sequence[BundleEntry]) -> int:
-    """Return the alignment of a bundle's code in bytes, at most a page; GPU loaders map it in place."""
+    """Return the alignment of a bundle's code in bytes, at most a page; GPU loaders map the code in place."""
     common = math.gcd(PAGE, *(e.offset for e in entries if e.size))
     return common & -common
 
@@ -186,7 +187,7 @@ def build(parts: Sequence[tuple[str, bytes]], *, alignment: int = PAGE) -> bytes
 def pack(plain: bytes | bytearray | memoryview, *, version: int = 3, method: int = ZSTD, level: int = LEVEL) -> bytes:
     """Compress a bundle; output is reproducible."""
     if method == ZSTD:
-        # Code of different targets is similar at distances of megabytes, so the window must be that large.
+        # Similar code of different targets is megabytes apart, so the window must be that large.
         window = min(27, max(10, len(plain).bit_length()))
         parameters = zstandard.ZstdCompressionParameters.from_level(level, source_size=len(plain), window_log=window)
         body = zstandard.ZstdCompressor(compression_params=parameters).compress(plain)
@@ -210,13 +211,13 @@ class EntrySelection:
 def select_entries(
     entries: Sequence[BundleEntry], targets: Sequence[GfxTarget], covers: Mapping[str, Sequence[str]] | None = None
 ) -> EntrySelection:
-    """Choose the entries to keep: the host's, and those that a device of a wanted target can load.
+    """Choose the entries to keep: the host's entry, and every entry that a device of a wanted target can load.
 
     Code that leaves a feature open runs with either setting (LLVM, "User Guide for AMDGPU Backend", target features).
     So gfx90a:xnack- keeps gfx90a and gfx90a:xnack- but not gfx90a:xnack+, and gfx90a keeps all three.
 
     Args:
-        covers: generic target -> processors that it serves; used if there is no exact code.
+        covers: generic target -> processors that run its code; generic code is kept only if there is no exact code.
     """
     chosen, missing = {entry for entry in entries if entry.is_host}, []
     for target in targets:

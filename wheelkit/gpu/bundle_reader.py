@@ -28,7 +28,7 @@ from wheelkit.gpu.bundle import (
 )
 
 THREADS = 2
-"""Bundles that are decoded at a time; each needs up to 130 MiB for those of 0.10.2, and twice the new bundle."""
+"""Number of bundles decoded in parallel; a bundle of 0.10.2 needs up to 130 MiB plus twice the size of the new one."""
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
 
@@ -42,11 +42,13 @@ class BundleLocation:
     """One bundle in a file.
 
     Attributes:
-        offset: of the bundle in the file.
-        address: virtual address of the bundle; kernels are registered by it.
-        size: bytes of the bundle, header included.
+        label: name of the file in error messages.
+        index: number of the bundle in the file, from 0.
+        offset: file offset of the bundle.
+        address: virtual address of the bundle, with which host code registers kernels.
+        size: size of the bundle in the file in bytes, header included.
         capacity: bytes up to the next bundle or the end of the section.
-        packed: its compression header; None for a plain bundle.
+        packed: header of a compressed bundle; None for a plain bundle.
     """
 
     label: str
@@ -59,7 +61,7 @@ class BundleLocation:
 
     @property
     def content_size(self) -> int:
-        """Bytes of the uncompressed bundle."""
+        """Size of the uncompressed bundle in bytes."""
         return self.packed.size if self.packed else self.size
 
     def error(self, problem: str, hint: str = _AGAIN) -> FatbinError:
@@ -71,11 +73,11 @@ def find_bundles(path: Path, *, name: str = "") -> tuple[BundleLocation, ...]:
     """Return the bundles of section .hip_fatbin in order; empty for a file without that section.
 
     Args:
-        name: name of the file in errors; its file name by default.
+        name: name of the file in error messages; its file name by default.
 
     Raises:
-        ElfError: not an ELF file.
-        FatbinError: the section holds something other than bundles.
+        ElfError: the file is not an ELF file.
+        FatbinError: the section contains a damaged bundle or other data.
     """
     bundles, damage = locate_bundles(path, name=name)
     if damage:
@@ -84,7 +86,7 @@ def find_bundles(path: Path, *, name: str = "") -> tuple[BundleLocation, ...]:
 
 
 def locate_bundles(path: Path, *, name: str = "") -> tuple[tuple[BundleLocation, ...], FatbinError | None]:
-    """Return the bundles before the first damaged place, and the error at that place, if any."""
+    """Return the bundles before the first damage, and the error about the damage, if any."""
     label = name or path.name
     bundles: list[BundleLocation] = []
     with path.open("rb") as file, reader.open_image(path) as image:
@@ -118,7 +120,7 @@ def _measure(image: ElfImage, position: int, end: int) -> tuple[CompressedHeader
     else:
         size = max((e.offset + e.size for e in parse_entries(head, end - position)), default=len(head))
     if position + size > end:
-        raise FatbinError("It reaches beyond the section.")
+        raise FatbinError("The bundle reaches beyond the section.")
     return packed, size
 
 
@@ -143,13 +145,13 @@ def _stream_size(image: ElfImage, position: int, end: int, packed: CompressedHea
             decoder.decompress(block)
             position += len(block)
     except (zstandard.ZstdError, zlib.error) as error:
-        raise FatbinError(f"It cannot be decompressed ({error}).") from error
+        raise FatbinError(f"The bundle cannot be decompressed ({error}).") from error
     return position - len(decoder.unused_data) - start
 
 
 @dataclass(slots=True)
 class BundleReader:
-    """A decoder for one thread; its buffers are reused, since fresh ones cost more than decoding."""
+    """Decoder for one thread; it reuses its buffers, since allocating new buffers costs more than decoding."""
 
     file: int
     zstd: zstandard.ZstdDecompressor = field(default_factory=zstandard.ZstdDecompressor)
@@ -160,10 +162,10 @@ class BundleReader:
         """Yield the uncompressed bundle in chunks; a chunk is valid until the next one.
 
         Args:
-            stored: most compressed bytes to read, for callers that need only the beginning.
+            stored: maximum number of compressed bytes to read, for callers that need only the beginning.
 
         Raises:
-            FatbinError: the bundle cannot be decompressed, or has another size than its header says.
+            FatbinError: the bundle cannot be decompressed, or its size differs from the size in its header.
         """
         done = 0
         try:
@@ -173,9 +175,9 @@ class BundleReader:
                     break
                 yield chunk
         except (zstandard.ZstdError, zlib.error) as error:
-            raise bundle.error(f"It cannot be decompressed ({error}).") from error
+            raise bundle.error(f"the data cannot be decompressed ({error}).") from error
         if done != bundle.content_size:
-            raise bundle.error(f"Its header says {bundle.content_size} uncompressed bytes, it has another size.")
+            raise bundle.error(f"the uncompressed size is not the {bundle.content_size} bytes in the header.")
 
     def _raw(self, bundle: BundleLocation, limit: int) -> Iterator[memoryview]:
         view = memoryview(self.buffer)
@@ -197,9 +199,9 @@ class BundleReader:
             yield memoryview(chunk)
 
     def entries(self, bundle: BundleLocation) -> tuple[BundleEntry, ...]:
-        """Return the entry table; only the beginning is decoded."""
+        """Return the entry table; only the beginning of the bundle is decoded."""
         head = b""
-        for chunk in self.chunks(bundle, stored=4 * HEAD_LIMIT):  # compressed data is never larger
+        for chunk in self.chunks(bundle, stored=4 * HEAD_LIMIT):  # enough compressed bytes for any table
             head += chunk
             if len(head) >= HEAD_LIMIT:
                 break
@@ -208,14 +210,14 @@ class BundleReader:
     def objects(
         self, bundle: BundleLocation, size_of: Callable[[BundleEntry], int], *, verify: bool
     ) -> Iterator[tuple[BundleEntry, bytes]]:
-        """Decode a whole bundle once and yield the first bytes of entries, in order of offset.
+        """Decode a whole bundle once and yield entries with their first bytes, in order of offset.
 
         Args:
-            size_of: returns how many bytes of an entry to keep; 0 for none.
+            size_of: returns the number of bytes of an entry to keep; 0 skips the entry.
             verify: compare the MD5 of the whole content with the header's.
 
         Raises:
-            FatbinError: the bundle is damaged; with `verify` also for a wrong checksum, after the last entry.
+            FatbinError: the bundle is damaged. With `verify`, a wrong checksum is raised after the last entry.
         """
         rooms: dict[BundleEntry, bytearray] = {}
 
@@ -232,7 +234,8 @@ class BundleReader:
         """Decode a whole bundle once, directly into the buffers of its entries.
 
         Args:
-            room: called once per entry; returns the buffer for its first bytes, empty to skip it.
+            room: called once per entry; returns the buffer for the entry's first bytes. An empty buffer skips the
+                entry.
 
         Yields:
             Entries in order of offset, as soon as their buffer is full.
@@ -261,12 +264,12 @@ class BundleReader:
                 pending.pop()
                 yield entry
         if pending is None:
-            raise bundle.error("It is empty.")
+            raise bundle.error("the bundle is empty.")
         if verify and bundle.packed and digest_value(md5.digest()) != bundle.packed.digest:
-            raise bundle.error("Its content does not match the MD5 in its header.")
+            raise bundle.error("the content does not match the MD5 in the header.")
 
     def zeros(self, size: int) -> memoryview:
-        """Return a zeroed buffer for a new bundle; it is valid until the next call."""
+        """Return a zeroed buffer for a new bundle; the buffer is valid until the next call."""
         if len(self.place) < size:
             self.place = bytearray(size)
         view = memoryview(self.place)[:size]
@@ -289,9 +292,9 @@ def map_bundles(
     *,
     threads: int = 0,
 ) -> list[T]:
-    """Run `work` on every bundle in parallel, the largest first; results are in the bundles' order.
+    """Run `work` on all bundles in parallel, largest bundle first, and return the results in the bundles' order.
 
-    Each thread holds one decoding window (up to 128 MiB) and what `work` keeps.
+    Each thread uses memory for one decoding window (up to 128 MiB) and for the data that `work` keeps.
     """
     local = threading.local()
     with path.open("rb") as file, ThreadPoolExecutor(threads or THREADS) as pool:

@@ -17,25 +17,25 @@ from wheelkit.elf.constants import HEADER
 from wheelkit.elf.reader import ElfImage
 
 HEAD_SIZE = HEADER.size
-"""First bytes of a code object that `code_object_problem` needs."""
+"""Number of bytes at the start of a code object that `code_object_problem` needs."""
 
 _MACH = 0xFF
-_ABI_V4 = 2  # ELFABIVERSION_AMDGPU_HSA_V4: from here on two bits per feature
+_ABI_V4 = 2  # ELFABIVERSION_AMDGPU_HSA_V4: this and later versions have two bits per feature
 _FEATURE_SHIFT = {"xnack": 8, "sramecc": 10}
 _SETTINGS = ("", "", "-", "+")  # unsupported, any, off, on
 _KERNEL = ".kd"
 
 
 def code_object_problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]) -> str:
-    """Describe the defect of a code object.
+    """Return a description of the first defect in the header of a code object.
 
     Args:
-        head: its first HEAD_SIZE bytes.
-        target: the target that its bundle entry names.
+        head: first HEAD_SIZE bytes of the code object.
+        target: expected target, such as the target of the bundle entry.
         machs: processor -> EF_AMDGPU_MACH value; processors without a value are not compared.
 
     Returns:
-        A clause without a full stop; empty without a defect.
+        A verb phrase such as "is code for gfx950", without a full stop; empty without a defect.
     """
     if len(head) < HEAD_SIZE or head[:4] != constants.MAGIC:
         return "is not an ELF file"
@@ -70,7 +70,7 @@ def kernel_names(code: bytes, label: str) -> Iterator[str]:
     """Yield the kernels of a code object, from its kernel descriptor symbols `<name>.kd`.
 
     Raises:
-        ElfError: not a code object, or a damaged one.
+        ElfError: the data is not a code object, or is damaged.
     """
     for symbol, name in ElfImage.parse(code, label).dynamic_symbols():
         if symbol.section and name.endswith(_KERNEL):
@@ -81,7 +81,7 @@ def read_metadata(image: ElfImage) -> Mapping[str, Any]:
     """Return the metadata of a code object.
 
     Raises:
-        ElfError: there is no metadata, or it cannot be read.
+        ElfError: the metadata is missing or cannot be read.
     """
     for name, kind, description in image.notes():
         if (name, kind) == (b"AMDGPU\0", constants.NT_AMDGPU_METADATA):
@@ -91,14 +91,14 @@ def read_metadata(image: ElfImage) -> Mapping[str, Any]:
                 raise ElfError(f"Cannot read the metadata of {image.label}: {reason}.") from reason
             if isinstance(value, dict):
                 return value
-    raise ElfError(f"{image.label} has no kernel metadata.", hint="Build it again.")
+    raise ElfError(f"{image.label} has no kernel metadata.", hint="Build the code object again.")
 
 
 def kernarg_sizes(image: ElfImage) -> dict[str, int]:
-    """Return kernel symbol -> bytes of its arguments; the symbol is that of the descriptor without `.kd`.
+    """Return the size in bytes of each kernel's arguments, by descriptor symbol without `.kd`.
 
     Raises:
-        ElfError: as in `read_metadata`, or an entry is invalid.
+        ElfError: the metadata is missing, cannot be read, or has an invalid entry.
     """
     try:
         return {
@@ -106,4 +106,7 @@ def kernarg_sizes(image: ElfImage) -> dict[str, int]:
             for entry in read_metadata(image).get("amdhsa.kernels", ())
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise ElfError(f"{image.label} has metadata without {error}.", hint="The file is damaged.") from error
+        raise ElfError(
+            f"{image.label} has invalid or incomplete kernel metadata: {error}.",
+            hint="Download or build the damaged file again.",
+        ) from error

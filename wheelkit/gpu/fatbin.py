@@ -20,8 +20,8 @@ class TargetCode:
     """Device code of one gfx target.
 
     Attributes:
-        code_bytes: size of its code objects, uncompressed.
-        bundles: number of fat binaries that have code for it.
+        code_bytes: size of the target's code objects in bytes, uncompressed.
+        bundles: number of fat binaries that have code for the target.
     """
 
     target: str
@@ -35,10 +35,10 @@ class DeviceCode:
 
     Attributes:
         bundles: number of bundles.
-        formats: such as `CCOB v3 zstd` or `plain`, sorted.
-        stored: bytes of the bundles in the library.
-        unpacked: bytes of the bundles once decompressed.
-        targets: sorted by `target`.
+        formats: formats of the bundles, such as `CCOB v3 zstd` or `plain`, sorted.
+        stored: size of the bundles in the library, in bytes.
+        unpacked: size of the uncompressed bundles, in bytes.
+        targets: code per target, sorted by `target`.
     """
 
     bundles: int = 0
@@ -53,7 +53,7 @@ class FatbinReport:
     """The fat binaries of one file.
 
     Attributes:
-        bundles: in file order, up to the first unreadable place.
+        bundles: bundles in file order, up to the first unreadable place.
         device: code per target.
         findings: damage, and code objects that do not match their entry.
     """
@@ -79,13 +79,13 @@ def read_targets(
     """List the device code of a file.
 
     Args:
-        verify: decompress everything; check MD5s, each code object's header against its entry ID, and that the host
-            code registers addresses of bundles. Without it, only the entry tables are read.
-        machs: processor -> EF_AMDGPU_MACH value. A processor without a value must have the same value in all bundles,
-            which no other processor has.
+        verify: decompress everything. Check MD5s, each code object's header against its entry ID, and that the host
+            code registers only addresses of bundles. If False, only the entry tables are read.
+        machs: processor -> EF_AMDGPU_MACH value. A processor that is not listed must have the same value in all
+            bundles, and no other processor may have this value.
 
     Raises:
-        ElfError: not an ELF file. Damaged fat binaries are findings.
+        ElfError: the file is not an ELF file. Damaged fat binaries are reported as findings.
     """
     bundles, damage = locate_bundles(path, name=name)
 
@@ -108,7 +108,10 @@ def read_targets(
     damages += [scan.damage for scan in scans if scan.damage]
     if verify:
         strays = set(bundle_pointers(path)) - {bundle.address for bundle in bundles}
-        damages += [f"{name or path.name}: no bundle at address {a:#x}, which is registered." for a in sorted(strays)]
+        damages += [
+            f"{name or path.name}: the host code registers {a:#x}, but no bundle has this address."
+            for a in sorted(strays)
+        ]
     findings = [finding("bundle-damaged", text, member=name) for text in damages]
     findings += [finding("code-object-wrong", text, member=name) for text in _wrong(scans, dict(machs or {}))]
     return FatbinReport(bundles=bundles, device=_device_code(scans), findings=tuple(findings))
@@ -128,7 +131,7 @@ def _wrong(scans: Sequence[_BundleScan], machs: dict[str, int]) -> Iterator[str]
                 yield f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id} is code for {others[0]}."
                 continue
             if problem := code_object.code_object_problem(head, target, machs):
-                doubt = "" if target.processor in listed else " (elsewhere that name has another machine number)"
+                doubt = "" if target.processor in listed else " (elsewhere the processor has another machine number)"
                 yield f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id} {problem}{doubt}."
 
 
@@ -153,15 +156,15 @@ def _device_code(scans: Sequence[_BundleScan]) -> DeviceCode:
 
 
 def fatbin_kernels(path: Path, *, name: str = "") -> Mapping[int, Mapping[str, frozenset[str]]]:
-    """Return the kernels of a file: address of each bundle -> target -> names.
+    """Return the kernels of a file: bundle address -> target -> kernel names.
 
-    The file is streamed: besides the names, each thread holds one code object in memory.
+    The file is streamed: each thread keeps only one code object and the names in memory.
 
     Raises:
-        ElfError: not an ELF file, or a damaged code object.
-        FatbinError: a damaged bundle; MD5s are not checked.
+        ElfError: the file is not an ELF file, or a code object is damaged.
+        FatbinError: a bundle is damaged; MD5s are not checked.
     """
-    # Targets have nearly the same names: keep one string for each.
+    # Targets share most kernel names: keep one string per name.
     shared: dict[str, str] = {}
 
     def scan(reader: BundleReader, bundle: BundleLocation) -> dict[str, frozenset[str]]:

@@ -1,9 +1,9 @@
 """Bundles and kernels that host code registers with HIP, read from its module constructors.
 
-For each translation unit with device code, clang (CodeGen/CGCUDANV.cpp) emits a module constructor. It passes the
-bundle's wrapper to `__hipRegisterFatBinary` and then, directly or through a helper, calls `__hipRegisterFunction` once
-per kernel with its mangled name. HIP looks up a launched kernel by that name in the code object for the GPU's target,
-so a name without code there fails only at its first launch.
+For each translation unit with device code, clang (CodeGen/CGCUDANV.cpp) emits a module constructor. The constructor
+passes the bundle's wrapper to `__hipRegisterFatBinary` and then, directly or through a helper, calls
+`__hipRegisterFunction` with the mangled name of each kernel. At a launch, HIP looks up the name in the code object for
+the GPU's target. A registered kernel that this code object lacks therefore fails only when it is first launched.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from core.errors import ElfError
 from wheelkit.elf import constants, reader
 from wheelkit.elf.reader import ElfImage, Section
 
-_WRAPPER = struct.Struct("<IIQQ")  # magic, version, bundle address, unused: what __hipRegisterFatBinary gets
+_WRAPPER = struct.Struct("<IIQQ")  # argument of __hipRegisterFatBinary: magic, version, bundle address, unused
 _WRAPPER_MAGIC = 0x48495046  # "HIPF"
 _FAT_BINARY, _FUNCTION = "__hipRegisterFatBinary", "__hipRegisterFunction"
 
 _GAP = 256
-"""Bytes without a relevant call after which a function ends; one registration takes at most 60."""
+"""A function ends after this many bytes without a relevant call; one registration has at most 60 bytes."""
 _LIMIT = 16 << 20
-"""Most bytes of one function that are scanned; the longest of 0.10.2 has 74 kB."""
+"""Maximum number of bytes scanned per function; the longest function of 0.10.2 has 74 kB."""
 
-# x86-64 machine code: lea rdi, [rip+x]; lea rcx or rdx, [rip+x]; call x; jmp [rip+x], which is all of a PLT stub.
-# The four bytes of x are a lookahead, since an opcode may be part of the x of the instruction before it.
+# x86-64 machine code: lea rdi, [rip+x]; lea rcx or rdx, [rip+x]; call x; jmp [rip+x], the jump of a PLT stub.
+# The four bytes of x are a lookahead, so that a false match does not hide a real instruction that begins inside its x.
 _WRAPPER_LOAD = re.compile(rb"\x48\x8d\x3d(?=(....))", re.DOTALL)
 _NAME_LOAD_OR_CALL = re.compile(rb"\x48\x8d[\x0d\x15](?=(....))|\xe8(?=(....))", re.DOTALL)
 _STUB = re.compile(rb"\xff\x25(?=(....))", re.DOTALL)
@@ -39,9 +39,9 @@ class RegisteredKernels:
     """Kernels that the host code registers for one bundle.
 
     Attributes:
-        address: of the bundle, as in `BundleLocation`.
-        kernels: registered names.
-        unread: registrations whose name could not be determined.
+        address: virtual address of the bundle, as in `BundleLocation`.
+        kernels: names of the registered kernels.
+        unread: number of registrations whose kernel name could not be determined.
     """
 
     address: int
@@ -50,10 +50,10 @@ class RegisteredKernels:
 
 
 def bundle_pointers(path: Path) -> tuple[int, ...]:
-    """Return the addresses of bundles that have wrappers in section .hipFatBinSegment.
+    """Return the bundle addresses in the wrappers of section .hipFatBinSegment.
 
     Raises:
-        ElfError: not an ELF file, or a damaged one.
+        ElfError: the file is not an ELF file, or is damaged.
     """
     with reader.open_image(path) as image:
         return tuple(_HostCode(image).wrappers.values())
@@ -63,14 +63,14 @@ def registered_kernels(path: Path) -> tuple[RegisteredKernels, ...]:
     """Return the kernels of each bundle that a constructor registers; empty for a file without device code.
 
     Raises:
-        ElfError: not an ELF file, or a damaged one.
+        ElfError: the file is not an ELF file, or is damaged.
     """
     with reader.open_image(path) as image:
         return tuple(_HostCode(image).registered())
 
 
 class _HostCode:
-    """The host side of one open file.
+    """Host code of one open file.
 
     Attributes:
         wrappers: address of a wrapper -> address of its bundle.
@@ -103,7 +103,7 @@ class _HostCode:
                 )
 
     def _relocate(self) -> None:
-        """Record the symbol index of each slot, and the targets of pointers in two sections."""
+        """Record the symbol index of each GOT slot, and the relocated pointers in .hipFatBinSegment and .init_array."""
         places = [section for section in (self._segment, self._init) if section is not None]
         for section in self._image.sections:
             if section.type == constants.SHT_RELA and section.flags & constants.SHF_ALLOC:
@@ -119,7 +119,7 @@ class _HostCode:
                         self._slots[where] = info >> 32
 
     def _pointer(self, section: Section, address: int) -> int:
-        """Return a pointer in the file's data, relocated or as the linker stored it."""
+        """Return the pointer at an address: its relocated value, or the stored value if it has no relocation."""
         stored = self._image.read(section.offset + address - section.address, 8)
         return self._pointers.get(address, int.from_bytes(stored, "little"))
 
@@ -151,7 +151,7 @@ class _HostCode:
                         yield section.address + match.start() - 4, name
 
     def _wrapper_of(self, start: int, stubs: Mapping[int, str]) -> int | None:
-        """Return the wrapper that a constructor passes to HIP, or None for another constructor."""
+        """Return the address of the wrapper that a constructor passes to HIP; None for other constructors."""
         code = _code(self._image, start, _GAP)
         for match in _WRAPPER_LOAD.finditer(code):
             wrapper = _target(start, match)
@@ -162,7 +162,7 @@ class _HostCode:
 
 
 class _ConstructorScan:
-    """Scan of one constructor that follows its calls."""
+    """Scan of one constructor and of the helper that it calls."""
 
     def __init__(self, image: ElfImage, stubs: Mapping[int, str]) -> None:
         self._image, self._stubs = image, stubs
@@ -203,7 +203,7 @@ class _ConstructorScan:
 
 
 def _code(image: ElfImage, address: int, limit: int) -> bytes:
-    """Return up to `limit` bytes of code at an address; empty if no segment has it."""
+    """Return up to `limit` bytes of code at an address; empty if no segment contains the address."""
     try:
         offset = image.offset_of(address)
     except ElfError:

@@ -1,7 +1,7 @@
-"""Slimming: every bundle of a file keeps only the wanted targets and stays at its address.
+"""Slimming of fat binaries: every bundle of a file keeps only the wanted targets and stays at its address.
 
-Kernels are registered by the bundle's address, so nothing moves: a smaller bundle replaces the old one and zeros fill
-the rest. Code objects stay unchanged.
+Host code registers kernels by the bundle's address, so bundles do not move: the smaller bundle is written over the old
+one, and zeros fill the rest. Code objects stay unchanged.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class SlimReport:
 
     Attributes:
         changed: ranges of the file that were rewritten.
-        targets_kept, targets_dropped: sorted.
-        stored_before, stored_after: of the bundles in the file, headers included; the difference became zeros.
+        targets_kept, targets_dropped: names of the kept and the removed targets, sorted.
+        stored_before, stored_after: size of the bundles in the file, headers included; zeros fill the difference.
     """
 
     changed: tuple[ByteRange, ...] = ()
@@ -48,7 +48,7 @@ class SlimReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _BundlePlan:
-    """The new content of one bundle: the kept entries with their old and new places."""
+    """Plan of one bundle's new content: kept entries at their old and new offsets, and dropped entries."""
 
     bundle: BundleLocation
     kept: tuple[BundleEntry, ...]
@@ -57,7 +57,7 @@ class _BundlePlan:
 
     @property
     def size(self) -> int:
-        """Bytes of the new uncompressed bundle."""
+        """Size of the new uncompressed bundle in bytes."""
         return max((e.offset + e.size for e in self.placed), default=0)
 
 
@@ -71,8 +71,8 @@ def slim(
 ) -> SlimReport:
     """Remove all code that serves none of the wanted targets, in place; output is reproducible.
 
-    Nothing is written before every compressed bundle was read and verified. Plain bundles have no checksum; they are
-    rewritten one by one after that.
+    Writing begins after every compressed bundle was read and verified. Plain bundles, which have no checksum, are then
+    rewritten one by one.
 
     Args:
         path: an ELF file, changed in place; a file without device code stays unchanged.
@@ -80,8 +80,8 @@ def slim(
         verify: check the MD5 of every old bundle, so that damaged code does not get a valid checksum.
 
     Raises:
-        ElfError: not an ELF file.
-        FatbinError: a damaged bundle, a wanted target without code, or a new bundle that is larger than its place.
+        ElfError: the file is not an ELF file.
+        FatbinError: a bundle is damaged, a wanted target has no code, or a new bundle does not fit into its place.
     """
     bundles = find_bundles(path, name=name)
     cuts = _plan(path, bundles, targets, covers or {})
@@ -105,7 +105,7 @@ def slim(
 
 
 def _contents(path: Path, cuts: Sequence[_BundlePlan], *, verify: bool) -> Iterator[tuple[BundleLocation, bytes]]:
-    """Yield each changed bundle with its new bytes; compressed ones follow once all of them are ready."""
+    """Yield each changed bundle with its new bytes: first all compressed bundles at once, then plain bundles."""
     by_index = {cut.bundle.index: cut for cut in cuts}
 
     def rebuild(reader: BundleReader, bundle: BundleLocation) -> bytes | None:
@@ -127,7 +127,7 @@ def _contents(path: Path, cuts: Sequence[_BundlePlan], *, verify: bool) -> Itera
 def _plan(
     path: Path, bundles: Sequence[BundleLocation], targets: Sequence[GfxTarget], covers: Mapping[str, Sequence[str]]
 ) -> list[_BundlePlan]:
-    """Choose the entries of every bundle, and report all targets that are missing anywhere."""
+    """Return a plan for each bundle; raise FatbinError if any bundle lacks code for a target."""
 
     def choose(reader: BundleReader, bundle: BundleLocation) -> tuple[tuple[BundleEntry, ...], EntrySelection]:
         entries = reader.entries(bundle)
@@ -144,13 +144,13 @@ def _plan(
         more = f", and {len(missing) - 3} more such bundles" if len(missing) > 3 else ""
         raise FatbinError(
             f"{bundles[0].label}: {'; '.join(missing[:3])}{more}.",
-            hint="Choose targets that `inspect` lists for this wheel, or build it with these.",
+            hint="Choose targets that `inspect` lists for this wheel, or build the wheel for the missing targets.",
         )
     return cuts
 
 
 def _rebuild(reader: BundleReader, cut: _BundlePlan, *, verify: bool) -> bytes | None:
-    """Return the new bundle as stored in the file, or None if it only had to be verified."""
+    """Return the new bundle as stored in the file; None if the bundle stays unchanged and was only verified."""
     places = dict(zip(cut.kept, cut.placed, strict=True)) if cut.dropped else {}
     plain = reader.zeros(cut.size if cut.dropped else 0)
     if cut.dropped:
@@ -172,6 +172,6 @@ def _rebuild(reader: BundleReader, cut: _BundlePlan, *, verify: bool) -> bytes |
         if len(content) <= cut.bundle.capacity:
             return content
     raise cut.bundle.error(
-        f"its {len(content)} bytes do not fit into the old {cut.bundle.capacity}.",
+        f"the {len(content)} bytes of the new bundle do not fit into the {cut.bundle.capacity} bytes of the old one.",
         hint="Keep all targets of this file.",
     )

@@ -20,8 +20,8 @@ class Difference:
 
     Attributes:
         member: path inside the wheel.
-        section: of a library; empty for other files, or for bytes outside all sections.
-        what: how it differs, one clause.
+        section: section of a library; empty for other files, and for bytes outside all sections.
+        what: description of the difference, one clause.
     """
 
     member: str
@@ -32,10 +32,10 @@ class Difference:
 def compare_wheels(before: Path, now: Path, scratch: Path) -> tuple[Difference, ...]:
     """Return every difference between two wheels; compression is ignored.
 
-    RECORD is left out, since it follows from the other members.
+    RECORD is not compared, since it is derived from the other members.
 
     Args:
-        scratch: an existing folder for extracted libraries.
+        scratch: existing folder for extracted libraries.
     """
     with (
         WheelArchive(before) as first,
@@ -94,7 +94,7 @@ def compare_libraries(before: Path, now: Path, name: str) -> Iterator[Difference
 
 
 def _differing(before: Path, at: int, now: Path, there: int, size: int) -> int:
-    """Return how many bytes of two ranges differ."""
+    """Return the number of bytes that differ between two ranges."""
     count = 0
     with before.open("rb") as first, now.open("rb") as second:
         first.seek(at)

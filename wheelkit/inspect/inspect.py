@@ -1,6 +1,6 @@
 """Inspection of a wheel: its contents, its defects, and their remedies.
 
-`inspect_wheel` does not raise for defects of a wheel: damage is a finding, and the report covers what can be read. Each
+`inspect_wheel` reports defects of a wheel, even damage, as findings, and its report covers everything readable. Each
 library is inflated once, into a scratch folder, while RECORD is checked.
 """
 
@@ -37,15 +37,15 @@ _NO_LIBRARY = re.compile(r".*\.(py|pyi|txt|md|rst|h|hpp|json|html|css|js|typed|o
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expectations:
-    """The caller's knowledge of a wheel.
+    """Expected properties of a wheel.
 
     Attributes:
-        targets: gfx targets that its device code must be for, and no others; None skips the check.
+        targets: exact gfx targets of its device code; None skips the check.
         covers: generic target -> the processors that run its code.
         machs: processor -> EF_AMDGPU_MACH number of its code objects; None skips the comparison.
         allow_list: processors that XLA accepts at run time; empty skips the check.
-        allowed_sonames: exact names of libraries that may be missing from wheel and platform; None allows ROCm's.
-        verify: check RECORD and the MD5 of device code; without it only the necessary parts are read.
+        allowed_sonames: exact sonames that may be missing from wheel and platform; None allows the libraries of ROCm.
+        verify: check RECORD and the MD5 of device code; if False, only the parts that the report needs are read.
     """
 
     targets: tuple[GfxTarget, ...] | None = None
@@ -66,7 +66,7 @@ def inspect_wheel(
     """Inspect any wheel and return a report.
 
     Args:
-        scratch: folder for the unpacked libraries; needs room for them and is left unchanged.
+        scratch: folder with room for the unpacked libraries, which are removed at the end.
 
     Raises:
         OSError: the file cannot be read at all, or the scratch folder is full.
@@ -109,7 +109,7 @@ class _Inspection:
 
     def complete(self, report: WheelReport) -> WheelReport:
         """Read everything and apply every rule."""
-        # Laid out as in the wheel, so that $ORIGIN finds siblings.
+        # Libraries are laid out as in the wheel, so that $ORIGIN finds siblings.
         libraries = {name: self.root / name for name in self._libraries()}
         for path in libraries.values():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ class _Inspection:
             *self._library_rules(host, report.project, whole=len(elfs) == len(libraries)),
         ]
         if report.size > metadata.SIZE_BUDGET:
-            text = f"{human(report.size)}, the budget is {human(metadata.SIZE_BUDGET)}."
+            text = f"the wheel has {human(report.size)}; the budget is {human(metadata.SIZE_BUDGET)}."
             self.findings.append(finding("size-budget", text))
         if kernel_wheel.is_kernel_wheel(self.archive):
             exported = {elf.path: elf.exported for elf in host}
@@ -145,7 +145,7 @@ class _Inspection:
         )  # fmt: skip
 
     def _libraries(self) -> list[str]:
-        """Return the members that begin like a readable ELF file."""
+        """Return the members that begin like a supported ELF file."""
         names = []
         for member in self.archive.members:
             if _NO_LIBRARY.fullmatch(member.name):
@@ -157,9 +157,15 @@ class _Inspection:
             if head.startswith(ELF64_LITTLE):
                 names.append(member.name)
             elif head.startswith(MAGIC):
-                self.findings.append(finding("elf-not-read", "another kind of ELF file.", member=member.name))
+                self.findings.append(
+                    finding("elf-not-read", "the ELF file is not 64-bit little-endian.", member=member.name)
+                )
             elif _LIBRARY.fullmatch(member.name):
-                self.findings.append(finding("library-not-elf", f"{member.size} bytes, no ELF.", member=member.name))
+                self.findings.append(
+                    finding(
+                        "library-not-elf", f"the file has {member.size} bytes, but no ELF header.", member=member.name
+                    )
+                )
         return names
 
     def _extract(self, libraries: Mapping[str, Path]) -> dict[str, str]:
@@ -167,7 +173,7 @@ class _Inspection:
         if self.expectations.verify:
             findings = verify_record(self.archive, extract=libraries, progress=self.progress)
             self.findings += findings
-            if not findings:  # RECORD is correct, and hashing again takes time
+            if not findings:  # RECORD is correct, so its hashes save time
                 record = self.archive.record()
                 return {name: record[name].sha256 or "" for name in libraries}
         damaged = {item.member for item in self.findings if item.code == "member-damaged"}
@@ -191,7 +197,7 @@ class _Inspection:
         self.findings += code.findings
         device = code.device
         if elf.machine == "amdgpu":
-            with path.open("rb") as file:  # itself a code object, without a bundle
+            with path.open("rb") as file:  # the file is itself a code object, without a bundle
                 targets = kernel_wheel.target_of(file.read(HEAD_SIZE), self.expectations.machs or {})
             codes = (TargetCode(target=target, code_bytes=elf.size, bundles=0) for target in targets)
             device = DeviceCode(targets=tuple(codes))

@@ -29,8 +29,8 @@ def library_facts(
     """Combine all facts about one library.
 
     Args:
-        stored: compressed bytes in the archive.
-        checkpoints: from inflating it, for the stored size of its sections.
+        stored: compressed size in the archive, in bytes.
+        checkpoints: recorded while the library was inflated; used to estimate the stored size of its sections.
     """
     path = elf.rpath if elf.runpath is None else elf.runpath
     marks = elf.rocm_versions
@@ -58,7 +58,7 @@ def library_facts(
 
 
 def _symbol_table_bytes(elf: Elf) -> int:
-    """Return the bytes of .symtab and its string table."""
+    """Return the size of .symtab and its string table in bytes."""
     tables = [section for section in elf.sections.values() if section.type == constants.SHT_SYMTAB]
     if not tables:
         return 0
@@ -76,7 +76,7 @@ MIN_SYMBOL_TABLE = 4096
 """Symbol tables below this many bytes are not reported."""
 
 MAX_RUNPATH_ENTRIES = 40
-"""Entries above which a RUNPATH is excessive; twice those of all known install layouts."""
+"""A RUNPATH with more entries is excessive; all known install layouts together need half of them."""
 
 PJRT_ENTRY = "GetPjrtApi"
 """Function that a PJRT plugin exports (XLA, xla/pjrt/c/pjrt_c_api.h)."""
@@ -94,20 +94,22 @@ def check_linking(elf: ElfFacts) -> Iterator[Finding]:
     if elf.symbol_table_bytes >= MIN_SYMBOL_TABLE:
         yield finding(
             "symbols-not-stripped",
-            f"{human(elf.symbol_table_bytes)} of symbol tables in {human(elf.size)}.",
+            f"the library has {human(elf.symbol_table_bytes)} of symbol tables in {human(elf.size)}.",
             member=elf.path,
         )
     if elf.rpath:
-        yield finding("rpath-used", f"DT_RPATH with {len(elf.runpath)} entries.", member=elf.path)
+        yield finding("rpath-used", f"the library has a DT_RPATH with {len(elf.runpath)} entries.", member=elf.path)
     hip = next((soname for soname in elf.needed if soname.startswith("libamdhip64.so")), "")
     if elf.hip_symbols and not hip:
         names = some(sorted(elf.hip_symbols, key=lambda name: name.lstrip("_")), limit=2)
-        yield finding("hip-needed-missing", f"uses {names} without NEEDED on libamdhip64.", member=elf.path)
+        yield finding(
+            "hip-needed-missing", f"the library uses {names}, but does not need libamdhip64.", member=elf.path
+        )
     yield from check_search_path(elf.runpath, elf.path)
 
 
 def check_search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
-    """Check the entries of a RUNPATH; each entry counts for one finding only."""
+    """Check the entries of a RUNPATH; each entry is part of one finding at most."""
     groups: dict[str, list[str]] = {}
     for entry in entries:
         code = _entry_problem(entry)
@@ -115,10 +117,10 @@ def check_search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
             groups.setdefault(code, []).append(entry or "(empty)")
     for code, bad in groups.items():
         example = bad[0] if len(bad[0]) <= 48 else f"{bad[0][:47]}…"
-        yield finding(code, f"{len(bad)} of {len(entries)} entries, such as {example}", member=member)
+        yield finding(code, f"{len(bad)} of {len(entries)} entries are affected, such as {example}", member=member)
     if len(entries) > MAX_RUNPATH_ENTRIES:
         size = len(":".join(entries))
-        yield finding("runpath-excessive", f"{len(entries)} entries in {size} bytes.", member=member)
+        yield finding("runpath-excessive", f"the RUNPATH has {len(entries)} entries in {size} bytes.", member=member)
 
 
 def _entry_problem(entry: str) -> str | None:
@@ -141,7 +143,9 @@ def check_module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[
     name = PurePosixPath(elf.path).name
     match = _EXTENSION.fullmatch(name)
     if match is None or (match["name"] not in elf.modules and not match["name"].startswith("lib")):
-        yield finding("init-name-wrong", f"{name} exports only {some(sorted(elf.modules))}.", member=elf.path)
+        yield finding(
+            "init-name-wrong", f"{name} has PyInit functions only for {some(sorted(elf.modules))}.", member=elf.path
+        )
     suffix = (match["abi"] or "") if match else ""
     built = suffix.replace("cpython-", "cp")
     if built.startswith("cp") and built.partition("-")[0] not in abis:
@@ -149,7 +153,9 @@ def check_module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[
         yield finding("python-tag-wrong", f"{name} is for {built} in a wheel for {tags}.", member=elf.path)
     elif "none" in abis and all(python.startswith("py") for python in pythons) and built != "abi3":
         yield finding(
-            "python-tag-wrong", "an extension module in a wheel whose tag fits every Python.", member=elf.path
+            "python-tag-wrong",
+            "the extension module needs one Python, the wheel's tag fits every Python.",
+            member=elf.path,
         )
 
 
@@ -163,10 +169,10 @@ def check_device_code(
     """Check that every library with device code has code for exactly the expected targets.
 
     Args:
-        elfs: libraries of the wheel; those without device code are skipped, since some never have any.
-        covers: generic target -> the processors that run its code; such code replaces exact code, by the same choice as
-            in slimming (`bundle.select_entries`).
-        whole: every library could be read; otherwise missing device code proves nothing.
+        elfs: libraries of the wheel; libraries without device code are skipped, since not all have device code.
+        covers: generic target -> the processors that run its code; generic code replaces missing exact code, as in
+            slimming (`bundle.select_entries`).
+        whole: True if every library could be read; otherwise missing device code is not reported.
     """
     device = [elf for elf in elfs if elf.device.bundles]
     if whole and expected and not device:
@@ -175,18 +181,22 @@ def check_device_code(
         entries = [BundleEntry(id=_ENTRY_ID + code.target, offset=0, size=1) for code in elf.device.targets]
         chosen = select_entries(entries, expected, {name: tuple(served) for name, served in covers.items()})
         if chosen.missing:
-            yield finding("target-missing", f"no code for {_listed(map(str, chosen.missing))}.", member=elf.path)
+            yield finding(
+                "target-missing", f"the library has no code for {_listed(map(str, chosen.missing))}.", member=elf.path
+            )
         if chosen.dropped:
-            yield finding("target-extra", f"code for {_listed(e.name for e in chosen.dropped)}.", member=elf.path)
+            yield finding(
+                "target-extra", f"the library has code for {_listed(e.name for e in chosen.dropped)}.", member=elf.path
+            )
 
 
 def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding]:
     """Check that the libraries of a JAX wheel for ROCm export their entry points and nothing else.
 
-    They share a process with other libraries that contain the same LLVM, so private exports can clash.
+    The libraries share a process with others that contain the same LLVM, so private exports can clash.
 
     Args:
-        plugin: one of them must be a PJRT plugin.
+        plugin: True if one of the libraries must be a PJRT plugin.
     """
     libraries = list(elfs)
     if plugin and libraries and not any(PJRT_ENTRY in elf.exported for elf in libraries):
@@ -194,14 +204,22 @@ def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding
     for elf in libraries:
         private = [name for name in elf.exported if not _PUBLIC.fullmatch(name)]
         if private:
-            yield finding("exports-unexpected", f"{len(private)} symbols, such as {some(private, 2)}.", member=elf.path)
+            yield finding(
+                "exports-unexpected",
+                f"the library exports {len(private)} private symbols, such as {some(private, 2)}.",
+                member=elf.path,
+            )
 
 
 def check_evenness(elf: ElfFacts) -> Iterator[Finding]:
     """Check that all fat binaries of one library have code for the same targets."""
     partial = [f"{c.target} in {c.bundles}" for c in elf.device.targets if c.bundles < elf.device.bundles]
     if partial:
-        yield finding("bundles-uneven", f"{some(partial)} of {elf.device.bundles} fat binaries.", member=elf.path)
+        yield finding(
+            "bundles-uneven",
+            f"code is present for {some(partial)} of {elf.device.bundles} fat binaries.",
+            member=elf.path,
+        )
 
 
 def check_runtime_targets(
@@ -212,7 +230,7 @@ def check_runtime_targets(
     Args:
         allow_list: processors that XLA accepts; empty means unknown and skips the check.
         covers: generic target -> the processors that run its code.
-        promised: the wheel was requested for certain targets, so leaving others out is intended.
+        promised: True if the wheel was requested for certain targets, so that other targets are missing on purpose.
     """
     sizes: dict[str, int] = {}
     for elf in elfs:
@@ -225,7 +243,7 @@ def check_runtime_targets(
     if refused:
         wasted, whole = sum(sizes[name] for name in refused), sum(sizes.values())
         share = f"{len(refused)} of {len(sizes)} targets ({human(wasted)} of {human(whole)} unpacked)"
-        yield finding("target-refused", f"{share}: {', '.join(sorted(refused, key=target_order))}.")
+        yield finding("target-refused", f"XLA refuses {share}: {', '.join(sorted(refused, key=target_order))}.")
     uncovered = sorted(set(allow_list).difference(*served.values()), key=target_order)
     if uncovered and not promised:
         yield finding("target-uncovered", f"XLA accepts {', '.join(uncovered)}, but there is no code for them.")

@@ -1,7 +1,7 @@
-"""The manylinux platform that a wheel's libraries support, by auditwheel's policies, and its tag; nothing is grafted.
+"""Check of a wheel's libraries and platform tag against auditwheel's manylinux policies; nothing is grafted.
 
-auditwheel is used as a library for three reasons. Its command adds libraries of the build machine to the wheel if one
-was not excluded, leaves an unrepaired wheel behind when it fails, and does not see symbol references without a
+auditwheel is used as a library, since its command has three defects. It adds libraries of the build machine to the
+wheel unless each is excluded, leaves an unrepaired wheel behind when it fails, and ignores symbol references without a
 version. Source: PEP 600 and auditwheel's manylinux-policy.json.
 """
 
@@ -26,16 +26,16 @@ from wheelkit.findings import finding, some
 from wheelkit.inspect.model import ElfFacts, PlatformSupport
 
 ROCM_SONAME = re.compile(r"lib(amdhip64|amd_\w+|hip\w*|hsa\w*|roc\w*|rccl\w*|MIOpen\w*)(-\w+)*\.so(\.\d+)*")
-"""Libraries of a ROCm installation; allowed if the caller passes no list."""
+"""Sonames of a ROCm installation; allowed if the caller passes no list."""
 
 _LEGACY = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 _MANYLINUX = re.compile(r"(?P<legacy>manylinux(?:1|2010|2014))_(?P<arch>\w+)|manylinux_(\d+)_(\d+)_(?P<machine>\w+)")
 _DEFAULT = "manylinux_2_28"
-"""Platform to check against if auditwheel has no rules for the tag."""
+"""Platform that libraries are checked against if the wheel has no manylinux tag."""
 
 _SHOWN = 3
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
-"""The dynamic loaders (psABI of each machine); auditwheel does not list them as libraries."""
+"""Dynamic loader of each machine (psABI); auditwheel does not list loaders as libraries."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,9 +43,9 @@ class PlatformVerdict:
     """The platform that the libraries of a wheel support.
 
     Attributes:
-        policy: the oldest platform that they run on, such as manylinux_2_27_x86_64; linux_x86_64 if there is none.
-        findings: errors are reasons against `platform`; the others are informative.
-        external: libraries on the allow-list that its members need, sorted.
+        policy: oldest platform that the libraries run on, such as manylinux_2_27_x86_64; linux_x86_64 if there is none.
+        findings: reasons against the requested platform (errors), and warnings and notes.
+        external: sonames on the allow-list that the libraries need, sorted.
     """
 
     policy: str
@@ -60,13 +60,13 @@ class PlatformVerdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _JudgedLibrary:
-    """One library as auditwheel and our own reader see it.
+    """One library as read by auditwheel and by `Elf`.
 
     Attributes:
-        references: per policy name, the external libraries and forbidden symbols.
-        allowed: sonames on the allow-list that it needs.
-        assumed: symbol -> version that libstdc++ gives it, for strong references without a version.
-        unknown: such references to symbols of namespace std that libstdc++ does not export.
+        references: policy name -> external libraries and forbidden symbols.
+        allowed: sonames on the allow-list that the library needs.
+        assumed: symbol -> its version in libstdc++, for strong references without a version.
+        unknown: strong references without a version to symbols of namespace std that libstdc++ does not export.
         optional: weak references without a version to symbols of namespace std.
     """
 
@@ -87,12 +87,12 @@ def platform_verdict(
 
     Args:
         libraries: member path -> file, laid out as in the wheel so that $ORIGIN finds siblings.
-        allowed_sonames: exact names of libraries that may come from elsewhere; no patterns.
-        platform: tag such as manylinux_2_28_x86_64.
+        allowed_sonames: exact sonames, not patterns, that may come from outside the wheel and the platform.
+        platform: platform tag such as manylinux_2_28_x86_64.
 
     Raises:
-        RepairError: an unknown platform, or files that are not laid out as in the wheel.
-        ElfError: a file that is not a readable ELF file, for us or for auditwheel.
+        RepairError: the platform is unknown, or the files are not laid out as in the wheel.
+        ElfError: `Elf` or auditwheel cannot read a file as ELF.
     """
     policies, policy = _policies(platform)
     root = _root(libraries)
@@ -113,7 +113,7 @@ def platform_libraries(platform: str) -> frozenset[str]:
     """Return the sonames that every system of a platform has, including its dynamic loader.
 
     Raises:
-        RepairError: an unknown platform.
+        RepairError: the platform is unknown.
     """
     policies, policy = _policies(platform)
     loader = _LOADERS.get(policies.architecture.value)
@@ -127,7 +127,7 @@ def _policies(platform: str) -> tuple[WheelPolicies, Policy]:
         return policies, policies.get_policy_by_name(platform)
     except (StopIteration, LookupError) as error:
         raise RepairError(
-            f"auditwheel does not know the platform {platform!r}.", hint="Write it like manylinux_2_28_x86_64."
+            f"auditwheel does not know the platform {platform!r}.", hint="Use a tag such as manylinux_2_28_x86_64."
         ) from error
 
 
@@ -144,11 +144,11 @@ def _member(
     # Empty search paths: libraries of the build machine must not change the verdict.
     nowhere: dict[str, list[str]] = {"conf": [], "env": [], "interp": []}
     try:
-        # auditwheel matches exclusions as patterns, and leaves them out of `needed`.
+        # auditwheel matches exclusions as patterns, and omits excluded libraries from `needed`.
         tree = ldd(root / name, ldpaths=nowhere, exclude=frozenset(glob.escape(soname) for soname in allowed))
         references = policies.lddtree_external_references(tree, root)
-    except Exception as error:  # its parsers raise many kinds of errors
-        raise ElfError(f"auditwheel cannot read {name}: {error!r}.", hint="The library is damaged.") from error
+    except Exception as error:  # auditwheel's parsers raise many kinds of errors
+        raise ElfError(f"auditwheel cannot read {name}: {error!r}.", hint="Build the damaged library again.") from error
     unversioned = [s for s in elf.undefined if s.version is None and s.name not in exported]
     standard = [s for s in unversioned if libstdcxx.is_standard(s.name)]
     strong = [s.name for s in standard if s.bind != "WEAK"]
@@ -166,7 +166,7 @@ def _member(
 
 
 def _best(members: Sequence[_JudgedLibrary], policies: WheelPolicies) -> Policy:
-    """Return the oldest platform on which every member finds its needs; assumed versions count."""
+    """Return the oldest platform that meets the needs of every library, assumed versions included."""
     if any(member.problems for member in members):
         return policies.linux
     versions: dict[str, set[str]] = {}
@@ -187,29 +187,29 @@ def _machine_problems(name: str, tree: DynamicExecutable, policies: WheelPolicie
     try:
         baseline, extended = tree.platform.baseline_architecture, tree.platform.extended_architecture
     except ValueError as error:
-        yield finding("machine-foreign", f"The machine is unknown: {error}.", member=name)
+        yield finding("machine-foreign", f"the library is for an unknown machine: {error}.", member=name)
         return
     if baseline != ours.baseline:
-        yield finding("machine-foreign", f"It is for {baseline}, not {ours}.", member=name)
+        yield finding("machine-foreign", f"the library is for {baseline}, not {ours}.", member=name)
     elif extended is not None and not ours.is_superset(extended):
-        yield finding("isa-too-new", f"It needs {extended}, the platform promises {ours}.", member=name)
+        yield finding("isa-too-new", f"the library needs {extended}, but the platform promises {ours}.", member=name)
     if tree.libc not in (None, Libc.GLIBC):
-        yield finding("libc-foreign", f"It is linked against {tree.libc}.", member=name)
+        yield finding("libc-foreign", f"the library is linked against {tree.libc}.", member=name)
 
 
 def _findings(member: _JudgedLibrary, policy: Policy) -> Iterator[Finding]:
     yield from member.problems
     reference = member.references[policy.name]
     for soname in (s for s in member.elf.needed if s in reference.libs):
-        text = f"It needs {soname}, which is neither part of {policy.name} nor on the allow-list."
+        text = f"the library needs {soname}, which is neither part of {policy.name} nor on the allow-list."
         yield finding("needed-not-allowed", text, member=member.name)
     for soname, symbols in sorted(reference.blacklist.items()):
-        text = f"It uses {some(symbols, _SHOWN)} of {soname}, which {policy.name} does not promise."
+        text = f"the library uses {some(symbols, _SHOWN)} of {soname}, which {policy.name} does not promise."
         yield finding("symbol-not-allowed", text, member=member.name)
     for soname, versions in sorted(member.elf.version_needs.items()):
         for version in _too_new(policy, versions):
             users = [s.name for s in member.elf.undefined if s.version == version]
-            text = f"It needs {version} of {soname} (for {some(users, _SHOWN)}), which {policy.name} lacks."
+            text = f"the library needs {version} of {soname} (for {some(users, _SHOWN)}), which {policy.name} lacks."
             yield finding("symbol-version-too-new", text, member=member.name)
     # References to the standard library without a version.
     for version in _too_new(policy, set(member.assumed.values())):
@@ -217,22 +217,22 @@ def _findings(member: _JudgedLibrary, policy: Policy) -> Iterator[Finding]:
         files = [name for name in names if "10filesystem" in name]
         what = f"{len(names)} symbol{'s' * (len(names) > 1)} of {'std::filesystem' if files else 'libstdc++'}"
         text = (
-            f"It needs {what} without a version: {some(files or names, _SHOWN)}; libstdc++ has them from {version} "
-            f"on, which {policy.name} lacks."
+            f"the library needs {what} without a version: {some(files or names, _SHOWN)}. {policy.name} lacks "
+            f"{version}, the first version of libstdc++ with these symbols."
         )
         yield finding("unversioned-symbol-too-new", text, member=member.name)
     if member.unknown:
-        text = f"It needs {some(member.unknown, _SHOWN)} without a version, which libstdc++ does not export."
+        text = f"the library needs {some(member.unknown, _SHOWN)} without a version, which libstdc++ does not export."
         unknown = finding("unversioned-symbol-unknown", text, member=member.name)
-        # Template code for a library's own types is exported by that library.
+        # A library exports instances of standard templates for its own types, so an allowed library may have them.
         yield replace(unknown, severity=Severity.WARNING) if member.allowed else unknown
     if member.optional:
-        text = f"It looks for {some(member.optional, _SHOWN)} without a version; it runs without them."
+        text = f"the library uses {some(member.optional, _SHOWN)} without a version, but runs without them."
         yield finding("unversioned-symbol-optional", text, member=member.name)
 
 
 def _too_new(policy: Policy, versions: Iterable[str]) -> list[str]:
-    """Return the versions whose prefix a policy lists, but not with that number."""
+    """Return the versions that a policy lacks although it lists their prefix with other numbers."""
     return [
         version
         for version in sorted(versions)
@@ -250,9 +250,9 @@ def check_platform(
     """Compare the needs of the libraries with the platform tags.
 
     Args:
-        elfs: libraries of the wheel for the processor; empty for a wheel without any.
+        elfs: host libraries of the wheel, not code objects; may be empty.
         files: path inside the wheel -> file, laid out as in the wheel.
-        allowed_sonames: exact names of libraries that users have; None allows the libraries of ROCm.
+        allowed_sonames: exact sonames that users have installed; None allows the libraries of ROCm.
     """
     if not elfs:
         return None, []
@@ -260,7 +260,9 @@ def check_platform(
     own = {Path(elf.path).name for elf in elfs}
     allowed = frozenset(filter(ROCM_SONAME.fullmatch, needed) if allowed_sonames is None else allowed_sonames) - own
     claimed = sorted(filter(_MANYLINUX.fullmatch, platforms), key=_glibc)
-    findings = [finding("tag-untrue", "the platform tag is `any`, but it has libraries.")] if "any" in platforms else []
+    findings = (
+        [finding("tag-untrue", "the platform tag is `any`, but the wheel has libraries.")] if "any" in platforms else []
+    )
     if not claimed and not any(p == "any" or p.startswith("linux_") for p in platforms):
         return None, findings
     try:
@@ -276,22 +278,22 @@ def check_platform(
 
 
 def _against_tags(result: PlatformVerdict, claimed: Sequence[str], platforms: Sequence[str]) -> Iterator[Finding]:
-    """Yield the findings that follow from the verdict; without a manylinux tag its details are left out."""
+    """Yield the findings of the verdict and findings on the tag; without a manylinux tag, only the latter."""
     honest = result.policy
     if not claimed:
         if _MANYLINUX.fullmatch(honest) and "any" not in platforms:
-            yield finding("tag-too-new", f"{platforms[0]} promises nothing; the libraries allow {honest}.")
+            yield finding("tag-too-new", f"{platforms[0]} promises nothing, but the libraries run on {honest}.")
         return
     yield from result.findings
     lowest = claimed[0]
     if not result.ok:
-        yield finding("tag-untrue", f"{lowest} is promised, the libraries allow {honest}.")
+        yield finding("tag-untrue", f"the tag promises {lowest}, but the libraries support only {honest}.")
     elif _MANYLINUX.fullmatch(honest) and _glibc(honest) < _glibc(lowest):
-        yield finding("tag-too-new", f"{lowest} is promised, the libraries allow {honest}.")
+        yield finding("tag-too-new", f"the tag promises {lowest}, but the libraries also run on {honest}.")
     if len(claimed) > 1:
-        yield finding("tag-redundant", f"{lowest} implies {', '.join(claimed[1:])}.")
+        yield finding("tag-redundant", f"the tag {lowest} implies {', '.join(claimed[1:])}.")
     if result.external:
-        yield finding("tag-by-exception", f"{lowest} holds only if users have {', '.join(result.external)}.")
+        yield finding("tag-by-exception", f"the tag {lowest} is true only if users have {', '.join(result.external)}.")
 
 
 def _glibc(platform: str) -> tuple[int, int]:

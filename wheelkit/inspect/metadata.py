@@ -75,13 +75,13 @@ def _entry_points(archive: WheelArchive, findings: list[Finding]) -> dict[str, d
     try:
         parser.read_string(archive.read(name, _MAX_TEXT).decode())
     except (ArchiveError, UnicodeDecodeError, configparser.Error) as error:
-        findings.append(finding("entry-point-broken", f"it cannot be read: {error}", member=name))
+        findings.append(finding("entry-point-broken", f"the file cannot be read: {error}", member=name))
         return {}
     return {group: dict(parser[group]) for group in parser.sections()}
 
 
 def _stamps(archive: WheelArchive) -> dict[str, str]:
-    """Return the `_release_version` of each version.py that has one; "" for None."""
+    """Return the `_release_version` of each version.py that defines it; "" if the value is None."""
     stamps: dict[str, str] = {}
     for member in archive.members:
         if not member.name.endswith("/version.py") or member.size > _MAX_TEXT:
@@ -99,14 +99,14 @@ JAX_ROCM = re.compile(r"jax-rocm(?P<major>\d+)-(?P<kind>pjrt|plugin)")
 """Normalized names of JAX's ROCm wheels."""
 
 SIZE_BUDGET = 100 << 20
-"""Bytes that the public package index accepts for a file, without a raised limit."""
+"""Maximum size in bytes of a file on the public package index, unless the project's limit was raised."""
 
 _ROCM_LIBRARIES = (
     "hipblas", "hipfft", "hipsolver", "hipsparse", "hipsparselt", "miopen-hip", "rccl", "rocm-device-libs",
     "rocm-hip-runtime", "rocm-hip-runtime-devel", "rocm-language-runtime", "rocm-llvm",
 )  # fmt: skip
 _UNINSTALLABLE = frozenset(f"amd-{name}-instinct" for name in _ROCM_LIBRARIES)
-"""Normalized names of distributions that published extras require and that no index has."""
+"""Normalized names of distributions that published extras require but no index has."""
 
 _ROCM_IN_SUMMARY = re.compile(r"\bROCm[:\s]\s*([\w.+]+)")
 
@@ -114,38 +114,40 @@ _ROCM_IN_SUMMARY = re.compile(r"\bROCm[:\s]\s*([\w.+]+)")
 def check_identity(meta: WheelMetadata, project: str, version: str, tags: Collection[str]) -> Iterator[Finding]:
     """Check that file name, METADATA and WHEEL agree (PEP 427, PEP 491)."""
     if canonicalize_name(meta.name) != project:
-        yield finding("metadata-mismatch", f"METADATA says Name {meta.name or '(nothing)'}, the file name {project}.")
+        yield finding(
+            "metadata-mismatch", f"METADATA has Name {meta.name or '(nothing)'}, but the file name {project}."
+        )
     if _version(meta.version) is None or _version(meta.version) != _version(version):
         version_text = meta.version or "(nothing)"
-        yield finding("metadata-mismatch", f"METADATA says Version {version_text}, the file name {version}.")
+        yield finding("metadata-mismatch", f"METADATA has Version {version_text}, but the file name {version}.")
     if set(meta.tags) != set(tags):
         yield finding(
             "tag-mismatch",
-            f"WHEEL says {' '.join(sorted(meta.tags)) or '(nothing)'}, the file name {' '.join(sorted(tags))}.",
+            f"WHEEL has {' '.join(sorted(meta.tags)) or '(nothing)'}, but the file name {' '.join(sorted(tags))}.",
         )
 
 
 def check_description(meta: WheelMetadata, rocm: Collection[str], *, has_elf: bool) -> Iterator[Finding]:
-    """Check the fields of METADATA for installers, licence checks and people.
+    """Check the fields that installers, licence checks and people read.
 
     Args:
         rocm: ROCm versions that compiled the wheel's device code; empty if unknown.
-        has_elf: the wheel contains libraries.
+        has_elf: True if the wheel contains libraries.
     """
     summary_rocm = rocm_in_summary(meta.summary)
     if not summary_rocm and JAX_ROCM.fullmatch(canonicalize_name(meta.name)):
-        yield finding("summary-rocm-unknown", f"Summary is {meta.summary!r}.")
+        yield finding("summary-rocm-unknown", f"Summary names no ROCm version: {meta.summary!r}.")
     elif summary_rocm and rocm and not any(same_release(summary_rocm, built) for built in rocm):
-        text = f"Summary says ROCm {summary_rocm}, the compiler of the device code {' '.join(rocm)}."
+        text = f"Summary names ROCm {summary_rocm}, but the device code was compiled with {' '.join(rocm)}."
         yield finding("summary-rocm-wrong", text)
     if not meta.requires_python:
-        yield finding("requires-python-missing", "pip offers it to every Python.")
+        yield finding("requires-python-missing", "pip may choose the wheel for any Python.")
     if not meta.license_files:
         yield finding(
-            "license-missing", f"METADATA says {meta.license or 'no licence'}, but the wheel has no licence text."
+            "license-missing", f"the wheel has no licence text; METADATA names {meta.license or 'no licence'}."
         )
     if meta.purelib and has_elf:
-        yield finding("purelib-with-elf", "WHEEL says `Root-Is-Purelib: true`, but the wheel has libraries.")
+        yield finding("purelib-with-elf", "WHEEL has `Root-Is-Purelib: true`, but the wheel has libraries.")
 
 
 def rocm_in_summary(summary: str) -> str:
@@ -162,12 +164,12 @@ def check_versions(meta: WheelMetadata) -> Iterator[Finding]:
                 "version-unstamped", "_release_version is None, so the version depends on a date or git.", member=path
             )
         elif meta.version and _version(stamp) != _version(meta.version):
-            text = f"_release_version is {stamp}, METADATA says {meta.version}."
+            text = f"_release_version is {stamp}, but METADATA has Version {meta.version}."
             yield finding("version-stale", text, member=path)
 
 
 def check_requirements(meta: WheelMetadata) -> Iterator[Finding]:
-    """Check the pins between plugin, pjrt and jaxlib, and for extras that cannot be installed."""
+    """Check the pins between plugin, pjrt and jaxlib, and report extras that cannot be installed."""
     parsed = [(line, _requirement(line)) for line in meta.requires_dist]
     for line, requirement in parsed:
         if requirement is None:
@@ -178,7 +180,7 @@ def check_requirements(meta: WheelMetadata) -> Iterator[Finding]:
     match = JAX_ROCM.fullmatch(canonicalize_name(meta.name))
     if match:
         if not {"jax", "jaxlib"} & always.keys():
-            yield finding("jaxlib-unpinned", "any jaxlib is accepted, even one with another PJRT API.")
+            yield finding("jaxlib-unpinned", "the wheel accepts every jaxlib, even one with another PJRT API.")
         if match["kind"] == "plugin":
             yield from _pjrt_pin(always.get(f"jax-rocm{match['major']}-pjrt"), match["major"], meta.version)
     for extra in meta.extras:
@@ -192,26 +194,28 @@ def check_requirements(meta: WheelMetadata) -> Iterator[Finding]:
 
 
 def _pjrt_pin(requirement: Requirement | None, major: str, version: str) -> Iterator[Finding]:
-    """Check that the plugin requires its pjrt at exactly its own version, local part included."""
+    """Check that a plugin requires its pjrt wheel at exactly the plugin's own version, local part included."""
     if requirement is None:
-        yield finding("pin-missing", f"no Requires-Dist on jax-rocm{major}-pjrt.")
+        yield finding("pin-missing", f"METADATA has no Requires-Dist for jax-rocm{major}-pjrt.")
     elif not requirement.specifier.contains(version, prereleases=True):
-        yield finding("pin-stale", f"requires {requirement}, but its own version is {version}.")
+        yield finding("pin-stale", f"the plugin requires {requirement}, but has version {version}.")
     elif {(s.operator, _version(s.version)) for s in requirement.specifier} != {("==", _version(version))}:
-        yield finding("pin-inexact", f"requires {requirement}, its own version is {version}.")
+        yield finding("pin-inexact", f"the plugin requires {requirement} instead of exactly its own version {version}.")
 
 
 def check_entry_points(meta: WheelMetadata, files: Collection[str]) -> Iterator[Finding]:
     """Check that JAX can discover a pjrt wheel and that every entry point names a module of the wheel."""
     match = JAX_ROCM.fullmatch(canonicalize_name(meta.name))
     if match and match["kind"] == "pjrt" and not meta.entry_points.get("jax_plugins"):
-        yield finding("entry-point-missing", "no entry point in the group jax_plugins.")
+        yield finding("entry-point-missing", "the wheel has no entry point in the group jax_plugins.")
     installed = {re.sub(r"^[^/]+\.data/(pure|plat)lib/", "", name) for name in files}
     for group, entries in meta.entry_points.items():
         for name, reference in entries.items():
             module = reference.partition(":")[0].partition("[")[0].strip()
             if not _has_module(module, installed):
-                yield finding("entry-point-broken", f"[{group}] {name} = {reference}: no module {module} in the wheel.")
+                yield finding(
+                    "entry-point-broken", f"[{group}] {name} = {reference}: the wheel has no module {module}."
+                )
 
 
 def _has_module(module: str, installed: Iterable[str]) -> bool:
@@ -221,15 +225,17 @@ def _has_module(module: str, installed: Iterable[str]) -> bool:
 
 
 def check_modes(files: Mapping[str, int]) -> Iterator[Finding]:
-    """Check for files that only their owner may read if an installer keeps the modes.
+    """Report files that only their owner can read if the installer keeps file modes.
 
     Args:
-        files: member name -> permission bits, 0 if the archive has none.
+        files: member name -> permission bits; 0 if the archive has none.
     """
     private = [name for name, mode in files.items() if mode and mode & 0o044 != 0o044]
     if private:
         mode = files[private[0]]
-        text = f"{len(private)} of {len(files)} files, such as {private[0]} with {mode:04o}."
+        text = (
+            f"{len(private)} of {len(files)} files are not readable by all users, such as {private[0]} with {mode:04o}."
+        )
         yield finding("mode-private", text)
 
 
@@ -241,7 +247,10 @@ def _version(text: str) -> Version | None:
 
 
 def same_release(first: str, second: str) -> bool:
-    """Return whether two versions have the same first two numbers; compilers do not always report the third."""
+    """Return whether two versions have the same first two numbers; invalid versions count as equal.
+
+    The third number is ignored, since compilers do not always report it.
+    """
     one, other = _version(first), _version(second)
     return one is None or other is None or one.release[:2] == other.release[:2]
 
@@ -254,7 +263,7 @@ def _requirement(line: str) -> Requirement | None:
 
 
 def _in_extra(requirement: Requirement, extras: Iterable[str]) -> bool:
-    """Return whether a requirement holds only if one of the extras is requested."""
+    """Return whether a requirement applies only if one of the extras is requested."""
     marker = requirement.marker
     if marker is None or "extra" not in str(marker):
         return False

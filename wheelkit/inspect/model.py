@@ -15,7 +15,7 @@ class ContentPart:
 
     Attributes:
         unpacked: bytes on disk after installation.
-        stored: bytes in the archive, headers not counted.
+        stored: bytes in the archive, without headers.
     """
 
     name: str
@@ -29,15 +29,15 @@ class ElfFacts:
 
     Attributes:
         path: path inside the wheel.
-        stored: compressed bytes in the archive.
+        stored: compressed size in the archive, in bytes.
         machine: as in `Elf.machine`, such as x86_64.
         runpath: entries of DT_RUNPATH, or of DT_RPATH if `rpath` is set.
         symbol_versions: highest version per prefix, such as {"GLIBC": "2.27"}.
-        symbol_table_bytes: of .symtab and .strtab; 0 if stripped.
-        compilers: lines of .comment.
-        rocm: ROCm version that compiled the device code, or empty.
-        modules: names of the Python modules that it can initialise (`PyInit_<name>`).
-        exported: names of its exported symbols, sorted.
+        symbol_table_bytes: size of .symtab and .strtab; 0 if stripped.
+        compilers: strings of .comment.
+        rocm: ROCm version that compiled the device code; empty if unknown.
+        modules: names of the Python modules that the library can initialise (`PyInit_<name>`).
+        exported: names of the exported symbols, sorted.
         hip_symbols: undefined symbols of the HIP runtime, sorted.
         sections: bytes per part, named as in `parts`.
     """
@@ -69,7 +69,7 @@ class WheelMetadata:
 
     Attributes:
         purelib: `Root-Is-Purelib` of WHEEL.
-        tags: the Tag lines of WHEEL.
+        tags: expanded Tag lines of WHEEL.
         entry_points: group -> name -> object reference.
         stamped: path of each version.py -> its `_release_version`, or "" for None.
     """
@@ -94,8 +94,8 @@ class PlatformSupport:
     """The platform tag that the libraries allow.
 
     Attributes:
-        policy: the best manylinux policy that holds with the exceptions in `external`.
-        external: allowed libraries outside the wheel and the policy, sorted.
+        policy: oldest platform that the libraries run on if users have `external`.
+        external: sonames of allowed libraries outside the wheel and the policy, sorted.
     """
 
     policy: str
@@ -111,8 +111,8 @@ class WheelReport:
         tags: expanded tags of the file name, sorted.
         metadata: None if the archive could not be opened.
         platform: None for wheels without libraries.
-        verified: RECORD hashes and MD5 of device code were checked.
-        rocm: ROCm versions that compiled device code in it, sorted.
+        verified: True if RECORD hashes and the MD5 of device code were checked.
+        rocm: ROCm versions that compiled device code in the wheel, sorted.
         files: number of members.
         parts: largest first; their `stored` bytes add up to the compressed members.
         findings: errors first.

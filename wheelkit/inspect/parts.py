@@ -30,7 +30,7 @@ _STEP = 4096
 _SMALL = 8 << 20
 
 Checkpoint = tuple[int, int]
-"""(unpacked bytes, stored bytes) at one moment while a member is inflated; both only grow."""
+"""(unpacked bytes, stored bytes) at one moment while a member is inflated; neither number ever decreases."""
 
 
 class TracedArchive(WheelArchive):
@@ -64,7 +64,7 @@ class TracedArchive(WheelArchive):
 
 
 def part_of_section(section: Section) -> str:
-    """Return the part that a section belongs to, by gABI type and flags, else by name."""
+    """Return the part that a section belongs to, by its name and its gABI type and flags."""
     if section.name == _FATBIN:
         return DEVICE
     if section.name.startswith((".eh_frame", ".gcc_except_table")):
@@ -90,14 +90,14 @@ def part_of_file(name: str) -> str:
 def split_library(
     sections: Iterable[Section], size: int, stored: int, checkpoints: Sequence[Checkpoint] = ()
 ) -> tuple[ContentPart, ...]:
-    """Divide one library among its parts; bytes outside all sections (headers, padding) are `other`.
+    """Return the parts of one library; bytes outside all sections (headers, padding) belong to `other`.
 
     Args:
-        sections: of the library, in any order.
-        size: bytes of the library; the parts' `unpacked` add up to it.
-        stored: its compressed bytes; the parts' `stored` add up to it.
-        checkpoints: from inflating it, ascending. Bytes between two of them count as equally compressed; without any,
-            all bytes of the library do.
+        sections: sections of the library, in any order.
+        size: size of the library in bytes, the sum of the parts' `unpacked`.
+        stored: compressed size of the library in bytes, the sum of the parts' `stored`.
+        checkpoints: recorded while the library was inflated, ascending. Between two checkpoints, all bytes count as
+            equally compressed; without checkpoints, all bytes of the library do.
     """
     line = [(0, 0), *checkpoints, (size, stored)]
     unpacked: dict[str, int] = {}
@@ -117,7 +117,7 @@ def split_library(
 
 
 def checkpoints(packed: bytes) -> list[Checkpoint]:
-    """Inflate raw deflate data in steps of a few kB and return the checkpoints; damage ends it early."""
+    """Inflate raw deflate data in steps of a few kB and return the checkpoints up to any damage."""
     line, done, inflater = [], 0, isal_zlib.decompressobj(-15)
     with contextlib.suppress(BROKEN):
         for at in range(_STEP, len(packed) + _STEP, _STEP):
@@ -127,7 +127,7 @@ def checkpoints(packed: bytes) -> list[Checkpoint]:
 
 
 def sum_parts(parts: Iterable[ContentPart]) -> tuple[ContentPart, ...]:
-    """Add up parts of the same name; largest stored size first, empty ones left out."""
+    """Add up parts with the same name; sort by stored size, largest first, and omit empty parts."""
     sums: dict[str, tuple[int, int]] = {}
     for part in parts:
         unpacked, stored = sums.get(part.name, (0, 0))

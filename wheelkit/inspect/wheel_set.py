@@ -37,7 +37,7 @@ def inspect_set(paths: Sequence[Path], inspect: Callable[[Path], WheelReport] = 
 
 
 def check_set(reports: Sequence[WheelReport]) -> tuple[Finding, ...]:
-    """Return the findings between wheels; `member` of each is a file name."""
+    """Return the findings between wheels; `member` of each finding is the file name of a wheel."""
     named = [report for report in reports if report.project]
     return sort_findings((*check_duplicates(named), *check_pins(named), *check_partners(named)))
 
@@ -48,12 +48,16 @@ def wheels_below(folder: Path) -> tuple[Path, ...]:
 
 
 def check_duplicates(reports: Sequence[WheelReport]) -> Iterator[Finding]:
-    """Check for wheels that an installer cannot distinguish: same project, version, build and a common tag."""
+    """Report wheels that installers cannot distinguish: same project, version and build, and a common tag."""
     for one, other in itertools.combinations(reports, 2):
         same = (one.project, one.build) == (other.project, other.build)
         if same and Version(one.version) == Version(other.version) and set(one.tags) & set(other.tags):
             what = "the same bytes" if one.sha256 == other.sha256 else "different bytes"
-            yield finding("set-duplicate", f"{other.filename} takes the same slot, with {what}.", member=one.filename)
+            yield finding(
+                "set-duplicate",
+                f"{other.filename} has the same version and a common tag, with {what}.",
+                member=one.filename,
+            )
 
 
 def check_pins(reports: Sequence[WheelReport]) -> Iterator[Finding]:
@@ -63,12 +67,12 @@ def check_pins(reports: Sequence[WheelReport]) -> Iterator[Finding]:
             offered = [r for r in reports if r.project == canonicalize_name(requirement.name)]
             if offered and not any(_meets(requirement, r) for r in offered):
                 have = ", ".join(dict.fromkeys(r.version for r in offered))
-                text = f"requires {requirement}, the set has {have}."
+                text = f"the wheel requires {requirement}, but the set has {have}."
                 yield finding("set-pin-unmet", text, member=report.filename)
 
 
 def check_partners(reports: Sequence[WheelReport]) -> Iterator[Finding]:
-    """Check that each plugin and its pjrt come from one ROCm and serve the same targets."""
+    """Check that each plugin and its pjrt were built with one ROCm and for the same targets."""
     for plugin in reports:
         match = JAX_ROCM.fullmatch(plugin.project)
         pins = [r for r in _requirements(plugin) if match and r.name.endswith("pjrt")]
@@ -80,11 +84,11 @@ def check_partners(reports: Sequence[WheelReport]) -> Iterator[Finding]:
 def _pair(plugin: WheelReport, pjrt: WheelReport) -> Iterator[Finding]:
     ours, theirs = _rocm(plugin), _rocm(pjrt)
     if ours and theirs and not same_release(ours, theirs):
-        text = f"built with ROCm {ours}, {pjrt.filename} with {theirs}."
+        text = f"the plugin was built with ROCm {ours}, but {pjrt.filename} with {theirs}."
         yield finding("set-rocm-differs", text, member=plugin.filename)
     mine, others = ({code.target for code in report.targets} for report in (plugin, pjrt))
     if mine and others and mine != others:
-        text = f"{pjrt.filename} differs in {', '.join(sorted(mine ^ others))}."
+        text = f"only one of the plugin and {pjrt.filename} has code for {', '.join(sorted(mine ^ others))}."
         yield finding("set-targets-differ", text, member=plugin.filename)
 
 
@@ -96,7 +100,7 @@ def _rocm(report: WheelReport) -> str:
 
 
 def _requirements(report: WheelReport) -> list[Requirement]:
-    """Return the requirements without a marker, which hold everywhere."""
+    """Return the requirements without a marker, which apply everywhere."""
     requirements = []
     for line in report.metadata.requires_dist if report.metadata else ():
         try:

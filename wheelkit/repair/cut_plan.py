@@ -1,4 +1,4 @@
-"""Offsets at which to split a large library before it is edited."""
+"""Offsets at which to split the compressed data of a large library before the library is edited."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from wheelkit.elf.constants import HEADER, SECTION, SHF_ALLOC, SHF_EXECINSTR, SH
 from wheelkit.gpu.bundle import PAGE
 
 _LEADS = 8 << 20, 2 << 20
-"""Bytes before a section at which to split; where blocks are large, the second point may be too late."""
+"""Distances in bytes from a split point to the section after it; with large blocks, the nearer point may come late."""
 
 Row = tuple[int, ...]
-"""A section's header: name, type, flags, address, offset, size, link, info, alignment, entry size."""
+"""Fields of a section header: name, type, flags, address, offset, size, link, info, alignment, entry size."""
 
 
 def plan_cuts(archive: WheelArchive, member: ZipMember) -> CutPoints:
-    """Return split points around dynamic strings and table, around fat binaries, and before debug sections.
+    """Return split points around dynamic strings, dynamic tables and fat binaries, and before debug sections.
 
-    They are guesses: after a wrong guess more of the library, or all of it, is recompressed.
+    Split points are guesses: after a wrong guess, more of the library or all of it is recompressed.
     """
     goals: list[int] = []
     for _, kind, flags, _, offset, size, *_, alignment, _ in _sections(archive, member):
@@ -37,7 +37,7 @@ def plan_cuts(archive: WheelArchive, member: ZipMember) -> CutPoints:
 
 
 def _sections(archive: WheelArchive, member: ZipMember) -> Iterator[Row]:
-    """Yield the section headers, which are usually a library's last bytes, without the null section."""
+    """Yield the section headers without the null section; none if they are not at the library's end, as is usual."""
     head = next(archive.chunks(member.name), b"")
     if member.method != DEFLATED or len(head) < HEADER.size:
         return

@@ -26,11 +26,11 @@ class MemberEdit:
         name: path inside the new wheel.
         path: the edited file.
         elf: snapshot after the edits.
-        size_before: bytes before the edits.
-        changed: ranges that may differ from before, sorted and disjoint.
-        code: its device code; all zero if it has none.
+        size_before: size before the edits, in bytes.
+        changed: byte ranges that may differ from the original, sorted and disjoint.
+        code: result of slimming the device code; all zero if the library has none.
         symbols_saved: bytes of the removed symbol tables.
-        debug: file with its symbols, if they were moved out.
+        debug: debug file with the removed symbols; None if there is none.
     """
 
     name: str
@@ -43,7 +43,7 @@ class MemberEdit:
     debug: Path | None
 
     def info(self, sha256: str | None) -> MemberInfo:
-        """Return the wheel's record of the library, given its digest."""
+        """Return the MemberInfo of the library, given its SHA-256."""
         assert sha256 is not None
         return MemberInfo(
             path=self.name, size=self.elf.size, sha256=sha256, targets=self.code.targets_kept, needed=self.elf.needed,
@@ -59,7 +59,8 @@ def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | 
         debug_dir: receives `{member path}.debug` for each library that loses its symbols; None discards the symbols.
 
     Raises:
-        CiBuildError: the first kind of error, with the problems of all members in its message.
+        CiBuildError: a library cannot be edited. The error has the class of the first problem; its message lists the
+            problems of all libraries.
     """
     edits, errors = [], []
     for name, path in files.items():
@@ -73,7 +74,7 @@ def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | 
         raise errors[0]
     problems = list(_misplaced_code(edits, plan.device_members))
     if problems:
-        raise RepairError(" ".join(problems), hint="Correct `device_members`, or use a complete wheel.")
+        raise RepairError(" ".join(problems), hint="Correct the recipe's `device_members`, or use a complete wheel.")
     return edits
 
 
@@ -81,9 +82,9 @@ def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> 
     """Edit one library in place.
 
     Raises:
-        ElfError: the edits would have to move bytes.
-        FatbinError: its device code is damaged, or lacks a target of the plan.
-        RepairError: it has a RUNPATH, but the plan has none for it.
+        ElfError: the library is damaged, or an edit would have to move bytes.
+        FatbinError: the device code is damaged, or lacks a target of the plan.
+        RepairError: the library was compiled with another ROCm, or no glob of the plan matches its RUNPATH.
     """
     before = Elf.read(path)
     marks = before.rocm_versions
@@ -122,13 +123,14 @@ def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> SlimRepor
 
 
 def _loading(name: str, path: Path, elf: Elf, plan: RepairPlan) -> list[ByteRange]:
-    """Set RUNPATH, then NEEDED: the shorter RUNPATH makes room for the name."""
+    """Set RUNPATH, then add NEEDED: a shorter RUNPATH makes room for the soname."""
     changed: list[ByteRange] = []
     if plan.runpath and (elf.runpath or elf.rpath):
         runpath = next((value for glob, value in plan.runpath.items() if fnmatchcase(name, glob)), None)
         if runpath is None:
             raise RepairError(
-                f"{name} has a RUNPATH, but the plan has none for it.", hint="Add a glob that matches it."
+                f"{name} has a RUNPATH, but no glob of the plan's `runpath` matches the library.",
+                hint="Add a glob that matches the library to the recipe.",
             )
         if runpath != elf.runpath:
             changed += set_runpath(path, runpath)
@@ -152,8 +154,8 @@ def _misplaced_code(edits: Sequence[MemberEdit], globs: Sequence[str]) -> Iterat
     for glob in globs:
         matching = [edit for edit in edits if fnmatchcase(edit.name, glob)]
         if not matching:
-            yield f"No member matches {glob}, which should have device code."
+            yield f"No library matches {glob} of `device_members`."
         yield from (f"{edit.name} has no device code." for edit in matching if not edit.code.stored_before)
     for edit in edits:
         if edit.code.stored_before and not any(fnmatchcase(edit.name, glob) for glob in globs):
-            yield f"{edit.name} has device code, but should have none."
+            yield f"{edit.name} has device code, but matches no glob of `device_members`."

@@ -72,7 +72,9 @@ class Headers:
         return [field.value for field in self._fields if field.name.lower() == name.lower()]
 
     def set(self, name: str, *values: str) -> None:
-        """Replace the values of a field, in its old place or where it belongs; no values remove it.
+        """Replace all values of a field, or remove the field if there are no values.
+
+        A field that did not exist is inserted in the order of the specification.
 
         Raises:
             RepairError: a value has a line break, which would add another field.
@@ -81,7 +83,7 @@ class Headers:
             return
         for value in values:
             if not value or re.search(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]", value):
-                raise RepairError(f"{name} cannot be {value!r}: it must be one line of text.")
+                raise RepairError(f"{name} cannot be {value!r}: the value must be one non-empty line of text.")
         place = self._place(name)
         new = [_Field(name, f"{name}: {value}{self._newline}".encode()) for value in values]
         before, after = self._fields[:place], self._fields[place:]
@@ -89,7 +91,7 @@ class Headers:
         self._fields += [f for f in after if f.name.lower() != name.lower()]
 
     def drop(self, name: str, values: Collection[str]) -> None:
-        """Remove single values of a field and keep the others."""
+        """Remove the given values of a field and keep its other values."""
         self._fields = [f for f in self._fields if f.name.lower() != name.lower() or f.value not in values]
 
     def _place(self, name: str) -> int:
@@ -107,13 +109,13 @@ def rewrite_metadata(raw: bytes, plan: RepairPlan) -> bytes:
     """Return METADATA with the version, summary, requirements and licence of the plan.
 
     Raises:
-        RepairError: the file belongs to another project, or the result violates the core metadata specification; every
-            problem is listed.
+        RepairError: the file belongs to another project, or the result violates the core metadata specification; the
+            message lists every problem.
     """
     headers = Headers(raw, label="METADATA")
     names = headers.values("Name")
     if [canonicalize_name(name) for name in names] != [canonicalize_name(plan.project)]:
-        raise RepairError(f"The wheel is of {', '.join(names) or 'no project'}, not of {plan.project}.")
+        raise RepairError(f"METADATA has the name of {', '.join(names) or 'no project'} instead of {plan.project}.")
     if _older(headers.values("Metadata-Version"), _METADATA_VERSION):
         headers.set("Metadata-Version", _METADATA_VERSION)
     headers.set("Version", str(Version(plan.version)))
@@ -131,7 +133,9 @@ def rewrite_metadata(raw: bytes, plan: RepairPlan) -> bytes:
         Metadata.from_email(result, validate=True)
     except ExceptionGroup as group:
         problems = "; ".join(str(error) for error in group.exceptions)
-        raise RepairError(f"METADATA would be invalid: {problems}.", hint="Change the plan's values.") from group
+        raise RepairError(
+            f"METADATA would be invalid: {problems}.", hint="Correct the values in the recipe."
+        ) from group
     return result
 
 
@@ -139,7 +143,8 @@ def rewrite_wheel(raw: bytes, *, tags: Sequence[str], build: str) -> bytes:
     """Return WHEEL with the tags of the file name, `Root-Is-Purelib: false`, and this project as a generator.
 
     Args:
-        tags: expanded, such as ("cp312-cp312-manylinux_2_28_x86_64",).
+        tags: expanded tags, such as ("cp312-cp312-manylinux_2_28_x86_64",).
+        build: build tag; empty for none.
     """
     headers = Headers(raw, label="WHEEL")
     headers.set("Generator", *dict.fromkeys([*headers.values("Generator"), GENERATOR]))

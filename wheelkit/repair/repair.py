@@ -1,7 +1,7 @@
-"""Repair of a published wheel: exact targets, stripped, under a true tag.
+"""Repair of a published wheel: exact targets, stripped libraries, and a platform tag that is true.
 
-Everything is verified and edited in a hidden folder beside the output. auditwheel checks the edited libraries, and only
-then one rename makes the wheel visible. No library is ever grafted.
+Libraries are verified and edited in a hidden folder beside the output. After auditwheel has checked the edited
+libraries, a single rename makes the wheel visible. Libraries are never grafted.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from wheelkit.repair.metadata import LICENSE_FILE, render_entry_points, rewrite_
 from wheelkit.repair.plan import PLATFORM, RepairedWheel, RepairPlan
 
 _BIG = 32 << 20
-"""Libraries of at least this size are split while they are unpacked."""
+"""Libraries of at least this many bytes are split while they are unpacked."""
 
 
 def repair(
     source: Path, plan: RepairPlan, out_dir: Path, *, debug_dir: Path | None = None, progress: Progress | None = None
 ) -> RepairedWheel:
-    """Make a repaired copy of `source` in `out_dir`, named after the plan's version and platform.
+    """Write a repaired copy of `source` to `out_dir`; its name has the plan's version and the tag `PLATFORM`.
 
     Output is reproducible on every machine.
 
     Args:
-        source: a wheel; it is only read.
-        out_dir: an existing folder with room for the unpacked libraries.
+        source: wheel to repair; it is only read.
+        out_dir: existing folder with room for the unpacked libraries.
         debug_dir: receives `{wheel's stem}/{member}.debug` for each library that loses its symbols; None discards them.
 
     Raises:
         MachineError: a folder is missing, full or read-only.
         ArchiveError: the source is damaged, or does not match its RECORD.
-        ElfError, FatbinError: a library cannot be edited, or lacks a target.
-        RepairError: the platform tag would not be true, or the plan does not fit; all reasons are in the message, and
-            neither wheel nor debug files are left behind.
+        ElfError, FatbinError: a library cannot be edited, or lacks code for a target.
+        RepairError: the libraries do not run on the platform, or the wheel does not match the plan. The message lists
+            all reasons, and neither a wheel nor debug files are left behind.
     """
     with WheelArchive(source) as archive, _scratch(out_dir) as scratch, ThreadPoolExecutor(2) as pool:
         try:
@@ -93,7 +93,7 @@ def repair(
         final = out_dir / str(name)
         written = rewrite.write(scratch / final.name)
         findings = judging.result()
-        pool.submit(shutil.rmtree, scratch / "tree")  # takes as long as the digest
+        pool.submit(shutil.rmtree, scratch / "tree")  # in parallel, since removing the tree takes as long as the digest
         members, sha256 = _infos(edits, written.record), written.sha256
         members += kernel_wheel.member_infos(archive, codes, archive.record(), plan.machs)
         debug_files = _publish_debug(edits, debug_dir, final.stem)
@@ -110,16 +110,16 @@ def repair(
 
 
 def retag(source: Path, out_dir: Path, *, progress: Progress | None = None) -> tuple[Path, tuple[Finding, ...]]:
-    """Make a copy of a wheel in `out_dir` with another platform tag, if auditwheel confirms the tag.
+    """Write a copy of a wheel to `out_dir` with the platform tag of repaired wheels, if auditwheel confirms the tag.
 
-    Nothing else changes.
+    All members except WHEEL and RECORD keep their content.
 
     Returns:
-        The wheel, and warnings and notes on its libraries.
+        The path of the new wheel, and the warnings and notes on its libraries.
 
     Raises:
         ArchiveError: the source is damaged, or does not match its RECORD.
-        RepairError: its libraries need more than the platform has; nothing is written.
+        RepairError: a library needs more than the platform provides; nothing is written.
     """
     with WheelArchive(source) as archive, _scratch(out_dir) as scratch:
         libraries = {member.name: member.name for member in archive.members if _is_elf(archive, member.name)}
@@ -151,7 +151,7 @@ def _say(progress: Progress | None, text: str) -> None:
 
 
 def _rename_folders(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName) -> dict[str, str]:
-    """Rename .dist-info and .data for the new version; return old member name -> new."""
+    """Rename .dist-info and .data for the new version; return old member name -> new member name."""
     stem, new_stem = archive.dist_info.removesuffix(".dist-info"), f"{name.project}-{name.version}"
     folders = {f"{stem}.{kind}": f"{new_stem}.{kind}" for kind in ("dist-info", "data")}
     renamed = {}
@@ -165,7 +165,7 @@ def _rename_folders(rewrite: WheelRewrite, archive: WheelArchive, name: WheelNam
 
 
 def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName, plan: RepairPlan) -> None:
-    """Set all files that do not depend on libraries, so that an invalid plan fails early."""
+    """Set all members that do not depend on the libraries, so that an invalid plan fails early."""
     info = f"{name.project}-{name.version}.dist-info"
     rewrite.set(f"{info}/METADATA", rewrite_metadata(archive.read(f"{archive.dist_info}/METADATA"), plan))
     wheel = rewrite_wheel(archive.read(f"{archive.dist_info}/WHEEL"), tags=name.tags, build=name.build)
@@ -175,7 +175,7 @@ def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName
         rewrite.set(f"{info}/entry_points.txt", render_entry_points(plan.entry_points))
     for path, content in plan.files.items():
         if content.startswith(MAGIC):
-            raise RepairError(f"{path} is a library; the plan can add only other files.")
+            raise RepairError(f"Cannot add {path}: the plan's `files` must not contain libraries.")
         rewrite.set(path, content)
 
 
@@ -189,8 +189,8 @@ def _unpack(
     """Check every member against RECORD and write the libraries to `tree`, laid out as in the new wheel.
 
     Args:
-        libraries: old member name -> new.
-        cuts: old member name -> split points; cleared if one turns out wrong.
+        libraries: old member name -> new member name.
+        cuts: old member name -> split points; cleared if a split point may be wrong.
 
     Returns:
         New member name -> file.
@@ -199,16 +199,16 @@ def _unpack(
     for path in files.values():
         path.parent.mkdir(parents=True, exist_ok=True)
     problems = verify_record(archive, extract=files, cuts=cuts, progress=progress)
-    if problems and cuts:  # perhaps only a split point was wrong
+    if problems and cuts:  # a wrong split point may be the only problem
         cuts.clear()
         problems = verify_record(archive, extract=files, progress=progress)
     if problems:
         raise ArchiveError(
             f"{archive.path.name} does not match its RECORD:{_listed(problems)}",
-            hint="Build or download it again. Nothing was written.",
+            hint="Build or download the wheel again. Nothing was written.",
         )
     if not libraries:
-        raise RepairError(f"{archive.path.name} holds no libraries, so {PLATFORM} cannot be true.")
+        raise RepairError(f"{archive.path.name} contains no libraries, so the platform tag {PLATFORM} cannot be true.")
     return {libraries[old]: path for old, path in files.items()}
 
 
@@ -221,11 +221,11 @@ def _is_elf(archive: WheelArchive, name: str) -> bool:
 
 def _expect_members(files: Collection[str], plan: RepairPlan, source: str) -> None:
     missing, extra = sorted(set(plan.members) - set(files)), sorted(set(files) - set(plan.members))
-    problems = [f"lacks {name}" for name in missing] + [f"holds {name}" for name in extra if plan.members]
+    problems = [f"lacks {name}" for name in missing] + [f"also contains {name}" for name in extra if plan.members]
     if problems:
         raise RepairError(
-            f"{source} does not have the planned members: it {', '.join(problems)}.",
-            hint="Use a complete wheel, or change the recipe's list of members.",
+            f"The libraries of {source} differ from the recipe's `members`: the wheel {', '.join(problems)}.",
+            hint="Use a complete wheel, or change the recipe's `members`.",
         )
 
 
@@ -236,7 +236,7 @@ def _check_libraries(files: Mapping[str, Path], allowed_sonames: frozenset[str],
         errors = [f for f in judged.findings if f.severity is Severity.ERROR]
         raise RepairError(
             f"{source} cannot become a {PLATFORM} wheel:{_listed(errors)}",
-            hint="Nothing was written. Libraries are never grafted.",
+            hint="Correct the listed libraries; they are never grafted. Nothing was written.",
         )
     return judged.findings
 
@@ -250,7 +250,7 @@ def _infos(edits: Iterable[MemberEdit], record: Mapping[str, RecordEntry]) -> tu
 
 
 def _publish_debug(edits: Sequence[MemberEdit], debug_dir: Path | None, stem: str) -> dict[str, Path]:
-    """Put the debug files under `{debug_dir}/{stem}` in one rename, replacing those of an earlier run."""
+    """Move the debug files to `{debug_dir}/{stem}` with one rename; replace the debug files of an earlier run."""
     debug_files = {edit.name: edit.debug for edit in edits if edit.debug is not None}
     if debug_dir is None:
         return {}

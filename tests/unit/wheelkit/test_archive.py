@@ -158,7 +158,9 @@ def test_archive_reads_every_kind_of_data_descriptor(tmp_path: Path, layout: str
     with WheelArchive(raw_wheel(tmp_path, member)) as archive:
         assert archive.read("tiny/late.py") == member.data
     member.after = member.after[:-1] + b"\x55"
-    assert "tiny/late.py: its data descriptor is missing or disagrees" in refusal(raw_wheel(tmp_path, member))
+    assert "tiny/late.py: its data descriptor is missing or disagrees with the central directory" in refusal(
+        raw_wheel(tmp_path, member)
+    )
 
 
 def test_archive_reads_zip64_extra_fields(tmp_path: Path) -> None:
@@ -177,7 +179,7 @@ def test_archive_accepts_comment(tmp_path: Path) -> None:
     with WheelArchive(raw_wheel(tmp_path, comment=b"hello")) as archive:
         assert archive.metadata()["Name"] == "tiny"
     end = b"PK\5\6" + bytes(18)
-    assert "two ends are possible" in refusal(raw_wheel(tmp_path, comment=end))
+    assert "several end records are possible" in refusal(raw_wheel(tmp_path, comment=end))
 
 
 def wrong(name: bytes = b"tiny/bad.py", **fields: object) -> RawMember:
@@ -200,26 +202,29 @@ def wrong(name: bytes = b"tiny/bad.py", **fields: object) -> RawMember:
         (wrong(b"tiny/\xe9.py", flags=0x800), "the encoding of its name is ambiguous"),
         (wrong(b"tiny/__init__.py/x"), "tiny/__init__.py/x: tiny/__init__.py is a file, not a directory"),
         (wrong(b"tiny/dir/", method=0), "tiny/dir/: it is a directory with content"),
-        (wrong(attr=0o120777 << 16), "tiny/bad.py: it is no regular file (mode lrwxrwxrwx)"),
-        (wrong(attr=0o020666 << 16), "tiny/bad.py: it is no regular file (mode crw-rw-rw-)"),
+        (wrong(attr=0o120777 << 16), "tiny/bad.py: it is not a regular file (mode lrwxrwxrwx)"),
+        (wrong(attr=0o020666 << 16), "tiny/bad.py: it is not a regular file (mode crw-rw-rw-)"),
         (wrong(attr=0o104755 << 16), "tiny/bad.py: it is setuid or setgid"),
         (wrong(flags=1), "tiny/bad.py: it is encrypted"),
         (wrong(flags=0x20), "tiny/bad.py: unknown flag bits 0x20"),
         (wrong(method=12), "tiny/bad.py: compression method 12 is neither stored nor deflated"),
-        (wrong(method=0, central={"size": 7}), "tiny/bad.py: it is stored, but its two sizes differ"),
-        (wrong(local={"name": b"tiny/fine.py"}), "tiny/bad.py: its local header names it 'tiny/fine.py'"),
+        (
+            wrong(method=0, central={"size": 7}),
+            "tiny/bad.py: it is stored, but its compressed and uncompressed sizes differ",
+        ),
+        (wrong(local={"name": b"tiny/fine.py"}), "tiny/bad.py: its local header has the name 'tiny/fine.py'"),
         (wrong(local={"crc": 1}), "tiny/bad.py: CRC is"),
         (wrong(local={"size": 1}), "tiny/bad.py: size is 120 in the central directory and 1 in the local header"),
         (wrong(local={"packed": 1}), "tiny/bad.py: compressed size is"),
         (wrong(local={"method": 0}), "tiny/bad.py: method is 8 in the central directory and 0 in the local header"),
         (wrong(local={"flags": 2}), "tiny/bad.py: flags is 0 in the central directory and 2 in the local header"),
         (wrong(central={"offset": 5}), "tiny/bad.py: no local header at byte 5"),
-        (wrong(central={"offset": 0}), "tiny/bad.py: its local header names it 'tiny/__init__.py'"),
+        (wrong(central={"offset": 0}), "tiny/bad.py: its local header has the name 'tiny/__init__.py'"),
         (wrong(central={"disk": 3}), "tiny/bad.py: it is on another disk"),
         (wrong(central={"extra": b"\1\0\x20\0abc"}), "tiny/bad.py: its extra fields are malformed"),
         (
             wrong(central={"extra": struct.pack("<HHBL", 0x7075, 10, 1, 0) + b"other"}),
-            "tiny/bad.py: an extra field gives it another name",
+            "tiny/bad.py: an extra field contains another name",
         ),
         (wrong(before=b"hidden"), "6 bytes between tiny-1.0.dist-info/RECORD and tiny/bad.py belong to no member"),
         (wrong(after=b"hidden"), "6 bytes between tiny/bad.py and the central directory belong to no member"),
@@ -240,16 +245,19 @@ def test_archive_reports_all_problems(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (lambda data: data[:-1], "it was cut short, bytes follow its end, or it is no zip archive"),
-        (lambda data: data[: len(data) // 2], "it was cut short, bytes follow its end, or it is no zip archive"),
-        (lambda data: data + b"x", "it was cut short, bytes follow its end, or it is no zip archive"),
-        (lambda data: b"", "it was cut short, bytes follow its end, or it is no zip archive"),
-        (lambda data: b"not a zip" * 100, "it was cut short, bytes follow its end, or it is no zip archive"),
+        (lambda data: data[:-1], "the file was cut short, bytes follow its end, or it is not a zip archive"),
+        (
+            lambda data: data[: len(data) // 2],
+            "the file was cut short, bytes follow its end, or it is not a zip archive",
+        ),
+        (lambda data: data + b"x", "the file was cut short, bytes follow its end, or it is not a zip archive"),
+        (lambda data: b"", "the file was cut short, bytes follow its end, or it is not a zip archive"),
+        (lambda data: b"not a zip" * 100, "the file was cut short, bytes follow its end, or it is not a zip archive"),
         (lambda data: b"#!/bin/sh\n" + data, "Bytes were added or lost"),
         (lambda data: data[100:], "Bytes were added or lost"),
         (lambda data: data.replace(b"PK\1\2", b"PK\1\3"), "The central directory is damaged at entry 0"),
         (lambda data: data[:-12] + struct.pack("<H", 9) + data[-10:], "split over several disks"),
-        (lambda data: data[:-14] + struct.pack("<HH", 9, 9) + data[-10:], "promises 9 members but"),
+        (lambda data: data[:-14] + struct.pack("<HH", 9, 9) + data[-10:], "declares 9 members, but"),
     ],
 )
 def test_archive_reports_damage(tmp_path: Path, damage: Callable[[bytes], bytes], named: str) -> None:
@@ -306,9 +314,9 @@ def test_archive_refuses_zip_bombs_before_inflating(tmp_path: Path, monkeypatch:
         (wrong(packed=b"\xff" * 40), "its deflate data is broken"),
         (wrong(packed=RawMember(b"").compressed()[:-2]), "its deflate data ends early"),
         (wrong(packed=RawMember(b"").compressed() + b"more"), "bytes follow the end of its deflate data"),
-        (wrong(central={"crc": 5}, local={"crc": 5}), "and it declares 00000005"),
-        (wrong(central={"size": 100}, local={"size": 100}), "it holds more than the 100 bytes it declares"),
-        (wrong(central={"size": 200}, local={"size": 200}), "it holds 120 bytes and declares 200"),
+        (wrong(central={"crc": 5}, local={"crc": 5}), "instead of the declared 00000005"),
+        (wrong(central={"size": 100}, local={"size": 100}), "the content is larger than the declared 100 bytes"),
+        (wrong(central={"size": 200}, local={"size": 200}), "the content has 120 bytes instead of the declared 200"),
         (wrong(packed=b""), "its deflate data ends early"),
     ],
 )
@@ -345,8 +353,8 @@ def test_archive_reads_zip64_end_records(tmp_path: Path) -> None:
     with WheelArchive(path) as archive:
         assert archive.metadata()["Name"] == "tiny"
     for broken, named in (
-        (zip64(good, at=3), "not where its locator says"),
-        (zip64(good, gap=b"hidden"), "Bytes stand between the zip64 end record and its locator"),
+        (zip64(good, at=3), "not at the offset in its locator"),
+        (zip64(good, gap=b"hidden"), "There are bytes between the zip64 end record and its locator"),
         (zip64(good, count=3), "disagrees with the classic one"),
     ):
         path.write_bytes(broken)

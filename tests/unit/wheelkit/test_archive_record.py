@@ -41,7 +41,7 @@ def test_verify_record_extracts_intact_wheel_without_findings(tmp_path: Path) ->
     ("change", "to", "code", "named"),
     [
         (record_line("tiny/a.py", b"a\n"), record_line("tiny/a.py", b"c\n"), "record-wrong-hash", "tiny/a.py"),
-        (",2\n", ",3\n", "record-wrong-size", "tiny/a.py has 2 bytes; RECORD says 3."),
+        (",2\n", ",3\n", "record-wrong-size", "tiny/a.py has 2 bytes; RECORD lists 3."),
         (record_line("tiny/a.py", b"a\n"), "", "record-missing-entry", "tiny/a.py is not in RECORD."),
         (RECORD, record_line("tiny/c.py", b"") + RECORD, "record-no-such-file", "tiny/c.py"),
         (RECORD, record_line("tiny/a.py", b"a\n") + RECORD, "record-duplicate-entry", "lists tiny/a.py 2 times"),

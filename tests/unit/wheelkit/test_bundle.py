@@ -127,7 +127,7 @@ def table(*rows: tuple[int, int, str]) -> bytes:
         (bundle.PLAIN_MAGIC + struct.pack("<Q", 1 << 60), "does not end"),
         (table((64, 4, "x" * 8))[:-3], "damaged"),
         (table((64, 4, "gfx\xe9")), "damaged"),
-        (table((500, 600, "a")), "a overlaps another one or lies outside"),
+        (table((500, 600, "a")), "a overlaps another entry or lies outside the bundle"),
         (table((10, 4, "a")), "a overlaps"),
         (table((500, 100, "a"), (550, 10, "b")), "b overlaps"),
     ],

@@ -275,7 +275,7 @@ def test_read_targets_refuses_entries_outside_bundle(tmp_path: Path) -> None:
     plain = bytearray(bundle.build([(HIP + t, c) for t, c in codes().items()]))
     struct.pack_into("<Q", plain, 32, 1 << 40)
     path = write(tmp_path / "lib.so", bundle.pack(plain))
-    with pytest.raises(FatbinError, match="overlaps another one or lies outside"):
+    with pytest.raises(FatbinError, match="overlaps another entry or lies outside the bundle"):
         slim(path, gfx("gfx942"))
 
 

@@ -185,8 +185,8 @@ BREAKS = [
     case("elf-unreadable", lambda made: made.files.update({LIB: made.files[LIB][:4000]})),
     case("elf-unreadable", dynamic_symbols_without_end),
     case("elf-not-read", held("old.so", b"\x7fELF\x01\x01\x01" + bytes(60))),
-    case("library-not-elf", held("jax_plugins/xla_rocm7/helper.so", b"#!/bin/sh\n:\n"), says="12 bytes, no ELF"),
-    case("library-not-elf", held("jax_plugins/xla_rocm7/libhelper.so.1", b""), says="0 bytes, no ELF"),
+    case("library-not-elf", held("jax_plugins/xla_rocm7/helper.so", b"#!/bin/sh\n:\n"), says="12 bytes, but no ELF"),
+    case("library-not-elf", held("jax_plugins/xla_rocm7/libhelper.so.1", b""), says="0 bytes, but no ELF"),
     case(
         "symbols-not-stripped",
         sections((".symtab", 2, 0, bytes(6000)), (".strtab", 3, 0, bytes(3000))),
@@ -278,7 +278,7 @@ BREAKS = [
     case(
         "exports-unexpected",
         made_of(TinySymbol("_ZN4llvm4initEv", defined=True)),
-        says="1 symbols, such as _ZN4llvm4initEv",
+        says="1 private symbols, such as _ZN4llvm4initEv",
     ),
     case(
         "init-name-wrong",

@@ -120,12 +120,12 @@ def test_rewrite_metadata_keeps_line_ends() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"project": "other"}, "jax-rocm7-plugin, not of other"),
+        ({"project": "other"}, "jax-rocm7-plugin instead of other"),
         ({"requires_python": ">=3.x"}, "requires-python"),
         ({"requires_dist": ("jaxlib >> 1",)}, "requires-dist"),
-        ({"summary": "a\nRequires-Dist: evil"}, "one line"),
-        ({"summary": "a\u2028Requires-Dist: evil"}, "one line"),
-        ({"summary": ""}, "one line"),
+        ({"summary": "a\nRequires-Dist: evil"}, "one non-empty line"),
+        ({"summary": "a\u2028Requires-Dist: evil"}, "one non-empty line"),
+        ({"summary": ""}, "one non-empty line"),
     ],
 )
 def test_rewrite_metadata_refuses_invalid_values(changes: dict[str, Any], named: str) -> None:

@@ -59,7 +59,7 @@ def test_retag_refuses_untrue_tag(tmp_path: Path, made: MadeWheel, words: str) -
 def test_retag_refuses_wheel_without_libraries(tmp_path: Path) -> None:
     made = wheel()
     made.files[LIB] = b"text"
-    with pytest.raises(RepairError, match="holds no libraries"):
+    with pytest.raises(RepairError, match="contains no libraries"):
         retag(made.write(tmp_path), tmp_path)
 
 
