@@ -1,4 +1,4 @@
-"""The repaired `jax_aiter` wheel of a request, with the toolchain that the request names."""
+"""Assembly of the repaired `jax_aiter` wheel of a request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelWheel:
-    """The wheel of a build, packed or repaired."""
+    """Wheel of a kernel build, before or after its repair."""
 
     path: Path
     sha256: str
@@ -44,7 +44,7 @@ class CompilerLocation:
 
     Attributes:
         launcher: path of ccache or sccache; empty for none.
-        wrap: command that runs another one in a container; empty for this machine.
+        wrap: prefix that runs a command in a container; empty for this machine.
         image: digest of the container's image.
     """
 
@@ -63,7 +63,7 @@ def toolchain_for(
 
     Raises:
         RequestError: the container toolchain has no image.
-        InputError: the ROCm does not exist.
+        InputError: the ROCm does not exist or cannot compile the kernels.
     """
     pypi = obtain_pypi(cache, runner, progress)
     if request.toolchain == "pypi":
@@ -86,11 +86,11 @@ def prepare(
     """Return the kernel build of a request, with its toolchain obtained.
 
     Args:
-        targets: targets of the request, or for `all` those of the set.
-        cache: the cache folder of the whole program.
+        targets: gfx targets of the request; for `all`, the targets of the wheel set.
+        cache: cache folder of the program; kernels use one of its subfolders.
     """
     assert request.kernels is not None
-    # Commands run in another folder, so the path is absolute.
+    # Compilers run in another folder, so the path must be absolute.
     own = cache.absolute() / FOLDER
     toolchain = toolchain_for(request.kernels, own, runner, progress, place)
     return KernelBuild(request.kernels, targets, toolchain, cache=own, strip=request.strip)
@@ -114,18 +114,18 @@ def make_wheel(
     capacity: Capacity,
     place: CompilerLocation,
 ) -> KernelWheel:
-    """Make the repaired wheel alone, without a set, in folder `out`, or reuse an earlier result.
+    """Build the repaired wheel without a set in folder `out`, or reuse an earlier result.
 
     Raises:
         RequestError: the request names no targets.
     """
-    # Start-up time: it takes 0.1 s of CPU, and dry runs import this module.
+    # Imported here, because the import costs 0.1 s of CPU and dry runs do not need it.
     from wheelkit.repair.repair import repair
 
     job = prepare(request, request.targets or (), cache=cache, runner=runner, progress=progress, place=place)
     built = job.run(runner, progress, capacity)
     plan = recipe.with_members(recipe.repair_plan(request, version, job.catalog), job.catalog, built.natives)
-    # Everything that decides the bytes of the repaired wheel.
+    # The key covers everything that the bytes of the repaired wheel depend on.
     key = step_key(
         natives=[(native.path, native.sha256) for native in built.natives],
         missing=built.missing,
@@ -160,7 +160,7 @@ def make_wheel(
 def write_packed(built: KernelBuildResult, version: str, catalog: Catalog, folder: Path) -> Path:
     """Write the native files and the manifest as a wheel; the repair adds Python files and metadata.
 
-    Equal content gives equal bytes.
+    Equal content results in equal bytes.
 
     Returns:
         Path of the wheel in `folder`.

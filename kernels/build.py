@@ -29,10 +29,11 @@ class KernelBuildResult:
 
     Attributes:
         wanted: requested processors.
-        natives: every native file of the wheel.
-        missing: modules that a complete wheel would hold.
+        natives: all native files of the wheel.
+        missing: modules that a complete wheel would also contain.
         source: record of the upstream archive; None if a checkout or no source was used.
-        forecast: the work that was to be done.
+        forecast: estimated work of the build before its start.
+        skipped: one line for each module without code for some targets.
         instances: pattern that restricted generated kernels; empty for all.
     """
 
@@ -46,14 +47,14 @@ class KernelBuildResult:
 
 
 class KernelBuild:
-    """Kernel modules of a request for a set of targets.
+    """Build of a request's kernel modules for a set of targets.
 
     Args:
         cache: the folder `kernels` of the cache.
         src: folder of this project's C++ sources.
 
     Raises:
-        RequestError: no targets, unknown modules, or a required module without code for a target.
+        RequestError: the request has no targets or unknown modules, or a required module has no code for a target.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class KernelBuild:
         self._generated: dict[str, Generated] = {}
 
     def skipped(self) -> tuple[str, ...]:
-        """Return a line for each module that some targets lack or replace by a portable one."""
+        """Return one line for each module without code for some targets, with its portable replacement."""
         lines = []
         for module in self.catalog.chosen(self.request.modules or None, self.toolchain.name):
             lacking = [name for name in self.wanted if not module.supports(name)]
@@ -87,7 +88,7 @@ class KernelBuild:
         return tuple(lines)
 
     def steps(self) -> tuple[CompileStep, ...]:
-        """Return every compiler step; those of device-libs are known only after `fetch`."""
+        """Return all compiler steps; the steps of device-libs are known only after `fetch`."""
         compile_steps: list[CompileStep] = []
         objects: dict[str, LinkInputs] = {}
         tree, chain, src = self._tree, self.toolchain, self.src
@@ -130,7 +131,7 @@ class KernelBuild:
         return self.cache / "work" / self.toolchain.digest[:16]
 
     def forecast(self, capacity: Capacity, shard: tuple[int, int] | None = None, units: str = "") -> Forecast:
-        """Return the remaining work, of everything or of one part; call `fetch` first."""
+        """Return the remaining work of the build or of one shard; call `fetch` first."""
         graph = self.graph().shard(*(shard or (1, 1)), units) if shard or units else self.graph()
         return graph.forecast(capacity)
 
@@ -154,10 +155,10 @@ class KernelBuild:
         return forecast
 
     def run(self, runner: Runner, progress: Progress, capacity: Capacity) -> KernelBuildResult:
-        """Compile the missing steps and check every result.
+        """Compile the missing steps and check all results.
 
         Raises:
-            KernelError: every step that failed or whose result differs from modules.toml.
+            KernelError: steps failed, or their results differ from modules.toml; the message lists all of them.
             RequestError: the build would take hours and no modules were named, or the modules have no handler.
         """
         recipe.refuse_code_alone(self.modules)
@@ -172,7 +173,7 @@ class KernelBuild:
         if not self.request.modules and forecast.seconds > estimate.HOURS_UNASKED * 3600:
             names = ",".join(module.name for module in self.modules)
             raise RequestError(
-                f"All kernel modules would take {forecast.seconds / 3600:.0f} hours of CPU, and no modules were named.",
+                f"All kernel modules would take {forecast.seconds / 3600:.0f} hours of CPU, but no modules were named.",
                 hint=f"Name the modules: --modules={names} builds all of them; a subset also needs --allow-partial."
                 " Use --shard to compile on several machines.",
             )
@@ -193,21 +194,24 @@ class KernelBuild:
     def _make(
         self, graph: Graph, runner: Runner, progress: Progress, capacity: Capacity
     ) -> dict[str, tuple[CompileStep, StoredFile]]:
-        """Return the results of the steps; with `allow_partial`, without failed ones if a module is complete."""
+        """Return the results of the steps by label.
+
+        With `allow_partial`, failed steps are skipped if at least one module is complete.
+        """
         try:
             graph.build(self.work(), runner, progress, capacity)
         except KernelError as error:
             broken = {step.module for step in graph.missing()}
             if not self.request.allow_partial or all(module.name in broken for module in self.modules):
                 raise
-            progress.step(f"left out: {error.message}")
+            progress.step(f"continuing without failed modules: {error.message}")
         results = ((step, self.store.find(graph.keys[step.label])) for step in graph.steps)
         return {step.label: (step, result) for step, result in results if result is not None}
 
     def _natives(
         self, made: Mapping[str, tuple[CompileStep, StoredFile]], objects: Sequence[NativeFile]
     ) -> tuple[tuple[NativeFile, ...], tuple[str, ...]]:
-        """Return the files of every complete module, and the missing modules."""
+        """Return the files of all complete modules, and the names of the missing modules."""
         all_steps = self.steps()
         broken = {step.module for step in all_steps if step.label not in made}
         for module in self.modules:
@@ -216,7 +220,7 @@ class KernelBuild:
         natives = [native for native in objects if native.module not in broken]
         for step, result in made.values():
             module = self.catalog.modules[step.module]
-            # Other results go into a library.
+            # Other results are linked into a library.
             if step.name == module.library:
                 path = recipe.library_path(module)
             elif module.kind is ModuleKind.PORTABLE and step.target:
@@ -239,10 +243,10 @@ class KernelBuild:
 
 
 def said(forecast: Forecast) -> str:
-    """Return a forecast in one line."""
+    """Return a forecast as one line of text."""
     limits = forecast.limits
     return (
-        f"{forecast.steps} of {forecast.steps + forecast.found} steps to make: {_time(forecast.seconds)} of CPU, some "
+        f"{forecast.steps} of {forecast.steps + forecast.found} steps to run: {_time(forecast.seconds)} of CPU, about "
         f"{_time(forecast.wall_seconds)} with {limits.jobs} jobs"
     )
 

@@ -39,10 +39,10 @@ _HAS: Mapping[ModuleKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @functools.cache
 def load_catalog() -> Catalog:
-    """Read `modules.toml`; once per process.
+    """Read and check `modules.toml`, once per process.
 
     Raises:
-        KernelError: every problem of the file.
+        KernelError: the file is invalid; the message lists all problems.
     """
     return parse_catalog(MODULES_TOML.read_text(encoding="utf-8"), str(MODULES_TOML))
 
@@ -51,17 +51,17 @@ def parse_catalog(text: str, origin: str) -> Catalog:
     """Parse and check the text of `modules.toml`.
 
     Raises:
-        KernelError: every problem, each with its place.
+        KernelError: the text is invalid; the message lists all problems with their places.
     """
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise KernelError(f"{origin} is not TOML: {error}.", hint="Correct it.") from error
+        raise KernelError(f"{origin} is not TOML: {error}.", hint="Correct the syntax.") from error
     problems: list[str] = []
     if data.get("schema") != SCHEMA:
         problems.append(f"schema is {data.get('schema')!r}, not {SCHEMA}")
     if unknown := sorted(set(data) - {"schema", "sources", "modules"}):
-        problems.append(f"{', '.join(unknown)} is unknown")
+        problems.append(f"unknown keys: {', '.join(unknown)}")
     sources = _read_all(UpstreamSource, data.get("sources", {}), "sources", problems)
     modules = _read_all(KernelModule, data.get("modules", {}), "modules", problems)
     catalog = Catalog(sources=sources, modules=modules)
@@ -69,18 +69,20 @@ def parse_catalog(text: str, origin: str) -> Catalog:
         problems += [f"modules.{module.name}: {problem}" for problem in _problems(module, catalog)]
     problems += _doubles(catalog)
     if problems:
-        raise KernelError("\n  ".join((f"{origin} breaks its schema:", *problems)), hint="\nCorrect these.")
+        raise KernelError(
+            "\n  ".join((f"{origin} does not match its schema:", *problems)), hint="\nCorrect these entries."
+        )
     return catalog
 
 
 def _read_all(kind: type[_T], rows: object, where: str, problems: list[str]) -> dict[str, _T]:
     if not isinstance(rows, dict) or not rows:
-        problems.append(f"{where} is not a table with entries")
+        problems.append(f"{where} must be a table with entries")
         return {}
     entries = {}
     for name, row in rows.items():
         if not _NAME.fullmatch(name):
-            problems.append(f"{where}.{name}: a name consists of small letters, digits and _")
+            problems.append(f"{where}.{name}: a name must consist of lower-case letters, digits and _")
         value = _record(kind, {**row, "name": name} if isinstance(row, dict) else row, f"{where}.{name}", problems)
         if value is not None:
             entries[name] = value
@@ -94,7 +96,7 @@ def _record(kind: type[_T], row: object, where: str, problems: list[str]) -> _T 
         return None
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # always a dataclass
     hints, before = typing.get_type_hints(kind), len(problems)
-    problems += [f"{where}.{name} is unknown" for name in sorted(set(row) - set(fields))]
+    problems += [f"{where}.{name} is an unknown key" for name in sorted(set(row) - set(fields))]
     values = {}
     for name, field in fields.items():
         if name in row:
@@ -134,10 +136,10 @@ def _value(hint: Any, value: object, where: str, problems: list[str]) -> Any:  #
 
 
 def _problems(module: KernelModule, catalog: Catalog) -> Iterator[str]:
-    """Return the problems of one module whose fields have the right types."""
+    """Yield the problems of one module whose fields have the right types."""
     needed, forbidden = _HAS[module.kind]
     yield from (f"a {module.kind} needs {name}" for name in needed if not getattr(module, name))
-    yield from (f"a {module.kind} does not take {name}" for name in forbidden if getattr(module, name))
+    yield from (f"a {module.kind} cannot have {name}" for name in forbidden if getattr(module, name))
     yield from _bad_names(module, catalog)
     yield from _bad_paths(module)
     if min(module.seconds, module.memory_mb, module.max_size) <= 0:
@@ -152,7 +154,7 @@ def _problems(module: KernelModule, catalog: Catalog) -> Iterator[str]:
         if not ffi.target.startswith("jax_aiter_") or ffi.symbol != camel:
             yield f"the symbol of {ffi.target} is {ffi.symbol}, not {camel}"
         if not ffi.args or not ffi.results:
-            yield f"{ffi.target} has neither args nor results"
+            yield f"{ffi.target} needs both args and results"
     for objects in module.objects:
         yield from (f"objects of {', '.join(objects.targets)}: {problem}" for problem in _bad_objects(objects, module))
     for target in module.targets if module.kind is ModuleKind.CO_LAUNCHER else ():
@@ -160,36 +162,36 @@ def _problems(module: KernelModule, catalog: Catalog) -> Iterator[str]:
             yield f"{target} has no objects"
     for unit in module.units:
         if not _NAME.fullmatch(unit.name) or not unit.kernels or min(unit.seconds, unit.memory_mb) <= 0:
-            yield f"unit {unit.name!r} needs a name of small letters, kernels, and seconds and memory_mb above 0"
+            yield f"unit {unit.name!r} needs a lower-case name, kernels, and seconds and memory_mb above 0"
     for generator in module.generators:
         if not 0 < generator.kept <= generator.count or (not generator.keep and generator.kept != generator.count):
-            yield f"{generator.script} keeps {generator.kept} of {generator.count}"
+            yield f"{generator.script}: kept is {generator.kept}, which does not fit keep and count ({generator.count})"
         yield from (
             f"{generator.script}: {bad!r} is not a regular expression" for bad in filter(_bad_re, generator.keep)
         )
         if generator.driver and not (GENERATORS / generator.driver).is_file():
-            yield f"{generator.script}: there is no {generator.driver} in kernels/{GENERATORS.name}"
+            yield f"{generator.script}: driver {generator.driver} does not exist in kernels/{GENERATORS.name}"
     for pattern, names in module.only.items():
         if _bad_re(pattern) or not set(names) <= set(module.targets):
             yield f"only: {pattern!r} is not a regular expression, or its processors are not targets of the module"
 
 
 def _bad_names(module: KernelModule, catalog: Catalog) -> Iterator[str]:
-    """Return the references to targets, modules, sources and toolchains that do not exist."""
+    """Yield a problem for each reference to an unknown target, module, source or toolchain."""
     if not module.targets or (EVERY in module.targets and len(module.targets) > 1):
-        yield f"targets are processors, or {EVERY!r} alone"
+        yield f"targets must be processors, or {EVERY!r} alone"
     known_targets = {EVERY, *table.load_table().targets}
     yield from (f"{name} is not a gfx target" for name in module.targets if name not in known_targets)
     if module.source and module.source not in catalog.sources:
-        yield f"there is no source {module.source}"
+        yield f"source {module.source} does not exist"
     order = list(catalog.modules)
     for name in module.needs:
         if name not in order or order.index(name) >= order.index(module.name):
-            yield f"{name}, which it needs, must come before it"
+            yield f"needs {name}, which must be an earlier module"
         elif (catalog.modules[name].kind is ModuleKind.DEVICE_LIB) != (module.kind is ModuleKind.FFI_SHIM):
-            yield f"{name}: an ffi-shim needs device-libs, and nothing else does"
+            yield f"needs {name}: an ffi-shim can only need device-libs, and other modules cannot need them"
     if module.fallback and getattr(catalog.modules.get(module.fallback), "kind", None) is not ModuleKind.PORTABLE:
-        yield f"its fallback {module.fallback} is not a portable module"
+        yield f"fallback {module.fallback} is not a portable module"
     if not module.toolchains or not set(module.toolchains) <= set(TOOLCHAINS):
         yield f"toolchains must be among {', '.join(TOOLCHAINS)}"
     if not set(module.flags) <= set(TOOLCHAINS):
@@ -204,24 +206,24 @@ def _bad_paths(module: KernelModule) -> Iterator[str]:
     for path in paths:
         parts = PurePosixPath(path).parts
         if path.startswith("/") or ".." in parts or "\\" in path:
-            yield f"{path} is not a path below a folder"
+            yield f"{path} must be a relative path without .. and backslashes"
 
 
 def _bad_objects(objects: CodeObjectSet, module: KernelModule) -> Iterator[str]:
     if not objects.targets or not set(objects.targets) <= set(module.targets):
-        yield "its targets are not targets of the module"
+        yield "targets must be targets of the module"
     if bool(objects.csv) == bool(objects.files):
-        yield "it needs either csv or files"
+        yield "needs either csv or files"
     if bool(objects.csv) != bool(objects.kernel_column and objects.file_column):
-        yield "csv goes with kernel_column and file_column"
+        yield "csv, kernel_column and file_column must be given together"
     if objects.files and len(objects.files) != objects.count:
-        yield f"it names {len(objects.files)} files, not {objects.count}"
+        yield f"files has {len(objects.files)} entries, but count is {objects.count}"
     if objects.count < 1 or objects.kernarg < 1:
         yield "count and kernarg must be more than 0"
     if objects.sku and not re.fullmatch(r"[A-Z0-9]+", objects.sku):
-        yield f"{objects.sku!r} is not the name of a variant"
+        yield f"sku {objects.sku!r} must consist of capital letters and digits"
     if bool(objects.sku) != bool(objects.compute_units) or any(units < 1 for units in objects.compute_units):
-        yield "sku goes with compute_units, which are more than 0"
+        yield "sku and compute_units must be given together, with numbers above 0"
 
 
 def _bad_re(pattern: str) -> bool:
@@ -233,7 +235,7 @@ def _bad_re(pattern: str) -> bool:
 
 
 def _doubles(catalog: Catalog) -> Iterator[str]:
-    """Return duplicate names and invalid digests."""
+    """Yield the problems that concern several modules, and invalid digests of sources."""
     targets = [ffi.target for module in catalog.modules.values() for ffi in module.ffi]
     yield from (
         f"{name} is the FFI target of two handlers" for name in sorted({t for t in targets if targets.count(t) > 1})
@@ -245,11 +247,11 @@ def _doubles(catalog: Catalog) -> Iterator[str]:
             f"modules.{module.name}: two units have the name {name}"
             for name in sorted({n for n in names if names.count(n) > 1})
         )
-        # Handlers have one table of compute units.
+        # All handlers share one table of compute units.
         for objects in module.objects:
             for place in ((target, units) for target in objects.targets for units in objects.compute_units):
                 if told.setdefault(place, objects.sku) != objects.sku:
-                    yield f"modules.{module.name}: {place[0]} with {place[1]} compute units names two variants"
+                    yield f"modules.{module.name}: {place[0]} with {place[1]} compute units has two variants"
     for source in catalog.sources.values():
         if not re.fullmatch(r"[0-9a-f]{64}", source.sha256) or source.size < 1:
             yield f"sources.{source.name}: sha256 or size is invalid"

@@ -1,8 +1,8 @@
-"""Generated device code: device objects for each unit and target, one host pass for each unit, one handler library.
+"""Compilation of generated device code: device objects per unit and target, a host pass per unit, one handler library.
 
-The host pass leaves the fat binary of each unit as an undefined symbol, so another target recompiles neither host
-objects nor other targets. The callers of the units are linked with them into one library. Each library contains its own
-C++ runtime, so exceptions cannot pass between libraries.
+The host pass leaves the fat binary of each unit as an undefined symbol. Adding a target therefore recompiles neither
+host objects nor other targets. The units and the handlers that call them are linked into one library. Each library
+contains its own C++ runtime, so exceptions cannot pass between libraries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernels.toolchains import Toolchain
 
 _PRELUDE = "hip_libcxx.h"
 _REGISTERING = ("__hipRegisterFatBinary", "__hipRegisterFunction")
-"""HIP functions that such a library calls by name; see `hip_calls.cc`."""
+"""HIP functions that compiled host code calls by name; `hip_calls.cc` defines them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +30,9 @@ class LinkInputs:
     """Inputs of the link of a device-lib.
 
     Attributes:
-        steps: the steps that make them.
-        parts: label of each host object, and of its device objects by target.
-        max_size: bytes that they may add to a library.
+        steps: steps that compile the inputs.
+        parts: label of each host object, with the labels of its device objects by target.
+        max_size: maximum bytes that the inputs may add to a library.
     """
 
     steps: tuple[CompileStep, ...]
@@ -49,7 +49,7 @@ def device_objects(
     *,
     src: Path = SRC,
 ) -> LinkInputs:
-    """Return the objects of one device-lib."""
+    """Return the compiled objects of one device-lib as inputs of a link."""
     headers = {"headers": digest_of(tree.files, module.headers), "generated": key_of(dict(generated.headers))}
     headers |= closure([src / _PRELUDE], src)
     own = f"{{generated {module.name}}}"
@@ -108,7 +108,7 @@ def shim_steps(
     """Return the steps of a handler library: its objects, compiled with the device-libs' headers, and the link.
 
     Args:
-        libraries: the device-libs that it calls.
+        libraries: device-libs that the handlers call.
     """
     everything = closure([src / name for name in module.host], src)
     words = named(module, key_of({"files": everything}))

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from kernels.modules import KernelModule, ModuleKind
 
 HOURS_UNASKED = 4.0
-"""Maximum CPU hours of a build whose modules were not named: above RMSNorm for all its targets, far below attention
-for one.
+"""Maximum CPU hours of a build without named modules: enough for RMSNorm on all its targets, far too few for attention
+on one target.
 """
 HOST_SHARE = 0.25
-"""Share of a generated unit's seconds that the host pass takes; the rest is per target."""
+"""Share of the host pass in the seconds of a generated unit; the rest is the cost of one target."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +20,7 @@ class Bound:
     """Upper bound of the work.
 
     Attributes:
-        steps: number of compilers and linkers started.
+        steps: number of compiler and linker runs.
         seconds: CPU seconds.
     """
 
@@ -29,14 +29,14 @@ class Bound:
 
 
 def bound(modules: Sequence[KernelModule], wanted: Sequence[str]) -> Bound:
-    """Return the cost of modules of which nothing exists yet, as if each unit had code for each target."""
+    """Return the cost of building modules without stored results, as if each unit had code for each target."""
     steps, seconds = 0, 0.0
     for module in modules:
         own = sum(1 for name in wanted if module.supports(name))
         steps += own * len(module.units)
         seconds += own * sum(unit.seconds for unit in module.units)
         if module.kind is not ModuleKind.DEVICE_LIB:
-            # Files that libraries share count for each library.
+            # A file that libraries share is counted once per library.
             steps += 1 + len(module.host)
             seconds += module.seconds
             continue

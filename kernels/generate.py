@@ -1,4 +1,4 @@
-"""Upstream generators: run once per content, with their exit status and output checked."""
+"""Runs of upstream generators, once per content, with their exit status and output checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Generated:
 
     Attributes:
         units: files to compile: name -> sha256.
-        headers: other files, which units may include: name -> sha256.
+        headers: other files, which the units may include: name -> sha256.
     """
 
     folder: Path
@@ -45,7 +45,7 @@ def generate(
         instances: regular expression; restricts instances to those whose name contains a match. Empty means all.
 
     Raises:
-        KernelError: a generator failed, or wrote or kept a number of files that differs from `modules.toml`.
+        KernelError: a generator failed, or the number of written or kept files differs from `modules.toml`.
     """
     used = [module.headers, *((g.script.rpartition("/")[0],) for g in module.generators)]
     digest = digest_of(tree.files, [folder for group in used for folder in group])
@@ -92,13 +92,16 @@ def _run(
 
 
 def _check(module: KernelModule, generator: Generator, wrote: int, kept: Sequence[str], instances: str) -> None:
-    """Check the number of files; of restricted instances the dispatcher is written even if none remain."""
+    """Check the number of written and kept files.
+
+    With restricted instances, a generator writes its dispatcher even if no instance remains.
+    """
     script = generator.script
-    other_source = "Its source changed: check its output, then correct count and kept in modules.toml."
+    other_source = "The upstream source changed: check the files, then correct count and kept in modules.toml."
     if instances and not any(module.compiles(name, target) for name in kept for target in module.targets):
         raise KernelError(
             f"No instance of {module.name} has a name that matches {instances!r}.",
-            hint=f"Compare it with the file names that {script} writes.",
+            hint=f"Compare the pattern with the names of the files that {script} writes.",
         )
     if instances and len(kept) > generator.kept:
         text = f"{module.name} keeps {len(kept)} files of {script}, more than {generator.kept}."
@@ -112,5 +115,5 @@ def _check(module: KernelModule, generator: Generator, wrote: int, kept: Sequenc
 
 
 def cuid(module: KernelModule, name: str) -> str:
-    """Return an identifier of a translation unit within its library that does not depend on machine or folder."""
+    """Return the identifier of a translation unit within its library, independent of machine and folder."""
     return hashlib.sha256(f"{module.name}/{name}".encode()).hexdigest()[:16]

@@ -12,7 +12,7 @@ VARIANTS_INC = Path(__file__).with_name("src") / "variants.inc"
 
 
 def render() -> str:
-    """Return a line for each processor and generic target: name, EF_AMDGPU_MACH, and the generic that covers it."""
+    """Return the text of gfx_table.inc: name, EF_AMDGPU_MACH and covering generic target of each gfx target."""
     rows = table.load_table().targets.values()
     generic_of = {name: row.name for row in rows for name in row.covers if name != row.name}
     lines = [f'JAX_AITER_GFX("{row.name}", 0x{row.mach:02x}, "{generic_of.get(row.name, "")}")' for row in rows]
@@ -20,7 +20,7 @@ def render() -> str:
 
 
 def render_variants() -> str:
-    """Return a line for each compute unit count that identifies a variant: processor, units, folder."""
+    """Return the text of variants.inc: processor, compute units and folder of each identified variant."""
     rows = {
         (target, units, objects.sku)
         for module in load_catalog().modules.values()

@@ -1,4 +1,4 @@
-"""Execution of steps with ninja: longest first, as many at a time as memory allows, skipping stored results."""
+"""Execution of steps with ninja: longest first, with as many jobs as memory allows; stored results are skipped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memor
 
 
 def available_mb(meminfo: Path = Path("/proc/meminfo"), limits: tuple[Path, ...] = _CGROUPS) -> int:
-    """Return the megabytes that all jobs may use together."""
+    """Return the megabytes of memory that all jobs together may use."""
     match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="utf-8"), re.MULTILINE)
     most = int(match[1]) >> 10 if match else 1024
     for path in limits:
@@ -39,10 +39,10 @@ def available_mb(meminfo: Path = Path("/proc/meminfo"), limits: tuple[Path, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacity:
-    """Resources of a build; by default those of this machine, within the memory limit of a container.
+    """Resources of a build; by default those of this machine, within the memory limit of its container.
 
     Attributes:
-        jobs: number of jobs at a time.
+        jobs: number of concurrent jobs.
         memory_mb: memory of all jobs together.
     """
 
@@ -55,9 +55,9 @@ class JobLimits:
     """Limits of concurrent jobs. A heavy job needs more than an equal share of the memory.
 
     Attributes:
-        jobs: jobs at a time.
-        heavy_jobs: heavy jobs at a time.
-        heavy_mb: a step that needs more memory than this is heavy.
+        jobs: maximum number of concurrent jobs.
+        heavy_jobs: maximum number of concurrent heavy jobs.
+        heavy_mb: memory above which a step is heavy.
     """
 
     jobs: int
@@ -70,10 +70,10 @@ class Forecast:
     """Remaining work.
 
     Attributes:
-        steps: number of steps whose result is not stored.
-        found: number of steps whose result is stored.
+        steps: number of steps without a stored result.
+        found: number of steps with a stored result.
         seconds: CPU seconds of the remaining steps.
-        wall_seconds: estimated wall time with the limits.
+        wall_seconds: estimated wall time within the limits.
     """
 
     steps: int
@@ -84,7 +84,9 @@ class Forecast:
 
 
 def limits_for(memory_mb: Sequence[int], capacity: Capacity) -> JobLimits:
-    """Return the number of jobs whose worst combination fits the memory; a step that needs more runs alone.
+    """Return the limits whose worst combination of jobs fits the memory.
+
+    A step that needs more than the whole memory runs alone.
 
     Args:
         memory_mb: memory of each step.
@@ -106,7 +108,7 @@ class Graph:
     """Steps of one build.
 
     Args:
-        steps: in dependency order.
+        steps: steps in dependency order.
         places: placeholder of commands -> folder.
     """
 
@@ -121,10 +123,10 @@ class Graph:
             self.keys[step.label] = step.key(toolchain, self.keys)
 
     def shard(self, number: int, count: int, units: str = "") -> Graph:
-        """Return a part of the steps that a ROCm compiler runs without input from other steps.
+        """Return one part of the steps that a ROCm compiler runs without input from other steps.
 
         Args:
-            number, count: part `number` of `count`, chosen by key, so that all machines agree.
+            number, count: part `number` of `count`; steps are assigned by key, so that all machines agree.
             units: regular expression; restricts the part to steps whose label contains a match.
 
         Raises:
@@ -134,7 +136,7 @@ class Graph:
             free = [s for s in self.steps if not s.after and s.rocm and re.search(units, s.label)]
         except re.error as error:
             raise KernelError(
-                f"--units is not a regular expression: {units!r}: {error}.", hint="Correct it."
+                f"--units is not a regular expression: {units!r}: {error}.", hint="Correct the pattern."
             ) from error
         if units and not free:
             named = next((s.label for s in self.steps if not s.after and s.rocm), "nothing")
@@ -143,11 +145,11 @@ class Graph:
         return Graph(own, self.toolchain, self.store, {name: Path(path) for name, path in self.places.items()})
 
     def cost(self, step: CompileStep) -> Cost:
-        """Return the cost of a step: as last measured, else as estimated in the catalog."""
+        """Return the last measured cost of a step, else the estimate of the catalog."""
         return self.store.measured(step.label) or Cost(seconds=step.seconds, memory_mb=step.memory_mb)
 
     def missing(self) -> tuple[CompileStep, ...]:
-        """Return the steps whose results are not stored or damaged, longest first."""
+        """Return the steps whose results are absent or damaged, longest first."""
         steps = [step for step in self.steps if self.store.find(self.keys[step.label]) is None]
         return tuple(sorted(steps, key=lambda step: (-self.cost(step).seconds, step.label)))
 
@@ -163,10 +165,10 @@ class Graph:
         )
 
     def build(self, work: Path, runner: Runner, progress: Progress, capacity: Capacity) -> dict[str, StoredFile]:
-        """Run the missing steps and return label -> result of every step.
+        """Run the missing steps and return the result of every step by label.
 
         Raises:
-            KernelError: every failed step, with its target, command and compiler output.
+            KernelError: steps failed; the message has the target, command and compiler output of each.
         """
         missing = self.missing()
         if missing:
@@ -183,7 +185,9 @@ class Graph:
                 cwd=str(Path(__file__).parents[1]),
             )
             if done.returncode:
-                raise KernelError(self._failure(done.stdout, missing), hint="\nRun the command by itself for details.")
+                raise KernelError(
+                    self._failure(done.stdout, missing), hint="\nRun a failed command by itself for details."
+                )
         results = {step.label: self.store.find(self.keys[step.label]) for step in self.steps}
         lost = [label for label, result in results.items() if result is None]
         if lost:
@@ -211,7 +215,7 @@ class Graph:
         return "\n".join(lines) + "\n"
 
     def command(self, step: CompileStep) -> tuple[str, ...]:
-        """Return the command of a step, with `{out}` still open."""
+        """Return the command of a step; `{out}` remains a placeholder."""
         inputs = {} if step.link else {label: self._made(label) for label in step.after}
         words = tuple(fill(word, {**self.places, **inputs}) for word in step.argv)
         return (*self.toolchain.wrap, *self.toolchain.launcher, *words) if step.rocm else words

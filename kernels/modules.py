@@ -1,4 +1,4 @@
-"""Kernel modules, their parts, and the support of gfx targets."""
+"""Data types of the kernel catalog: modules, their parts, and the support of gfx targets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.errors import RequestError
 from core.model import GfxTarget
 
 GENERATORS = Path(__file__).with_name("generators")
-"""Programs that run in place of the source's generators."""
+"""Drivers that run the source's generators."""
 EVERY = "every"
 """Value of `targets` that means every target of the gfx table."""
 
@@ -46,8 +46,8 @@ class UpstreamSource:
     """Origin of a module's upstream files.
 
     Attributes:
-        project, version: on a package index.
-        filename, sha256, size: of its source archive; size in bytes.
+        project, version: project and version on a package index.
+        filename, sha256, size: name, digest and size in bytes of the source archive.
         folder: base of the paths in `modules.toml`, inside archive or checkout; empty for the top. A checkout has
             AITER's folders at its top, an archive below `aiter_meta`.
     """
@@ -68,9 +68,10 @@ class FfiHandler:
     Attributes:
         target: name that `jax.ffi.ffi_call` uses.
         symbol: exported symbol of the library.
-        api: XLA FFI API version (major, minor) that its metadata must declare.
-        command_buffer: whether it declares that its work may be recorded into a command buffer.
-        args, results, attrs: inputs and outputs, for people and for the Python side: "a bf16[M,K]".
+        api: XLA FFI API version (major, minor) that the handler's metadata must declare.
+        command_buffer: whether the handler declares that its work may be recorded into a command buffer.
+        args, results, attrs: inputs, outputs and attributes, such as "a bf16[M,K]"; documentation, compared with the
+            Python package by a test.
     """
 
     target: str
@@ -87,16 +88,16 @@ class CodeObjectSet:
     """Code objects of a co-launcher for some targets, and the table that names them.
 
     Attributes:
-        targets: processors; `{target}` in `folder` stands for each.
-        folder: their folder, relative to the source's folder.
-        csv: table in that folder with a row for each kernel; empty when `files` names them.
+        targets: processors; `{target}` in `folder` is replaced by each of them.
+        folder: folder of the code objects, relative to the source's folder.
+        csv: table in `folder` with a row for each kernel; empty if `files` lists the code objects.
         kernel_column, file_column: columns of the table.
-        files: file name -> kernel symbol, without a table.
+        files: file name -> kernel symbol, instead of a table.
         count: exact number of code objects for each target.
-        kernarg: bytes of kernel arguments that the host packs; no object may take more.
-        sku: subfolder for a variant of the target, such as MI308; empty for all.
-        compute_units: numbers of compute units that identify the variant. A GPU of the target with another number has
-            no code objects of this module.
+        kernarg: bytes of kernel arguments that the host packs; no code object may need more.
+        sku: subfolder for a variant of the target, such as MI308; empty for all variants.
+        compute_units: numbers of compute units that identify the variant. The module has no code for GPUs of the
+            target with another number.
     """
 
     targets: tuple[str, ...]
@@ -116,11 +117,11 @@ class Unit:
     """One piece of device code that is compiled once for each target.
 
     Attributes:
-        name: of the code object, `<name>.co`.
-        source: below `kernels/src`.
-        kernels: the exact set of symbols that it defines.
+        name: name of the code object without the suffix `.co`.
+        source: path of the source below `kernels/src`.
+        kernels: exact set of kernel symbols that the source defines.
         defines: macros.
-        seconds, memory_mb: measured for one target with the slowest compiler; they order and limit the jobs.
+        seconds, memory_mb: cost for one target with the slowest compiler; orders and limits the jobs.
     """
 
     name: str
@@ -136,13 +137,13 @@ class Generator:
     """A program of the source that writes translation units.
 
     Attributes:
-        script: below the source's folder; run by this program's Python, which checks its exit status.
-        arguments: `{out}` is the output folder, `{source}` the source's folder, `{keep}` the first of `keep`,
-            `{instances}` the pattern of instance names, for its driver; empty for all.
-        driver: program in `kernels/generators` that runs instead; its first argument is the script.
+        script: path below the source's folder; run by the current Python interpreter.
+        arguments: words of the command; `{out}` is the output folder, `{source}` the source's folder, `{keep}` the
+            first pattern of `keep`, `{instances}` the pattern of instance names for the driver, empty for all.
+        driver: program in `kernels/generators` that runs instead of the script, with the script as its first argument.
         suffix: suffix of the files that are compiled.
         count: exact number of files with that suffix; the maximum if instances are restricted.
-        keep: regular expressions; a file is compiled when its name matches one. Empty keeps all.
+        keep: regular expressions; files whose name matches one of them are compiled. Empty keeps all.
         kept: exact number of kept files; the maximum if instances are restricted.
     """
 
@@ -160,24 +161,24 @@ class KernelModule:
     """One module of `modules.toml`.
 
     Attributes:
-        name: the library is `lib<name>.so`.
+        name: name of the module; the library is `lib<name>.so`.
         source: name of the upstream source; empty for modules of this project.
-        targets: processors that it has code for; (EVERY,) for all of the gfx table.
+        targets: processors that the module has code for; (EVERY,) for all of the gfx table.
         fallback: portable module that serves other targets; empty for none.
-        host: C++ files below `kernels/src` of the library.
-        needs: modules that must be loaded before it; for a shim, the device-libs that are linked into it.
-        abi: how it calls those that it needs: "c", "c++" (in one library with it), or empty.
-        toolchains: toolchains that can build it.
-        headers: folders or files of the source that its units include.
-        include: those folders that are on the include path.
-        compiled: files of the source that are compiled beside generated ones.
-        only: regular expression -> processors: a generated unit whose name matches has device code for these alone; for
-            none if it holds no kernels, such as a dispatcher.
-        flags: toolchain -> compiler flags for a device-lib or a shim; those of rocm also apply to container.
-        sonames: libraries besides the C library that its library may need.
+        host: C++ files of the library, below `kernels/src`.
+        needs: modules that must be loaded first; for an ffi-shim, device-libs that are linked into the library.
+        abi: ABI of calls to the needed modules: "c", "c++" (linked into the same library), or empty.
+        toolchains: toolchains that can build the module.
+        headers: folders or files of the source that the units include.
+        include: folders of `headers` on the include path.
+        compiled: files of the source that are compiled besides generated ones.
+        only: regular expression -> processors. Generated units whose name matches have device code for these processors
+            only; for none if they contain no kernels, such as a dispatcher.
+        flags: toolchain -> compiler flags for a device-lib or an ffi-shim; the flags of rocm also apply to container.
+        sonames: allowed dependencies of the library besides the C library.
         seconds, memory_mb: estimated CPU seconds and megabytes: of each generated unit, or of the library with all its
-            files; libraries that share files take less together.
-        max_size: maximum bytes of the library, or what a device-lib may add to one.
+            files. Libraries that share files cost less together.
+        max_size: maximum bytes of the library, or the bytes that a device-lib may add to a library.
     """
 
     name: str
@@ -205,7 +206,7 @@ class KernelModule:
     generators: tuple[Generator, ...] = ()
 
     def supports(self, processor: str) -> bool:
-        """Return whether it has, or can have, code for exactly that processor."""
+        """Return whether the module has, or can have, code for exactly that processor."""
         return EVERY in self.targets or processor in self.targets
 
     def compiles(self, unit: str, processor: str) -> bool:
@@ -215,7 +216,7 @@ class KernelModule:
 
     @property
     def library(self) -> str:
-        """File name of its library."""
+        """File name of the module's library."""
         return f"lib{self.name}.so"
 
 
@@ -227,10 +228,10 @@ class Catalog:
     modules: Mapping[str, KernelModule]
 
     def chosen(self, names: Sequence[str] | None, toolchain: str = "") -> tuple[KernelModule, ...]:
-        """Return the named modules and their dependencies, or all that the toolchain can build.
+        """Return the named modules and their dependencies, or all modules that the toolchain can build.
 
         Raises:
-            RequestError: a name that does not exist, or that the toolchain cannot build.
+            RequestError: a named module does not exist, or the toolchain cannot build it.
         """
         requested = set(self.modules if names is None else names)
         if unknown := sorted(requested - set(self.modules)):
@@ -251,7 +252,7 @@ class Catalog:
         return tuple(module for module in self.modules.values() if module.name in requested)
 
     def support(self, module: KernelModule, processor: str) -> Support:
-        """Return the support of a target by a module."""
+        """Return how a module supports a processor."""
         if module.supports(processor):
             return Support.PORTABLE if module.kind is ModuleKind.PORTABLE else Support.YES
         if module.fallback and self.modules[module.fallback].supports(processor):
@@ -260,9 +261,8 @@ class Catalog:
 
 
 def processors(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
-    """Return the processors of targets, each once, in natural order.
+    """Return the processors of targets, without duplicates, in natural order.
 
-    Kernels are compiled for any setting of xnack and sramecc, so a target with a suffix gets
-    the code of its processor.
+    Kernels are compiled for any setting of xnack and sramecc, so a target with such a suffix uses its processor's code.
     """
     return tuple(dict.fromkeys(target.processor for target in table.in_order(targets)))

@@ -1,4 +1,4 @@
-"""AITER's code objects that a co-launcher launches, and the tables that it chooses from."""
+"""AITER's prebuilt code objects, and the tables from which a co-launcher selects them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kernels.sources import SourceTree
 
 
 def find_objects(module: KernelModule, processors: Sequence[str], tree: SourceTree) -> list[NativeFile]:
-    """Return the code objects of a co-launcher for some processors, each checked, and their tables beside them.
+    """Return the checked code objects of a co-launcher for some processors, with their tables.
 
     Raises:
-        KernelError: every object that is missing, for another target, without its kernel, or with other arguments;
-            every table without rows or with unexpected rows.
+        KernelError: code objects are missing or have another target, kernel or argument size, or tables have no rows or
+            unexpected rows; the message lists all of them.
     """
     natives: list[NativeFile] = []
     problems: list[str] = []
@@ -56,7 +56,7 @@ def find_objects(module: KernelModule, processors: Sequence[str], tree: SourceTr
 
 
 def _rows(objects: CodeObjectSet, folder: Path, label: str) -> tuple[dict[str, str], list[str]]:
-    """Return file name -> kernel symbol, and the problems of the table."""
+    """Return the kernel symbols by file name, and the problems of the table."""
     if objects.files:
         return dict(objects.files), []
     try:
@@ -71,7 +71,7 @@ def _rows(objects: CodeObjectSet, folder: Path, label: str) -> tuple[dict[str, s
     for row in reader:
         name, kernel = row[objects.file_column], row[objects.kernel_column]
         if not name or not kernel or "/" in name or not name.endswith(".co"):
-            problems.append(f"{label}: line {reader.line_num} names no kernel and code object")
+            problems.append(f"{label}: line {reader.line_num} lacks a kernel or the file name of a code object")
         elif rows.setdefault(name, kernel) != kernel:
             problems.append(f"{label}: {name} has two kernels")
     problems += [f"{label} has no row for {path.name}" for path in sorted(folder.glob("*.co")) if path.name not in rows]

@@ -1,8 +1,8 @@
-"""Child process that downloads one source archive as pip would, without running anything in it.
+"""Child process that downloads one source archive as pip would, without running any of its code.
 
-`pip download` asks a source archive for its metadata, which executes its setup.py; this stops before that. It uses
-pip's own configuration, session and finder, so indexes, find-links, proxies, certificates and credentials apply.
-Prints one line of JSON: {"url", "sha256", "filename", "versions"}; the URL without credentials.
+`pip download` executes the setup.py of a source archive to obtain its metadata; this program does not. It uses pip's
+own configuration, session and finder, so indexes, find-links, proxies, certificates and credentials apply. It prints
+one line of JSON: {"url", "sha256", "filename", "versions"}, where the URL has no credentials.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 def main(project: str, version: str, pinned: str, folder: str) -> int:
     """Download `project==version` into a folder, preferring an archive with the pinned sha256."""
-    # Only the child process loads the internals of pip.
+    # Imported here, so that only the child process loads the internals of pip.
     from packaging.version import Version
     from pip._internal.commands import create_command
 
@@ -39,7 +39,7 @@ def main(project: str, version: str, pinned: str, folder: str) -> int:
     parts = urlsplit(link.url_without_fragment)
     url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     if link.hash_name == "sha256" and link.hash != digest:
-        print(f"{path.name} has sha256 {digest}, the index says {link.hash}", file=sys.stderr)  # noqa: T201
+        print(f"{path.name} has sha256 {digest}, but the index lists {link.hash}", file=sys.stderr)  # noqa: T201
         return 1
     print(json.dumps({"url": url, "sha256": digest, "filename": path.name, "versions": []}))  # noqa: T201
     return 0
@@ -50,7 +50,7 @@ def _fetch(session: Any, link: Any, path: Path) -> str:  # noqa: ANN401 - pip's 
     if link.is_file:
         shutil.copyfile(link.file_path, path)
     else:
-        # Not decoded: the digest is that of the compressed archive.
+        # Content encoding is refused, because the digest is that of the compressed archive.
         with session.get(link.url_without_fragment, headers={"Accept-Encoding": "identity"}, stream=True) as answer:
             answer.raise_for_status()
             with path.open("wb") as file:

@@ -1,4 +1,4 @@
-"""The `jax_aiter` wheel: paths inside it, its manifest, and its repair plan. Pure."""
+"""Pure functions for the `jax_aiter` wheel: paths inside the wheel, its manifest and its repair plan."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MANIFEST = f"{KERNELS}/manifest.json"
 TAG = "py3-none-manylinux_2_28_x86_64"
 MANIFEST_SCHEMA = 1
 FFI_SINCE = {(0, 1): "0.8.0", (0, 2): "0.8.2", (0, 3): "0.9.1"}
-"""FFI API version -> first jaxlib (0.8.0 or later) whose XLA has it, according to c_api.h in jaxlib's wheels.
+"""FFI API version -> first jaxlib (0.8.0 or later) whose XLA has that version, according to c_api.h in jaxlib's wheels.
 
-Older ones refuse such handlers; newer ones accept them.
+Older jaxlibs refuse handlers of that version; newer ones accept them.
 """
 _PAYLOAD = Path(__file__).with_name("payload") / PACKAGE
 _REQUIRES_PYTHON = ">=3.11"
@@ -38,9 +38,9 @@ class NativeFile:
     """One native file of the wheel.
 
     Attributes:
-        path: inside the wheel.
-        file: on disk.
-        module: module it belongs to.
+        path: path inside the wheel.
+        file: path on disk.
+        module: module that the file belongs to.
         target: processor of a code object; empty for a library.
     """
 
@@ -62,9 +62,9 @@ def object_path(module: str, target: str, name: str, sku: str = "") -> str:
 
 
 def expected_modules(catalog: Catalog, wanted: Sequence[str], toolchain: str) -> tuple[KernelModule, ...]:
-    """Return the modules of a complete wheel: all that the toolchain builds and one of the processors has.
+    """Return the modules of a complete wheel: those that the toolchain builds and that have code for a processor.
 
-    A device-lib is not among them: it is linked into the library that calls it.
+    Device-libs are excluded, because they are linked into the libraries that call them.
     """
     chosen = [module for module in catalog.chosen(None, toolchain) if module.kind is not ModuleKind.DEVICE_LIB]
     return tuple(module for module in chosen if any(map(module.supports, wanted)))
@@ -74,13 +74,13 @@ def check_jax(catalog: Catalog, jax_version: str) -> None:
     """Refuse a JAX version whose XLA is older than the FFI API of the handlers.
 
     Raises:
-        RequestError: the jaxlib of that version would refuse the handlers.
+        RequestError: XLA in the jaxlib of that version would refuse the handlers.
     """
     api = max(handler.api for module in catalog.modules.values() for handler in module.ffi)
     if Version(jax_version) < Version(FFI_SINCE[api]):
         raise RequestError(
             f"The kernels need FFI API {api[0]}.{api[1]}, which jaxlib {jax_version} does not have.",
-            hint=f"Give --jax-version={FFI_SINCE[api]} or later, or build a set without kernels.",
+            hint=f"Use --jax-version={FFI_SINCE[api]} or later, or build a set without kernels.",
         )
 
 
@@ -88,8 +88,8 @@ def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelReque
     """Return the modules to build: those that have code for one of the processors.
 
     Raises:
-        RequestError: no processors, unknown modules, a required module without code for a processor, or modules missing
-            without --allow-partial.
+        RequestError: there are no processors, a module is unknown, a required module has no code for a processor, or
+            modules are missing without --allow-partial.
     """
     if not wanted:
         raise RequestError("No gfx target was named for the kernels.", hint="Name them with --targets.")
@@ -97,7 +97,7 @@ def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelReque
     for module in catalog.chosen(request.require, request.toolchain) if request.require else ():
         if lacking := [name for name in wanted if not module.supports(name)]:
             raise RequestError(
-                f"{module.name} is required and has no code for {', '.join(lacking)}.",
+                f"{module.name} is required but has no code for {', '.join(lacking)}.",
                 hint=f"It supports {', '.join(module.targets)}.",
             )
     usable = tuple(module for module in chosen if any(map(module.supports, wanted)))
@@ -109,7 +109,7 @@ def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelReque
     if without := sorted(set(request.require) - {module.name for module in usable}):
         raise RequestError(
             f"{', '.join(without)} is required but missing in --modules.",
-            hint="Add it to --modules, or do not require it.",
+            hint="Add the module to --modules, or remove it from --require.",
         )
     expected = {module.name for module in expected_modules(catalog, wanted, request.toolchain)}
     left_out = sorted(expected - {module.name for module in usable})
@@ -142,13 +142,13 @@ def manifest(
     missing: Sequence[str] = (),
     instances: str = "",
 ) -> bytes:
-    """Return the text of manifest.json.
+    """Return the content of manifest.json.
 
     Args:
-        natives: every native file of the wheel.
+        natives: all native files of the wheel.
         wanted: requested processors.
-        missing: modules that a complete wheel would hold; they mark the wheel as partial.
-        instances: pattern that restricted generated kernels; it marks their modules.
+        missing: modules that a complete wheel would also contain; they mark the wheel as partial.
+        instances: pattern that restricted generated kernels; recorded for the modules that use them.
     """
     names = {native.module for native in natives}
     order = [name for name in catalog.modules if name in names]
@@ -198,7 +198,7 @@ def _entry(module: KernelModule, natives: Sequence[NativeFile], wanted: Sequence
 def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = None) -> RepairPlan:
     """Return the plan that adds Python files, metadata and the platform tag to the packed wheel.
 
-    `with_members` adds the libraries, which are known once the wheel is packed.
+    The libraries are known only after packing; `with_members` adds them.
     """
     catalog = catalog or load_catalog()
     sonames = frozenset(name for module in catalog.modules.values() for name in module.sonames)
@@ -210,7 +210,7 @@ def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = N
         strip=False,
         summary=f"AITER's kernels for JAX on AMD GPUs ({recipe_base.content(request)})",
         requires_python=_REQUIRES_PYTHON,
-        # The jaxlib of the set, and the imports of the Python files.
+        # The first requirement is the jaxlib of the set; the Python files import the others.
         requires_dist=(versions.jaxlib_requirement(version), f"jax>={Version(version).base_version}", "numpy"),
         license_text=recipe_base.license_text(),
         entry_points={},
@@ -220,14 +220,14 @@ def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = N
 
 
 def with_members(plan: RepairPlan, catalog: Catalog, natives: Sequence[NativeFile]) -> RepairPlan:
-    """Return the plan with exactly the libraries of these files, and device code where it belongs."""
+    """Return the plan with the libraries of these files as members, and those with device code as device members."""
     libraries = [native for native in natives if not native.target]
     coded = [native.path for native in libraries if catalog.modules[native.module].kind is ModuleKind.FFI_SHIM]
     return replace(plan, members=tuple(native.path for native in libraries), device_members=tuple(coded))
 
 
 def payload_files(version: str) -> dict[str, bytes]:
-    """Return the Python files of the wheel: path inside it -> content."""
+    """Return the Python files of the wheel: path inside the wheel -> content."""
     files = {
         f"{PACKAGE}/{path.relative_to(_PAYLOAD).as_posix()}": path.read_bytes()
         for path in sorted(_PAYLOAD.rglob("*"))

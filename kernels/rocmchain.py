@@ -1,4 +1,4 @@
-"""The toolchain of a ROCm on this machine or in a container, identified by its content."""
+"""Toolchain of a ROCm on this machine or in a container, identified by its content."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def with_rocm(
     wrap: tuple[str, ...] = (),
     image: str = "",
 ) -> Toolchain:
-    """Return the toolchain whose device code a ROCm compiles; other host code uses the package index's compiler.
+    """Return a toolchain that compiles device code with a ROCm; other host code uses the package index's compiler.
 
     Args:
         pypi: toolchain for ninja and for the host libraries of launchers.
-        rocm: the ROCm on this machine.
+        rocm: folder of the ROCm on this machine.
         name: rocm or container.
         launcher: path of ccache or sccache, or empty.
-        wrap: command that runs another one in a container, where the ROCm is at INSIDE.
+        wrap: prefix that runs a command in a container, where the ROCm is at INSIDE.
         image: digest of the container's image, whose libraries the compiler uses.
 
     Raises:
@@ -49,7 +49,7 @@ def with_rocm(
         lacking = "compiler" if not clang else "device bitcode"
         raise InputError(
             f"The ROCm in {rocm} has no {lacking}.",
-            hint=f"Give the folder of a ROCm that has {', '.join(data['places' if not clang else 'bitcode'])}.",
+            hint=f"Use the folder of a ROCm that has one of {', '.join(data['places' if not clang else 'bitcode'])}.",
         )
     versions = [path.parent.name.partition(".")[0] for path in (rocm / clang).parents[1].glob("lib/clang/*/include")]
     newest = max((int(major) for major in versions if major.isdecimal()), default=OLDEST_CLANG)
@@ -64,7 +64,7 @@ def with_rocm(
     digest = hashlib.sha256(f"{pypi.digest} {content} {image} {Path(launcher).name}".encode()).hexdigest()
     environment = dict(pypi.environment)
     if launcher:
-        # The libraries that the compiler loads and links count too.
+        # The cache key must also cover the libraries that the compiler loads and links.
         environment |= {"CCACHE_COMPILERCHECK": f"string:{content}", "SCCACHE_C_CUSTOM_CACHE_BUSTER": content}
     return replace(
         pypi,
@@ -80,7 +80,7 @@ def with_rocm(
 def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
     """Return the SHA-256 of the compiler, its libraries, bitcode and headers of a ROCm.
 
-    Hashing about 300 MB takes a while, so the result is cached by the sizes and times of the files.
+    About 300 MB are hashed, so the result is cached under the sizes and modification times of the files.
     """
     files = sorted(set(_files(rocm, clang, bitcode)))
     stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
@@ -96,7 +96,7 @@ def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
 
 
 def _files(rocm: Path, clang: str, bitcode: str) -> Iterator[Path]:
-    """Yield what affects the output: the compiler, its libraries and headers, the bitcode, and HIP's headers."""
+    """Yield the files that affect the output: the compiler, its libraries and headers, the bitcode, HIP's headers."""
     compiler = (rocm / clang).parent
     patterns = {
         compiler: ("clang++", "lld", "clang-offload-bundler"),

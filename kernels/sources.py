@@ -1,4 +1,4 @@
-"""AITER's sources: a checkout, a source archive or a version of the package index; setup.py is never run.
+"""AITER's sources: a checkout, a source archive or a version of the package index. setup.py is never run.
 
 Every file that a module uses must match `sources.lock`.
 """
@@ -88,21 +88,21 @@ def obtain(
     runner: Runner,
     progress: Progress,
 ) -> SourceTree:
-    """Find or fetch a source and verify the files that the modules use; otherwise like `find`.
+    """Find or download a source and verify the files that the modules use; see `find` for the arguments.
 
     Raises:
-        KernelError: a used file is missing or differs.
+        KernelError: a used file is missing or differs from `sources.lock`.
     """
     tree = find(wish, source, cache=cache, runner=runner, progress=progress)
     return replace(tree, files=check(tree.folder, used_by(modules, read_lock()), tree.name))
 
 
 def find(wish: str, source: UpstreamSource, *, cache: Path, runner: Runner, progress: Progress) -> SourceTree:
-    """Find or fetch a source without verifying it.
+    """Find or download a source without verifying its files.
 
     Args:
         wish: a folder, a source archive, or `project==version`; empty means the pinned version.
-        cache: holds `sources/<sha256>`.
+        cache: folder that contains `sources/<sha256>`.
 
     Raises:
         RequestError: `wish` is none of these.
@@ -117,7 +117,7 @@ def find(wish: str, source: UpstreamSource, *, cache: Path, runner: Runner, prog
     else:
         path = Path(wish)
         if path.name == source.filename and file_sha256(path) != source.sha256:
-            progress.step(f"{path.name} differs from the pinned archive; each used file is compared")
+            progress.step(f"{path.name} differs from the pinned archive; each used file is compared with sources.lock")
         folder, origin = _unpack(path, cache, progress, "")
     name = origin.filename if origin else str(folder)
     root = folder / source.folder if (folder / source.folder / "hsa").is_dir() else folder
@@ -125,10 +125,10 @@ def find(wish: str, source: UpstreamSource, *, cache: Path, runner: Runner, prog
 
 
 def check_wish(wish: str, source: UpstreamSource) -> str:
-    """Return the version to fetch from the package index; empty for an existing folder or archive.
+    """Return the version to download from the package index; empty for an existing folder or archive.
 
     Raises:
-        RequestError: `wish` is none of these.
+        RequestError: `wish` is neither a version of the source nor an existing path.
     """
     match = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)", wish or f"{source.project}=={source.version}")
     if match is not None and canonicalize_name(match[1]) == canonicalize_name(source.project):
@@ -142,10 +142,10 @@ def check_wish(wish: str, source: UpstreamSource) -> str:
 
 
 def check(root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Compare files with the lock and return the used ones with their digests.
+    """Compare files with the lock and return their digests.
 
     Raises:
-        KernelError: every file that is missing, changed or not locked.
+        KernelError: files are missing, changed or not locked; the message lists them.
     """
     lock = read_lock() if lock is None else lock
     missing, changed, unlocked, good = [], [], [], {}
@@ -160,7 +160,7 @@ def check(root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] 
             good[path] = digest
     problems = [
         f"{what} {', '.join(paths[:_SHOWN])}" + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
-        for what, paths in (("lacks", missing), ("has another", changed), ("is not locked for", unlocked))
+        for what, paths in (("lacks", missing), ("has changed", changed), ("needs unlocked", unlocked))
         if paths
     ]
     if problems:
@@ -187,7 +187,7 @@ def write_lock(text: str, path: Path = SOURCES_LOCK) -> None:
 def _from_index(
     project: str, version: str, source: UpstreamSource, cache: Path, runner: Runner, progress: Progress
 ) -> tuple[Path, InputFile]:
-    """Return the tree of an archive of the package index; the pinned one is cached by its digest."""
+    """Return the tree of an archive from the package index; the pinned archive is cached by its digest."""
     pinned = source.sha256 if (project, version) == (source.project, source.version) else ""
     if pinned and (tree := cache / "sources" / pinned).is_dir():
         url = (tree / "url").read_text(encoding="utf-8")
@@ -200,7 +200,7 @@ def _from_index(
             done = runner.run(argv, env=PIP_ENV_OVERRIDES, on_line=lambda _: None)
         except ProcessError as error:
             raise ProcessError(
-                error.message, hint="\nCheck that the package indexes of pip's configuration answer."
+                error.message, hint="\nCheck that the package indexes in pip's configuration are reachable."
             ) from error
         answer = json.loads(done.stdout.splitlines()[-1])
         if not answer["filename"]:
@@ -217,7 +217,7 @@ def _from_index(
 
 
 def _unpack(path: Path, cache: Path, progress: Progress, url: str) -> tuple[Path, InputFile]:
-    """Unpack an archive below its sha256, unless it exists."""
+    """Unpack an archive into the cache folder of its sha256, unless that folder exists."""
     sha256 = file_sha256(path)
     tree = cache / "sources" / sha256
     tree.parent.mkdir(parents=True, exist_ok=True)
@@ -244,7 +244,7 @@ def _top(tree: Path) -> Path:
     tops = list((tree / "tree").iterdir())
     if len(tops) != 1 or not tops[0].is_dir():
         raise InputError(
-            f"A source archive must hold one folder, not {len(tops)} entries.", hint="Use another archive."
+            f"A source archive must contain one top-level folder, not {len(tops)} entries.", hint="Use another archive."
         )
     return tops[0]
 

@@ -1,6 +1,6 @@
 """Process of one step of a kernel build, started by ninja: `python -m kernels.step_process SPEC.json`.
 
-It runs one compiler, checks the output and stores it. Failed output is discarded.
+The process runs one compiler, checks the output and stores it. Failed output is discarded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wheelkit.gpu import bundle
 from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem
 
 TIMED = ("/bin/sh", "-c", '"$@"; code=$?; times >&2; exit "$code"', "sh")
-"""Prefix of a command in a container; POSIX `times` prints the shell's own times, then its children's."""
+"""Prefix of a command in a container; POSIX `times` prints the times of the shell, then those of its children."""
 _TIMES = re.compile(r"(?:\A|\n)\d+m[\d.]+s \d+m[\d.]+s\n(\d+)m([\d.]+)s (\d+)m([\d.]+)s\s*\Z")
 _TAIL = 30
 _DROPPED = re.compile(r"warning: .*(unused|ignor|unknown|unsupported|not supported)")
@@ -37,7 +37,7 @@ _WRAPPER = "__hip_fatbin_wrapper"
 
 
 def main(path: str) -> int:
-    """Carry out the step of a spec file; failures are printed to standard output, which ninja shows."""
+    """Run the step of a spec file; failures are printed to standard output, which ninja shows."""
     spec = json.loads(Path(path).read_text(encoding="utf-8"))
     try:
         run(spec)
@@ -50,10 +50,10 @@ def main(path: str) -> int:
 
 
 def run(spec: Mapping[str, Any]) -> None:
-    """Compile, check and store.
+    """Compile, check and store the output of a step.
 
     Raises:
-        KernelError: the compiler failed or ignored an option, or the output does not meet its checks.
+        KernelError: the compiler failed or ignored an option, or the output failed its checks.
     """
     store = KernelStore(Path(spec["store"]))
     with store.scratch() as name:
@@ -75,7 +75,7 @@ def run(spec: Mapping[str, Any]) -> None:
         output = f"{done.stdout}\n{errors}".replace(str(out), spec["name"])
         if done.returncode or not out.is_file():
             raise KernelError(f"exit code {done.returncode}\n{_tail(output)}")
-        # A flag that the compiler ignores with a warning would change the code unnoticed.
+        # A flag ignored with a warning would silently change the code.
         if _DROPPED.search(output):
             raise KernelError(f"the compiler ignored an option\n{_tail(output)}")
         if problems := check(out, spec["label"], spec["checks"]):
@@ -84,7 +84,7 @@ def run(spec: Mapping[str, Any]) -> None:
 
 
 def split_times(stderr: str) -> tuple[str, float]:
-    """Return the stderr of a timed command without the times, and its CPU seconds; 0 if the shell printed none."""
+    """Return the stderr of a timed command without the times, and its CPU seconds; 0 if stderr contains no times."""
     match = _TIMES.search(stderr)
     if match is None:
         return stderr, 0.0
@@ -105,22 +105,22 @@ def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
         problems += code_problems(out.read_bytes(), label, checks["target"], checks["kernels"])
     size, most = out.stat().st_size, checks.get("max_size", 0)
     if most and size > most:
-        problems.append(f"{label} has {size} bytes, more than the {most} of modules.toml")
+        problems.append(f"{label} has {size} bytes, more than its max_size of {most} in modules.toml")
     return problems
 
 
 def prepare_link(parts: Sequence[tuple[str, Mapping[str, str]]], folder: Path) -> list[str]:
-    """Write the inputs of a device-lib's link: one bundle for each host object, which refers to it by name.
+    """Write the inputs of a device-lib's link: for each host object a bundle under the symbol that it refers to.
 
     Args:
-        parts: host object, and its device objects by target.
-        folder: empty; receives bundles, an assembler file that includes them, and a list of the objects.
+        parts: host objects, each with its device objects by target.
+        folder: empty folder; receives bundles, an assembler file that includes them, and a list of the objects.
 
     Returns:
-        Words for the linker's command.
+        Arguments for the linker's command.
 
     Raises:
-        KernelError: a host object refers to several bundles, or two objects refer to the same one.
+        KernelError: a host object refers to several bundles, or two objects refer to the same bundle.
     """
     lines = ['.section .hip_fatbin,"a",@progbits']
     seen: dict[str, str] = {}
@@ -131,7 +131,8 @@ def prepare_link(parts: Sequence[tuple[str, Mapping[str, str]]], folder: Path) -
         (symbol,) = symbols if len(symbols) == 1 else (None,)
         if symbol is None or symbol in seen:
             raise KernelError(
-                f"{host} refers to {', '.join(symbols)}, as {seen.get(symbol or '', 'no other')} does.",
+                f"{host} needs one unique fat binary symbol, not {', '.join(symbols)}"
+                f" (also in {seen.get(symbol or '', 'no other object')}).",
                 hint="Give each unit a unique cuid.",
             )
         seen[symbol] = host
@@ -146,7 +147,7 @@ def prepare_link(parts: Sequence[tuple[str, Mapping[str, str]]], folder: Path) -
 
 
 def fatbin_symbols(data: bytes, label: str) -> list[str]:
-    """Return the undefined symbols of an object that stand for its fat binary."""
+    """Return the undefined symbols with which an object refers to its fat binary."""
     image = ElfImage.parse(data, label)
     table = next((section for section in image.sections if section.type == SHT_SYMTAB), None)
     if table is None:

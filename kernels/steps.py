@@ -1,4 +1,4 @@
-"""Compiler steps of kernel modules: commands, inputs and the key of each result."""
+"""Compiler steps of kernel modules: commands, inputs and the keys of their results."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from kernels.toolchains import Toolchain
 
 SRC = Path(__file__).with_name("src")
 NAMED = "module.cc"
-"""Source that tells a library its module's name."""
+"""Source that is compiled with the module's name."""
 EXPORTS = "exports.map"
 """Linker version script of the libraries."""
 _FORMAT = 1
-"""Version of the keys; a new one rebuilds everything."""
+"""Version of the keys; a new version rebuilds everything."""
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompileStep:
-    """One command that makes one file.
+    """One command that creates one file.
 
     Attributes:
-        label: unit and target, for people; measured costs are stored under it.
-        argv: with placeholders, so that it does not depend on folders: `{out}` is the output,
-            `{<label of another step>}` the output of that step.
+        label: unit and target, for display; measured costs are stored under the label.
+        argv: command with placeholders instead of folders: `{out}` is the output, `{<label of another step>}` the
+            output of that step.
         name: file name of the output.
         inputs: input -> digest, by names that do not depend on folders.
-        after: labels of the steps whose outputs it reads.
+        after: labels of the steps whose outputs the command reads.
         checks: requirements of the output: `target` and `kernels`, or `exports`, `alone` (no other exports) and
             `sonames`; and `max_size`.
-        link: for a device-lib: label of each host object, and of its device objects by target.
-        rocm: whether a ROCm compiler runs it, behind the toolchain's launcher and wrapper.
+        link: for a device-lib: label of each host object, with the labels of its device objects by target.
+        rocm: whether a ROCm compiler runs the step, behind the toolchain's launcher and wrapper.
     """
 
     label: str
@@ -55,10 +55,10 @@ class CompileStep:
     rocm: bool = False
 
     def key(self, toolchain: Toolchain, before: Mapping[str, str]) -> str:
-        """Return the digest of everything that decides the output.
+        """Return the digest of everything that the output depends on.
 
         Args:
-            before: label -> key of the steps whose outputs it reads.
+            before: label -> key of the steps whose outputs this step reads.
         """
         parts = {
             "format": _FORMAT,
@@ -78,7 +78,7 @@ def library_steps(
     """Return the steps of a module's host library, which is the same for all targets."""
     everything = closure([src / name for name in module.host], src)
     words = named(module, key_of({"files": everything}))
-    # Modules share an object unless it holds the module's name.
+    # Modules share the objects that do not contain the module's name.
     own = tuple(
         CompileStep(
             label=f"{module.name}/{name} (host)" if name == NAMED else f"{name} (host)",
@@ -115,7 +115,7 @@ def library_steps(
 
 
 def named(module: KernelModule, digest: str) -> tuple[str, ...]:
-    """Return the compiler options that tell a library its module and source; see `module.cc`."""
+    """Return the compiler options that define a library's module name and source digest; see `module.cc`."""
     return (f'-DJAX_AITER_MODULE="{module.name}"', f'-DJAX_AITER_SOURCE_DIGEST="{digest}"')
 
 
@@ -129,7 +129,7 @@ def unit_steps(
             words = {
                 "target": target,
                 "code_object_version": toolchain.code_object_version(target),
-                # The default CUID depends on the command line, and so on the folders.
+                # The default CUID depends on the command line, and therefore on folders.
                 "cuid": hashlib.sha256(f"{module.name}/{unit.name}/{target}".encode()).hexdigest()[:16],
             }
             argv = [fill(word, words) for word in toolchain.device_command()]
@@ -152,12 +152,12 @@ def unit_steps(
 
 
 def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
-    """Return the digests of sources and of all files that they include with quotes below `src`, by path below it.
+    """Return the digests of sources and of the files that they include with quotes below `src`, by path below `src`.
 
-    Headers of the toolchain are covered by the toolchain's digest. Conditional includes count too.
+    The toolchain's digest covers the toolchain's headers. Conditional includes count too.
 
     Raises:
-        KernelError: a file does not exist.
+        KernelError: a file cannot be read.
     """
     digests: dict[str, str] = {}
     waiting = list(files)
@@ -169,10 +169,12 @@ def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise KernelError(f"kernels/src/{name} cannot be read: {error.strerror}.", hint="Restore it.") from error
+            raise KernelError(
+                f"kernels/src/{name} cannot be read: {error.strerror}.", hint="Restore the file."
+            ) from error
         digests[name] = hashlib.sha256(content).hexdigest()
         for included in _INCLUDE.findall(content):
-            # The preprocessor searches beside the file first, then on the include path.
+            # The preprocessor searches the including file's folder first, then the include path.
             for folder in (path.parent, src):
                 candidate = folder / included.decode()
                 if candidate.is_file() and candidate.resolve().is_relative_to(src.resolve()):
@@ -182,5 +184,5 @@ def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
 
 
 def fill(word: str, values: Mapping[str, str]) -> str:
-    """Replace the known placeholders and leave the others."""
+    """Replace the known placeholders and leave all others."""
     return re.sub(r"\{([\w ./()-]+)\}", lambda found: values.get(found[1], found[0]), word)

@@ -22,8 +22,8 @@ class Cost:
     """Cost of a unit.
 
     Attributes:
-        seconds: CPU time of its compiler with all children.
-        memory_mb: peak memory of one of these processes.
+        seconds: CPU time of the unit's compiler with all child processes.
+        memory_mb: peak memory of the largest of these processes.
     """
 
     seconds: float
@@ -40,9 +40,9 @@ class StoredFile:
 
 
 class KernelStore(ContentStore):
-    """Files below one folder, `<first two digits>/<key>/`; each appears whole or not at all.
+    """Files below one folder, at `<first two digits>/<key>/`; each entry is created atomically.
 
-    Several processes and machines may use it at the same time.
+    Several processes and machines may use the store at the same time.
     """
 
     def folder(self, key: str) -> Path:
@@ -68,7 +68,7 @@ class KernelStore(ContentStore):
         return None
 
     def keep(self, key: str, folder: Path, name: str, *, label: str, cost: Cost) -> None:
-        """Store a folder with a finished file under its key; an earlier result of another run stays."""
+        """Store a folder with a finished file under its key, unless another run has stored a result there."""
         body = {"name": name, "sha256": file_sha256(folder / name), "label": label, **asdict(cost)}
         (folder / _RECORD).write_text(json.dumps(body, indent=1), encoding="utf-8")
         self.publish(folder, key)
@@ -108,5 +108,5 @@ class KernelStore(ContentStore):
 
 
 def key_of(parts: Mapping[str, object]) -> str:
-    """Return the SHA-256 of everything that decides a result."""
+    """Return the SHA-256 of everything that a result depends on."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Toolchains as data (`toolchains.toml`), and the toolchain of the package index, unpacked once by hash."""
+"""Toolchains as data (`toolchains.toml`), and the toolchain of the package index, which is pinned by hash."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from wheelkit.archive.verify import verify_record
 TOOLCHAINS_TOML = Path(__file__).with_name("toolchains.toml")
 LOCK = Path(__file__).parents[1] / "build" / "requirements-kernels.lock"
 _PYTHON = "3.12"
-"""Python version of the wheels that provide the files; the same on every interpreter."""
+"""Python version whose wheels are downloaded, independent of the running interpreter."""
 _LAYOUT = "2"
-"""Version of the unpacked folder; a new one is unpacked again."""
+"""Version of the folder's layout; a new version unpacks the wheels again."""
 _READY = "ready.json"
 # clang starts `lld -flavor gnu …` for AMDGPU code.
 _LINKER = '#!/bin/sh\nshift 2\nexec "${0%/bin/lld}/ziglang/zig" ld.lld "$@"\n'
@@ -41,12 +41,12 @@ class Toolchain:
 
     Attributes:
         name: pypi, rocm or container.
-        digest: of everything in it that affects its output: compilers, bitcode, headers.
+        digest: digest of everything that affects the output: compilers, bitcode, headers.
         places: placeholder of the commands -> path.
-        environment: changes for every command.
-        ninja: the program.
+        environment: environment variables of every command.
+        ninja: path of ninja.
         launcher: ccache or sccache in front of a ROCm's compiler; empty for none.
-        wrap: command in front of ROCm compiler commands, such as that of a container; empty for none.
+        wrap: prefix of ROCm compiler commands that runs them in a container; empty for none.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Toolchain:
         """Return command words for generated device code and its callers, with placeholders.
 
         Args:
-            parts: keys of `[device_lib]`, in order; "compile" adds the ROCm's compiler in front.
+            parts: keys of `[device_lib]`, in order; "compile" puts the ROCm's compiler in front.
         """
         words = tuple(word for part in parts for word in self.data["device_lib"][part])
         return (*self.data[self.name]["clang"], *words) if "compile" in parts else words
@@ -93,10 +93,10 @@ def obtain_pypi(cache: Path, runner: Runner, progress: Progress, *, lock: Path =
     """Return the toolchain of the package index, downloaded and unpacked if necessary.
 
     Args:
-        cache: holds `toolchains/<name>`, and zig's own cache.
+        cache: folder that contains `toolchains/<name>` and zig's own cache.
 
     Raises:
-        InputError: pip did not deliver the wheels of the lock.
+        InputError: the wheels of the lock lack a program or are damaged.
         MachineError: this machine is not x86-64 Linux.
     """
     if os.uname().machine != "x86_64" or os.uname().sysname != "Linux":
@@ -108,11 +108,11 @@ def obtain_pypi(cache: Path, runner: Runner, progress: Progress, *, lock: Path =
         with FileLock(root.with_suffix(".lock")):
             if not (root / _READY).is_file():
                 _fetch(root, lock, runner, progress)
-    # zig caches its C++ library here; the output does not depend on the folder.
+    # zig caches its C++ library in this folder; the output does not depend on its path.
     own = cache / "zig" / digest[:16]
     environment = {"ZIG_GLOBAL_CACHE_DIR": str(own), "ZIG_LOCAL_CACHE_DIR": str(own)}
     environment["PATH"] = f"{root}/bin:/usr/bin:/bin"
-    # Settings of the user must not affect these compilers: the key does not cover them.
+    # The keys do not cover the user's settings, so these must not affect the compilers.
     environment |= dict.fromkeys(("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "CCC_OVERRIDE_OPTIONS"), "")
     return Toolchain(
         name="pypi", digest=digest, places={"pypi": str(root)}, environment=environment, ninja=root / "bin" / "ninja"
@@ -120,7 +120,7 @@ def obtain_pypi(cache: Path, runner: Runner, progress: Progress, *, lock: Path =
 
 
 def _fetch(root: Path, lock: Path, runner: Runner, progress: Progress) -> None:
-    """Download the wheels by hash with pip, unpack their used files, and publish the folder by rename."""
+    """Download the wheels by hash with pip, unpack the needed files, and publish the folder by a rename."""
     shutil.rmtree(root, ignore_errors=True)
     progress.step(f"fetch the kernel toolchain of {lock.name}")
     with tempfile.TemporaryDirectory(prefix=".toolchain-", dir=root.parent) as name:
@@ -135,14 +135,14 @@ def _fetch(root: Path, lock: Path, runner: Runner, progress: Progress) -> None:
         (fresh / "bin" / "lld").write_text(_LINKER)
         for program in ("ziglang/zig", "bin/ninja", "bin/lld"):
             if not (fresh / program).is_file():
-                raise InputError(f"The wheels of {lock.name} hold no {program}.", hint="Run build/update_locks.")
+                raise InputError(f"The wheels of {lock.name} do not contain {program}.", hint="Run build/update_locks.")
             (fresh / program).chmod(0o755)
         (fresh / _READY).write_text(json.dumps(used, indent=1))
         fresh.rename(root)
 
 
 def _unpack(wheel: Path, into: Path) -> None:
-    """Unpack the used members of a wheel, each verified against RECORD."""
+    """Unpack the needed members of a wheel, each verified against RECORD."""
     with WheelArchive(wheel) as archive:
         targets = {}
         for name in (member.name for member in archive.members):

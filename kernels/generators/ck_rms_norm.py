@@ -1,7 +1,7 @@
 """Driver of AITER's generator of CK RMSNorm that restricts the instances and rewrites the dispatcher.
 
 Called as `ck_rms_norm.py GENERATOR FOLDER KEEP INSTANCES`. The original dispatcher refers to all 1,360 instances, so
-none could be left out; this one refers to the kept instances only.
+all of them would have to be compiled; the new dispatcher refers to the kept instances only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main(generator: str, folder: str, keep: str, instances: str) -> None:
 
     Args:
         keep: regular expression that matches whole file names.
-        instances: regular expression that instance names contain; files of others are removed.
+        instances: regular expression; the files of instances whose name contains no match are removed.
     """
     spec = importlib.util.spec_from_file_location("rmsnorm_generator", generator)
     assert spec is not None
@@ -37,7 +37,7 @@ def main(generator: str, folder: str, keep: str, instances: str) -> None:
         if not re.search(instances, blob.name):
             Path(folder, f"{blob.name}.cpp").unlink()
     kept = Kept(folder, None)
-    # For a single row length the generator writes an empty condition.
+    # If only one row length remains, the generator writes an empty condition.
     text = kept.content_api.replace("if  {", "if (true) {")
     Path(folder, f"{kept.name_api}.cpp").write_text(text, encoding="utf-8")
 

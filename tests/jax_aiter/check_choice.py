@@ -62,7 +62,7 @@ def check_a_named_target_goes_before_the_devices(kernels: Path) -> None:
         environment = {"JAX_AITER_TARGET": named}
         choice, _ = decide("gemm", kernels=Loader(kernels), environment=environment, devices=[FakeDevice("gfx906")])
         assert choice.backend == backend
-    with pytest.raises(BackendError, match="JAX_AITER_TARGET=sm_90 names 'sm_90', which is no target"):
+    with pytest.raises(BackendError, match="JAX_AITER_TARGET=sm_90 names 'sm_90', which is not a gfx target"):
         decide("gemm", kernels=Loader(kernels), environment={"JAX_AITER_TARGET": "sm_90"}, devices=[])
 
 
@@ -117,9 +117,9 @@ def check_options_force_a_backend(kernels: Path, operation: str, environment: di
         ("flash_attn_bwd", {"JAX_AITER_BACKEND": "aiter"}, "gfx942", "module mha_bwd has no code for gfx942"),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "gfx90a", "gemm_bf16 has no code for gfx90a, only for gfx942, gfx950"),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "", "there is no AMD GPU to lower for"),
-        ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "10.3", "does not say which gfx target it is"),
-        ("gemm", {"JAX_AITER_BACKEND": "fast"}, "gfx942", "JAX_AITER_BACKEND=fast is not understood"),
-        ("gemm", {"JAX_AITER_BACKEND_GEM": "xla"}, "gfx942", "JAX_AITER_BACKEND_GEM is set, and there is no such"),
+        ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "10.3", "does not report its gfx target"),
+        ("gemm", {"JAX_AITER_BACKEND": "fast"}, "gfx942", "JAX_AITER_BACKEND=fast is invalid"),
+        ("gemm", {"JAX_AITER_BACKEND_GEM": "xla"}, "gfx942", "JAX_AITER_BACKEND_GEM is set, but does not name an operation"),
     ],
 )  # fmt: skip
 def check_forcing_what_is_not_there_says_what_is_missing(
@@ -142,7 +142,7 @@ def check_a_variant_that_has_no_code_is_not_served(kernels: Path, units: int | N
 
 
 def check_without_modules_forcing_names_the_manifest(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"no kernel modules in this package \(.*manifest\.json is not there\)"):
+    with pytest.raises(BackendError, match=r"this package has no kernel modules \(.*manifest\.json does not exist\)"):
         decide("gemm", kernels=Loader(tmp_path), environment={"JAX_AITER_BACKEND": "aiter"}, devices=[])
 
 
@@ -154,7 +154,9 @@ def check_a_shape_that_no_kernel_takes_goes_to_xla_or_is_an_error(
     a, b = jnp.ones((4, 63), jnp.bfloat16), jnp.ones((64, 63), jnp.bfloat16)
     assert gemm(a, b).shape == (4, 64)
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
-    with pytest.raises(BackendError, match="JAX_AITER_BACKEND_GEMM=aiter cannot be done: K is 63, no multiple of 64"):
+    with pytest.raises(
+        BackendError, match="JAX_AITER_BACKEND_GEMM=aiter cannot be used: K is 63, not a multiple of 64"
+    ):
         gemm(a, b)
 
 

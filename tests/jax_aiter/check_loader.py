@@ -117,19 +117,19 @@ NEWER = framework_api()[1] + 1
 @pytest.mark.parametrize(
     ("defines", "entry", "change", "said"),
     [
-        ([], {}, damage("lib/libgemm_bf16.so"), r"libgemm_bf16\.so has sha256 \w{64}, .* changed after it was built"),
+        ([], {}, damage("lib/libgemm_bf16.so"), r"libgemm_bf16\.so has sha256 \w{64}, .* changed after the build"),
         ([], {}, damage("hsa/gfx942/gemm_bf16/kernel.co"), r"kernel\.co has sha256"),
         ([], {}, remove("lib/libgemm_bf16.so"), r"libgemm_bf16\.so cannot be read: No such file"),
         ([], {}, remove("hsa/gfx942/gemm_bf16/kernel.co"), r"kernel\.co cannot be read: No such file"),
         ([], {}, no_library, r"libgemm_bf16\.so cannot be loaded: .*(invalid ELF header|file too short)"),
         ([], {}, other_symbol("JaxAiterNone"), r"libgemm_bf16\.so has no symbol JaxAiterNone: .*undefined symbol"),
-        ([], {}, other_symbol("JaxAiterSilent"), r"JaxAiterSilent of .* is no FFI handler"),
-        ([], {}, other_symbol("JaxAiterGrown"), "is no FFI handler: Unexpected XLA_FFI_CallFrame size"),
+        ([], {}, other_symbol("JaxAiterSilent"), r"JaxAiterSilent of .* is not an FFI handler"),
+        ([], {}, other_symbol("JaxAiterGrown"), "is not an FFI handler: Unexpected XLA_FFI_CallFrame size"),
         (["NO_SET_ROOT"], {}, None, "has no symbol jax_aiter_set_root"),
         (["NO_BUILD_INFO"], {}, None, "has no symbol jax_aiter_build_info"),
-        (["API_MINOR=2"], {}, None, r"is for FFI API 0\.2, not fit for command buffers; the manifest says 0\.1"),
-        (["TRAITS=1"], {}, None, r"0\.1, fit for command buffers; the manifest says 0\.1, not fit"),
-        ([], {"says": "rms_norm"}, None, "says that it is 'rms_norm'"),
+        (["API_MINOR=2"], {}, None, r"is for FFI API 0\.2 without command buffers; the manifest declares 0\.1"),
+        (["TRAITS=1"], {}, None, r"0\.1 with command buffers; the manifest declares 0\.1 without"),
+        ([], {"says": "rms_norm"}, None, "is the library of module 'rms_norm'"),
     ],
 )
 def check_what_is_wrong_with_a_module_is_named(
@@ -157,7 +157,7 @@ def check_a_handler_newer_than_jaxlib_is_refused_before_xla_sees_it(tmp_path: Pa
     ffi = [{"target": "jax_aiter_gemm_bf16", "symbol": "JaxAiterGemmBf16", "api": [0, NEWER], "command_buffer": False}]
     kernels.add("gemm_bf16", f"API_MINOR={NEWER}", ffi=ffi)
     with pytest.raises(
-        ModuleLoadError, match=rf"is for FFI API 0\.{NEWER}, and the installed jaxlib has 0\.{NEWER - 1}"
+        ModuleLoadError, match=rf"is for FFI API 0\.{NEWER}, but the installed jaxlib has 0\.{NEWER - 1}"
     ):
         Loader(kernels.write()).ensure("gemm_bf16")
     assert registered == []
@@ -185,7 +185,7 @@ def check_the_probe_reads_what_a_handler_says(tmp_path: Path) -> None:
     said = probe(library.JaxAiterGemmI8)
     assert isinstance(said, Metadata)
     assert (said.api, said.command_buffer) == ((0, 7), True)
-    assert probe(library.JaxAiterSilent) == "it does not say which API it is for"
+    assert probe(library.JaxAiterSilent) == "it does not report its API version"
     # A handler of another time, whose structures have grown.
     assert probe(library.JaxAiterGrown) == "Unexpected XLA_FFI_CallFrame size"
 
@@ -193,7 +193,7 @@ def check_the_probe_reads_what_a_handler_says(tmp_path: Path) -> None:
 def check_without_kernels_there_is_nothing_to_load(tmp_path: Path) -> None:
     loader = Loader(tmp_path)
     assert loader.manifest is None
-    with pytest.raises(ModuleLoadError, match=r"manifest\.json is not there"):
+    with pytest.raises(ModuleLoadError, match=r"manifest\.json does not exist"):
         loader.ensure("gemm_i8")
 
 
@@ -205,24 +205,24 @@ def module(manifest: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda m: m.update(schema=2), "its schema is 2, and this version of jax_aiter reads 1"),
+        (lambda m: m.update(schema=2), "its schema is 2, but this version of jax_aiter reads schema 1"),
         (lambda m: m.pop("load_order"), "'load_order' is missing"),
-        (lambda m: m.update(load_order=[]), r"load_order names \[\], and the modules are \['base', 'gemm_i8'\]"),
+        (lambda m: m.update(load_order=[]), r"load_order has \[\], but the modules are \['base', 'gemm_i8'\]"),
         (
             lambda m: m.update(load_order=["gemm_i8", "base"]),
-            "gemm_i8 needs base, which load_order does not name before",
+            "gemm_i8 needs base, which load_order does not list earlier",
         ),
-        (lambda m: m.update(version=3), "version is 3 and not a text"),
-        (lambda m: m.update(targets="gfx942"), "targets is 'gfx942' and not a list"),
+        (lambda m: m.update(version=3), "version is 3, not a non-empty string"),
+        (lambda m: m.update(targets="gfx942"), "targets is 'gfx942', not a list"),
         (lambda m: module(m).pop("sha256"), "'sha256' is missing"),
-        (lambda m: module(m).update(sha256="abc"), "gemm_i8.sha256 holds 'abc', which is no sha256"),
-        (lambda m: module(m).update(kind="shader"), "gemm_i8 is of the kind 'shader'"),
+        (lambda m: module(m).update(sha256="abc"), "gemm_i8.sha256 is 'abc', which is not a sha256"),
+        (lambda m: module(m).update(kind="shader"), "gemm_i8 has the kind 'shader'"),
         (lambda m: module(m).update(library="../../libc.so"), "outside the package"),
         (lambda m: module(m).update(library="/lib/libc.so"), "outside the package"),
         (lambda m: module(m)["ffi"][0].update(api=[0]), r"gemm_i8.ffi.api is \[0\]"),
         (lambda m: module(m)["ffi"][0].update(command_buffer=0), "gemm_i8.ffi.command_buffer is 0"),
-        (lambda m: module(m)["ffi"].append(module(m)["ffi"][0]), "both offer jax_aiter_gemm_i8"),
-        (lambda m: m.update(modules=[]), "no manifest of kernel modules"),
+        (lambda m: module(m)["ffi"].append(module(m)["ffi"][0]), "both provide jax_aiter_gemm_i8"),
+        (lambda m: m.update(modules=[]), "not a valid manifest of kernel modules"),
     ],
 )
 def check_a_manifest_that_contradicts_itself_is_refused(tmp_path: Path, change: Any, said: str) -> None:

@@ -203,24 +203,24 @@ def check_a_shard_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 REFUSED: dict[str, tuple[str, Callable[..., Any], Any, str]] = {
-    "float32": ("gfx950", flash_attn_func, [S((1, 300, 4, 128), F32)] * 3, "take bfloat16 and not float32"),
+    "float32": ("gfx950", flash_attn_func, [S((1, 300, 4, 128), F32)] * 3, "need bfloat16, not float32"),
     "a window": ("gfx942", lambda q, k, v: flash_attn_func(q, k, v, window_size=(3, 0)), QKV,
-                 "assembly kernels have no windows"),
-    "no key": ("gfx942", lambda q, k, v: flash_attn_func(k, k[:, :99], v[:, :99], causal=True), QKV, "to see a key"),
+                 "assembly kernels do not support windows"),
+    "no key": ("gfx942", lambda q, k, v: flash_attn_func(k, k[:, :99], v[:, :99], causal=True), QKV, "sees a key"),
     "depth": ("gfx942", flash_attn_func, [S((1, 300, 4, 192), BF16)] * 3, r"not \[192, 192\]"),
     "lengths": ("gfx950", lambda q, k, v, cu: flash_attn_func(q, k, v, cu_seqlens_q=cu, cu_seqlens_kv=cu),
-                (*QKV, S((3,), jnp.int32)), "take no lengths of sequences in a batch"),
+                (*QKV, S((3,), jnp.int32)), "do not support sequence lengths in a batch"),
     "dropout and bias": ("gfx950", lambda q, k, v, b: flash_attn_func(q, k, v, 0.5, bias=b, dropout_seed=1), (
-        *FEW, S((7, 9), BF16)), "with dropout, Composable Kernel takes no bias"),
+        *FEW, S((7, 9), BF16)), "with dropout, Composable Kernel supports neither bias"),
     "dropout in order": ("gfx950", lambda q, k, v: flash_attn_func(q, k, v, 0.5, dropout_seed=1), FEW,
-                         "flash_attn_bwd cannot|FLASH_ATTN_BWD|deterministic=False allows"),
-    "gradient in order": ("gfx950", jax.grad(total(flash_attn_func)), FEW, "which deterministic=False allows"),
+                         "flash_attn_bwd cannot|FLASH_ATTN_BWD|only deterministic=False allows"),
+    "gradient in order": ("gfx950", jax.grad(total(flash_attn_func)), FEW, "which only deterministic=False allows"),
     "gradient of a bias": ("gfx950", lambda *a: jax.grad(
         lambda q, k, v, b: total(lambda: flash_attn_func(q, k, v, bias=b, deterministic=False))(), 3)(*a),
-        (*FEW, S((7, 9), BF16)), "gives no gradient of a bias"),
+        (*FEW, S((7, 9), BF16)), "computes no gradient of a bias"),
     "gradient of lse": ("gfx950", jax.grad(total(
         lambda q, k, v: flash_attn_func(q, k, v, return_lse=True, deterministic=False))), FEW,
-        "takes no cotangent of lse"),
+        "does not support a cotangent of lse"),
 }  # fmt: skip
 
 

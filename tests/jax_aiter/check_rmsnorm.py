@@ -103,12 +103,12 @@ X, GAMMA = jnp.ones((4, 8)), jnp.ones(8)
     [
         ((X, jnp.ones(7)), ValueError, r"gamma has the shape \[7\]; it has to be \[n\] = \[8\]"),
         ((X, jnp.ones((1, 8))), ValueError, r"gamma has the shape \[1, 8\]; it has to be \[n\]"),
-        ((X, GAMMA.astype(jnp.bfloat16)), TypeError, "gamma is of bfloat16; it can be float32"),
-        ((X.astype(jnp.int32), GAMMA), TypeError, "x is of int32"),
+        ((X, GAMMA.astype(jnp.bfloat16)), TypeError, "gamma has the dtype bfloat16; it has to be float32"),
+        ((X.astype(jnp.int32), GAMMA), TypeError, "x has the dtype int32"),
         ((X, GAMMA, 0.0), ValueError, "epsilon is 0.0"),
         ((X, GAMMA, jnp.float32(1)), ValueError, "epsilon is"),
         ((jnp.float32(3), GAMMA), ValueError, "x is a scalar"),
-        ((jnp.ones((4, 0)), jnp.ones(0)), ValueError, r"x has the shape \[4, 0\]; rows may not be empty"),
+        ((jnp.ones((4, 0)), jnp.ones(0)), ValueError, r"x has the shape \[4, 0\]; rows must not be empty"),
         ((3.0, GAMMA), TypeError, "x is a float"),
     ],
 )

@@ -1,4 +1,4 @@
-"""AITER's kernels for JAX on AMD GPUs, and the same operations wherever else JAX runs.
+"""AITER's kernels for JAX on AMD GPUs, and the same operations on every other platform of JAX.
 
     from jax_aiter.mha import flash_attn_func, flash_attn_varlen
     from jax_aiter.rmsnorm import rms_norm, rms_norm_with_add
@@ -8,11 +8,11 @@
     from jax_aiter.gemm_fp4 import gemm_fp4
     from jax_aiter.flatmm_fp8 import flatmm_fp8
 
-For each operation AITER's kernel is taken where the package has one for the GPU, else a fused kernel of this project,
-else what XLA makes of jax.numpy. `info()`, or `python -m jax_aiter`, says what is taken and why;
-JAX_AITER_BACKEND=auto|aiter|portable|xla forces it, for one operation as JAX_AITER_BACKEND_RMS_NORM=…;
-JAX_AITER_TARGET=gfx942 lowers for GPUs that this machine does not have. What is forced and not there is an error.
-Importing loads no kernels and starts no backend.
+Each operation uses AITER's kernel if the package has one for the GPU, else a fused kernel of this project, else XLA's
+code for jax.numpy. `info()`, or `python -m jax_aiter`, reports the chosen backend and the reason.
+JAX_AITER_BACKEND=auto|aiter|portable|xla forces a backend, JAX_AITER_BACKEND_RMS_NORM=… forces it for one operation;
+JAX_AITER_TARGET=gfx942 lowers for GPUs that this machine does not have. Forcing an unavailable backend is an error.
+Importing the package loads no kernels and starts no backend.
 """
 
 import importlib
@@ -24,7 +24,7 @@ __all__ = ["BackendError", "JaxAiterError", "ManifestError", "ModuleLoadError", 
 
 
 def __getattr__(name: str) -> str:
-    """`__version__`: of the wheel, which is made when it is packed."""
+    """Return `__version__` from the module that is added when the wheel is packed; "0" without it."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""Checks and reference of the FP8 products with one scale per block of 128."""
+"""Checks and reference implementation of the FP8 products with one scale per block of 128."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK = 128
 
 
 def validate(operation: str, xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> None:
-    """Check shapes and the dtype of scales.
+    """Check the shapes of all operands and the dtype of the scales.
 
     Raises:
         ValueError: shapes do not fit.
@@ -34,7 +34,7 @@ def validate(operation: str, xq: Array, wq: Array, x_scale: Array, w_scale: Arra
 
 
 def product(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
-    """Dequantise and multiply: [M, N] in float32 of row-major factors."""
+    """Return the product of the dequantised row-major factors, [M, N] in float32."""
     x = xq.astype(jnp.float32) * jnp.repeat(x_scale.T, BLOCK, axis=1)
     blocks = jnp.repeat(jnp.repeat(w_scale.T, BLOCK, axis=0), BLOCK, axis=1)
     w = wq.astype(jnp.float32) * blocks

@@ -1,4 +1,4 @@
-"""Checks of arguments; each error names the argument, its value and the requirement."""
+"""Checks of arguments; each error contains the argument's name, its value and the requirement."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def dtype(operation: str, name: str, array: Any, allowed: Sequence[Any]) -> None
     """
     if not any(array.dtype == jnp.dtype(one) for one in allowed):
         names = ", ".join(jnp.dtype(one).name for one in allowed)
-        raise TypeError(f"{operation}: {name} is of {array.dtype}; it can be {names}.")
+        raise TypeError(f"{operation}: {name} has the dtype {array.dtype}; it has to be {names}.")
 
 
 def multiple(operation: str, name: str, value: int, factor: int) -> None:
-    """Check that a size is a positive multiple.
+    """Check that a size is a positive multiple of a factor.
 
     Raises:
-        ValueError: the size is zero or not a multiple.
+        ValueError: the size is not positive or not a multiple.
     """
     if value % factor or value <= 0:
         raise ValueError(f"{operation}: {name} is {value}; it has to be a multiple of {factor}.")
 
 
 def first_failing(conditions: Sequence[tuple[bool, str]]) -> str:
-    """Return the text of the first condition that does not hold, or an empty text."""
+    """Return the text of the first false condition, or an empty text."""
     return next((text for holds, text in conditions if not holds), "")

@@ -1,10 +1,10 @@
-"""Choice between AITER, the portable kernels and XLA for each operation, with its reason.
+"""Choice of a backend (AITER, the portable kernels or XLA) for each operation, with its reason.
 
 Options are read from the environment whenever an operation is traced; a function that jax.jit has traced keeps its
 choice:
 
-    JAX_AITER_BACKEND=auto|aiter|portable|xla     forces one for every operation
-    JAX_AITER_BACKEND_<OPERATION>=…               forces one for an operation, such as JAX_AITER_BACKEND_RMS_NORM
+    JAX_AITER_BACKEND=auto|aiter|portable|xla     forces a backend for every operation
+    JAX_AITER_BACKEND_<OPERATION>=…               forces a backend for one operation, such as RMS_NORM
     JAX_AITER_TARGET=gfx942[,gfx950]              GPUs to lower for, instead of those of this machine
 """
 
@@ -37,8 +37,8 @@ class Choice:
         operation: name in OPERATIONS.
         backend: one of BACKENDS.
         call: name of the custom call; empty for XLA.
-        forced: whether an option forces it, so that no other backend replaces it on another platform.
-        why: one sentence.
+        forced: whether an option forces the backend, so that no other backend replaces it on another platform.
+        why: reason for the choice.
     """
 
     operation: str
@@ -49,7 +49,7 @@ class Choice:
 
 
 def forced_backend(operation: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """Return the backend that an option forces, and that option; (AUTO, "") without one.
+    """Return the forced backend and the option that forces it, such as NAME=xla; (AUTO, "") if none is forced.
 
     Raises:
         BackendError: an option has an unknown value or names an unknown operation.
@@ -58,12 +58,12 @@ def forced_backend(operation: str, environment: Mapping[str, str] = os.environ) 
     for name in sorted(environment):
         if name.startswith(f"{OPTION}_") and name not in options:
             raise BackendError(
-                f"{name} is set, and there is no such operation. There are {', '.join(sorted(options))}."
+                f"{name} is set, but does not name an operation. Valid names: {', '.join(sorted(options))}."
             )
     for name in (f"{OPTION}_{operation.upper()}", OPTION):
         value = environment.get(name, "")
         if value and value not in (AUTO, *BACKENDS):
-            raise BackendError(f"{name}={value} is not understood. It can be {', '.join((AUTO, *BACKENDS))}.")
+            raise BackendError(f"{name}={value} is invalid. Use one of {', '.join((AUTO, *BACKENDS))}.")
         if value:
             return value, ("" if value == AUTO else f"{name}={value}")
     return AUTO, ""
@@ -89,29 +89,29 @@ def wanted_targets(
     """Return the gfx targets that code is lowered for, and their origin.
 
     Args:
-        environment: where JAX_AITER_TARGET is looked up.
+        environment: variables, of which JAX_AITER_TARGET is read.
         devices: AMD GPUs; None means those of this process.
 
     Raises:
-        BackendError: JAX_AITER_TARGET names no target.
+        BackendError: JAX_AITER_TARGET contains something other than gfx targets.
     """
     named = environment.get(TARGET_OPTION, "")
     if named:
         parts = tuple(dict.fromkeys(part.strip() for part in named.split(",")))
         for part in parts:
             if not _GFX.fullmatch(part):
-                raise BackendError(f"{TARGET_OPTION}={named} names {part!r}, which is no target such as gfx942.")
+                raise BackendError(f"{TARGET_OPTION}={named} names {part!r}, which is not a gfx target such as gfx942.")
         return parts, f"{TARGET_OPTION}={named}"
     gpus = rocm_devices() if devices is None else devices
     mute = [device for device in gpus if gfx_of(device) is None]
     if mute:
-        return (), f"{mute[0]} does not say which gfx target it is"
+        return (), f"device {mute[0]} does not report its gfx target"
     return tuple(dict.fromkeys(str(gfx_of(device)) for device in gpus)), "the AMD GPUs of this process"
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    # Targets that code is lowered for, where they come from, and the compute units of the devices that say theirs.
+    # Targets that code is lowered for, their origin, and the compute units of the devices that report them.
     gfx: tuple[str, ...]
     source: str
     units: tuple[tuple[str, int], ...]
@@ -135,18 +135,19 @@ def decide(
     environment: Mapping[str, str] = os.environ,
     devices: Sequence[Any] | None = None,
 ) -> tuple[Choice, str]:
-    """Return the choice for an operation and the module that it needs (empty for XLA), without loading anything.
+    """Return the choice for an operation and its kernel module (empty for XLA), without loading the module.
 
     Args:
         operation: name in OPERATIONS.
-        targets: custom calls that may serve it, the best of each backend first; None means those of the table.
-        obstacles: by backend or custom call, the reason why it cannot take these arguments, such as a shape.
-        kernels: the available modules.
-        environment: where options are looked up.
+        targets: custom calls that can implement the operation, the best of each backend first; None means those of
+            OPERATIONS.
+        obstacles: backend or custom call -> reason why it does not support these arguments, such as their shape.
+        kernels: available modules.
+        environment: variables that contain the options.
         devices: AMD GPUs; None means those of this process.
 
     Raises:
-        BackendError: an option forces a missing backend; the message names the reason.
+        BackendError: an option forces an unavailable backend; the message has the reason.
     """
     forced, option = forced_backend(operation, environment)
     if forced == XLA:
@@ -168,7 +169,7 @@ def decide(
     why = "; ".join(dict.fromkeys(missing))
     if forced != AUTO:
         hint = f"Unset {option.partition('=')[0]}, or set {OPTION}_{operation.upper()} for this operation alone."
-        raise BackendError(f"{option} cannot be done: {why}. {hint}")
+        raise BackendError(f"{option} cannot be used: {why}. {hint}")
     return Choice(operation, XLA, why=why), ""
 
 
@@ -178,9 +179,9 @@ def choose(
     """Return the choice for an operation in this process and load its module.
 
     Raises:
-        BackendError: an option forces a missing backend.
+        BackendError: an option forces an unavailable backend.
         ManifestError: the manifest is damaged.
-        ModuleLoadError: a module of the wheel does not load. No other backend replaces it silently.
+        ModuleLoadError: a module of the wheel cannot be loaded; no other backend replaces it silently.
     """
     kernels = loader()
     choice, module = decide(operation, targets, obstacles=obstacles, kernels=kernels)
@@ -194,14 +195,14 @@ def _module(kernels: Loader, call: FfiTarget) -> Any:
 
 
 def _problem(call: FfiTarget, kernels: Loader, wanted: _Wanted) -> str:
-    # Why a custom call cannot serve, in the order in which a person would look; empty when it can.
+    # Return the reason why a custom call cannot be used, the most general reason first; empty if it can.
     if kernels.manifest is None:
-        return f"there are no kernel modules in this package ({kernels.root / 'manifest.json'} is not there)"
+        return f"this package has no kernel modules ({kernels.root / 'manifest.json'} does not exist)"
     if not wanted.gfx:
-        return f"there is no AMD GPU to lower for ({wanted.source}; {TARGET_OPTION} can name one)"
+        return f"there is no AMD GPU to lower for ({wanted.source}; set {TARGET_OPTION} to name a target)"
     module = _module(kernels, call)
     if module is None:
-        return f"no module of this package offers {call.name}"
+        return f"no module of this package provides {call.name}"
     for target in wanted.gfx:
         if not module.runs_on(target):
             return f"module {module.name} has no code for {target}, only for {', '.join(module.targets)}"

@@ -1,21 +1,21 @@
-"""Errors, each with one sentence that names the file, the option or the shape."""
+"""Errors of this package; each message names the file, option or operation at fault."""
 
 
 class JaxAiterError(RuntimeError):
-    """Root of the errors of this package that are not about an argument's shape or dtype."""
+    """Base class of this package's errors, except those about an argument's shape or dtype."""
 
 
 class ManifestError(JaxAiterError):
-    """_kernels/manifest.json is damaged, or contradicts itself."""
+    """A damaged or inconsistent _kernels/manifest.json."""
 
 
 class ModuleLoadError(JaxAiterError):
-    """A kernel module is missing, is not the one that was built, or cannot be loaded."""
+    """A kernel module that is missing, differs from the built one, or cannot be loaded."""
 
 
 class BackendError(JaxAiterError):
-    """A backend was forced that is unavailable, or the option that forces one is invalid."""
+    """A forced backend that is unavailable, or an invalid option."""
 
 
 class NotDifferentiableError(JaxAiterError):
-    """A quantised operation was differentiated."""
+    """An attempt to differentiate a quantised operation."""

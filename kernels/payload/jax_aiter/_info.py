@@ -1,4 +1,4 @@
-"""Report of modules, GPUs and choices, for people and for programs."""
+"""Report of modules, GPUs and choices."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _PREFIX = "JAX_AITER_"
 def info() -> dict[str, Any]:
     """Return the content of this package, the GPUs, and the choice for each operation with its reason.
 
-    Nothing is loaded. The result can be written as JSON:
+    No module is loaded. The result can be written as JSON:
 
         version     of the package; None without kernels
         jax, ffi_api
         folder      of the kernels
-        problem     why the manifest cannot be used, or None
+        problem     reason why the manifest cannot be used, or None
         targets     gfx targets that the kernels were built for
         modules     by name: kind, targets, handlers, loaded
         devices     of this process: id, platform, kind, gfx target, compute units
         options     the JAX_AITER_… variables that are set
-        operations  by name: backend, why and module, for the lowered targets; shapes and dtypes that a kernel does not
-                    take go to XLA
+        operations  by name: backend, reason (why) and module for the lowered targets; XLA computes shapes and dtypes
+                    that a kernel does not support
     """
     report: dict[str, Any] = {"version": None, "jax": jax.__version__, "ffi_api": list(framework_api())}
     options = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIX)}
@@ -44,7 +44,7 @@ def info() -> dict[str, Any]:
         **report,
         "version": manifest.version if manifest else None,
         "folder": str(kernels.root),
-        "problem": None if manifest else f"{kernels.root / 'manifest.json'} is not there",
+        "problem": None if manifest else f"{kernels.root / 'manifest.json'} does not exist",
         "targets": list(manifest.targets) if manifest else [],
         "modules": _modules(kernels),
         **rest,

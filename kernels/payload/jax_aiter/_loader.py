@@ -1,7 +1,7 @@
 """Loading of kernel modules at first use, in the manifest's order, and registration of their handlers with XLA.
 
-Every file is compared with its digest, every symbol is looked up and every handler is asked for its API version before
-anything is registered. Libraries see each other's symbols only through their own DT_NEEDED entries.
+Before anything is registered, every file is compared with its digest, every symbol is looked up, and every handler is
+queried for its API version. Libraries see each other's symbols only through their own DT_NEEDED entries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Loader:
 
     Attributes:
         root: folder with manifest.json, lib and hsa.
-        manifest: what it holds; None for a package without kernels.
+        manifest: content of manifest.json; None for a package without kernels.
     """
 
     def __init__(self, root: Path) -> None:
@@ -53,17 +53,17 @@ class Loader:
 
     @property
     def loaded(self) -> tuple[str, ...]:
-        """Names of the modules that are loaded, in the order of loading."""
+        """Names of the loaded modules, in the order of loading."""
         return tuple(self._libraries)
 
     def ensure(self, name: str) -> None:
-        """Load a module and all that it needs, once; threads may call this at the same time.
+        """Load a module and the modules that it needs, once; several threads may call this method concurrently.
 
         Raises:
-            ModuleLoadError: a file is missing or changed, a symbol is missing, a handler does not fit this jaxlib.
+            ModuleLoadError: a file is missing or changed, a symbol is missing, or a handler does not fit this jaxlib.
         """
         if self.manifest is None:
-            raise ModuleLoadError(f"There are no kernel modules: {self.root / 'manifest.json'} is not there.")
+            raise ModuleLoadError(f"This package has no kernel modules: {self.root / 'manifest.json'} does not exist.")
         with self._lock:
             for module in self.manifest.closure(name):
                 if module.name not in self._libraries:
@@ -97,7 +97,7 @@ class Loader:
         except (ValueError, TypeError, KeyError) as problem:
             raise ModuleLoadError(f"Module {module.name}: {_BUILD_INFO} of {path} names no module.") from problem
         if name != module.name:
-            raise ModuleLoadError(f"Module {module.name}: {path} says that it is {name!r}.")
+            raise ModuleLoadError(f"Module {module.name}: {path} is the library of module {name!r}.")
         set_root = _symbol(module, path, library, _SET_ROOT)
         set_root.argtypes, set_root.restype = [ctypes.c_char_p], None
         set_root(os.fsencode(self.root / "hsa"))
@@ -107,22 +107,22 @@ class Loader:
         metadata = probe(function)
         where = f"Module {module.name}: {handler.symbol} of {path}"
         if isinstance(metadata, str):
-            raise ModuleLoadError(f"{where} is no FFI handler: {metadata.rstrip('.')}.")
+            raise ModuleLoadError(f"{where} is not an FFI handler: {metadata.rstrip('.')}.")
         if (metadata.api, metadata.command_buffer) != (handler.api, handler.command_buffer):
             raise ModuleLoadError(
-                f"{where} is for FFI API {_dotted(metadata.api)}, {_captured(metadata.command_buffer)}; the manifest "
-                f"says {_dotted(handler.api)}, {_captured(handler.command_buffer)}."
+                f"{where} is for FFI API {_dotted(metadata.api)} {_captured(metadata.command_buffer)}; the manifest "
+                f"declares {_dotted(handler.api)} {_captured(handler.command_buffer)}."
             )
         major, minor = framework_api()
         if metadata.api[0] != major or metadata.api[1] > minor:
-            text = f"{where} is for FFI API {_dotted(metadata.api)}, and the installed jaxlib has {major}.{minor}."
-            raise ModuleLoadError(f"{text} Install a newer jaxlib, or a jax_aiter made for this one.")
+            text = f"{where} is for FFI API {_dotted(metadata.api)}, but the installed jaxlib has {major}.{minor}."
+            raise ModuleLoadError(f"{text} Install a newer jaxlib, or a jax_aiter for this jaxlib.")
         return function
 
 
 @cache
 def loader() -> Loader:
-    """Return the modules of this package; a damaged manifest is reported at every call."""
+    """Return the loader of this package; every call raises the error of a damaged manifest."""
     return Loader(FOLDER)
 
 
@@ -133,8 +133,8 @@ def _check(module: Module, path: Path, digest: str) -> None:
     except OSError as problem:
         raise ModuleLoadError(f"Module {module.name}: {path} cannot be read: {problem.strerror}.") from problem
     if sha256 != digest:
-        text = f"Module {module.name}: {path} has sha256 {sha256}, and the manifest says {digest}"
-        raise ModuleLoadError(f"{text}: it was changed after it was built.")
+        text = f"Module {module.name}: {path} has sha256 {sha256}, but the manifest has {digest}"
+        raise ModuleLoadError(f"{text}: the file was changed after the build.")
 
 
 def _symbol(module: Module, path: Path, library: ctypes.CDLL, name: str) -> Any:
@@ -149,4 +149,4 @@ def _dotted(api: tuple[int, int]) -> str:
 
 
 def _captured(command_buffer: bool) -> str:
-    return "fit for command buffers" if command_buffer else "not fit for command buffers"
+    return "with command buffers" if command_buffer else "without command buffers"

@@ -25,8 +25,8 @@ class Handler:
     Attributes:
         target: name of the custom call.
         symbol: symbol of the handler.
-        api: XLA FFI API that it was compiled against, (major, minor).
-        command_buffer: it may be captured into a command buffer.
+        api: XLA FFI API that the handler was compiled against, (major, minor).
+        command_buffer: whether the handler may be captured into a command buffer.
     """
 
     target: str
@@ -44,11 +44,11 @@ class Module:
         kind: one of KINDS.
         library: path below _kernels.
         sha256: digest of the library.
-        needs: modules that are loaded before.
-        targets: gfx targets of its code, which may include generic ones.
-        handlers: handlers that it registers with XLA.
+        needs: modules that must be loaded first.
+        targets: gfx targets of the module's code, which may include generic ones.
+        handlers: handlers that the module registers with XLA.
         objects: digests of code objects by path below _kernels/hsa.
-        variants: numbers of compute units by target, for code objects of certain variants only.
+        variants: supported numbers of compute units by target, if code objects are for certain variants only.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Module:
     def runs_on(self, gfx: str) -> bool:
         """Return whether a device, such as "gfx942" or "gfx942:sramecc+:xnack-", runs code of this module.
 
-        Only the portable kernels are compiled for generic targets; AITER's code objects are for one processor each.
+        Only the portable kernels are compiled for generic targets; each of AITER's code objects is for one processor.
         Code for certain features, such as "gfx942:xnack+", needs a device that reports them.
         """
         processor, *features = gfx.split(":")
@@ -83,13 +83,13 @@ class Module:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """Content of a wheel.
+    """Content of manifest.json.
 
     Attributes:
         path: path of manifest.json.
         version: version of the wheel.
         targets: gfx targets of the wheel.
-        load_order: names of all modules, each after those that it needs.
+        load_order: names of all modules, each after the modules that it needs.
         modules: modules by name.
     """
 
@@ -101,12 +101,12 @@ class Manifest:
     _by_target: Mapping[str, str] = field(default_factory=dict)
 
     def module_of(self, target: str) -> Module | None:
-        """Return the module with a custom call, or None."""
+        """Return the module that provides a custom call, or None."""
         name = self._by_target.get(target)
         return None if name is None else self.modules[name]
 
     def closure(self, name: str) -> tuple[Module, ...]:
-        """Return a module and all that it needs, in load order."""
+        """Return a module and all modules that it needs, in load order."""
         needed, todo = set[str](), [name]
         while todo:
             current = todo.pop()
@@ -133,14 +133,14 @@ def read_manifest(path: Path) -> Manifest:
         return _parse(path, data)
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
         why = f"{problem} is missing" if isinstance(problem, KeyError) else str(problem)
-        raise ManifestError(f"{path} is no manifest of kernel modules: {why}.") from problem
+        raise ManifestError(f"{path} is not a valid manifest of kernel modules: {why}.") from problem
 
 
 def _parse(path: Path, data: Any) -> Manifest:
     if not isinstance(data, dict):
-        raise TypeError("it holds no object")
+        raise TypeError("the top level is not an object")
     if data["schema"] != SCHEMA:
-        raise ValueError(f"its schema is {data['schema']!r}, and this version of jax_aiter reads {SCHEMA}")
+        raise ValueError(f"its schema is {data['schema']!r}, but this version of jax_aiter reads schema {SCHEMA}")
     modules = {name: _module(name, row) for name, row in data["modules"].items()}
     manifest = Manifest(
         path=path,
@@ -182,48 +182,48 @@ def _module(name: str, row: Mapping[str, Any]) -> Module:
 def _contradictions(manifest: Manifest) -> Iterator[str]:
     order = manifest.load_order
     if sorted(order) != sorted(manifest.modules):
-        yield f"load_order names {sorted(order)}, and the modules are {sorted(manifest.modules)}"
+        yield f"load_order has {sorted(order)}, but the modules are {sorted(manifest.modules)}"
         return
     seen: dict[str, str] = {}
     for place, name in enumerate(order):
         module = manifest.modules[name]
         if module.kind not in KINDS:
-            yield f"{name} is of the kind {module.kind!r}, and there are {', '.join(KINDS)}"
+            yield f"{name} has the kind {module.kind!r}, which is not one of {', '.join(KINDS)}"
         for other in module.needs:
             if other not in order[:place]:
-                yield f"{name} needs {other}, which load_order does not name before it"
+                yield f"{name} needs {other}, which load_order does not list earlier"
         for handler in module.handlers:
             if handler.target in seen:
-                yield f"{seen[handler.target]} and {name} both offer {handler.target}"
+                yield f"{seen[handler.target]} and {name} both provide {handler.target}"
             seen[handler.target] = name
 
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str) or not value:
-        raise TypeError(f"{where} is {value!r} and not a text")
+        raise TypeError(f"{where} is {value!r}, not a non-empty string")
     return value
 
 
 def _texts(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise TypeError(f"{where} is {value!r} and not a list")
+        raise TypeError(f"{where} is {value!r}, not a list")
     return tuple(_text(item, where) for item in value)
 
 
 def _flag(value: object, where: str) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{where} is {value!r} and not true or false")
+        raise TypeError(f"{where} is {value!r}, not true or false")
     return value
 
 
 def _digest(value: object, where: str) -> str:
     if not isinstance(value, str) or not _SHA256.fullmatch(value):
-        raise ValueError(f"{where} holds {value!r}, which is no sha256")
+        raise ValueError(f"{where} is {value!r}, which is not a sha256")
     return value
 
 
 def _inside(value: object, where: str) -> str:
-    # Paths outside of _kernels are not files of the wheel.
+    # A path outside of _kernels is not a file of the wheel.
     text = _text(value, where)
     if text.startswith("/") or ".." in text.split("/"):
         raise ValueError(f"{where} is {text!r}, which is outside the package")
@@ -232,5 +232,5 @@ def _inside(value: object, where: str) -> str:
 
 def _api(value: object, name: str) -> tuple[int, int]:
     if not (isinstance(value, list) and len(value) == 2 and all(isinstance(part, int) for part in value)):
-        raise TypeError(f"{name}.ffi.api is {value!r} and not [major, minor]")
+        raise TypeError(f"{name}.ffi.api is {value!r}, not [major, minor]")
     return value[0], value[1]

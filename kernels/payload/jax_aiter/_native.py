@@ -1,4 +1,4 @@
-"""Calls a kernel on AMD GPUs and its reference elsewhere, under jit, vmap and shard_map."""
+"""Calls of a kernel on AMD GPUs and of its reference elsewhere, under jit, vmap and shard_map."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PLATFORM = "rocm"
 
 
 def dispatch(choice: Choice, kernel: Callable[..., Any], reference: Callable[..., Any], *args: Any) -> Any:
-    """Return the kernel where code is lowered for AMD GPUs, and the reference everywhere else.
+    """Call the kernel if code is lowered for AMD GPUs, else the reference.
 
-    One program can thus be lowered for several platforms. A forced choice has no reference to fall back on:
-    lowering for another platform is then an error.
+    One program can thus be lowered for several platforms. A forced choice has no reference as a fallback, so lowering
+    for another platform is an error.
     """
     if choice.backend == XLA:
         return reference(*args)
@@ -33,19 +33,19 @@ def dispatch(choice: Choice, kernel: Callable[..., Any], reference: Callable[...
 def ffi(
     target: FfiTarget, results: Sequence[tuple[Sequence[int], Any]], **attrs: Any
 ) -> Callable[..., tuple[Array, ...]]:
-    """Return a custom call as a function of its operands; vmap runs it once per element.
+    """Return a custom call as a function of its operands; vmap runs the call once per element.
 
     Args:
-        target: name of the call.
+        target: declaration of the call.
         results: shape and dtype of each result.
-        attrs: attributes with exactly the names that the target has.
+        attrs: values of exactly the attributes that `target` declares.
     """
     if set(attrs) != set(target.attrs) or len(results) != len(target.results):
-        raise TypeError(f"{target.name} gives {target.results} and takes the attributes {target.attrs}")
+        raise TypeError(f"{target.name} has the results {target.results} and the attributes {target.attrs}")
 
     def call(*operands: Array) -> tuple[Array, ...]:
         if len(operands) != len(target.args):
-            raise TypeError(f"{target.name} takes {target.args}")
+            raise TypeError(f"{target.name} has the operands {target.args}")
         shapes = [_result(shape, dtype, operands) for shape, dtype in results]
         return tuple(jax.ffi.ffi_call(target.name, shapes, vmap_method="sequential")(*operands, **attrs))
 
@@ -58,8 +58,8 @@ def rowwise(
     """Return a custom call with independent rows; vmap adds rows instead of calls.
 
     Args:
-        call: returns the call for a number of rows, which is the first dimension of each of its results.
-        rows: for each operand, whether its first dimension is the rows; all rows share the others.
+        call: function that returns the call for a number of rows; all results have the rows as first dimension.
+        rows: for each operand, whether its first dimension is the rows; all rows share the other operands.
     """
 
     def plain(*operands: Array) -> tuple[Array, ...]:
@@ -88,13 +88,13 @@ def rowwise(
 
 
 def contract(subscripts: str, a: Array, b: Array, wide: Any) -> Array:
-    """jnp.einsum of two arrays of one dtype, summed in a wider one.
+    """Return jnp.einsum of two arrays of one dtype, summed in a wider dtype.
 
-    The CPU of some versions of XLA has no product of halves that is wider; there both are widened first, which is
-    exact. Elsewhere halves stay halves, for the sake of matrix units.
+    On CPUs, some versions of XLA cannot multiply 16-bit floats into a wider result; there, both arrays are widened
+    first, which is exact. Elsewhere they keep their dtype, so that matrix units are used.
 
     Args:
-        subscripts: of jnp.einsum.
+        subscripts: subscripts of jnp.einsum.
         a, b: the arrays.
         wide: dtype of sums and of the result.
     """
@@ -113,9 +113,9 @@ def contract(subscripts: str, a: Array, b: Array, wide: Any) -> Array:
 
 
 def together(*arrays: Any) -> tuple[Any, ...]:
-    """Return the arrays varying over the same axes of a shard_map, so that gradients are summed over the others.
+    """Return the arrays varying over the same axes of a shard_map, so that gradients are summed over the other axes.
 
-    Outside of shard_map, and for None, nothing changes.
+    Outside of shard_map, arrays are returned unchanged, as are arguments that are None.
     """
     axes = frozenset[str]().union(*(varying(array) for array in arrays if array is not None))
     return tuple(array if array is None else vary(array, axes) for array in arrays)
@@ -130,11 +130,11 @@ def varying(array: Any) -> frozenset[str]:
 
 
 def vary(array: Any, axes: frozenset[str]) -> Any:
-    """Return the array varying over these axes too."""
+    """Return the array varying over these axes in addition to its own."""
     more = tuple(sorted(axes - varying(array)))
     if not more:
         return array
-    # jax 0.8 has pvary; pcast came in its stead.
+    # jax 0.8 has pvary; later versions replace it by pcast.
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(array, more, to="varying")
     return jax.lax.pvary(array, more)
@@ -146,7 +146,7 @@ def empty(dtype: Any) -> Array:
 
 
 def int32(value: int) -> Any:
-    """Return an attribute of 32 bits; Python's own numbers become 64 bits wide if jax_enable_x64 is set."""
+    """Return a 32-bit attribute; Python's own numbers become 64 bits wide if jax_enable_x64 is set."""
     return np.int32(value)
 
 
@@ -157,7 +157,7 @@ def _result(shape: Sequence[int], dtype: Any, operands: Sequence[Array]) -> Any:
     if not _has_manual_axis_type():
         return jax.ShapeDtypeStruct(tuple(shape), dtype, vma=axes)
     like = jax.typeof(next(operand for operand in operands if varying(operand) == axes))
-    # A type that varies over axes needs the mesh that has them, in which nothing is sharded any more.
+    # A type that varies over axes needs the sharding of their mesh, with an unsharded spec.
     sharding = like.sharding.update(spec=jax.sharding.PartitionSpec(*[None] * len(shape)))
     said = {"sharding": sharding, "manual_axis_type": like.manual_axis_type}
     return jax.ShapeDtypeStruct(tuple(shape), dtype, **said)

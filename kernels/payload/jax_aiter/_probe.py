@@ -1,8 +1,8 @@
 """Query of the API that an FFI handler was compiled against, in the way XLA does at registration.
 
-Structures as in xla/ffi/api/c_api.h. A handler that is called with the metadata extension fills in a structure and
-does nothing else. XLA refuses handlers that are newer than itself; if such a handler was accepted before the GPU was
-initialised, the whole backend fails. The query is therefore made first.
+The structures are those of xla/ffi/api/c_api.h. A handler that is called with the metadata extension fills in a
+structure and does nothing else. XLA refuses handlers that are newer than XLA. A newer handler registered before the GPU
+is initialised makes the whole backend fail, so handlers are queried before their registration.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Version(ctypes.Structure):
 
 
 class _Metadata(ctypes.Structure):
-    # The tail is room for what later versions add.
+    # The tail leaves room for fields of later versions.
     _fields_: ClassVar = [
         ("struct_size", ctypes.c_size_t),
         ("api_version", _Version),
@@ -69,7 +69,7 @@ class _ErrorArguments(ctypes.Structure):
 
 
 class _Api(ctypes.Structure):
-    # Only the function that creates an error: handlers call it for a structure of unknown size.
+    # Only create_error is set: handlers call it if the size of a structure is wrong.
     _fields_: ClassVar = [
         ("struct_size", ctypes.c_size_t),
         ("extension_start", ctypes.c_void_p),
@@ -82,7 +82,7 @@ class _Api(ctypes.Structure):
 
 _CREATE_ERROR = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorArguments))
 _CALL_FRAME_SIZE = 168
-"""What XLA_FFI_CallFrame_STRUCT_SIZE has been in every version (0.1 to 0.5); handlers want it exactly."""
+"""XLA_FFI_CallFrame_STRUCT_SIZE of all versions so far (0.1 to 0.5); handlers require exactly this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ class Metadata:
     """Metadata of a handler.
 
     Attributes:
-        api: XLA FFI API that it was compiled against, (major, minor).
-        command_buffer: it may be captured into a command buffer.
+        api: XLA FFI API that the handler was compiled against, (major, minor).
+        command_buffer: whether the handler may be captured into a command buffer.
     """
 
     api: tuple[int, int]
@@ -102,7 +102,7 @@ def probe(function: Any) -> Metadata | str:
     """Return the metadata of a handler, or the reason why the symbol is not a handler.
 
     Args:
-        function: symbol of a library that ctypes loaded.
+        function: symbol of a library that was loaded by ctypes.
     """
     metadata = _Metadata(struct_size=ctypes.sizeof(_Metadata))
     metadata.api_version.struct_size = ctypes.sizeof(_Version)
@@ -123,7 +123,7 @@ def probe(function: Any) -> Metadata | str:
     error = call(ctypes.addressof(frame))
     version = (metadata.api_version.major, metadata.api_version.minor)
     if error is not None or min(version) < 0:
-        return messages[0] if messages else "it does not say which API it is for"
+        return messages[0] if messages else "it does not report its API version"
     return Metadata(version, bool(metadata.traits & _COMMAND_BUFFER))
 
 

@@ -1,4 +1,4 @@
-"""Common parts of the quantised products: refused differentiation, choice and lowering."""
+"""Common wrapper of the quantised products, which have no derivative."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax_aiter._errors import NotDifferentiableError
 
 
 def quantised(operation: str, lowered: Callable[..., Array]) -> Callable[..., Array]:
-    """Return a function of a choice and arrays that jax.jit compiles and that refuses differentiation.
+    """Return a jit-compiled function of a choice and arrays that raises an error when differentiated.
 
     Args:
         operation: name for the error.
@@ -23,8 +23,8 @@ def quantised(operation: str, lowered: Callable[..., Array]) -> Callable[..., Ar
 
     def refuse(_choice: Choice, _primals: Any, _tangents: Any) -> Any:
         raise NotDifferentiableError(
-            f"{operation} has no derivative: its operands are quantised. Exclude it from differentiation, by"
-            " jax.lax.stop_gradient on its arguments, or differentiate jax_aiter.gemm.gemm of the dequantised operands."
+            f"{operation} has no derivative: its operands are quantised. Apply jax.lax.stop_gradient"
+            " to its arguments, or differentiate jax_aiter.gemm.gemm of the dequantised operands."
         )
 
     function = partial(jax.custom_jvp, nondiff_argnums=(0,))(jax.jit(lowered, static_argnums=0))

@@ -1,6 +1,6 @@
 """FFI targets of the kernel modules, and the targets of each operation.
 
-kernels/modules.toml declares how a target is called; a test keeps both tables equal.
+kernels/modules.toml declares how a target is called; a test compares both tables.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 AUTO, AITER, PORTABLE, XLA = "auto", "aiter", "portable", "xla"
 BACKENDS = (AITER, PORTABLE, XLA)
-"""In the order of preference: AITER's own kernels, the fused kernels of this project, and what XLA makes of jnp."""
+"""In order of preference: AITER's kernels, the fused kernels of this project, and XLA's code for jax.numpy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class FfiTarget:
     """One custom call.
 
     Attributes:
-        name: under which XLA knows it, for the platform ROCM.
-        symbol: of the handler in its library.
+        name: name that is registered with XLA for the platform ROCM.
+        symbol: symbol of the handler in its library.
         backend: AITER or PORTABLE.
         args: names of the operands, in order.
         results: names of the results, in order.
@@ -80,7 +80,7 @@ OPERATIONS: Mapping[str, tuple[FfiTarget, ...]] = MappingProxyType(
         "flatmm_fp8": (FLATMM_FP8,),
     }
 )
-"""Names of operations, as options use them, and the custom calls that may serve each besides XLA, best first."""
+"""Operation, as named in options -> custom calls that can implement it, best first."""
 
 GENERICS: Mapping[str, frozenset[str]] = MappingProxyType(
     {

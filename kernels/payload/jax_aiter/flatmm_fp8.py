@@ -1,4 +1,4 @@
-"""FP8 matrix product with scales for blocks of 128, whose one kernel is for gfx942; no derivative."""
+"""FP8 matrix product with one scale per block of 128; AITER's only kernel is for gfx942. No derivative."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from jax_aiter.layouts import shuffle_weight, unshuffle_weight
 __all__ = ["LAYOUT", "flatmm_fp8"]
 
 LAYOUT = (16, 32)
-"""That the kernel reads `wq` in, for jax_aiter.layouts.shuffle_weight."""
+"""Layout of `wq` for the kernel; argument of jax_aiter.layouts.shuffle_weight."""
 
 _MINUS_ZERO = 0x80
 
 
 def flatmm_fp8(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuffled: bool = False) -> Array:
-    """Compute (xq * x_scale) @ (wq * w_scale).T, where a scale is for 128 elements along K, and 128 along N.
+    """Compute (xq * x_scale) @ (wq * w_scale).T with one scale per 128 elements of K (xq) or per 128 x 128 block (wq).
 
     Args:
-        xq: [M, K], float8_e4m3fn or float8_e4m3fnuz. gfx942 computes in the second; the first is converted, exactly,
-            at every call of the kernel.
+        xq: [M, K], float8_e4m3fn or float8_e4m3fnuz. gfx942 computes in float8_e4m3fnuz; float8_e4m3fn is converted
+            exactly at every call of the kernel.
         wq: [N, K], of the dtype of xq; K and N multiples of 128.
         x_scale: [K/128, M], float32.
         w_scale: [K/128, N/128], float32.
-        preshuffled: wq is in the order of `shuffle_weight(wq, LAYOUT)`; otherwise it is row-major, and reordered at
-            every call of a kernel.
+        preshuffled: whether wq has the order of `shuffle_weight(wq, LAYOUT)`. A row-major wq is reordered at every call
+            of the kernel.
 
     Returns:
-        [M, N], float16; what does not fit becomes infinite.
+        [M, N], float16; values beyond its range become infinite.
 
     Raises:
         ValueError: shapes do not fit.
         TypeError: dtypes do not fit.
-        jax_aiter.NotDifferentiableError: it was differentiated.
-        jax_aiter.BackendError: a backend was forced that is not there, or whose kernels do not take these shapes:
-            N has to be a multiple of 256.
+        jax_aiter.NotDifferentiableError: the operation was differentiated.
+        jax_aiter.BackendError: a forced backend is unavailable, or its kernels do not support these shapes: N has to be
+            a multiple of 256.
     """
     _blockscale.validate("flatmm_fp8", xq, wq, x_scale, w_scale)
     _check.dtype("flatmm_fp8", "xq", xq, (jnp.float8_e4m3fn, jnp.float8_e4m3fnuz))
     _check.dtype("flatmm_fp8", "wq", wq, (xq.dtype,))
     columns = wq.shape[0]
     obstacle = _check.first_failing(
-        [(xq.shape[0] > 0, "M is 0"), (columns % 256 == 0, f"N is {columns}, no multiple of 256")]
+        [(xq.shape[0] > 0, "M is 0"), (columns % 256 == 0, f"N is {columns}, not a multiple of 256")]
     )
     choice = choose("flatmm_fp8", obstacles={AITER: obstacle})
     return (_shuffled if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
@@ -70,10 +70,10 @@ def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
 
 
 def as_fnuz(values: Array, scale: Array) -> tuple[Array, Array]:
-    """Return values and scale of the same product, with values in float8_e4m3fnuz.
+    """Return values and scale with the same product, and with values in float8_e4m3fnuz.
 
-    The exponent bias of float8_e4m3fnuz is larger by one, so the same bits mean half the value. It has no negative
-    zero, whose bits mean NaN there, and the NaN bits of float8_e4m3fn would mean a number.
+    The exponent bias of float8_e4m3fnuz is larger by one, so the same bits have half the value. In float8_e4m3fnuz, the
+    bits of negative zero mean NaN, and the NaN bits of float8_e4m3fn mean a number.
     """
     if values.dtype == jnp.float8_e4m3fnuz:
         return values, scale

@@ -1,7 +1,7 @@
-"""Matrix product with a transposed right factor, A @ B^T, with gradients through transposed products.
+"""Matrix product with a transposed right factor, A @ B^T; gradients are products of the same kind.
 
-bfloat16 factors run AITER's kernels on the GPUs that the wheel has them for; elsewhere XLA computes the same. See
-`jax_aiter.info()` for what is chosen where, and JAX_AITER_BACKEND_GEMM to force it.
+bfloat16 factors use AITER's kernels on GPUs that the wheel has kernels for; elsewhere XLA computes the same result.
+`jax_aiter.info()` reports the backend, and JAX_AITER_BACKEND_GEMM forces one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["gemm"]
 
 _DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64)
 _SEMAPHORE = 1024
-"""Words that the split-k kernels count in; the handler zeroes them."""
+"""Number of counters for the split-k kernels; the handler zeroes them."""
 
 
 def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None) -> Array:
@@ -32,7 +32,7 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
         a: [M, K], bfloat16, float16 or float32 (float64 with jax_enable_x64). Only bfloat16 has AITER kernels.
         b: [N, K], of the dtype of a.
         bias: [N], float32, or None.
-        out_dtype: bfloat16 or float32 for bfloat16 factors, float32 or theirs for others; None takes that of a.
+        out_dtype: float32 or the dtype of a; None means the dtype of a.
 
     Returns:
         [M, N], of out_dtype.
@@ -40,8 +40,8 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
     Raises:
         ValueError: shapes do not fit.
         TypeError: dtypes do not fit.
-        jax_aiter.BackendError: a backend was forced that is not there, or whose kernels do not take these shapes:
-            K and N have to be multiples of 64.
+        jax_aiter.BackendError: a forced backend is unavailable, or its kernels do not support these shapes: K and N
+            have to be multiples of 64.
     """
     _check.rank("gemm", "a", a, "[M, K]")
     _check.rank("gemm", "b", b, "[N, K]")
@@ -50,7 +50,7 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
     _check.dtype("gemm", "b", b, (a.dtype,))
     out = jnp.dtype(a.dtype if out_dtype is None else out_dtype)
     if out not in (a.dtype, jnp.dtype(jnp.float32)):
-        raise TypeError(f"gemm: out_dtype is {out.name}; it can be {a.dtype} or float32.")
+        raise TypeError(f"gemm: out_dtype is {out.name}; it has to be {a.dtype} or float32.")
     if bias is not None:
         _check.rank("gemm", "bias", bias, "[N]")
         _check.equal("gemm", "bias", bias.shape, b.shape[:1], "[N]")
@@ -61,16 +61,16 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
 
 
 def _product(a: Array, b: Array, bias: Array | None, out: Any) -> Array:
-    # a @ b.T + bias without a derivative; the choice is made for these shapes.
+    # a @ b.T + bias without a derivative; the backend is chosen for these shapes.
     (rows, depth), columns = a.shape, b.shape[0]
     half = a.dtype == b.dtype == jnp.bfloat16
     obstacle = _check.first_failing(
         [
-            (half, f"the kernels take bfloat16 and not {a.dtype} with {b.dtype}"),
-            (depth % 64 == 0 and depth > 0, f"K is {depth}, no multiple of 64"),
-            (columns % 64 == 0 and columns > 0, f"N is {columns}, no multiple of 64"),
+            (half, f"the kernels need bfloat16, not {a.dtype} with {b.dtype}"),
+            (depth % 64 == 0 and depth > 0, f"K is {depth}, not a multiple of 64"),
+            (columns % 64 == 0 and columns > 0, f"N is {columns}, not a multiple of 64"),
             (rows > 0, "M is 0"),
-            (out in (jnp.bfloat16, jnp.float32), f"the kernels write bfloat16 or float32 and not {out}"),
+            (out in (jnp.bfloat16, jnp.float32), f"the kernels write bfloat16 or float32, not {out}"),
         ]
     )
     choice = choose("gemm", (GEMM_BF16,), obstacles={AITER: obstacle})

@@ -1,4 +1,4 @@
-"""FP4 (MXFP4) matrix product with a scale per 32 elements, whose kernels are for gfx950; no derivative."""
+"""FP4 (MXFP4) matrix product with one scale per 32 elements; AITER's kernels are for gfx950. No derivative."""
 
 from __future__ import annotations
 
@@ -19,27 +19,26 @@ from jax_aiter.layouts import shuffle_scale, shuffle_weight, unshuffle_scale, un
 __all__ = ["LAYOUT", "gemm_fp4"]
 
 LAYOUT = (16, 16)
-"""That the kernels read `b` in, for jax_aiter.layouts.shuffle_weight."""
+"""Layout of `b` for the kernels; argument of jax_aiter.layouts.shuffle_weight."""
 
 _BLOCK = 32
 _ROWS = 32
-"""The kernels write whole groups of so many rows."""
+"""Number of rows in the groups that the kernels write as a whole."""
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""What the eight magnitudes of e2m1 mean (OCP Microscaling Formats, 5.3.3); the fourth bit is the sign."""
+"""Values of the eight magnitudes of e2m1 (OCP Microscaling Formats, 5.3.3); the fourth bit is the sign."""
 _BIAS = 127
 
 
 def gemm_fp4(a: Array, b: Array, a_scale: Array, b_scale: Array, *, preshuffled: bool = False) -> Array:
-    """Compute (a * a_scale) @ (b * b_scale).T of FP4 numbers, where a scale is for 32 elements along K.
+    """Compute (a * a_scale) @ (b * b_scale).T of FP4 numbers, with one scale per 32 elements of K.
 
     Args:
         a: [M, K/2], uint8: two e2m1 numbers in a byte, the first one in its low half.
         b: [N, K/2], uint8, likewise; K a multiple of 32.
-        a_scale: [M, K/32], uint8: e8m0, that is 2**(value - 127), and 255 is NaN.
+        a_scale: [M, K/32], uint8: e8m0, that is 2**(value - 127); 255 is NaN.
         b_scale: [N, K/32], uint8, likewise.
-        preshuffled: b is in the order of `shuffle_weight(b, LAYOUT)` (N a multiple of 16, K of 64) and both scales are
-            in that of `shuffle_scale`, which pads them. Otherwise all are row-major, and reordered at every call of a
-            kernel.
+        preshuffled: whether b has the order of `shuffle_weight(b, LAYOUT)` (N a multiple of 16, K of 64) and both
+            scales have that of `shuffle_scale`, which pads them. Row-major operands are reordered at every kernel call.
 
     Returns:
         [M, N], bfloat16.
@@ -47,16 +46,16 @@ def gemm_fp4(a: Array, b: Array, a_scale: Array, b_scale: Array, *, preshuffled:
     Raises:
         ValueError: shapes do not fit.
         TypeError: dtypes do not fit.
-        jax_aiter.NotDifferentiableError: it was differentiated.
-        jax_aiter.BackendError: a backend was forced that is not there, or whose kernels do not take these shapes:
-            N has to be a multiple of 128, and K of 256.
+        jax_aiter.NotDifferentiableError: the operation was differentiated.
+        jax_aiter.BackendError: a forced backend is unavailable, or its kernels do not support these shapes: N has to be
+            a multiple of 128, and K of 256.
     """
     rows, columns, depth = _validate(a, b, a_scale, b_scale, preshuffled)
     obstacle = _check.first_failing(
         [
             (rows > 0, "M is 0"),
-            (columns % 128 == 0, f"N is {columns}, no multiple of 128"),
-            (depth % 256 == 0, f"K is {depth}, no multiple of 256"),
+            (columns % 128 == 0, f"N is {columns}, not a multiple of 128"),
+            (depth % 256 == 0, f"K is {depth}, not a multiple of 256"),
         ]
     )
     choice = choose("gemm_fp4", obstacles={AITER: obstacle})

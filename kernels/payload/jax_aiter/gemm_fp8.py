@@ -1,4 +1,4 @@
-"""FP8 matrix product with scales for blocks of 128, whose kernels are for gfx950; no derivative."""
+"""FP8 matrix product with one scale per block of 128; AITER's kernels are for gfx950. No derivative."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from jax_aiter.layouts import shuffle_weight, unshuffle_weight
 __all__ = ["LAYOUT", "gemm_fp8_mi350"]
 
 LAYOUT = (16, 16)
-"""That the kernels read `wq` in, for jax_aiter.layouts.shuffle_weight."""
+"""Layout of `wq` for the kernels; argument of jax_aiter.layouts.shuffle_weight."""
 
 
 def gemm_fp8_mi350(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuffled: bool = False) -> Array:
-    """Compute (xq * x_scale) @ (wq * w_scale).T, where a scale is for 128 elements along K, and 128 along N.
+    """Compute (xq * x_scale) @ (wq * w_scale).T with one scale per 128 elements of K (xq) or per 128 x 128 block (wq).
 
     Args:
         xq: [M, K], float8_e4m3fn.
         wq: [N, K], float8_e4m3fn; K and N multiples of 128.
         x_scale: [K/128, M], float32.
-        w_scale: [K/128, N/128], float32, as for `flatmm_fp8`; it is transposed for the kernels, whose code reads it so.
-        preshuffled: wq is in the order of `shuffle_weight(wq, LAYOUT)`; otherwise it is row-major, and reordered at
-            every call of a kernel.
+        w_scale: [K/128, N/128], float32, as for `flatmm_fp8`; transposed for the kernels, which read [N/128, K/128].
+        preshuffled: whether wq has the order of `shuffle_weight(wq, LAYOUT)`. A row-major wq is reordered at every call
+            of a kernel.
 
     Returns:
         [M, N], bfloat16.
@@ -35,9 +35,9 @@ def gemm_fp8_mi350(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, pres
     Raises:
         ValueError: shapes do not fit.
         TypeError: dtypes do not fit.
-        jax_aiter.NotDifferentiableError: it was differentiated.
-        jax_aiter.BackendError: a backend was forced that is not there, or whose kernels do not take these shapes:
-            M has to be 16 or more, K 512 or more, and N a multiple of 256.
+        jax_aiter.NotDifferentiableError: the operation was differentiated.
+        jax_aiter.BackendError: a forced backend is unavailable, or its kernels do not support these shapes: M has to be
+            16 or more, K 512 or more, and N a multiple of 256.
     """
     operation = "gemm_fp8_mi350"
     _blockscale.validate(operation, xq, wq, x_scale, w_scale)
@@ -48,7 +48,7 @@ def gemm_fp8_mi350(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, pres
         [
             (rows >= 16, f"M is {rows}, less than 16"),
             (depth >= 512, f"K is {depth}, less than 512"),
-            (columns % 256 == 0, f"N is {columns}, no multiple of 256"),
+            (columns % 256 == 0, f"N is {columns}, not a multiple of 256"),
         ]
     )
     choice = choose(operation, obstacles={AITER: obstacle})

@@ -1,4 +1,4 @@
-"""INT8 matrix product with a scale per row of each factor; no derivative."""
+"""INT8 matrix product with one scale per row of each factor. No derivative."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jax_aiter.layouts import shuffle_weight, unshuffle_weight
 __all__ = ["LAYOUT", "gemm_i8"]
 
 LAYOUT = (32, 16)
-"""Of `b`, for jax_aiter.layouts.shuffle_weight."""
+"""Layout of `b` for the kernels; argument of jax_aiter.layouts.shuffle_weight."""
 
 
 def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array, *, preshuffled: bool = True) -> Array:
@@ -29,7 +29,7 @@ def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array, *, 
         a_scale: [M, 1], float32.
         b_scale: [1, N], float32.
         bias: [1, N] or [N], float32.
-        preshuffled: False when b is row-major; it is then reordered at every call.
+        preshuffled: False if b is row-major; b is then reordered at every call.
 
     Returns:
         [M, N], bfloat16.
@@ -37,9 +37,9 @@ def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array, *, 
     Raises:
         ValueError: shapes do not fit.
         TypeError: dtypes do not fit.
-        jax_aiter.NotDifferentiableError: it was differentiated.
-        jax_aiter.BackendError: a backend was forced that is not there, or whose kernels do not take these shapes:
-            K and N have to be multiples of 128.
+        jax_aiter.NotDifferentiableError: the operation was differentiated.
+        jax_aiter.BackendError: a forced backend is unavailable, or its kernels do not support these shapes: K and N
+            have to be multiples of 128.
     """
     _check.rank("gemm_i8", "a", a, "[M, K]")
     _check.rank("gemm_i8", "b", b, "[N, K]")
@@ -65,8 +65,8 @@ def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array, *, 
     obstacle = _check.first_failing(
         [
             (rows > 0, "M is 0"),
-            (columns % 128 == 0, f"N is {columns}, no multiple of 128"),
-            (depth % 128 == 0, f"K is {depth}, no multiple of 128"),
+            (columns % 128 == 0, f"N is {columns}, not a multiple of 128"),
+            (depth % 128 == 0, f"K is {depth}, not a multiple of 128"),
         ]
     )
     choice = choose("gemm_i8", obstacles={AITER: obstacle})

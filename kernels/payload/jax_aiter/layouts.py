@@ -1,6 +1,6 @@
-"""The orders in which AITER's kernels want quantised weights and scales, as jnp functions with their inverses.
+"""Memory orders of quantised weights and scales for AITER's kernels, as jnp functions with their inverses.
 
-A weight is reordered once, when it is quantised, and passed with preshuffled=True from then on. The orders are those
+A weight is reordered once, when it is quantised, and from then on passed with preshuffled=True. The orders are those
 of AITER's aiter/ops/shuffle.py and aiter/utility/fp4_utils.py.
 """
 
@@ -19,19 +19,19 @@ _SCALE_ROWS, _SCALE_COLUMNS = 256, 8
 def shuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
     """Reorder a weight into the tiles that a matrix instruction reads.
 
-    Each tile of layout[0] rows and 2 * layout[1] bytes of a row is stored as pieces of 16 bytes, piece by piece of all
-    rows.
+    A tile has layout[0] rows and 2 * layout[1] bytes of each row. It is stored in pieces of 16 bytes: the first piece
+    of all its rows, then the second piece, and so on.
 
     Args:
-        weight: [N, bytes of K], of a dtype of one byte; N a multiple of layout[0], K of 2 * layout[1].
-        layout: (32, 16) for int8, (16, 16) and (16, 32) for the others; see the operation.
+        weight: [N, bytes of K], of a one-byte dtype; N a multiple of layout[0], bytes of K a multiple of 2 * layout[1].
+        layout: LAYOUT of the operation's module: (32, 16) for int8, else (16, 16) or (16, 32).
 
     Returns:
-        The same shape and dtype.
+        The reordered weight, of the same shape and dtype.
 
     Raises:
-        ValueError: the shape is no multiple of the tile.
-        TypeError: the dtype is not of one byte.
+        ValueError: the shape is not a multiple of the tile.
+        TypeError: the dtype does not have one byte.
     """
     rows, columns, tile, pieces = _tiles("shuffle_weight", weight, layout)
     tiled = weight.reshape(rows // tile, tile, columns // (16 * pieces), pieces, 16)
@@ -46,13 +46,13 @@ def unshuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array
 
 
 def shuffle_scale(scale: Array) -> Array:
-    """Pad and reorder the e8m0 scales of one factor of a FP4 product.
+    """Pad and reorder the e8m0 scales of one factor of an FP4 product.
 
     Args:
         scale: [rows, K/32], uint8.
 
     Returns:
-        [rows rounded up to 256, K/32 rounded up to 8], uint8; what is padded is 0.
+        [rows rounded up to 256, K/32 rounded up to 8], uint8; the padding is 0.
     """
     _check.rank("shuffle_scale", "scale", scale, "[rows, K/32]")
     rows, columns = scale.shape
@@ -66,14 +66,14 @@ def unshuffle_scale(scale: Array, rows: int, columns: int) -> Array:
 
     Args:
         scale: [rows rounded up to 256, columns rounded up to 8], uint8.
-        rows: of the factor.
+        rows: number of rows of the factor.
         columns: K/32.
 
     Returns:
         [rows, columns], uint8.
 
     Raises:
-        ValueError: the shape is not the one that `shuffle_scale` gives.
+        ValueError: the shape differs from that of `shuffle_scale`'s result.
     """
     _check.rank("unshuffle_scale", "scale", scale, "[rows, K/32]")
     padded = (rows + -rows % _SCALE_ROWS, columns + -columns % _SCALE_COLUMNS)
@@ -85,7 +85,7 @@ def unshuffle_scale(scale: Array, rows: int, columns: int) -> Array:
 def _tiles(operation: str, weight: Array, layout: tuple[int, int]) -> tuple[int, int, int, int]:
     _check.rank(operation, "weight", weight, "[N, K]")
     if weight.dtype.itemsize != 1:
-        raise TypeError(f"{operation}: weight is of {weight.dtype}; it has to be of a dtype of one byte.")
+        raise TypeError(f"{operation}: weight has the dtype {weight.dtype}; it has to be a dtype of one byte.")
     tile, depth = layout
     rows, columns = weight.shape
     _check.multiple(operation, "N", rows, tile)

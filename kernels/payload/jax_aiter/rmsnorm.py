@@ -1,7 +1,7 @@
 """Root-mean-square normalisation, alone and fused with a residual addition, with gradients.
 
-AMD GPUs that the wheel has code for run one fused kernel in each direction; elsewhere XLA computes the same. See
-`jax_aiter.info()` for what is chosen where, and JAX_AITER_BACKEND_RMS_NORM to force it.
+AMD GPUs that the wheel has code for run one fused kernel in each direction; elsewhere XLA computes the same result.
+`jax_aiter.info()` reports the backend, and JAX_AITER_BACKEND_RMS_NORM forces one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["rms_norm", "rms_norm_with_add"]
 _DTYPES = (jnp.float32, jnp.float16, jnp.bfloat16, jnp.float64)
 _HALVES = (jnp.float16, jnp.bfloat16)
 _PARTIALS = (256, 4096)
-"""Rows of partial sums of the gradient of gamma, one for each block of the backward kernel: at least, at most."""
+"""Minimum and maximum number of rows of partial sums of gamma's gradient; the backward kernel has a block per row."""
 _PARTIAL_SUMS = 1 << 21
-"""Between those, so many sums: enough blocks to fill a GPU where rows are short, 8 MiB that stay in its cache."""
+"""Number of partial sums within these limits: enough blocks to fill a GPU if rows are short; 8 MiB fit its cache."""
 
 
 def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
@@ -35,7 +35,7 @@ def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
     Args:
         x: [..., n], float32, float16 or bfloat16 (float64 with jax_enable_x64, by XLA only).
         gamma: [n], of the dtype of x.
-        epsilon: added to the mean square; a positive number, no array.
+        epsilon: term added to the mean square; a positive number, not an array.
 
     Returns:
         [..., n], of the dtype of x; sums are in float32.
@@ -43,7 +43,7 @@ def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
     Raises:
         ValueError: shapes do not fit, or epsilon is not positive.
         TypeError: dtypes do not fit.
-        jax_aiter.BackendError: a backend was forced that is not there.
+        jax_aiter.BackendError: a forced backend is unavailable.
     """
     _validate("rms_norm", x, gamma, epsilon)
     choice = choose("rms_norm", (CK_RMS_NORM, RMS_NORM), obstacles=_obstacles(x))
@@ -57,9 +57,9 @@ def rms_norm_with_add(x: Array, residual: Array, gamma: Array, epsilon: float = 
 
     Args:
         x: [..., n], float32, float16 or bfloat16 (float64 with jax_enable_x64, by XLA only).
-        residual: of the shape and dtype of x.
+        residual: addend of the shape and dtype of x.
         gamma: [n], of the dtype of x.
-        epsilon: added to the mean square; a positive number, no array.
+        epsilon: term added to the mean square; a positive number, not an array.
 
     Returns:
         y and s, both of the shape and dtype of x.
@@ -67,7 +67,7 @@ def rms_norm_with_add(x: Array, residual: Array, gamma: Array, epsilon: float = 
     Raises:
         ValueError: shapes do not fit, or epsilon is not positive.
         TypeError: dtypes do not fit.
-        jax_aiter.BackendError: a backend was forced that is not there.
+        jax_aiter.BackendError: a forced backend is unavailable.
     """
     operation = "rms_norm_with_add"
     _validate(operation, x, gamma, epsilon)
@@ -92,7 +92,7 @@ def _validate(operation: str, x: Any, gamma: Any, epsilon: float) -> None:
     if isinstance(epsilon, jax.Array) or not epsilon > 0:
         raise ValueError(f"{operation}: epsilon is {epsilon!r}; it has to be a positive number.")
     if x.shape[-1] == 0:
-        raise ValueError(f"{operation}: x has the shape {list(x.shape)}; rows may not be empty.")
+        raise ValueError(f"{operation}: x has the shape {list(x.shape)}; rows must not be empty.")
 
 
 def _shape(x: Any) -> str:
@@ -101,8 +101,8 @@ def _shape(x: Any) -> str:
 
 def _obstacles(x: Array) -> dict[str, str]:
     rows = (x.size > 0, "there are no rows")
-    half = (x.dtype in _HALVES, f"AITER's kernels take float16 and bfloat16 and not {x.dtype}")
-    own = (x.dtype != jnp.float64, "the portable kernels do not take float64")
+    half = (x.dtype in _HALVES, f"AITER's kernels need float16 or bfloat16, not {x.dtype}")
+    own = (x.dtype != jnp.float64, "the portable kernels do not support float64")
     return {AITER: _check.first_failing([half, rows]), PORTABLE: _check.first_failing([own, rows])}
 
 
@@ -131,7 +131,7 @@ def _forward(x: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Ar
         return lambda x, gamma: inner(x, empty(x.dtype), gamma)[:1]
 
     def ck(x: Array, gamma: Array) -> tuple[Array, Array]:
-        # It does not tell rstd; XLA computes it where a gradient wants it.
+        # The kernel does not return rstd; XLA computes it if a gradient needs it.
         return rowwise(call_ck, (True, False))(x, gamma)[0], _rstd(x, epsilon)
 
     kernel = ck if choice.backend == AITER else rowwise(call, (True, False))
@@ -215,7 +215,7 @@ def _with_add_bwd(_epsilon: float, _choice: Choice, saved: Any, cotangents: Any)
     dy, dtotal = cotangents
     choice = choose("rms_norm_with_add", (RMS_NORM_BWD,), obstacles=_obstacles(dy))
     dx, dgamma = _jit_backward(dy, *saved, choice)
-    # The sum passes its gradient on to both of its terms.
+    # Both terms of the sum have the gradient of the sum.
     return dx + dtotal, dx + dtotal, dgamma
 
 

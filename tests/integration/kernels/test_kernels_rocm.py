@@ -102,7 +102,8 @@ def test_instance_pattern_without_match_is_an_error(tree: SourceTree, tmp_path: 
 def test_generator_cannot_use_network_or_processes(line: str, tree: SourceTree, tmp_path: Path) -> None:
     (tree.folder / "gen" / "gen.py").write_text(f"{line}\n{SCRIPT}")
     with pytest.raises(
-        KernelError, match=r"(?s)gen/gen\.py of ck_rms_norm failed: .*generators must not use the network or processes"
+        KernelError,
+        match=r"(?s)gen/gen\.py of ck_rms_norm failed: .*generators must not use the network or start processes",
     ):
         generated(tree, tmp_path / "cache")
 

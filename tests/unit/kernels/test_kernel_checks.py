@@ -68,15 +68,15 @@ def rewrite(name: str, content: bytes | str) -> Callable[[Path], object]:
         (rewrite("t.csv", "knl,co\nka,a.co\n"), "has 1 kernels of gemm, not 2"),
         (rewrite("t.csv", "knl,co\n"), "has 0 kernels of gemm, not 2"),
         (rewrite("t.csv", "a,b\n1,2\n"), "t.csv has no columns co and knl"),
-        (rewrite("t.csv", "knl,co\nka,a.co\n,b.co\n"), "line 3 names no kernel and code object"),
-        (rewrite("t.csv", "knl,co\nka,../a.co\nkb,b.co\n"), "line 2 names no kernel and code object"),
+        (rewrite("t.csv", "knl,co\nka,a.co\n,b.co\n"), "line 3 lacks a kernel or the file name of a code object"),
+        (rewrite("t.csv", "knl,co\nka,../a.co\nkb,b.co\n"), "line 2 lacks a kernel or the file name of a code object"),
         (rewrite("t.csv", "knl,co\nka,a.co\nkc,a.co\nkb,b.co\n"), "a.co has two kernels"),
         (rewrite("t.csv", b"\xff"), "t.csv cannot be read"),
         (lambda tree: (tree / FOLDER / "t.csv").unlink(), "t.csv cannot be read"),
         (lambda tree: (tree / FOLDER / "a.co").unlink(), f"{FOLDER}/a.co does not exist"),
         (rewrite("a.co", code("gfx950", {"ka": 32})), "a.co is code for gfx950, not for gfx942"),
         (rewrite("a.co", code("gfx942", {"other": 32})), "a.co has the kernels other, not ka"),
-        (rewrite("a.co", code("gfx942", {"ka": 48})), "ka takes 48 bytes of arguments, the host packs 32"),
+        (rewrite("a.co", code("gfx942", {"ka": 48})), "ka has 48 bytes of arguments, but the host packs 32"),
         (rewrite("a.co", code("gfx942", {"ka": 32}, flags=0x300)), "a.co has xnack+"),
         (rewrite("a.co", code("gfx942", {"ka": 32})[:100]), "a.co"),
         (rewrite("a.co", b"\x7fELF"), "a.co is not an ELF file"),
@@ -95,7 +95,7 @@ def test_reports_all_problems_at_once(tree: Path) -> None:
     with pytest.raises(KernelError) as caught:
         found(tree)
     assert "a.co is code for gfx950" in str(caught.value)
-    assert "kb takes 64 bytes" in str(caught.value)
+    assert "kb has 64 bytes" in str(caught.value)
 
 
 def test_named_files_need_no_table(tree: Path) -> None:
@@ -118,7 +118,7 @@ def test_library_problems_names_missing_and_extra_symbols(tmp_path: Path) -> Non
     assert library_problems(path, "l", ["JaxAiterA"], [], alone=True) == ["l also exports _ZdlPv"]
     entry = [TinySymbol("JaxAiterA", defined=True)]
     path.write_bytes(library(GLIBC, entry=entry, needed=("libc.so.6", "libamdhip64.so.7")))
-    assert library_problems(path, "l", ["JaxAiterA"], []) == ["l needs libamdhip64.so.7"]
+    assert library_problems(path, "l", ["JaxAiterA"], []) == ["l has forbidden dependencies: libamdhip64.so.7"]
     assert library_problems(path, "l", ["JaxAiterA"], ["libamdhip64.so.7"]) == []
     path.write_bytes(library(GLIBC, TinySymbol("hipInit"), entry=entry))
     assert library_problems(path, "l", ["JaxAiterA"], []) == ["l uses hipInit, which none of its libraries defines"]
@@ -149,7 +149,7 @@ def test_check_names_missing_changed_and_unlocked_files(tree: Path) -> None:
     rewrite("b.co", b"changed")(tree)
     with pytest.raises(KernelError) as caught:
         sources.check(tree, [*lock, "new.h"], "s", lock)
-    assert f"s lacks {FOLDER}/a.co; it has another {FOLDER}/b.co; it is not locked for new.h" in str(caught.value)
+    assert f"s lacks {FOLDER}/a.co; it has changed {FOLDER}/b.co; it needs unlocked new.h" in str(caught.value)
 
 
 def test_lock_round_trips(tree: Path, tmp_path: Path) -> None:

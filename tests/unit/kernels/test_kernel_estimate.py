@@ -136,7 +136,7 @@ def test_dry_run_prints_cost_and_required_names() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--targets=gfx942,gfx1100", "--require=gemm_bf16"], "gemm_bf16 is required and has no code for gfx1100"),
+        (["--targets=gfx942,gfx1100", "--require=gemm_bf16"], "gemm_bf16 is required but has no code for gfx1100"),
         (["--targets=gfx1100", "--require=gemm"], "Unknown kernel module: gemm"),
         (
             ["--targets=gfx942", "--modules=gemm_bf16"],
@@ -172,7 +172,7 @@ def test_old_jaxlib_without_ffi_api_is_refused() -> None:
     for version in ("0.8.0", "0.9.1", "0.10.2", "0.12.0"):
         recipe.check_jax(CATALOG, version)
     for version in ("0.7.1", "0.8.0rc1"):
-        with pytest.raises(RequestError, match=r"Give --jax-version=0\.8\.0 or later"):
+        with pytest.raises(RequestError, match=r"Use --jax-version=0\.8\.0 or later"):
             recipe.check_jax(CATALOG, version)
 
 

@@ -1,8 +1,8 @@
 """Flash attention, for batches and for packed sequences of different lengths, with gradients.
 
-The layout is (batch, sequence, heads, head dimension). Scores are made block by block and never held as a whole, in
-either direction. See `jax_aiter.info()` for what serves it, and JAX_AITER_BACKEND_FLASH_ATTN to force it, or
-JAX_AITER_BACKEND_FLASH_ATTN_BWD for its gradient.
+The layout is (batch, sequence, heads, head dimension). Scores are computed block by block in both directions, so the
+whole matrix is never in memory. `jax_aiter.info()` reports the backend. JAX_AITER_BACKEND_FLASH_ATTN forces the backend
+of attention, and JAX_AITER_BACKEND_FLASH_ATTN_BWD that of its gradient.
 """
 
 from jax_aiter.mha._batch import flash_attn_func

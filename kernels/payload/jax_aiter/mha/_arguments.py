@@ -1,4 +1,4 @@
-"""Checks that batches and packed sequences share."""
+"""Argument checks for batches and packed sequences."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ def heads_fit(operation: str, q: Array, k: Array, v: Array) -> None:
     """
     (heads, depth), (key_heads, key_depth) = q.shape[-2:], k.shape[-2:]
     if depth != key_depth or depth == 0:
-        raise ValueError(f"{operation}: the head dimension of q is {depth}, and that of k {key_depth}; they are equal.")
+        raise ValueError(
+            f"{operation}: q has head dimension {depth} and k has {key_depth}; they have to be equal and not 0."
+        )
     if v.shape[-2] != key_heads:
-        raise ValueError(f"{operation}: k has {key_heads} heads, and v {v.shape[-2]}; they have equally many.")
+        raise ValueError(f"{operation}: k has {key_heads} heads and v has {v.shape[-2]}; they have to be equal.")
     if key_heads == 0 or heads % key_heads:
-        text = f"{operation}: q has {heads} heads, and k {key_heads}"
-        raise ValueError(f"{text}; those of q have to be a multiple of those of k.")
+        text = f"{operation}: q has {heads} heads and k has {key_heads}"
+        raise ValueError(f"{text}; q has to have a multiple of the heads of k.")
     _check.dtype(operation, "q", q, _DTYPES)
     for name, array in (("k", k), ("v", v)):
         _check.dtype(operation, name, array, (q.dtype,))
@@ -39,10 +41,10 @@ def heads_fit(operation: str, q: Array, k: Array, v: Array) -> None:
 def config(
     operation: str, depth: int, dropout_p: float, softmax_scale: float | None, seed: Any
 ) -> tuple[Config, Array]:
-    """Scale and dropout, checked, and the seed as two words.
+    """Return the checked scale and dropout, and the seed as two words.
 
     Raises:
-        ValueError: a number is out of range, or dropout has no seed, or a seed has no dropout.
+        ValueError: a number is out of range, or only one of dropout and seed is set.
         TypeError: softmax_scale or dropout_p is an array.
     """
     for name, value in (("dropout_p", dropout_p), ("softmax_scale", softmax_scale)):
@@ -52,7 +54,9 @@ def config(
         raise ValueError(f"{operation}: dropout_p is {dropout_p}; it has to be from 0 to less than 1.")
     if (seed is None) != (dropout_p == 0):
         state = "is missing" if seed is None else "is given"
-        raise ValueError(f"{operation}: dropout_p is {dropout_p} and dropout_seed {state}; they come together.")
+        raise ValueError(
+            f"{operation}: dropout_p is {dropout_p} and dropout_seed {state}; neither works without the other."
+        )
     scale = depth**-0.5 if softmax_scale is None else float(softmax_scale)
     return Config(scale, float(dropout_p)), seed_words(0 if seed is None else seed)
 
@@ -61,23 +65,25 @@ def window(operation: str, window_size: tuple[int, int], causal: bool) -> tuple[
     """Return the numbers of keys that a query sees before and after its diagonal, -1 for all; causal: none after.
 
     Raises:
-        ValueError: not a pair of integers from -1 on.
+        ValueError: window_size is not a pair of integers of -1 or more.
     """
     try:
         left, right = (int(value) for value in window_size)
     except (TypeError, ValueError) as problem:
         raise ValueError(f"{operation}: window_size is {window_size!r}; it has to be (left, right).") from problem
     if min(left, right) < -1:
-        raise ValueError(f"{operation}: window_size is {window_size!r}; -1 stands for no limit.")
+        raise ValueError(
+            f"{operation}: window_size is {window_size!r}; its numbers have to be 0 or more, or -1 for no limit."
+        )
     return left, 0 if causal else right
 
 
 def slopes(operation: str, alibi_slopes: Any, batch: int, heads: int) -> Array | None:
-    """ALiBi's slopes as [batch, heads], float32.
+    """Return ALiBi's slopes as [batch, heads], or None.
 
     Raises:
         ValueError: the shape does not fit.
-        TypeError: the dtype is not float32.
+        TypeError: the dtype is neither float32 nor float64.
     """
     if alibi_slopes is None:
         return None
@@ -89,18 +95,18 @@ def slopes(operation: str, alibi_slopes: Any, batch: int, heads: int) -> Array |
 
 
 def cumulative(operation: str, name: str, array: Any, count: int | None, places: int, longest: int = 0) -> Array:
-    """Check the starts of sequences; traced values can be checked by shape and dtype only.
+    """Return the checked starts of sequences; traced values are checked by shape and dtype only.
 
     Args:
-        operation: name for errors.
-        name: of the argument.
+        operation: name of the operation, for errors.
+        name: name of the argument.
         array: [sequences + 1], int32.
         count: number of sequences, or None for any number.
-        places: total length of the sequences.
-        longest: value of max_seqlen, 0 if unset.
+        places: maximum total length of the sequences.
+        longest: value of max_seqlen; 0 if unset.
 
     Raises:
-        ValueError: wrong shape or values.
+        ValueError: the shape or a value does not fit.
         TypeError: the dtype is not int32.
     """
     _check.rank(operation, name, array, "[sequences + 1]")
@@ -112,9 +118,9 @@ def cumulative(operation: str, name: str, array: Any, count: int | None, places:
         numbers = np.asarray(array)
         lengths = np.diff(numbers)
         if numbers[0] != 0 or (lengths < 0).any() or numbers[-1] > places:
-            text = f"{operation}: {name} is {numbers.tolist()}; it has to rise from 0 and end at {places} or before"
+            text = f"{operation}: {name} is {numbers.tolist()}; it has to increase from 0 to at most {places}"
             raise ValueError(f"{text}.")
         if longest and lengths.max() > longest:
-            text = f"{operation}: the longest sequence of {name} has {lengths.max()}"
-            raise ValueError(f"{text}, and its max_seqlen is {longest}.")
+            text = f"{operation}: the longest sequence of {name} has the length {lengths.max()}"
+            raise ValueError(f"{text}, but its max_seqlen is {longest}.")
     return jnp.asarray(array)

@@ -1,4 +1,4 @@
-"""Attention of a batch of sequences with its gradient: what both functions of the API call."""
+"""Attention of a batch of sequences with its gradient, the common core of both API functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jax_aiter.mha._rows import Rows
 
 
 def _grouped(operands: Operands) -> Operands:
-    # Heads of queries in groups that share a head of keys.
+    # Group the heads of queries that share a head of keys.
     heads = operands.k.shape[2]
 
     def split(array: Array, axis: int) -> Array:
@@ -69,7 +69,7 @@ def _blocks_backward(
     if operands.bias is None:
         grads = jax.vmap(one, in_axes=(*_axes(given), 0, 0, 0, 0))(grouped, given.rows, given.seed, batch, *more)
     else:
-        # Sequences run one after the other, which keeps a single gradient of the bias.
+        # Sequences run one after the other, so that only one gradient of the bias is in memory.
         rows = Rows(*(jnp.broadcast_to(part, (shape[0], shape[1])) for part in given.rows))
         parts = (grouped._replace(bias=None), rows, batch, more)
 
@@ -106,7 +106,7 @@ def _backward(
         operands: Operands, given: Given, saved: tuple[Array, Array], cotangents: tuple[Array, Array]
     ) -> Operands:
         grads = _kernels.backward(plan, operands, given, saved, cotangents[0])
-        # These gradients are obstacles of the kernel, so no caller needs them.
+        # The kernel is not chosen if these gradients are requested, so no caller needs them.
         others = (None if part is None else jnp.zeros_like(part) for part in operands[3:])
         return Operands(*grads[:3], *others)
 
@@ -157,7 +157,7 @@ attention.defvjp(_fwd, _bwd, symbolic_zeros=True)
 
 
 def probabilities(config: Config, operands: Operands, given: Given, lse: Array) -> Array:
-    """All probabilities as they multiply v, [B, H, queries, keys]; no gradient flows through them."""
+    """Return all probabilities as they multiply v, [B, H, queries, keys], without a gradient."""
     grouped, batch = _grouped(operands), jnp.arange(operands.q.shape[0], dtype=jnp.int32)
     saved = lse.transpose(0, 2, 1).reshape(grouped.q.shape[:4])
 

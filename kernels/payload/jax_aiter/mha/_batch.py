@@ -36,41 +36,41 @@ def flash_attn_func(
     *,
     dropout_seed: Any = None,
 ) -> Any:
-    """Attention: softmax(q @ k.T * softmax_scale + bias) @ v for each head, with gradients.
+    """Compute attention, softmax(q @ k.T * softmax_scale + bias) @ v for each head, with gradients.
 
-    Query i of Sq stands at the key i + Sk - Sq of Sk: both sequences are aligned at their ends.
+    The sequences of queries and keys are aligned at their ends: the position of query i is key i + Sk - Sq.
 
     Args:
         q: (batch, Sq, heads, D), bfloat16, float16 or float32 (float64 with jax_enable_x64).
         k: (batch, Sk, heads_k, D), of the dtype of q; heads is a multiple of heads_k (MQA and GQA).
-        v: (batch, Sk, heads_k, Dv), likewise.
-        dropout_p: probability with which a probability is dropped; 0 for evaluation.
-        softmax_scale: of the scores; None takes 1 / sqrt(D).
-        causal: a query sees no key after its own place.
-        window_size: (left, right) keys that a query sees before and after its place; -1 for all.
-        bias: (Sq, Sk), any float dtype, added to the scores of every head and sequence; it has a gradient.
-        alibi_slopes: (heads,) or (batch, heads), float32: subtracts slope * distance from the scores (ALiBi).
-        deterministic: gradients are summed in one order. XLA's always are; AITER's backward kernels sum in any, so
-            they are taken with False alone.
-        return_lse: also give the logarithm of the sum of exponentials; it has a gradient.
-        return_attn_probs: also give the probabilities as they multiply v, dropout included: a whole matrix, for
+        v: (batch, Sk, heads_k, Dv), of the dtype of q.
+        dropout_p: fraction of the attention probabilities that is dropped; 0 for evaluation.
+        softmax_scale: factor of the scores; None means 1 / sqrt(D).
+        causal: whether a query sees no key after its own position.
+        window_size: (left, right) keys that a query sees before and after its position; -1 for all.
+        bias: (Sq, Sk), any float dtype, added to the scores of every head and sequence; differentiable.
+        alibi_slopes: (heads,) or (batch, heads), float32; slope * distance is subtracted from the scores (ALiBi).
+        deterministic: sum gradients in a fixed order. XLA always does; AITER's backward kernels do not, so they are
+            used only with False.
+        return_lse: also return the logarithm of the sum of exponentials; differentiable.
+        return_attn_probs: also return the probabilities as they multiply v, dropout included: a whole matrix, for
             tests, without a gradient.
-        cu_seqlens_q: (batch + 1,), int32: the differences are how many queries of each sequence count. What is beyond
-            them gives 0. Comes with cu_seqlens_kv.
+        cu_seqlens_q: (batch + 1,), int32; the differences are the numbers of valid queries of each sequence. Results of
+            other queries are 0. Requires cu_seqlens_kv.
         cu_seqlens_kv: (batch + 1,), int32, likewise for keys.
-        dropout_seed: a number from 0 to 2**64 - 1, or an integer array of no dimensions; needed with dropout. What is
-            dropped depends on the seed and on batch, head, query and key alone. Under shard_map, where each device
-            counts them from 0, make the seed of jax.lax.axis_index.
+        dropout_seed: integer from 0 to 2**64 - 1, or an integer array without dimensions; required with dropout.
+            Dropout depends only on the seed and on the indices of batch, head, query and key. Under shard_map, each
+            device counts these from 0, so derive the seed from jax.lax.axis_index.
 
     Returns:
-        out: (batch, Sq, heads, Dv), of the dtype of q; 0 where a query sees no key. With return_lse or
-        return_attn_probs a tuple: out, then lse (batch, heads, Sq) in float32, -inf where a query sees no key, then
-        probabilities (batch, heads, Sq, Sk) in float32.
+        out: (batch, Sq, heads, Dv), of the dtype of q; 0 if a query sees no key. With return_lse or return_attn_probs a
+        tuple: out, then lse (batch, heads, Sq) in float32, -inf if a query sees no key, then probabilities
+        (batch, heads, Sq, Sk) in float32.
 
     Raises:
-        ValueError: shapes do not fit, a number is out of range, bias and ALiBi come together, or dropout has no seed.
+        ValueError: shapes do not fit, a number is out of range, both bias and ALiBi are given, or dropout has no seed.
         TypeError: dtypes do not fit.
-        jax_aiter.BackendError: a backend was forced that is not there.
+        jax_aiter.BackendError: a forced backend is unavailable.
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
         _check.rank(_NAME, name, array, "(batch, sequence, heads, head dimension)")
@@ -82,7 +82,7 @@ def flash_attn_func(
     config, seed = _arguments.config(_NAME, depth, dropout_p, softmax_scale, dropout_seed)
     if bias is not None:
         if alibi_slopes is not None:
-            raise ValueError(f"{_NAME}: bias and alibi_slopes are given; it can be one of them.")
+            raise ValueError(f"{_NAME}: bias and alibi_slopes cannot be combined.")
         _check.rank(_NAME, "bias", bias, "(Sq, Sk)")
         _check.equal(_NAME, "bias", bias.shape, (queries, keys), "(Sq, Sk)")
         _check.dtype(_NAME, "bias", bias, (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64))
@@ -95,7 +95,7 @@ def flash_attn_func(
         padded=cu_seqlens_q is not None,
         complete=_rows.complete(queries, keys, window[1]),
         deterministic=deterministic,
-        # Probabilities too are of lse, and of what XLA drops.
+        # Probabilities are computed from lse too, with XLA's dropout.
         returns_lse=return_lse or return_attn_probs,
     )
     q, k, v, bias, slopes, seed, *ranges = together(q, k, v, bias, slopes, seed, *rows)
@@ -111,10 +111,10 @@ def flash_attn_func(
 
 
 def _ranges(q: Array, k: Array, cu_q: Any, cu_kv: Any, window: tuple[int, int]) -> _rows.Rows:
-    # [queries] where all of them count, and otherwise [batch, queries].
+    # Ranges of [queries] if all queries are valid, else of [batch, queries].
     (batch, queries), keys = q.shape[:2], k.shape[1]
     if (cu_q is None) != (cu_kv is None):
-        raise ValueError(f"{_NAME}: cu_seqlens_q and cu_seqlens_kv come together.")
+        raise ValueError(f"{_NAME}: cu_seqlens_q and cu_seqlens_kv have to be given together.")
     if cu_q is None:
         return _rows.whole(queries, keys, *window)
     query_counts = _lengths("cu_seqlens_q", cu_q, batch, queries)
@@ -126,9 +126,9 @@ def _ranges(q: Array, k: Array, cu_q: Any, cu_kv: Any, window: tuple[int, int]) 
 def _lengths(name: str, array: Any, batch: int, places: int) -> Array:
     checked = _arguments.cumulative(_NAME, name, array, batch, batch * places)
     if not isinstance(array, jax.core.Tracer):
-        # As numbers of the host: under jit every operation of jax gives a tracer, of a constant too.
+        # NumPy, because under jit every operation of jax returns a tracer, even for constants.
         longest = int(np.diff(np.asarray(array)).max())
         if longest > places:
-            raise ValueError(f"{_NAME}: a sequence of {name} has {longest}, and there are {places} places.")
+            raise ValueError(f"{_NAME}: a sequence of {name} has the length {longest}, but its array has {places}.")
     lengths: Array = checked[1:] - checked[:-1]
     return lengths

@@ -1,7 +1,8 @@
 """Attention in blocks, forward and backward, as XLA operations on one sequence.
 
-Scores exist for one block of queries and one of keys at a time: with a running maximum and sum on the way forward,
-and made again from the saved log-sum-exp on the way back. Blocks that no query sees are not visited.
+Scores exist for one block of queries and one block of keys at a time. The forward direction keeps a running maximum and
+sum; the backward direction recomputes the scores from the saved log-sum-exp. Blocks of keys that no query of a block
+sees are skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Config:
     """Constants of a program.
 
     Attributes:
-        scale: of the scores.
+        scale: factor of the scores.
         dropout: probability of being dropped.
         queries, keys: sizes of a block.
     """
@@ -37,7 +38,7 @@ class Config:
 
 
 class Sequence(NamedTuple):
-    """One sequence, padded to whole blocks; Hk heads of keys, each shared by G heads of queries.
+    """One sequence, with Hk heads of keys, each shared by G heads of queries.
 
     Attributes:
         q: [queries, Hk, G, D].
@@ -45,7 +46,7 @@ class Sequence(NamedTuple):
         v: [keys, Hk, Dv].
         bias: [queries, keys], or None.
         slopes: [Hk, G] of ALiBi, or None.
-        rows: of each query.
+        rows: ranges of keys that the queries see.
         seed: [2], uint32, of dropout.
         batch: index of the sequence, for dropout.
     """
@@ -61,12 +62,12 @@ class Sequence(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Scores of a block of queries and one of keys.
+    """Scores of a block of queries and a block of keys.
 
     Attributes:
-        scores: [Hk, G, block of queries, block of keys], -inf where a query does not see a key.
+        scores: [Hk, G, block of queries, block of keys], -inf if a query does not see a key.
         distance: [block of queries, block of keys], from the diagonal.
-        factor: what probabilities are multiplied with: 0 where they are dropped; None without dropout.
+        factor: factor of the probabilities, 0 for dropped ones; None without dropout.
     """
 
     scores: Array
@@ -75,7 +76,7 @@ class Block(NamedTuple):
 
 
 def pad(config: Config, sequence: Sequence) -> Sequence:
-    """Return the sequence in whole blocks; added places neither see nor are seen."""
+    """Return the sequence padded to whole blocks; padding neither sees nor is seen."""
     queries = -sequence.q.shape[0] % config.queries or (config.queries if sequence.q.shape[0] == 0 else 0)
     keys = -sequence.k.shape[0] % config.keys or (config.keys if sequence.k.shape[0] == 0 else 0)
 
@@ -92,11 +93,11 @@ def pad(config: Config, sequence: Sequence) -> Sequence:
 
 
 def forward(config: Config, whole: Sequence) -> tuple[Array, Array]:
-    """Attention of one sequence.
+    """Compute attention of one sequence.
 
     Returns:
-        out: [queries, Hk, G, Dv] of the dtype of v.
-        lse: [queries, Hk, G], the logarithm of the sum of exponentials; -inf where a query sees nothing, and out is 0.
+        out: [queries, Hk, G, Dv] of the dtype of v; 0 if a query sees no key.
+        lse: [queries, Hk, G], the logarithm of the sum of exponentials; -inf if a query sees no key.
     """
     count = whole.q.shape[0]
     sequence = pad(config, whole)
@@ -138,7 +139,7 @@ def forward(config: Config, whole: Sequence) -> tuple[Array, Array]:
 
 
 def probabilities(config: Config, whole: Sequence, lse: Array) -> Array:
-    """All probabilities as they multiply v, [Hk, G, queries, keys]: a whole matrix, for tests and for people."""
+    """Return all probabilities as they multiply v, [Hk, G, queries, keys]: a whole matrix, for tests."""
     one = Config(config.scale, config.dropout, max(whole.q.shape[0], 1), max(whole.k.shape[0], 1))
     sequence = pad(one, whole)
     zero = jnp.int32(0)
@@ -149,7 +150,7 @@ def probabilities(config: Config, whole: Sequence, lse: Array) -> Array:
 
 
 class Gradients(NamedTuple):
-    """With respect to the parts of a sequence, in the accumulator's dtype."""
+    """Gradients with respect to the parts of a sequence, in the accumulator's dtype."""
 
     q: Array
     k: Array
@@ -159,12 +160,12 @@ class Gradients(NamedTuple):
 
 
 def backward(config: Config, whole: Sequence, lse: Array, out: Array, dout: Array, dlse: Array) -> Gradients:
-    """Gradients of one sequence.
+    """Compute the gradients of one sequence.
 
     Args:
-        config: as on the way forward.
+        config: constants of the forward direction.
         whole: the sequence.
-        lse, out: what `forward` gave.
+        lse, out: results of `forward`.
         dout: cotangent of out.
         dlse: cotangent of lse.
     """
@@ -241,7 +242,7 @@ def _block(config: Config, sequence: Sequence, q: Array, rows: Rows, index: Arra
 
 
 def _visited(config: Config, rows: Rows) -> tuple[Array, Array]:
-    # The first block of keys that some query sees, and the one after the last.
+    # Return the first block of keys that a query sees, and the one after the last.
     first = jnp.min(jnp.where(rows.end > rows.start, rows.start, _FAR))
     last = jnp.max(rows.end)
     return jnp.minimum(first, last) // config.keys, (last + config.keys - 1) // config.keys
@@ -268,7 +269,7 @@ def _wide(array: Array) -> Any:
 
 
 def _finite(lse: Array) -> Array:
-    # A query that sees nothing has no probability to make again.
+    # A query that sees no key has no probabilities to recompute.
     return jnp.where(lse == -jnp.inf, 0, lse)
 
 

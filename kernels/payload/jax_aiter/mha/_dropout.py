@@ -1,6 +1,6 @@
 """Dropout of attention probabilities as a function of seed and position, equal in both directions.
 
-It does not depend on the blocks of the scores, nor on the number of queries, keys or sequences.
+The result depends neither on the blocks of the scores nor on the number of queries, keys or sequences.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ def seed_words(seed: Any) -> Array:
     """Return a seed as two words.
 
     Args:
-        seed: a number from 0 to 2**64 - 1, or an integer array without dimensions, which may be traced.
+        seed: integer from 0 to 2**64 - 1, or an integer array without dimensions, which may be traced.
 
     Returns:
         [2], uint32.
 
     Raises:
         ValueError: the number is out of range.
-        TypeError: neither a number nor such an array.
+        TypeError: the seed is neither an integer nor such an array.
     """
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
         number = int(seed)
@@ -34,7 +34,7 @@ def seed_words(seed: Any) -> Array:
             raise ValueError(f"dropout_seed is {number}; it has to be between 0 and 2**64 - 1.")
         return jnp.array([number & 0xFFFFFFFF, number >> 32], jnp.uint32)
     if not (hasattr(seed, "dtype") and jnp.issubdtype(seed.dtype, jnp.integer) and seed.ndim == 0):
-        raise TypeError("dropout_seed has to be a number, or an integer array of no dimensions.")
+        raise TypeError("dropout_seed has to be an integer, or an integer array without dimensions.")
     low = seed.astype(jnp.uint32)
     return jnp.stack([low, jnp.zeros_like(low)])
 
@@ -44,11 +44,11 @@ def kept(seed: Array, probability: float, batch: Array, heads: Array, row: Array
 
     Args:
         seed: [2], uint32.
-        probability: of being dropped, between 0 and 1.
+        probability: probability of being dropped, between 0 and 1.
         batch, heads, row, column: indices, broadcast against each other.
 
     Returns:
-        bool, of their broadcast shape.
+        bool, of the broadcast shape of the indices.
     """
     state = _mixed(seed[0] + jnp.uint32(_GOLDEN)) ^ seed[1]
     for place in (batch, heads, row):
@@ -59,7 +59,7 @@ def kept(seed: Array, probability: float, batch: Array, heads: Array, row: Array
 
 
 def _mixed(x: Array) -> Array:
-    # The last step of MurmurHash3 (32 bits): each bit of the input changes each bit of the result half of the time.
+    # Finaliser of 32-bit MurmurHash3: each input bit changes each bit of the result with probability 1/2.
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)

@@ -1,4 +1,4 @@
-"""AITER's kernels of attention: what each of them can do, and how it is called."""
+"""AITER's attention kernels: their limits, and their calls."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from jax_aiter.mha._operands import Given, Operands
 
 _HALVES = (jnp.float16, jnp.bfloat16)
 _FEW_QUERIES = 128
-"""Of a batch; as AITER does, Composable Kernel's kernels are preferred for these."""
+"""Number of queries in a batch up to which Composable Kernel is preferred, as in AITER."""
 _FEW_BYTES = 2**31
-"""Offsets within a sequence have to be less."""
+"""Exclusive limit of offsets within a sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Request without its arrays.
+    """Attention request without its arrays.
 
     Attributes:
         config: scale, dropout.
         window: (left, right) keys that a query sees around its diagonal; -1 for all.
-        packed: sequences lie one after the other, in a batch of one.
-        longest: length of the longest packed sequence of queries, of keys; 0 for unknown.
-        padded: sequences of the batch have individual lengths.
-        complete: each query of each sequence is known to see a key.
-        deterministic: gradients are summed in one order.
-        returns_lse: lse may have a cotangent.
+        packed: whether sequences lie one after the other, in a batch of one.
+        longest: lengths of the longest packed sequence of queries and of keys; 0 for unknown.
+        padded: whether sequences of the batch have individual lengths.
+        complete: whether each query of each sequence is known to see a key.
+        deterministic: whether gradients must be summed in a fixed order.
+        returns_lse: whether lse may have a cotangent.
     """
 
     config: Config
@@ -51,7 +51,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A task, and its implementation in the forward direction; equal plans lower to the same code."""
+    """A task with its choice for the forward direction; equal plans lower to the same code."""
 
     task: Task
     forward: Choice
@@ -61,7 +61,7 @@ def make_plan(task: Task, operands: Operands) -> Plan:
     """Choose the implementation of a task and load its module.
 
     Raises:
-        BackendError: an option forces a backend that cannot do it.
+        BackendError: an option forces a backend that does not support the task.
     """
     few = not task.packed and operands.q.shape[1] <= _FEW_QUERIES
     targets = (MHA_FWD, MHA_FWD_ASM) if few else (MHA_FWD_ASM, MHA_FWD)
@@ -70,7 +70,7 @@ def make_plan(task: Task, operands: Operands) -> Plan:
         # Both directions must drop the same probabilities.
         backward = choose("flash_attn_bwd", obstacles={AITER: _backward_obstacle(task, operands)})
         if backward.backend == XLA:
-            obstacles[MHA_FWD.name] = f"its gradient would drop others, since it is XLA's: {backward.why}"
+            obstacles[MHA_FWD.name] = f"the gradient is computed by XLA, whose dropout differs: {backward.why}"
     return Plan(task, choose("flash_attn", targets, obstacles=obstacles))
 
 
@@ -78,30 +78,33 @@ def choose_backward(plan: Plan, operands: Operands, *, dbias: bool, dslopes: boo
     """Choose the implementation of the gradient and load its module.
 
     Args:
-        plan: of the forward direction.
-        operands: of the forward direction.
+        plan: plan of the forward direction.
+        operands: operands of the forward direction.
         dbias, dslopes: whether these gradients are requested.
         dlse: whether lse has a cotangent.
 
     Raises:
-        BackendError: an option forces a backend that cannot do it.
+        BackendError: an option forces a backend that does not support the gradient.
     """
     wanted = [
-        (not dbias, "Composable Kernel gives no gradient of a bias"),
-        (not dslopes, "Composable Kernel gives no gradient of ALiBi's slopes"),
-        (not dlse, "Composable Kernel takes no cotangent of lse"),
-        (not plan.task.config.dropout or plan.forward.backend == AITER, "it would drop others than XLA has dropped"),
+        (not dbias, "Composable Kernel computes no gradient of a bias"),
+        (not dslopes, "Composable Kernel computes no gradient of ALiBi's slopes"),
+        (not dlse, "Composable Kernel does not support a cotangent of lse"),
+        (
+            not plan.task.config.dropout or plan.forward.backend == AITER,
+            "its dropout differs from that of the forward direction, which XLA computed",
+        ),
     ]
     obstacle = _check.first_failing(wanted) or _backward_obstacle(plan.task, operands)
     choice = choose("flash_attn_bwd", obstacles={AITER: obstacle})
     if plan.task.config.dropout and choice.backend != plan.forward.backend:
-        text = f"flash_attn dropped with {plan.forward.backend}, and its gradient cannot: {choice.why}"
-        raise BackendError(f"{text}. Force both directions alike.")
+        text = f"flash_attn used the dropout of {plan.forward.backend}, but its gradient cannot: {choice.why}"
+        raise BackendError(f"{text}. Force the same backend for both directions.")
     return choice
 
 
 def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]:
-    """Attention by a kernel.
+    """Compute attention with a kernel.
 
     Returns:
         out: [B, queries, H, Dv] of the dtype of q.
@@ -128,7 +131,7 @@ def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]
     if task.packed:
         out, lse = out[None], lse[None]
     if task.packed or not task.complete:
-        # Places outside of all packed sequences are never written.
+        # Kernels never write positions outside of packed sequences.
         sees = given.rows.end > given.rows.start
         out = jnp.where(sees[:, None, None], out, jnp.zeros((), out.dtype))
         lse = jnp.where(sees, lse, -jnp.inf)
@@ -136,7 +139,7 @@ def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]
 
 
 def backward(plan: Plan, operands: Operands, given: Given, saved: tuple[Array, Array], dout: Array) -> Operands:
-    """Gradients by Composable Kernel: of q, k and v."""
+    """Compute the gradients of q, k and v with Composable Kernel."""
     task = plan.task
     out, lse = saved
     dout, q, k, v, out, lse = (
@@ -165,7 +168,7 @@ def backward(plan: Plan, operands: Operands, given: Given, saved: tuple[Array, A
 
 
 def _called(task: Task, call: Any, rows: tuple[bool, ...], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    # vmap enlarges the batch, unless dropout depends on the position in the batch.
+    # vmap enlarges the batch, except with dropout, which depends on the index in the batch.
     if task.packed:
         results: tuple[Array, ...] = call(0)(*arrays)
     elif task.config.dropout:
@@ -176,14 +179,14 @@ def _called(task: Task, call: Any, rows: tuple[bool, ...], arrays: tuple[Array, 
 
 
 def _shared(gradient: Array, like: Array) -> Array:
-    # Kernels give a gradient for each head of q; those that share a head of k or v are added.
+    # Kernels return a gradient for each head of q; gradients of a shared head of k or v are added.
     heads = like.shape[-2]
     parts = gradient.reshape(*gradient.shape[:-2], heads, gradient.shape[-2] // heads, gradient.shape[-1])
     return parts.sum(-2, dtype=jnp.float32).astype(like.dtype)
 
 
 def _extras(task: Task, operands: Operands, given: Given) -> tuple[Array, ...]:
-    # bias, slopes, cu_q, cu_k, seed as MHA_FWD and MHA_BWD take them.
+    # Operands bias, slopes, cu_q, cu_k and seed of MHA_FWD and MHA_BWD.
     bias, slopes = operands.bias, operands.slopes
     if slopes is None:
         slopes = empty(jnp.float32)
@@ -209,7 +212,7 @@ def _attributes(task: Task, operands: Operands) -> dict[str, Any]:
 
 
 def _window(task: Task, operands: Operands) -> tuple[int, int]:
-    # A window that reaches all keys is no window.
+    # A window that reaches all keys has no effect, so it becomes -1.
     keys = operands.k.shape[1]
     left, right = (-1 if size >= keys > 0 else size for size in task.window)
     return left, right
@@ -223,13 +226,16 @@ def _asm_obstacle(task: Task, operands: Operands) -> str:
     largest = max(part.size // max(1, part.shape[0]) * 2 for part in (q, k, v))
     return _check.first_failing(
         [
-            (q.dtype == jnp.bfloat16, f"AITER's assembly kernels take bfloat16 and not {q.dtype}"),
-            (fits, f"AITER's assembly kernels have depths of 128 (gfx950: 192 of q and k too) and not {list(depths)}"),
-            (bias is None and slopes is None, "AITER's assembly kernels add neither bias nor ALiBi"),
-            (not task.config.dropout, "AITER's assembly kernels have no dropout"),
-            (_window(task, operands) in ((-1, -1), (-1, 0)), "AITER's assembly kernels have no windows"),
-            (task.complete, "AITER's assembly kernels want each query to see a key"),
-            (largest < _FEW_BYTES, "AITER's assembly kernels take less than 2 GiB for a sequence"),
+            (q.dtype == jnp.bfloat16, f"AITER's assembly kernels need bfloat16, not {q.dtype}"),
+            (
+                fits,
+                f"AITER's assembly kernels need a head dimension of 128 (gfx950: q and k also 192), not {list(depths)}",
+            ),
+            (bias is None and slopes is None, "AITER's assembly kernels support neither bias nor ALiBi"),
+            (not task.config.dropout, "AITER's assembly kernels do not support dropout"),
+            (_window(task, operands) in ((-1, -1), (-1, 0)), "AITER's assembly kernels do not support windows"),
+            (task.complete, "AITER's assembly kernels require that each query sees a key"),
+            (largest < _FEW_BYTES, "AITER's assembly kernels need sequences of less than 2 GiB"),
             *_common(task, operands),
         ]
     )
@@ -243,14 +249,14 @@ def _ck_obstacle(task: Task, operands: Operands) -> str:
     largest = max(part.size // max(1, part.shape[0]) for part in (q, k, v))
     return _check.first_failing(
         [
-            (q.dtype in _HALVES, f"Composable Kernel's attention takes float16 and bfloat16 and not {q.dtype}"),
+            (q.dtype in _HALVES, f"Composable Kernel's attention needs float16 or bfloat16, not {q.dtype}"),
             (
                 all(depth % 8 == 0 and depth <= 256 for depth in depths),
-                f"Composable Kernel's depths are multiples of 8 up to 256 and not {list(depths)}",
+                f"Composable Kernel needs head dimensions of multiples of 8 up to 256, not {list(depths)}",
             ),
-            (same, "Composable Kernel adds a bias of the dtype of q alone"),
-            (not task.config.dropout or plain, "with dropout, Composable Kernel takes no bias and gives no lse"),
-            (largest < _FEW_BYTES, "Composable Kernel's sequences have less than 2**31 numbers"),
+            (same, "Composable Kernel needs a bias of the dtype of q"),
+            (not task.config.dropout or plain, "with dropout, Composable Kernel supports neither bias, ALiBi nor lse"),
+            (largest < _FEW_BYTES, "Composable Kernel needs sequences of fewer than 2**31 elements"),
             *_common(task, operands),
         ]
     )
@@ -258,11 +264,11 @@ def _ck_obstacle(task: Task, operands: Operands) -> str:
 
 def _common(task: Task, operands: Operands) -> list[tuple[bool, str]]:
     return [
-        (not task.padded, "AITER's kernels take no lengths of sequences in a batch"),
-        (operands.q.size > 0 and operands.k.size > 0, "there are no queries, or no keys"),
+        (not task.padded, "AITER's kernels do not support sequence lengths in a batch"),
+        (operands.q.size > 0 and operands.k.size > 0, "there are no queries or no keys"),
     ]
 
 
 def _backward_obstacle(task: Task, operands: Operands) -> str:
-    one_order = "Composable Kernel adds gradients in any order, which deterministic=False allows"
+    one_order = "Composable Kernel sums gradients in any order, which only deterministic=False allows"
     return ("" if not task.deterministic else one_order) or _ck_obstacle(task, operands)

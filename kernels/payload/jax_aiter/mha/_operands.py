@@ -1,4 +1,4 @@
-"""The arrays of attention."""
+"""Operands of attention."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from jax_aiter.mha._rows import Rows
 
 
 class Operands(NamedTuple):
-    """A batch of B sequences.
+    """Operands of a batch of B sequences that may have gradients.
 
     Attributes:
         q: [B, queries, H, D].
         k: [B, keys, Hk, D].
         v: [B, keys, Hk, Dv].
-        bias: [queries, keys], the same for all, or None.
+        bias: [queries, keys], shared by all heads and sequences, or None.
         slopes: [B, H], or None.
     """
 
@@ -31,7 +31,7 @@ class Given(NamedTuple):
     """Operands without a gradient.
 
     Attributes:
-        rows: of each query, [queries] for all sequences or [B, queries].
+        rows: ranges of keys that the queries see, [queries] for all sequences or [B, queries].
         seed: [2], uint32.
         cu_q, cu_k: starts of packed sequences and the end of the last one, [sequences + 1], int32; else [0].
     """

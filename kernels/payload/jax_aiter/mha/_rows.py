@@ -1,4 +1,4 @@
-"""Range of keys that each query sees, from causality, windows and lengths."""
+"""Ranges of keys that queries see, from causality, windows and lengths."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from jax import Array
 
 
 class Rows(NamedTuple):
-    """For each query, int32.
+    """Range of keys for each query, int32.
 
     Attributes:
-        start, end: it sees the keys start <= j < end; none where they are equal.
-        diagonal: the key at its own place when both sequences are aligned at their ends, from which distances count.
+        start, end: the query sees the keys start <= j < end; none if they are equal.
+        diagonal: key at the query's own position if both sequences are aligned at their ends; distances count from it.
     """
 
     start: Array
@@ -22,13 +22,13 @@ class Rows(NamedTuple):
 
 
 def whole(queries: int, keys: int, left: int, right: int) -> Rows:
-    """Return the ranges of one sequence whose queries and keys all count.
+    """Return the ranges of one sequence whose queries and keys are all valid.
 
     Args:
         queries: number of queries.
         keys: number of keys.
         left: keys that a query sees before its diagonal; negative for all.
-        right: keys that it sees after it; negative for all.
+        right: keys that a query sees after its diagonal; negative for all.
     """
     row = jnp.arange(queries, dtype=jnp.int32)
     return _windowed(jnp.zeros_like(row), jnp.full_like(row, keys), row + (keys - queries), left, right)
@@ -43,7 +43,7 @@ def padded(queries: int, query_count: Any, key_count: Any, left: int, right: int
     """Return the ranges of one sequence that fills only the beginning of its row.
 
     Args:
-        queries: places for queries; those from query_count on see nothing.
+        queries: length of the row; positions from query_count on see nothing.
         query_count: number of queries, an int32 array without dimensions.
         key_count: number of keys, likewise.
         left, right: as for `whole`.
@@ -57,7 +57,7 @@ def packed(queries: int, cu_queries: Array, cu_keys: Array, left: int, right: in
     """Return the ranges of sequences that lie one after the other.
 
     Args:
-        queries: places for queries; those after the last sequence see nothing.
+        queries: length of the packed array; positions after the last sequence see nothing.
         cu_queries: [sequences + 1], int32: start of the queries of each sequence, and end of the last one.
         cu_keys: [sequences + 1], int32, likewise for keys.
         left, right: as for `whole`.
@@ -67,7 +67,7 @@ def packed(queries: int, cu_queries: Array, cu_keys: Array, left: int, right: in
     sequence = jnp.clip(jnp.searchsorted(cu_queries, row, side="right").astype(jnp.int32) - 1, 0, last)
     start, end = cu_keys[sequence], cu_keys[sequence + 1]
     end = jnp.where((row >= cu_queries[0]) & (row < cu_queries[-1]), end, start)
-    # From the end of the keys as many back as the query is from the end of its queries.
+    # The diagonal is as far from the end of the keys as the query is from the end of the queries.
     diagonal = cu_keys[sequence + 1] - (cu_queries[sequence + 1] - row)
     return _windowed(start, end, diagonal, left, right)
 

@@ -33,36 +33,36 @@ def flash_attn_varlen(
     alibi_slopes: Array | None = None,
     dropout_seed: Any = None,
 ) -> Any:
-    """Attention within each of several packed sequences, with gradients; see `flash_attn_func`.
+    """Compute attention within each of several packed sequences, with gradients; see `flash_attn_func`.
 
     Args:
         q: (total_q, heads, D), bfloat16, float16 or float32 (float64 with jax_enable_x64).
         k: (total_k, heads_k, D), of the dtype of q; heads is a multiple of heads_k.
-        v: (total_k, heads_k, Dv), likewise.
-        cu_seqlens_q: (sequences + 1,), int32: where the queries of each sequence begin, from 0, and where the last one
-            ends. Queries after that give 0.
+        v: (total_k, heads_k, Dv), of the dtype of q.
+        cu_seqlens_q: (sequences + 1,), int32: start of the queries of each sequence, from 0, and end of the last one.
+            Results of later queries are 0.
         cu_seqlens_k: (sequences + 1,), int32, likewise for keys.
-        max_seqlen_q: length of the longest sequence of queries or more, for kernels whose grid it is; 0 for unknown.
-            Where cu_seqlens_q is no tracer, a smaller one is an error.
+        max_seqlen_q: upper bound of the lengths of query sequences, for the launch grid of kernels; 0 for unknown. An
+            error if cu_seqlens_q is not a tracer and has a longer sequence.
         max_seqlen_k: likewise for keys.
-        dropout_p: probability with which a probability is dropped; 0 for evaluation.
-        softmax_scale: of the scores; None takes 1 / sqrt(D).
-        causal: a query sees no key after its own place; sequences are aligned at their ends.
-        window_size: (left, right) keys that a query sees before and after its place; -1 for all.
-        deterministic: gradients are summed in one order. XLA's always are; AITER's backward kernels sum in any, so
-            they are taken with False alone.
-        return_lse: also give the logarithm of the sum of exponentials; it has a gradient.
+        dropout_p: fraction of the attention probabilities that is dropped; 0 for evaluation.
+        softmax_scale: factor of the scores; None means 1 / sqrt(D).
+        causal: whether a query sees no key after its own position; sequences are aligned at their ends.
+        window_size: (left, right) keys that a query sees before and after its position; -1 for all.
+        deterministic: sum gradients in a fixed order. XLA always does; AITER's backward kernels do not, so they are
+            used only with False.
+        return_lse: also return the logarithm of the sum of exponentials; differentiable.
         alibi_slopes: (heads,), float32, or None.
-        dropout_seed: as for `flash_attn_func`; the places of the packed arrays count.
+        dropout_seed: as for `flash_attn_func`, with positions in the packed arrays.
 
     Returns:
-        out: (total_q, heads, Dv), of the dtype of q; 0 where a query sees no key. With return_lse a pair: out, and
-        lse (heads, total_q) in float32, -inf where a query sees no key.
+        out: (total_q, heads, Dv), of the dtype of q; 0 if a query sees no key. With return_lse a pair: out, and lse
+        (heads, total_q) in float32, -inf if a query sees no key.
 
     Raises:
         ValueError: shapes do not fit, a number is out of range, or dropout has no seed.
         TypeError: dtypes do not fit.
-        jax_aiter.BackendError: a backend was forced that is not there.
+        jax_aiter.BackendError: a forced backend is unavailable.
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
         _check.rank(_NAME, name, array, "(total, heads, head dimension)")
@@ -74,7 +74,7 @@ def flash_attn_varlen(
     left, right = _arguments.window(_NAME, window_size, causal)
     for name, value in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
         if not isinstance(value, int) or value < 0:
-            raise ValueError(f"{_NAME}: {name} is {value!r}; it has to be a number from 0 on.")
+            raise ValueError(f"{_NAME}: {name} is {value!r}; it has to be an integer of 0 or more.")
     if alibi_slopes is not None and getattr(alibi_slopes, "ndim", 1) != 1:
         raise ValueError(f"{_NAME}: alibi_slopes has the shape {list(alibi_slopes.shape)}; it has to be (heads,).")
     slopes = _arguments.slopes(_NAME, alibi_slopes, 1, heads)
@@ -86,7 +86,7 @@ def flash_attn_varlen(
         (left, right),
         packed=True,
         longest=(max_seqlen_q, max_seqlen_k),
-        # With equal cuts, each query sees at least the key at its own position.
+        # With the same cu_seqlens, each query sees at least the key at its own position.
         complete=cu_seqlens_q is cu_seqlens_k,
         deterministic=deterministic,
         returns_lse=return_lse,
