@@ -119,7 +119,7 @@ def check_options_force_a_backend(kernels: Path, operation: str, environment: di
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "", "there is no AMD GPU to lower for"),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "10.3", "does not report its gfx target"),
         ("gemm", {"JAX_AITER_BACKEND": "fast"}, "gfx942", "JAX_AITER_BACKEND=fast is invalid"),
-        ("gemm", {"JAX_AITER_BACKEND_GEM": "xla"}, "gfx942", "JAX_AITER_BACKEND_GEM is set, but does not name an operation"),
+        ("gemm", {"JAX_AITER_BACKEND_GEM": "xla"}, "gfx942", "JAX_AITER_BACKEND_GEM is set, but does not name"),
     ],
 )  # fmt: skip
 def check_forcing_what_is_not_there_says_what_is_missing(

@@ -1,4 +1,4 @@
-"""A child of the compile gate that misbehaves according to the names of its programs; see promotion/corpus/child.py.
+"""Child of the compile gate that misbehaves according to the names of its programs; see promotion/corpus/child.py.
 
 A program `code.NAME` writes a copy of NAME.hsaco beside this file; `bad.NAME` fails in the named way.
 """

@@ -13,11 +13,11 @@ INI = "[pytest]\nfilterwarnings =\naddopts = -p no:hypothesispytest\n"
 
 @dataclass(frozen=True, kw_only=True)
 class BadFile:
-    """A file of tests.
+    """A test file with expected verdicts.
 
     Attributes:
-        verdicts: test, without the file, or "" for the file as a whole -> verdict.
-        says: test -> part of its message.
+        verdicts: name of a test, or "" for the whole file -> verdict.
+        says: name of a test -> part of its message.
     """
 
     source: str
@@ -31,7 +31,7 @@ _DEVICE = "DEVICE = Path(__file__).parent / 'devices' / f'{os.environ[\"ROCR_VIS
 
 
 def _among_good(verdict: str, bad: str, says: str = "", head: str = "") -> BadFile:
-    """Return a bad test between good ones; those, and further tests in `bad`, must pass."""
+    """Return a bad test between good tests; the good tests, and further tests in `bad`, must pass."""
     name, *also = re.findall(r"def (test_\w+)", bad)
     good = "def test_{0}():\n    assert True\n\n"
     after = "".join(good.format(f"after_{n}") for n in range(3))
@@ -54,7 +54,7 @@ FILES: Mapping[str, BadFile] = {
     "abort_in_fixture": _among_good(
         "crashed", "@pytest.fixture\ndef bad():\n    yield\n    os.abort()\n\ndef test_abort(bad):\n    pass", "Aborted"
     ),
-    # Not bad: the lease is in place before any module of the suite is imported.
+    # A good test: the lease is in place before any module of the suite is imported.
     "lease": BadFile(
         source="import os\n"
         "SEEN = [os.environ.get(name) for name in ('HIP_VISIBLE_DEVICES', 'OMP_NUM_THREADS', 'CUDA_VISIBLE_DEVICES')]\n"
@@ -154,13 +154,13 @@ FILES: Mapping[str, BadFile] = {
         verdicts={"test_poison": "passed", "test_victim": "passed|flaky", "test_bystander": "passed"},
     ),
 }
-"""Name -> file. A verdict with `|` depends on who runs the test next, or on how much of it pytest survives."""
+"""Name -> file. A verdict with `|` depends on which worker runs the test next, or on how much of pytest survives it."""
 
 MANY = "import pytest\n\n@pytest.mark.parametrize('n', range(10_000))\ndef test_many(n):\n    assert n >= 0\n"
 
 
 def write(folder: Path, *names: str) -> Path:
-    """Write some of the files, and the configuration of a suite."""
+    """Write some of the files, and the configuration of the suite."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pytest.ini").write_text(INI)
     for name in names:
@@ -169,7 +169,7 @@ def write(folder: Path, *names: str) -> Path:
 
 
 def expected(*names: str) -> dict[str, str]:
-    """Node id -> verdict."""
+    """Return the expected verdicts by node id."""
     return {
         f"test_{name}.py::{test}" if test else f"test_{name}.py": verdict
         for name in names

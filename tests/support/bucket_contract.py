@@ -1,4 +1,4 @@
-"""The contract of every Bucket: run on a folder in tests/unit and on a real S3 server in tests/integration."""
+"""Contract of every Bucket: run on a folder in tests/unit and on a real S3 server in tests/integration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_together(actions: Sequence[Callable[[], object]]) -> None:
 
 
 class BucketContract:
-    """Needs a fixture `bucket` that gives an empty one."""
+    """Tests of a bucket; subclasses define a fixture `bucket` that returns an empty bucket."""
 
     def test_put_object_can_be_read(self, bucket: Bucket, tmp_path: Path) -> None:
         assert bucket.head("a/b.txt") is None
@@ -144,7 +144,7 @@ class BucketContract:
 
 
 class SharedBucketContract(BucketContract):
-    """Of a bucket that keeps the bytes, and that several write to at once."""
+    """Further tests of a bucket that stores the bytes and accepts concurrent writers."""
 
     rounds = 20
     """How many races to run."""

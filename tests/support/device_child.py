@@ -16,7 +16,7 @@ LIMITS = SessionLimits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes
 
 
 def fake_device(root: Path, number: int) -> GpuDevice:
-    """Return a GPU made of files: one that its users have open, and two with its total and used bytes."""
+    """Return a GPU made of files: one file that its users have open, and two with its total and used bytes."""
     folder = root / "devices"
     folder.mkdir(parents=True, exist_ok=True)
     node, total, used = (folder / f"{number}.{name}" for name in ("node", "total", "used"))

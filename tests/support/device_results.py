@@ -1,4 +1,4 @@
-"""Test results with every verdict, and the checks that the device gate makes of them."""
+"""Test results with every verdict, and the device gate's checks of these results."""
 
 from __future__ import annotations
 

@@ -27,14 +27,14 @@ class Engine(ABC):
     @property
     @abstractmethod
     def environment(self) -> dict[str, str]:
-        """This process's, and what leads the client to where this engine keeps its things."""
+        """Environment of this process, with the settings that select this engine's store."""
 
     @abstractmethod
     def builder(self) -> str:
-        """The image that stands in for manylinux_2_28, by name."""
+        """Return the name of the image that stands in for manylinux_2_28."""
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """One command of the client."""
+        """Run one command of the client."""
         done = subprocess.run(
             [self.program, *words], env=self.environment, capture_output=True, text=True, check=False, timeout=_SECONDS
         )
@@ -46,7 +46,10 @@ class Engine(ABC):
         return self.run(*words).stdout.strip()
 
     def image(self, name: str, script: Path, *words: str, based: bool = True) -> str:
-        """An image out of the folder that a script fills (see `tests.support.forky`), by a name made of its digest."""
+        """Return the name of an image of the folder that a script fills; see `tests.support.forky`.
+
+        The image is imported if it does not exist; its tag is a digest of the script.
+        """
         tag = f"jax-rocm-test-{name}:{forky.digest(script, *words)}"
         kept = f"{Path(self.program).name}-{name}"
         with FileLock(forky.CACHE / f"{kept}.lock"):

@@ -1,4 +1,4 @@
-"""Devices of a made-up machine."""
+"""Fake devices of a machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from promotion.gates.device.request import DeviceRequest
 
 
 def device_config(platform: str = "rocm", count: int = 0, **more: Any) -> DeviceGateConfig:
-    """Return the configuration of a run on a machine with so many devices."""
+    """Return the configuration of a run on a machine with this number of devices."""
     kept = {name: more.pop(name) for name in ("devices", "shard", "python") if name in more}
     asked = {name: more.pop(name) for name in DeviceRequest.__slots__ if name in more}
     family = "gfx94X-dcgpu" if platform == "rocm" else ""

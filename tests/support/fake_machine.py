@@ -1,4 +1,4 @@
-"""A made-up machine with AMD GPUs for the doctor: a root folder, a Python's packages, an environment."""
+"""A fake machine with AMD GPUs for the doctor: a root folder, the packages of a Python, an environment."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PYTHON = "/usr/bin/python3"
 
 
 class FakeMachine:
-    """All is well at first: two MI300X, the driver, ROCm 7.2.0 in /opt/rocm, a whole set of packages."""
+    """A machine without problems at first: two MI300X, the driver, ROCm 7.2.0 in /opt/rocm, all packages."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = folder / "root"
         for module, names in ((examined.gpus, ("NODES", "KFD", "DXG", "SHM")), (examined.rocm, ("OPT_ROCM",))):
             for name in names:
                 monkeypatch.setattr(module, name, self.root / getattr(module, name).relative_to("/"))
-        # The size of the real /dev/shm is that of the test machine's disk here.
+        # In the fake root, the measured size of /dev/shm would be that of the test machine's disk.
         monkeypatch.setattr(examined.gpus, "shm_mib", lambda: 65536.0)
         self.site = folder / "site"
         self.site.mkdir()
@@ -68,14 +68,14 @@ class FakeMachine:
         return self
 
     def remove(self, *paths: str) -> Self:
-        """Remove files, and folders with all that is in them."""
+        """Remove files, and folders with their content."""
         for path in paths:
             place = self.root / path if (self.root / path).exists() else self.site / path
             shutil.rmtree(place) if place.is_dir() else place.unlink()
         return self
 
     def gpus(self, *gpus: Mapping[str, int]) -> Self:
-        """Exactly these, each of 192 GiB, and as many cards on the PCI bus."""
+        """Replace the GPUs by these, each with 192 GiB and a card on the PCI bus."""
         for path in ("sys/class/kfd", "sys/bus/pci/devices"):
             if (self.root / path).exists():
                 self.remove(path)
@@ -87,7 +87,7 @@ class FakeMachine:
         return self
 
     def card(self, number: int, vendor: str) -> Self:
-        """A display controller on the PCI bus."""
+        """Add a display controller to the PCI bus."""
         self.write(f"sys/bus/pci/devices/0000:0{number}:00.0/vendor", f"{vendor}\n")
         return self.write(f"sys/bus/pci/devices/0000:0{number}:00.0/class", "0x038000\n")
 
@@ -96,7 +96,7 @@ class FakeMachine:
             self.write(path, "")
 
     def rocm(self, prefix: str, version: str, *libraries: str) -> Self:
-        """A ROCm tree; without names it has all that the packages need."""
+        """Write a ROCm tree; by default with everything that the packages need."""
         self.write(f"{prefix}/.info/version", f"{version}\n")
         for name in libraries or (HIP, *PLUGIN_NEEDED):
             self.write(f"{prefix}/lib/{name}", "")
@@ -123,12 +123,12 @@ class FakeMachine:
     def native(
         self, part: str, major: int = 7, version: str = "0.10.2", *, silent: bool = False, **changes: Any
     ) -> Self:
-        """The pjrt or plugin package, with one library that needs HIP.
+        """Write the pjrt or plugin package, with one library that needs HIP.
 
         Args:
             part: pjrt or plugin.
-            silent: as others make them: no build_info, no requirement of pjrt.
-            changes: of build_info.json.
+            silent: omit build_info and the requirement of pjrt, like packages of other vendors.
+            changes: changes of build_info.json.
         """
         targets = changes.pop("targets", ("gfx942", "gfx950")) if part == "pjrt" else ()
         package = install(self.site, part, major, build_info([HIP], targets, version=version, **changes))
@@ -143,7 +143,7 @@ class FakeMachine:
         return self.distribution(f"jax-rocm{major}-{part}", version, *requires, files=files)
 
     def uninstall(self, *names: str) -> Self:
-        """Take packages away as pip does."""
+        """Remove packages as pip does."""
         for name in names:
             (info,) = self.site.glob(f"{name.replace('-', '_')}-*.dist-info")
             for line in (info / "RECORD").read_text().splitlines():
@@ -170,11 +170,11 @@ class FakeMachine:
 
 
 def write_index(folder: Path, *sets: Any) -> str:
-    """An index in a folder, as far as the doctor reads it: status.json and each set's wheels.json.
+    """Write the files of an index that the doctor reads: status.json and each set's wheels.json.
 
     Args:
-        folder: such as …/v2/multi-arch.
-        sets: (wheel set, tiers by target), newest first.
+        folder: folder of the index, such as …/v2/multi-arch.
+        sets: pairs of a wheel set and its tiers by target, newest first.
     """
     from core.model import dump_wheel_set
 

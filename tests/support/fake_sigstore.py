@@ -1,8 +1,8 @@
-"""A private Sigstore, for tests: no machine here has one, and the public one is neither asked nor trusted.
+"""A private Sigstore for tests; the public one is neither used nor trusted.
 
-FakeFulcio certifies, FakeRekor logs, FakeIdentities gives a CI job its token; each has its own keys, and all speak HTTP
-on loopback as the real ones do, so that the real client signs with them. `trust_config` is what the real client is
-given to trust them.
+FakeFulcio issues certificates, FakeRekor is the log, FakeIdentities issues the token of a CI job. Each has its own
+keys. All speak HTTP on loopback like the real services, so the real client signs with them. `trust_config` makes the
+real client trust them.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def b64(data: bytes) -> str:
 
 
 def canonical(value: object) -> bytes:
-    """Return JSON in the form of RFC 8785 for ASCII without fractions."""
+    """Return JSON in the form of RFC 8785, for ASCII without fractions."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def of_github(repository: str = "owner/name", workflow: str = "release.yml", ref: str = "refs/heads/main") -> Claims:
-    """Claims of the identity token of a GitHub Actions job that certificates contain."""
+    """Return the claims of a GitHub Actions job's identity token that certificates contain."""
     home = f"https://github.com/{repository}"
     return {
         "iss": GITHUB,
@@ -71,7 +71,7 @@ def of_github(repository: str = "owner/name", workflow: str = "release.yml", ref
 
 
 class FakeFulcio:
-    """A certificate authority that certifies keys for identities, and the log of certificates that it needs."""
+    """A certificate authority that certifies keys for identities, with its certificate transparency log."""
 
     def __init__(self) -> None:
         self.key, self.log_key = new_key(), new_key()
@@ -102,10 +102,10 @@ class FakeFulcio:
         """Return a certificate for ten minutes with the timestamp of the certificate log.
 
         Args:
-            key: whose.
-            claims: whom the token names.
-            start: when it begins; now if not given.
-            log_key: another log's key.
+            key: key to certify.
+            claims: claims of the identity token.
+            start: start of its validity; None for now.
+            log_key: key of another log.
         """
         start = start or datetime.now(UTC) - timedelta(seconds=5)
         builder = (
@@ -136,7 +136,7 @@ class FakeFulcio:
         )
 
     def _logged(self, precertificate: bytes, log_key: Key) -> bytes:
-        """The list of one SCT (RFC 6962), as an extension holds it."""
+        """Return a list of one SCT (RFC 6962), in the form of a certificate extension."""
         when = int(datetime.now(UTC).timestamp() * 1000)
         issuer = hashlib.sha256(spki(self.key)).digest()
         entry = issuer + len(precertificate).to_bytes(3, "big") + precertificate
@@ -188,12 +188,12 @@ class FakeRekor:
         return hashlib.sha256(spki(self.key)).digest()
 
     def log(self, envelope: Mapping[str, Any], certificate_pem: str, *, when: datetime | None = None) -> dict[str, Any]:
-        """Log a DSSE envelope; the entry as POST /api/v1/log/entries gives it.
+        """Log a DSSE envelope; return the entry as POST /api/v1/log/entries does.
 
         Args:
-            envelope: as JSON.
-            certificate_pem: who signed it, in base64.
-            when: when it came; now if not given.
+            envelope: the envelope as JSON.
+            certificate_pem: certificate of the signer, in base64.
+            when: time of the entry; None for now.
         """
         payload = base64.b64decode(envelope["payload"])
         signatures = [{"signature": one["sig"], "verifier": certificate_pem} for one in envelope["signatures"]]
@@ -224,7 +224,7 @@ class FakeRekor:
         return {**entry, "verification": {"signedEntryTimestamp": promise, "inclusionProof": proof}}
 
     def checkpoint(self, leaves: Sequence[bytes]) -> str:
-        """The signed note of a root."""
+        """Return the signed note of a root."""
         note = f"{self.ORIGIN}\n{len(leaves)}\n{b64(root_of(leaves))}\n"
         return f"{note}\n— rekor.invalid {b64(self.log_id[:4] + sign(self.key, note.encode()))}\n"
 
@@ -240,7 +240,7 @@ def _node(left: bytes, right: bytes) -> bytes:
 
 
 def _split(size: int) -> int:
-    """The largest power of two below a size."""
+    """Return the largest power of two below a size."""
     return 1 << (size - 1).bit_length() - 1
 
 
@@ -262,13 +262,13 @@ def path_of(index: int, leaves: Sequence[bytes]) -> list[bytes]:
 
 
 class FakeIdentities:
-    """Gives jobs their identity tokens, and knows them again."""
+    """An issuer that gives jobs their identity tokens and verifies them."""
 
     def __init__(self) -> None:
         self.key = new_key()
 
     def token(self, claims: Claims) -> str:
-        """A JSON web token for Sigstore, good for ten minutes."""
+        """Return a JSON web token for Sigstore, valid for ten minutes."""
         now = int(datetime.now(UTC).timestamp())
         body = {**claims, "aud": "sigstore", "iat": now - 5, "nbf": now - 5, "exp": now + 600}
         head = f"{_url(canonical({'alg': 'ES256', 'typ': 'JWT'}))}.{_url(canonical(body))}"
@@ -291,10 +291,10 @@ def _url(data: bytes) -> str:
 
 @dataclass
 class FakeSigstore:
-    """All of it.
+    """All services together.
 
     Attributes:
-        url: where it is served; nothing is while it has none.
+        url: base URL while they are served; else empty.
     """
 
     fulcio: FakeFulcio = field(default_factory=FakeFulcio)
@@ -303,7 +303,7 @@ class FakeSigstore:
     url: str = "http://127.0.0.1:9"
 
     def trust_config(self) -> dict[str, Any]:
-        """The client trust configuration, as Sigstore's tools read it."""
+        """Return the client trust configuration in the format of Sigstore's tools."""
         span = {"start": "2020-01-01T00:00:00Z"}
         service = {"url": self.url, "majorApiVersion": 1, "validFor": span, "operator": "tests"}
         oidc = [{**service, "url": f"{self.url}/oidc"}]
@@ -322,7 +322,7 @@ class FakeSigstore:
         }
 
     def trusted_root(self) -> dict[str, Any]:
-        """The trusted root alone."""
+        """Return the trusted root of the configuration."""
         span = {"start": "2020-01-01T00:00:00Z"}
         root = self.fulcio.root.public_bytes(serialization.Encoding.DER)
         authority = {
@@ -363,7 +363,7 @@ class FakeSigstore:
         logged: datetime | None = None,
         ct_key: Key | None = None,
     ) -> dict[str, Any]:
-        """A provenance object (PEP 740) for a wheel, as a job would make it; `start` and `logged` are as it likes."""
+        """Return a job's provenance object (PEP 740) for a wheel; `start` and `logged` override the times."""
         statement = {
             "_type": "https://in-toto.io/Statement/v1",
             "subject": [{"name": filename, "digest": {"sha256": sha256}}],
@@ -390,7 +390,7 @@ class FakeSigstore:
 
 
 def as_bundled(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A log's answer as bundles hold it."""
+    """Return a log's answer in the form of a bundle."""
     proof = entry["verification"]["inclusionProof"]
     return {
         "logIndex": str(entry["logIndex"]),
@@ -411,7 +411,7 @@ def as_bundled(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def serving(sigstore: FakeSigstore, claims: Claims) -> Iterator[Mapping[str, str]]:
-    """Serve it on loopback; gives the environment of a CI job on GitHub Actions with these claims."""
+    """Serve on loopback; yields the environment of a CI job on GitHub Actions with these claims."""
 
     def certificates(handler: BaseHTTPRequestHandler, body: Mapping[str, Any]) -> Mapping[str, Any]:
         token = handler.headers["Authorization"].removeprefix("Bearer ")

@@ -1,4 +1,4 @@
-"""A site-packages directory with our payload and the native files of a test."""
+"""A site-packages directory with the product's payload and the native files of a test."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def install(site: Path, part: str, major: int, info: Mapping[str, Any]) -> Path:
 
 
 def kfd_tree(folder: Path, *gpus: Mapping[str, int]) -> Path:
-    """Write a KFD topology: node 0 is a CPU, then one node for each GPU with its properties."""
+    """Write a KFD topology: node 0 is a CPU, each further node a GPU with its properties."""
     for number, facts in enumerate([{"cpu_cores_count": 64}, *gpus]):
         node = folder / str(number)
         node.mkdir(parents=True)

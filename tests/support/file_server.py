@@ -24,15 +24,15 @@ class Behaviour:
 
     Attributes:
         files: decoded path -> content.
-        ranges: it gives ranges.
-        drop_after: it ends a connection after so many bytes of a body, as long as `drops` lasts.
+        ranges: whether the server supports ranges.
+        drop_after: bytes of a body after which the server ends a connection, `drops` times.
         pause: seconds before each 64 kB of a body.
-        longer: Content-Length says so many bytes more than there are (or fewer).
-        answers: statuses to answer with before it does what it should.
-        answers_later: the same, after it has ended a connection for the first time.
-        moved: path -> where it redirects to.
-        etag: it tells an ETag; with `restless` another one at each request.
-        plain_plus: a `+` in the URL is a blank, as with some object stores.
+        longer: difference of Content-Length from the real length.
+        answers: statuses of the first responses, before normal operation.
+        answers_later: statuses of the responses after the first dropped connection.
+        moved: path -> target of a redirect.
+        etag: whether responses have an ETag; with `restless`, another one at each request.
+        plain_plus: whether `+` in the URL means a space, as in some object stores.
     """
 
     files: dict[str, bytes]
@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
     behaviour: Behaviour
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         told = self.behaviour
@@ -129,7 +129,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def served(handler: Callable[..., BaseHTTPRequestHandler], context: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Serve on loopback until the end of the block; gives host and port."""
+    """Serve on loopback until the end of the block; yields host and port."""
     with _Server(("127.0.0.1", 0), handler) as server:
         if context is not None:
             server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -144,7 +144,7 @@ def served(handler: Callable[..., BaseHTTPRequestHandler], context: ssl.SSLConte
 
 @contextmanager
 def serving(behaviour: Behaviour, context: ssl.SSLContext | None = None) -> Iterator[Behaviour]:
-    """Serve on loopback until the end of the block; `url` of the behaviour says where."""
+    """Serve on loopback until the end of the block, at `url` of the behaviour."""
     with served(type("Handler", (_Handler,), {"behaviour": behaviour}), context) as address:
         behaviour.url = f"http://{address}"
         yield behaviour
@@ -152,10 +152,10 @@ def serving(behaviour: Behaviour, context: ssl.SSLContext | None = None) -> Iter
 
 @contextmanager
 def serving_folder(folder: Path, seen: list[str] | None = None) -> Iterator[str]:
-    """Serve a folder with http.server as it is: no negotiation, no ranges; gives its URL.
+    """Serve a folder with http.server, without content negotiation and ranges; yields its URL.
 
     Args:
-        seen: gets the path of each request.
+        seen: list to which the path of each request is appended.
     """
 
     class Handler(SimpleHTTPRequestHandler):

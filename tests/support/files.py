@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> Path:
-    """Write texts below a folder, and return the folder."""
+    """Write text files below a folder, and return the folder."""
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)

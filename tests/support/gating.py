@@ -1,4 +1,4 @@
-"""Staged sets and what gates need to check them, without a screen."""
+"""Staged sets and contexts of gates, without terminal output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROCM_OF_JAX = {"0.10.2": "7.2.0", "0.12.0": "7.14.0"}
 
 
 def stage_wheels(folder: Path, wheels: Sequence[SetWheel], **changes: Any) -> tuple[DirBucket, StagedSet]:
-    """Write a set of wheels and stage it below a folder; `changes` are those of `make_set`."""
+    """Write a set of wheels and stage it below a folder; `changes` are passed to `make_set`."""
     bucket = DirBucket(folder / "bucket")
     return bucket, stage(bucket, write_set(folder / "set", wheels, make_set(wheels, **changes)))
 

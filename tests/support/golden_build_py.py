@@ -1,8 +1,7 @@
 """Golden files with the arguments of build.py for every JAX release.
 
-`python -m tests.support.golden_build_py` rewrites them.
-
-Each release has two: what is asked for in the plainest way, and with every option of a build from source.
+`python -m tests.support.golden_build_py` rewrites them. Each release has two: one for the simplest request, and one for
+a build from source with every option.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def inputs(jax_version: str, *, full: bool = False) -> SourceInputs:
 
 
 def inputs_of(asked: BuildRequest) -> SourceInputs:
-    """Return the resolved inputs of a request that was made by `request`, and perhaps changed since."""
+    """Return the resolved inputs of a request from `request`, which may have been changed."""
     assert asked.source is not None
     return inputs(asked.jax_version, full=any(tree.folder for tree in asked.source.sources))
 
@@ -55,7 +54,7 @@ def request(jax_version: str, *, full: bool = False) -> BuildRequest:
     """Return a request for a release with pinned sources.
 
     Args:
-        full: with jaxlib, another XLA, remote execution and caches.
+        full: add jaxlib, another XLA, remote execution and caches.
     """
     interface = pins.interface_for(jax_version)
     trees = tuple(replace(tree, commit="") if tree.folder else tree for tree in inputs(jax_version, full=full).sources)
@@ -93,7 +92,7 @@ def text(jax_version: str, *, full: bool) -> str:
 
 
 def files() -> dict[Path, str]:
-    """Every golden file and its content."""
+    """Return the content of every golden file."""
     return {
         FOLDER / f"{release}{'-full' if full else ''}.json": text(release, full=full)
         for release in pins.releases()

@@ -18,11 +18,11 @@ from wheelkit.gpu.bundle_reader import find_bundles
 FAT_BINARY, FUNCTION = TinySymbol("__hipRegisterFatBinary"), TinySymbol("__hipRegisterFunction")
 _SYMBOLS = {"fat binary": 2, "function": 3}  # after the null symbol and GLIBC
 _OPCODE_IN_OFFSET = b"\x48\x8d\x35\x00\x00\x00\xe8"
-"""lea rsi, [rip + x] with a call's opcode in x."""
+"""lea rsi, [rip + x], where x contains the opcode of a call."""
 
 
 def kernel_code(folder: Path, target: str, *names: str) -> bytes:
-    """A code object with kernels."""
+    """Return a code object with kernels."""
     symbols = [TinySymbol(f"{name}.kd", defined=True) for name in names]
     data = bytearray(
         tiny_elf(folder / "code.o", symbols=symbols or [TinySymbol("no_kernel")], machine=224).read_bytes()
@@ -33,7 +33,7 @@ def kernel_code(folder: Path, target: str, *names: str) -> bytes:
 
 
 def kernel_bundle(folder: Path, kernels: Mapping[str, Sequence[str]]) -> bytes:
-    """A bundle: target -> its kernels."""
+    """Return a bundle with kernels by target."""
     parts = [("host-x86_64-unknown-linux--", b"")]
     parts += [(f"hipv4-amdgcn-amd-amdhsa--{t}", kernel_code(folder, t, *names)) for t, names in kernels.items()]
     packed = bundle.pack(bundle.build(parts))
@@ -41,7 +41,7 @@ def kernel_bundle(folder: Path, kernels: Mapping[str, Sequence[str]]) -> bytes:
 
 
 def unpacked_bundle(data: bytes) -> bytes:
-    """The uncompressed bundle at the start of some bytes, decoded without the product's streams and checks."""
+    """Return the decompressed bundle at the start of some bytes, decoded without the product's streams and checks."""
     if not data.startswith(bundle.PACKED_MAGIC):
         return data
     header = bundle.CompressedHeader.parse(data)
@@ -54,11 +54,11 @@ class HostCode:
     """Registered kernels and the form of their registration.
 
     Attributes:
-        names: for each bundle the kernels that are registered for it.
-        helper: constructors call a helper that registers, as clang has it for many kernels.
-        guarded: PLT stubs begin with endbr64.
-        nameless: so many registrations more, for the first bundle, before which no name is loaded.
-        silent: bundles, by number, that no constructor registers.
+        names: for each bundle, the kernels that are registered for it.
+        helper: whether constructors call a helper that registers, as clang does for many kernels.
+        guarded: whether PLT stubs begin with endbr64.
+        nameless: number of additional registrations for the first bundle for which no name is loaded.
+        silent: numbers of the bundles that no constructor registers.
     """
 
     names: Sequence[Sequence[str]]
@@ -69,12 +69,12 @@ class HostCode:
     _text: bytearray = field(default_factory=bytearray)
 
     def library(self, folder: Path, fatbins: Sequence[bytes]) -> bytes:
-        """The library; every address in it is a file offset."""
+        """Return the library; every address in it is a file offset."""
         elf = library(GLIBC, FAT_BINARY, FUNCTION, fatbins=fatbins)
         (folder / "bundles.so").write_bytes(elf)
         bundles = [found.address for found in find_bundles(folder / "bundles.so")]
         start = len(elf) + -len(elf) % 4096
-        # Seven sections of one page each; the code, which may take several, comes last.
+        # Seven sections of one page each; the code may need several pages, so it comes last.
         strings, got, plt, wrappers, _, init, self._at = (start + 4096 * n for n in range(7))
         self._places = {name: strings + at for name, at in self._strings()[1].items()}
         self._stubs = {"fat binary": plt, "function": plt + 16}

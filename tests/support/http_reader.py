@@ -1,4 +1,4 @@
-"""A user of an index who reads all its pages over HTTP repeatedly and checks each consistent view."""
+"""A reader of all pages of an index over HTTP that checks each consistent view."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SECONDS = 10
 
 
 class HttpReader:
-    """Reads while it is entered as a context manager.
+    """A context manager that reads continuously.
 
-    Pages that are the same in two readings, one after the other, were all there at the instant between the two.
+    Pages that are equal in two consecutive readings all existed at the instant between the two.
 
     Args:
         simple: URL of the index's folder, with a slash at its end.
-        judge: what may not be seen.
-        json_name: the JSON page's name in its folder.
+        judge: checks of each view.
+        json_name: file name of JSON pages.
     """
 
     def __init__(self, simple: str, judge: Reader, *, json_name: str = "index.json") -> None:
@@ -77,7 +77,7 @@ class HttpReader:
             for link in _LINK.findall(page.decode()) if not url.endswith(".json") else ():
                 wheel = urljoin(url, link)
                 if wheel not in self._fetched and get(wheel) is None:
-                    self.problems.append(f"{wheel} is offered and not there")
+                    self.problems.append(f"{wheel} is listed but does not exist")
                 self._fetched.add(wheel)
 
 

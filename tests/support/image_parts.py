@@ -1,4 +1,4 @@
-"""Parts of images in tests: a stand-in for their base, and small archives like the real ones."""
+"""Parts of images in tests: a stand-in for the base image, and small archives like the real ones."""
 
 from __future__ import annotations
 
@@ -53,13 +53,14 @@ _PRESENT = (
 
 
 def stand_in(engine: Engine, folder: Path, text: str = STAND_IN) -> str:
-    """An image that stands in for manylinux_2_28, by name: the tests' builder with its gcc in the right place.
+    """Build the image that stands in for manylinux_2_28, and return its name.
 
-    With `SMALL` it holds a few programs and FakeCompiler, and can be pushed in no time.
+    The image is the tests' builder with gcc in the right place. With `SMALL`, it contains only a few programs and
+    FakeCompiler, so that it is pushed quickly.
     """
     text = text.format(builder=engine.builder())
     name = f"jax-rocm-test-stand-in:{hashlib.sha256(text.encode() + FAKE_COMPILER.encode()).hexdigest()[:12]}"
-    # Stages of earlier runs have no name; those of other workers are younger.
+    # Removes unnamed stages of earlier runs; stages of other test workers are younger.
     engine.run("image", "prune", "--force", "--filter", "until=1h")
     folder.mkdir()
     (folder / "Dockerfile").write_text(text)
@@ -87,7 +88,7 @@ def _tar(files: Mapping[str, tuple[bytes, int]], links: Mapping[str, str] | None
 
 
 def llvm() -> bytes:
-    """Make an archive with LLVM's layout, whose compilers are the available gcc."""
+    """Return an archive with LLVM's layout, whose compilers are the available gcc."""
     top = "clang+llvm-18.1.8-stand-in"
     names = dict.fromkeys((*_PRESENT, "ld.lld"), "#!/bin/sh\n")
     names |= {
@@ -104,10 +105,10 @@ BAZEL = b'#!/bin/sh\nexec /usr/bin/bazel "$@"\n'
 
 
 def python(version: str, unique: bytes) -> bytes:
-    """Make an archive with the layout of a relocatable Python: the stand-in's interpreter with pip.
+    """Return an archive with the layout of a relocatable Python: the stand-in's interpreter with pip.
 
     Args:
-        unique: what no other archive has.
+        unique: content that no other archive has.
     """
     site = f"python/lib/python{version}/site-packages"
     source = Path(pip.__file__).parent
@@ -124,10 +125,10 @@ def python(version: str, unique: bytes) -> bytes:
 def pins(
     folder: Path, url: str, bases: Mapping[str, tuple[str, str, str]], files: Mapping[str, tuple[str, bytes]]
 ) -> Path:
-    """An images.toml for x86_64.
+    """Write an images.toml for x86_64.
 
     Args:
-        url: where the files are served.
+        url: URL below which the files are served.
         bases: name -> repository, tag, digest.
         files: name -> version, content.
     """
@@ -146,13 +147,13 @@ def pins(
 
 @dataclass
 class Place:
-    """Everything that an image is made of.
+    """Inputs of image builds.
 
     Attributes:
-        pins: an images.toml.
-        stand_in: the base image's local name.
-        mark: what everything is marked with that is made here.
-        files: what the file server has.
+        pins: path of images.toml.
+        stand_in: local name of the base image.
+        mark: label value of all images built in this test.
+        files: content of the file server.
     """
 
     engine: Engine
@@ -190,10 +191,10 @@ class Place:
 
 
 def own(engine: Engine, folder: Path, base: str, mark: str) -> str:
-    """An image like another one, of which everything that is made has a label; by name.
+    """Build a copy of an image with a label, which derived images inherit, and return its name.
 
     Args:
-        mark: what no other test has.
+        mark: label value that no other test uses.
     """
     folder.mkdir()
     (folder / "Dockerfile").write_text(f"FROM {base}\nLABEL {_MARK}={mark}\n")
@@ -203,7 +204,7 @@ def own(engine: Engine, folder: Path, base: str, mark: str) -> str:
 
 
 def remove_images(engine: Engine, mark: str) -> None:
-    """Remove images with that mark and their descendants; other workers share the store."""
+    """Remove images with that mark and their descendants; other test workers share the store."""
     words = ("image", "ls", "--all", "--quiet", "--filter", f"label={_MARK}={mark}")
     # A parent image is removed after its children.
     while made := set(engine.ask(*words).split()):

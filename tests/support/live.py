@@ -1,4 +1,4 @@
-"""Changes of an index while it is read, on a folder and on an S3 store."""
+"""Checks of an index that changes while it is read, on a folder and on an S3 store."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Scene:
     """A bucket with staged sets of one index.
 
     Attributes:
-        where: the bucket's name on the command line.
+        where: name of the bucket on the command line.
         simple: URL of the released index.
-        environment: for processes that use the bucket.
+        environment: environment of processes that use the bucket.
     """
 
     bucket: Bucket
@@ -69,20 +69,20 @@ class Scene:
 
 
 def staged_sets(bucket: Bucket, folder: Path, count: int) -> tuple[list[StagedSet], list[list[SetWheel]]]:
-    """Staged sets of three wheels each."""
+    """Stage sets of three wheels each."""
     groups = [make_wheels(folder / "w", version=f"0.10.2+rocm7.{n}.0", pythons=(OWN,)) for n in range(count)]
     return [staged_in(bucket, folder / "sets", group) for group in groups], groups
 
 
 def ended(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process and fail with its output."""
+    """Wait for a process; fail with its output unless it succeeded or was killed."""
     said, _ = process.communicate(timeout=120)
     assert process.returncode in (0, -signal.SIGKILL), said.decode()
     return process.returncode
 
 
 def check_processes_that_promote_at_once(scene: Scene) -> None:
-    """Each process has a set; the ledger has all of them, once, and nothing is lost."""
+    """Promote each set in its own process, and check that the ledger has each set once and nothing is lost."""
     processes = [scene.start("promote", staged.digest) for staged in scene.sets]
     assert [ended(process) for process in processes] == [0] * len(scene.sets)
     check_all_are_there(scene)
@@ -112,7 +112,7 @@ def check_all_are_there(scene: Scene) -> None:
 
 
 def check_readers_while_everything_happens(scene: Scene) -> None:
-    """Promotions at once, rollback, killed processes, retention; readers of HTML and JSON stumble over nothing."""
+    """Check that readers see no problem during concurrent promotions, rollback, kills and retention."""
     with scene.reader() as reader:
         act(scene.bucket, "promote", scene.sets[0].digest)
         watched(reader)
@@ -151,7 +151,7 @@ def check_killed_and_run_again(scene: Scene, undisturbed: Mapping[str, bytes], k
 
 
 def check_killed_at_any_time(scene: Scene, delays: Sequence[float]) -> None:
-    """Not only between writes."""
+    """Kill promotions after some delays, also during a write, and complete them."""
     with scene.reader() as reader:
         for number, delay in enumerate(delays):
             process = scene.start("promote", scene.sets[number].digest)

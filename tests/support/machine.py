@@ -24,7 +24,7 @@ def need(*programs: str) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on loopback that nothing uses now."""
+    """Return unused ports on loopback."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [item.getsockname()[1] for item in sockets]
@@ -34,7 +34,7 @@ def user_environment(find_links: Path | None = None) -> dict[str, str]:
     """Return the environment of a user without settings of pip and uv.
 
     Args:
-        find_links: the folder that the user has instead of a package index.
+        find_links: folder that replaces the package index.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
     found = {**kept, "PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1", "NO_PROXY": "127.0.0.1"}
@@ -43,7 +43,7 @@ def user_environment(find_links: Path | None = None) -> dict[str, str]:
 
 @cache
 def uv_environment() -> Mapping[str, str]:
-    """Return variables that make uv ask the index of the user's pip configuration."""
+    """Return variables that make uv use the index of the user's pip configuration."""
     argv = [sys.executable, "-m", "pip", "config", "list"]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     # pip takes the best version of all indexes; uv stops at the first index that has the package.

@@ -23,7 +23,7 @@ WMMA = struct.pack("<II", 0xCC404010, 0x1C421100)
 
 
 def kernel(name: str = "fusion", **counts: int) -> dict[str, object]:
-    """Metadata of a kernel; `counts` are fields without their dot."""
+    """Return the metadata of a kernel; `counts` are fields without their leading dot."""
     fields = {"vgpr_count": 8, "vgpr_spill_count": 0, "sgpr_spill_count": 0, "private_segment_fixed_size": 0, **counts}
     return {".name": name, ".group_segment_fixed_size": 0, **{f".{key}": value for key, value in fields.items()}}
 
@@ -36,11 +36,11 @@ def made_code(
     note: bytes | None = None,
     abi: int = 4,
 ) -> bytes:
-    """A code object with a note about its kernels and a section of machine code.
+    """Return a code object with a note about its kernels and a section of machine code.
 
     Args:
         flags: e_flags.
-        note: content of the metadata note instead of that about `kernels`.
+        note: content of the metadata note, instead of the one about `kernels`.
         abi: EI_ABIVERSION.
     """
     about = {"amdhsa.version": [1, 2], "amdhsa.kernels": list(kernels if kernels is not None else [kernel()])}

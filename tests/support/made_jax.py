@@ -1,6 +1,6 @@
-"""A small jax tree whose build/build.py packs prebuilt libraries, for whole builds without a compiler.
+"""A small jax tree whose build/build.py packs prebuilt libraries, for complete builds without a compiler.
 
-It has the options of the real one and prints the paths of its wheels in the same form.
+build.py has the options of the real one and prints the paths of its wheels in the same form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A made-up wheel of kernel modules and the code objects in it: a clean one, to be broken in exactly one way."""
+"""A generated wheel of kernel modules and its code objects: a clean one, for tests that break exactly one thing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER = f"{ROOT}/hsa/gfx950/gemm/a.co"
 
 
 def code(gfx: str = "gfx942", kernels: Mapping[str, int] | None = None, *, flags: int = 0, abi: int = 3) -> bytes:
-    """A code object with metadata.
+    """Return a code object with metadata.
 
     Args:
         kernels: symbol -> bytes of kernel arguments.
@@ -32,7 +32,7 @@ def code(gfx: str = "gfx942", kernels: Mapping[str, int] | None = None, *, flags
 
 
 def manifest(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """The manifest of the wheel below, true to its files."""
+    """Return the manifest of `clean_kernels`, consistent with its files."""
 
     def sha256(path: str) -> str:
         return hashlib.sha256(files[path]).hexdigest()
@@ -61,7 +61,7 @@ def manifest(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def clean_kernels() -> MadeWheel:
-    """A wheel of one launcher for gfx942 and gfx950, in which nothing is wrong."""
+    """Return a wheel without problems of one launcher for gfx942 and gfx950."""
     made = MadeWheel(project="jax_aiter")
     made.files = {
         "jax_aiter/__init__.py": b"",

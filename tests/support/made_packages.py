@@ -1,4 +1,4 @@
-"""A small ROCm as the pip packages of TheRock, and an index of them."""
+"""A small ROCm as the pip packages of TheRock, and an index of these packages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KERNELS = ("lib/rocblas/", "lib/hipblaslt/", "share/miopen/")
 
 
 def make_wheel(name: str, version: str, files: Mapping[str, tuple[bytes, int]]) -> tuple[str, bytes]:
-    """File name and bytes of a wheel; `files` is path -> content and mode."""
+    """Return the file name and bytes of a wheel; `files` is path -> content and mode."""
     made = MadeWheel(project=name.replace("-", "_"), version=version, platform="linux_x86_64")
     made.files = {path: data for path, (data, _) in files.items()}
     made.modes = {path: mode for path, (_, mode) in files.items()}
@@ -33,11 +33,11 @@ def make_wheel(name: str, version: str, files: Mapping[str, tuple[bytes, int]]) 
 
 
 def make_packages(folder: Path, version: str, *, split: bool = False, packed: str = ".xz") -> dict[str, bytes]:
-    """The wheels of a ROCm, by file name.
+    """Return the wheels of a ROCm by file name.
 
     Args:
-        folder: for its tree.
-        split: kernels are in a device package, and the libraries are for all GPUs.
+        folder: folder for the ROCm tree.
+        split: whether kernels are in a device package, and the libraries are for all GPUs.
         packed: ending of the tar in the devel package after `_devel.tar`.
     """
     tree = make_rocm(folder)

@@ -1,4 +1,4 @@
-"""A small ROCm with everything in it that is looked at, as a folder and as a tarball with TheRock's name."""
+"""A small ROCm with everything that the product reads, as a folder and as a tarball with TheRock's name."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ HIP, BLAS = "libamdhip64.so.7", "librocblas.so.5"
 
 
 def make_useless_tools(folder: Path) -> Path:
-    """A folder for PATH with the programs that a build without a container looks for; none of them does anything.
+    """Create a folder for PATH with fake versions of the programs that a build without a container requires.
 
-    Such a build fetches its ROCm, and then ends.
+    Such a build downloads its ROCm and then fails.
     """
     folder.mkdir(exist_ok=True)
     for name in ("bazel", "clang", "git"):
@@ -36,7 +36,7 @@ def make_useless_tools(folder: Path) -> Path:
 
 
 def make_rocm(root: Path, *, told: str = "7.10.0", targets: Sequence[str] = ("gfx942",)) -> Path:
-    """Write the tree."""
+    """Write the ROCm tree."""
     for soname, version in ((HIP, "7.2.53211"), (BLAS, "5.2.0")):
         real = f"{soname.partition('.so')[0]}.so.{version}"
         tiny_elf(root / "lib" / real, soname=soname, symbols=[TinySymbol("hipFree", version="hip_4.2", defined=True)])
@@ -68,10 +68,10 @@ def make_rocm(root: Path, *, told: str = "7.10.0", targets: Sequence[str] = ("gf
 
 
 def tarball(root: Path, extra: bytes = b"", compression: str = "gz") -> bytes:
-    """The tree as .tar.gz or another of `COMPRESS`, the same bytes each time.
+    """Return the tree as .tar.gz or another format of `COMPRESS`, with the same bytes each time.
 
     Args:
-        extra: content of one more file, to make it larger.
+        extra: content of an additional file, to make the archive larger.
     """
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:

@@ -1,4 +1,4 @@
-"""Generated wheels: intact ones, of which a test changes one field before they are written."""
+"""Generated valid wheels, which tests change in one field before writing them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport
 
 GLIBC = TinySymbol("fcntl64", "libc.so.6", "GLIBC_2.28")
-"""A symbol that makes manylinux_2_28 the honest platform."""
+"""A symbol whose version requires manylinux_2_28."""
 PJRT = TinySymbol("GetPjrtApi", defined=True)
-"""What makes a library a PJRT plugin."""
+"""The entry point of PJRT plugins."""
 MACHS = {"gfx906": 0x2F, "gfx942": 0x4C, "gfx950": 0x4F, "gfx1100": 0x41, "gfx9-4-generic": 0x5F}
 """EF_AMDGPU_MACH values (LLVM, "User Guide for AMDGPU Backend")."""
 
 
 def code_object(mach: int, size: int = 512) -> bytes:
-    """The header of an AMDGPU code object, and zeros."""
+    """Return the header of an AMDGPU code object, followed by zeros."""
     ident = b"\x7fELF\x02\x01\x01\x40\x03" + bytes(7)
     header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 224, 1, 0, 0, 0, mach, 64, 0, 0, 0, 0, 0)
     return header.ljust(size, b"\1")
 
 
 def fat_binary(targets: Sequence[str] = ("gfx942", "gfx950"), machs: dict[str, int] | None = None) -> bytes:
-    """A compressed bundle with code for each target, padded to a page as the linker does."""
+    """Return a compressed bundle with code for each target, padded to a page as the linker does."""
     numbers = {**MACHS, **(machs or {})}
     parts = [("host-x86_64-unknown-linux--", b"")]
     parts += [(f"hipv4-amdgcn-amd-amdhsa--{t}", code_object(numbers[t.split(":")[0]])) for t in targets]
@@ -51,7 +51,7 @@ def with_sections(elf: bytes, *sections: tuple[str, int, int, bytes]) -> bytes:
     names, body = bytearray(elf[at : at + size]), bytearray(elf)
     for name, kind, flags, content in sections:
         body += bytes(-len(body) % 4096)
-        # A symbol table's strings are expected in the section after it.
+        # The strings of a symbol table must be in the next section.
         link, entry = (len(rows) + 1, 24) if kind == 2 else (0, 0)
         at = len(body)
         place = struct.pack("<IIQQQQIIQQ", len(names), kind, flags, at, at, len(content), link, 0, 8, entry)
@@ -69,7 +69,7 @@ def with_sections(elf: bytes, *sections: tuple[str, int, int, bytes]) -> bytes:
 def library(
     *symbols: TinySymbol, fatbins: Sequence[bytes] = (), entry: Sequence[TinySymbol] = (PJRT,), **more: Any
 ) -> bytes:
-    """A library with device code and an entry point; the other arguments are those of `tiny_elf`."""
+    """Return a library with device code and an entry point; the other arguments are those of `tiny_elf`."""
     with tempfile.TemporaryDirectory() as folder:
         elf = tiny_elf(Path(folder) / "lib.so", symbols=(*(symbols or (GLIBC,)), *entry), **more).read_bytes()
     return with_sections(elf, (".hip_fatbin", 1, 2, b"".join(fatbins))) if fatbins else elf
@@ -77,16 +77,16 @@ def library(
 
 @dataclass
 class MadeWheel:
-    """Everything in a wheel; change fields, then `write`.
+    """Content of a wheel; tests change fields, then call `write`.
 
     Attributes:
         files: path -> content, outside dist-info.
         metadata, wheel: header lines.
         info: further files of dist-info.
         modes: path -> permission bits other than 0644.
-        record: changes the rows (path, hash, size) of RECORD before they are written.
+        record: function that changes the rows (path, hash, size) of RECORD before they are written.
         stored: paths that are not compressed.
-        archive: changes the bytes of the finished archive.
+        archive: function that changes the bytes of the finished archive.
     """
 
     project: str = "jax_rocm7_pjrt"
@@ -105,7 +105,7 @@ class MadeWheel:
 
     @property
     def filename(self) -> str:
-        """As PEP 427 composes it."""
+        """File name of the wheel according to PEP 427."""
         return f"{self.project}-{self.version}-{self.python}-{self.abi}-{self.platform}.whl"
 
     @property
@@ -114,7 +114,7 @@ class MadeWheel:
         return f"{self.project}-{self.version}.dist-info"
 
     def replace(self, field_name: str, *values: str) -> None:
-        """Set a METADATA or WHEEL field to these values; none removes it."""
+        """Set a METADATA or WHEEL field to these values; without values, remove it."""
         for lines in (self.metadata, self.wheel):
             found = [line for line in lines if line.startswith(f"{field_name}:")]
             if found or (lines is self.metadata and not any(w.startswith(f"{field_name}:") for w in self.wheel)):
@@ -149,7 +149,7 @@ def _hash(data: bytes) -> str:
 
 
 def clean_pjrt() -> MadeWheel:
-    """A wheel like jax-rocm7-pjrt, with code for gfx942 and gfx950, in which nothing is wrong."""
+    """Return a wheel without problems like jax-rocm7-pjrt, with code for gfx942 and gfx950."""
     made = MadeWheel()
     made.files = {
         "jax_plugins/xla_rocm7/__init__.py": b"def initialize():\n    pass\n",
@@ -172,7 +172,7 @@ def clean_pjrt() -> MadeWheel:
 
 
 def clean_plugin() -> MadeWheel:
-    """A wheel like jax-rocm7-plugin for CPython 3.12, in which nothing is wrong."""
+    """Return a wheel without problems like jax-rocm7-plugin for CPython 3.12."""
     made = clean_pjrt()
     made.project, made.python, made.abi = "jax_rocm7_plugin", "cp312", "cp312"
     module = library(GLIBC, TinySymbol("PyInit__linalg", defined=True), fatbins=[fat_binary()])
@@ -203,17 +203,17 @@ def linked(made: MadeWheel, *symbols: TinySymbol, **more: Any) -> None:
 
 
 def coded(made: MadeWheel, *fatbins: bytes) -> None:
-    """Give the library of a pjrt wheel other device code."""
+    """Replace the device code in the library of a pjrt wheel."""
     made.files[LIB] = library(fatbins=fatbins)
 
 
 def look(made: MadeWheel, folder: Path, **more: Any) -> WheelReport:
-    """Inspect a generated wheel as the driver does, with its promised targets."""
+    """Inspect a generated wheel like the driver, with its promised targets."""
     known: dict[str, Any] = {"targets": PROMISED, "covers": COVERS, "machs": MACHS, "allow_list": ACCEPTED}
     folder.mkdir(exist_ok=True)
     return inspect_wheel(made.write(folder), Expectations(**{**known, **more}), scratch=folder)
 
 
 def codes(report: WheelReport) -> list[str]:
-    """Return the codes of the findings, each once."""
+    """Return the codes of the findings, without duplicates."""
     return sorted({finding.code for finding in report.findings})

@@ -1,4 +1,4 @@
-"""A bucket in memory that does what every bucket does, and is copied in no time; and one whose writes meet faults."""
+"""A bucket in memory that fulfils the contract of buckets and copies quickly, and a bucket whose writes meet faults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MemoryBucket:
     """Objects in a dictionary; each access is atomic.
 
     Args:
-        after_write: told the key of each object that was created, replaced or removed.
+        after_write: called with the key of each object that was created, replaced or removed.
     """
 
     def __init__(self, after_write: Write = lambda _: None) -> None:
@@ -43,14 +43,14 @@ class MemoryBucket:
         self.after_write = after_write
 
     def copied(self, after_write: Write = lambda _: None) -> MemoryBucket:
-        """Another bucket with the same objects."""
+        """Return another bucket with the same objects."""
         other = MemoryBucket(after_write)
         with self._lock:
             other._objects = dict(self._objects)
         return other
 
     def everything(self) -> dict[str, bytes]:
-        """All objects."""
+        """Return the content of all objects."""
         with self._lock:
             return {key: data for key, (data, _) in self._objects.items()}
 
@@ -141,17 +141,17 @@ class Fault(enum.Enum):
 
 
 class KilledError(BaseException):
-    """Not an Exception: nothing that the dying would do is done."""
+    """Death of the writer; a BaseException, so that handlers of Exception do not run."""
 
 
 class FaultyBucket:
-    """Another bucket, of whose writes one meets a fault.
+    """A bucket that passes all calls to another one, where one write meets a fault.
 
     Args:
-        under: the bucket.
-        fault: what happens.
-        at: to which write, from 0.
-        other: for LATE, what somebody else does.
+        under: the other bucket.
+        fault: the fault.
+        at: number of the write that meets the fault, from 0.
+        other: for LATE, the work of another writer before the write.
     """
 
     def __init__(self, under: Bucket, fault: Fault, at: int, other: Callable[[], object] = lambda: None) -> None:

@@ -1,4 +1,4 @@
-"""Staged sets with complete evidence, and visible content of an index."""
+"""Staged sets with complete evidence, and the visible content of an index."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.wheel_sets import SetWheel, make_set, passing_evidence, write
 POLICY = load_policy("multi-arch")
 RELEASED = ReleasedIndex(index="multi-arch")
 TIER = "compiled"
-"""What a set comes to with the evidence that the policy asks for."""
+"""Tier of a set with all evidence that the policy requires."""
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def staged_in(bucket: Bucket, folder: Path, wheels: list[SetWheel], **changes: Any) -> StagedSet:
-    """A staged set with all the evidence that it needs."""
+    """Stage a set with all required evidence."""
     wheel_set = make_set(wheels, **changes)
     staged = stage(bucket, write_set(folder / wheel_set.digest, wheels, wheel_set))
     for evidence in passing_evidence(wheel_set):

@@ -1,9 +1,9 @@
-"""One operation of promotion in a child process that may be killed at one of its writes.
+"""Child process that runs one operation of promotion and may be killed at one of its writes.
 
     python -m tests.support.promotion_child BUCKET promote|rollback|retire|sweep|publish ARGUMENT [WRITE]
 
-BUCKET is a folder or an s3:// URL; ARGUMENT the set's digest, the entry to go back to, or nothing; WRITE the number of
-the write, from 0, after which the process dies.
+BUCKET is a folder or an s3:// URL; ARGUMENT the set's digest, the target entry of a rollback, or empty; WRITE the
+number of the write, from 0, after which the process dies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ME, WHY = "child", "to see"
 
 
 class KilledAfter(FaultyBucket):
-    """A bucket one of whose writes is the last thing that this process does."""
+    """A bucket that kills this process after one of its writes."""
 
     def __init__(self, under: Bucket, at: int) -> None:
         super().__init__(under, Fault.KILLED, at)
@@ -44,7 +44,7 @@ class KilledAfter(FaultyBucket):
 
 
 def act(bucket: Bucket, operation: str, argument: str) -> None:
-    """Do it; the time is always the same, so that a second run can be compared with the first."""
+    """Run an operation at a fixed time, so that a second run can be compared with the first."""
     if operation == "promote":
         staged = StagedSet(index=RELEASED.index, digest=argument)
         promote(bucket, staged, POLICY, actor=ME, now=lambda: NOW)

@@ -1,4 +1,4 @@
-"""Checks of a released index as users see it: every wheel has its bytes and its pins."""
+"""Checks of a released index from its users' view: every wheel has its bytes, and its pins are satisfiable."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def files_of(page: bytes, *, as_json: bool) -> Files:
 
 
 class Reader:
-    """Judges pages that were seen at one instant.
+    """Judge of pages that existed at one instant.
 
     Args:
-        wheels: every wheel that may ever be offered.
+        wheels: all wheels that may ever be visible.
     """
 
     def __init__(self, wheels: Iterable[SetWheel]) -> None:
@@ -48,7 +48,7 @@ class Reader:
         self._judged: dict[frozenset[str], tuple[str, ...]] = {}
 
     def unsatisfied(self, seen: Iterable[str]) -> tuple[str, ...]:
-        """Requirements of these wheels on projects of the sets that none of these wheels meets."""
+        """Return the requirements of these wheels on projects of the sets that none of these wheels satisfies."""
         names = frozenset(seen)
         if names not in self._judged:
             self._judged[names] = tuple(self._judge(names))
@@ -62,10 +62,10 @@ class Reader:
             for project, specifier in self._requires[name]:
                 met = any(specifier.contains(version) for version in offered.get(project, ()))
                 if project in self._own and not met:
-                    yield f"{name} is offered, and no {project}{specifier}"
+                    yield f"{name} is listed, but no {project}{specifier}"
 
     def problems(self, bucket: MemoryBucket, released: ReleasedIndex) -> Iterator[str]:
-        """Everything that a user of HTML pages or of JSON pages would stumble over now."""
+        """Yield all problems that a user of the HTML pages or of the JSON pages would have."""
         objects = bucket.everything()
         for ending in (".html", ".json"):
             pages = {key: data for key, data in objects.items() if _is_page(key, released) and key.endswith(ending)}
@@ -77,9 +77,9 @@ class Reader:
                 key = released.wheel(canonicalize_name(parse_wheel_filename(name)[0]), name)
                 stored = bucket.head(key)
                 if stored is None or stored.sha256 != sha256 or sha256 != self._wheels[name].sha256:
-                    yield f"{ending}: {name} is offered, and its bytes are not there"
+                    yield f"{ending}: {name} is listed, but its file does not exist"
                 if bucket.head(metadata_name(key)) is None:
-                    yield f"{ending}: {name} is offered, and its metadata is not there"
+                    yield f"{ending}: {name} is listed, but its metadata does not exist"
 
 
 def _is_page(key: str, released: ReleasedIndex) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def unpacked(wheel: Path, folder: Path) -> Iterator[list[Path]]:
-    """The libraries of a wheel, sorted by name; they are up to 1.5 GB, so they leave the disk at once afterwards."""
+    """Yield the libraries of a wheel, sorted by name; up to 1.5 GB, which are deleted afterwards."""
     libraries: list[Path] = []
     try:
         with zipfile.ZipFile(wheel) as archive:

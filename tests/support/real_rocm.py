@@ -1,4 +1,4 @@
-"""A real ROCm tree out of Debian's packages: downloaded once by apt, verified, unpacked, never installed."""
+"""A real ROCm tree from Debian's packages: downloaded once by apt, verified, unpacked, never installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIBRARIES = "lib/x86_64-linux-gnu"
 
 
 def unpack_real_rocm(folder: Path) -> Path:
-    """Unpack the tree into an empty folder, and give its prefix; skip where the packages cannot be had."""
+    """Unpack the tree into an empty folder, and return its prefix; skip the test if the packages are not available."""
     for package in TABLE["package"]:
         subprocess.run(["dpkg-deb", "--extract", _downloaded(package), folder], check=True)
     return folder / "usr"

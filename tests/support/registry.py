@@ -17,13 +17,13 @@ _START_SECONDS = 30
 
 
 def obstacle() -> str:
-    """Why this machine cannot run it; empty if it can."""
+    """Return the reason why this machine cannot run the registry; empty if it can."""
     return "" if shutil.which(PROGRAM) else f"needs {PROGRAM}"
 
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[str]:
-    """Serve until the end of the block; gives host and port."""
+    """Serve until the end of the block; yields host and port."""
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """The RMSNorm kernels against float64: cases, references and verdicts, independent of the machine that runs them.
 
-It uses the standard library only, so it also runs on a machine with nothing but a GPU and its compiler.
+This module uses the standard library only, so it also runs on a machine with nothing but a GPU and its compiler.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 HELD, BWD_HELD = 4, 2
-"""Packs of 16 bytes that a thread holds, forward and backward; `rms_norm.h`."""
+"""Number of 16-byte packs per thread, forward and backward; see `rms_norm.h`."""
 
 
 class Machine(Protocol):
     """Interface of a machine that runs a kernel: the host or a GPU."""
 
     def put(self, data: bytes, shift: int = 0) -> int:
-        """Memory with that content and guards around it: its address, a multiple of 256 plus `shift`."""
+        """Return the address of memory with this content and guards around it: a multiple of 256 plus `shift`."""
 
     def get(self, address: int) -> bytes:
-        """The content of memory; raises AssertionError when a guard was overwritten."""
+        """Return the content of memory; raise AssertionError if a guard was overwritten."""
 
     def launch(self, kernel: str, arguments: bytes, blocks: int, threads: int) -> None:
-        """Run a kernel to its end."""
+        """Run a kernel until it ends."""
 
     def clear(self) -> None:
         """Free all memory."""
@@ -47,7 +47,7 @@ class Dtype:
         return 16 // self.size
 
     def encode(self, values: Sequence[float]) -> bytes:
-        """Bytes of numbers, rounded to nearest even."""
+        """Return the bytes of numbers, rounded to nearest even."""
         if self.name == "f32":
             return struct.pack(f"<{len(values)}f", *values)
         if self.name == "f16":
@@ -56,7 +56,7 @@ class Dtype:
         return struct.pack(f"<{len(values)}H", *((word + 0x7FFF + (word >> 16 & 1)) >> 16 for word in words))
 
     def decode(self, data: bytes) -> list[float]:
-        """Numbers of bytes."""
+        """Return the numbers of bytes."""
         count = len(data) // self.size
         if self.name == "f32":
             return list(struct.unpack(f"<{count}f", data))
@@ -66,7 +66,7 @@ class Dtype:
         return list(struct.unpack(f"<{count}f", struct.pack(f"<{count}I", *(word << 16 for word in words))))
 
     def rounded(self, values: Sequence[float]) -> list[float]:
-        """The nearest numbers of this format."""
+        """Return the nearest numbers of this format."""
         return self.decode(self.encode(values))
 
 
@@ -93,7 +93,7 @@ class Case:
 
 
 def plan(n: int, dtype: Dtype, *, aligned: bool, held: int) -> tuple[str, int]:
-    """Form and threads that the handler has to choose."""
+    """Return the form and the number of threads that the handler must choose."""
     if not aligned or n % dtype.wide:
         return "narrow", min(512, max(64, _power(n)))
     packs = n // dtype.wide
@@ -108,7 +108,7 @@ def _power(count: int) -> int:
 
 
 def cases(sizes: Sequence[int], *, held: int, rows: int = 3) -> Iterator[Case]:
-    """Every size in every dtype, as the handler would run it, and in each other form that it could have."""
+    """Yield every size in every dtype, as the handler would run it and in each other possible form."""
     for dtype in DTYPES:
         for n in sizes:
             form, threads = plan(n, dtype, aligned=True, held=held)
@@ -119,16 +119,16 @@ def cases(sizes: Sequence[int], *, held: int, rows: int = 3) -> Iterator[Case]:
 
 
 def numbers(seed: str, count: int, dtype: Dtype, scale: float = 1.0) -> list[float]:
-    """Numbers that the format has; the same for the same seed."""
+    """Return random numbers of the format; equal seeds result in equal numbers."""
     made = random.Random(seed)
     return dtype.rounded([made.gauss(0, 1) * scale for _ in range(count)])
 
 
 def check_forward(machine: Machine, case: Case, *, add: bool) -> float:
-    """Run the forward kernel and compare it with float64.
+    """Run the forward kernel and compare its results with float64.
 
     Returns:
-        The largest error, as a part of what is allowed.
+        The largest error, as a fraction of the allowed one.
     """
     dtype, rows, n = case.dtype, case.rows, case.n
     x = numbers(f"x{rows}{n}", rows * n, dtype, case.scale)
@@ -164,10 +164,10 @@ def check_forward(machine: Machine, case: Case, *, add: bool) -> float:
 
 
 def check_backward(machine: Machine, case: Case) -> float:
-    """Run the backward kernel and compare it with float64.
+    """Run the backward kernel and compare its results with float64.
 
     Returns:
-        The largest error, as a part of what is allowed.
+        The largest error, as a fraction of the allowed one.
     """
     dtype, rows, n, partials = case.dtype, case.rows, case.n, case.blocks
     x, dy = (numbers(f"{name}{rows}{n}", rows * n, dtype, case.scale) for name in ("x", "dy"))

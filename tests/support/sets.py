@@ -1,4 +1,4 @@
-"""Made-up wheel sets, evidence and ledger entries for tests that need no files."""
+"""Wheel sets, evidence and ledger entries for tests that need no files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from promotion.index.ledger_state import EMPTY_STATE, EntryKind
 
 
 def published_request(*targets: str, **changes: Any) -> BuildRequest:
-    """A request for published wheels; without targets for all of them."""
+    """Return a request for published wheels; without targets, for all of the wheels' targets."""
     made = BuildRequest(
         payload=Payload.PUBLISHED,
         jax_version="0.10.2",
@@ -35,7 +35,7 @@ def published_request(*targets: str, **changes: Any) -> BuildRequest:
 
 
 def wheel(filename: str, name: str, version: str, **changes: Any) -> Wheel:
-    """A wheel of a set, without bytes behind it."""
+    """Return a wheel of a set, without a file."""
     made = Wheel(
         filename=filename,
         name=name,
@@ -53,7 +53,7 @@ def wheel(filename: str, name: str, version: str, **changes: Any) -> Wheel:
 
 
 def wheel_set(**changes: Any) -> WheelSet:
-    """jaxlib for two Pythons, pjrt for all, plugin for two."""
+    """Return a set: jaxlib for two Pythons, pjrt for all, plugin for two."""
     version = "0.10.2+rocm7.2.0.gfx942"
     member = MemberInfo(
         path="jax_plugins/xla_rocm7/xla_rocm_plugin.so",
@@ -93,7 +93,7 @@ def wheel_set(**changes: Any) -> WheelSet:
 
 
 def evidence(**changes: Any) -> Evidence:
-    """Evidence of a passed gate."""
+    """Return the evidence of a passed gate."""
     fields: dict[str, Any] = {
         "set_digest": "a" * 64,
         "gate": "compile",
@@ -110,7 +110,7 @@ def evidence(**changes: Any) -> Evidence:
 
 
 def ledger_wheel(project: str, version: str = "1", **changes: Any) -> LedgerWheel:
-    """A wheel as the ledger describes it."""
+    """Return a wheel as recorded in the ledger."""
     made = LedgerWheel(
         project=project,
         filename=f"{project.replace('-', '_')}-{version}-py3-none-any.whl",
@@ -125,7 +125,7 @@ def ledger_wheel(project: str, version: str = "1", **changes: Any) -> LedgerWhee
 
 
 def promoted_set(*wheels: LedgerWheel, **changes: Any) -> PromotedSet:
-    """A promoted set without files."""
+    """Return a promoted set without files."""
     made = PromotedSet(
         set_digest="ab" * 32,
         rocm_version="7.2.0",
@@ -141,7 +141,7 @@ def promoted_set(*wheels: LedgerWheel, **changes: Any) -> PromotedSet:
 
 
 def promotion_entry(number: int, promoted: PromotedSet, **changes: Any) -> LedgerEntry:
-    """The ledger entry of a promoted set."""
+    """Return the ledger entry of a promoted set."""
     made = LedgerEntry(
         number=number,
         previous="",

@@ -9,7 +9,7 @@ from promotion.gates.compile.gate import COMPILER
 
 
 def problems(evidence: Evidence) -> list[str]:
-    """Its errors."""
+    """Return the errors of the evidence."""
     return [f"{f.severity} {f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.ERROR]
 
 

@@ -32,18 +32,18 @@ NAMED_BY_BAZEL = (
     ("buildozer", "7.1.2"),
     ("apple_support", "1.23.1"),
 )
-"""Modules that Bazel's own ones depend on, and that nothing here is made of."""
+"""Modules that Bazel's own modules depend on, but that no build here uses."""
 SECONDS = 600
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Folders of these tests.
+    """Inputs and folders of source builds.
 
     Attributes:
         rocm: a folder or a tarball.
-        cache: name of the cache's folder.
-        settings: more for the environment.
+        cache: name of the cache folder.
+        settings: additional environment variables.
     """
 
     folder: Path
@@ -55,11 +55,11 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        """In which commands run."""
+        """Environment of commands."""
         return {**self.engine.environment, **self.settings}
 
     def argv(self, out: Path, *more: str, jax: Path | None = None) -> list[str]:
-        """The seed's command, with a stand-in for each of its inputs."""
+        """Return a dist_wheels command with a stand-in for each input."""
         return [
             *CI_BUILD,
             "--compiler=clang",
@@ -76,7 +76,7 @@ class Place:
         ]
 
     def run(self, out: Path, *more: str, jax: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run it to its end."""
+        """Run the command until it ends."""
         return subprocess.run(
             self.argv(out, *more, jax=jax),
             env=self.environment,
@@ -88,10 +88,10 @@ class Place:
         )
 
     def run_on_terminal(self, out: Path, *more: str) -> tuple[int, str]:
-        """Run it to its end as a person does; its status, and all that they see."""
+        """Run the command on a terminal until it ends; return its status and everything that it displayed."""
         ours, theirs = pty.openpty()
         env = {name: value for name, value in self.environment.items() if name not in ("CI", "GITHUB_ACTIONS")}
-        # Wide, so that no line is cut.
+        # A wide terminal, so that no line is truncated.
         env |= {"TERM": "xterm", "COLUMNS": "400", "LINES": "50"}
         process = subprocess.Popen(
             self.argv(out, *more), env=env, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=theirs
@@ -106,7 +106,7 @@ class Place:
         return process.wait(timeout=SECONDS), shown.decode(errors="replace")
 
     def start(self, out: Path, *more: str) -> subprocess.Popen[str]:
-        """Start it, as the leader of a group, which an interrupt reaches also where a shell runs the tests."""
+        """Start the command in its own process group, so that tests can interrupt it even if a shell runs them."""
         return subprocess.Popen(
             ["env", "--default-signal=INT", *self.argv(out, *more)],
             env=self.environment,
@@ -118,20 +118,20 @@ class Place:
         )
 
     def containers(self) -> set[str]:
-        """Those of these tests; others may use the same daemon."""
+        """Return the containers of these tests; other tests may use the same daemon."""
         mine = f"--filter=volume={self.folder / self.cache / 'builds' / 'out'}"
         return set(self.engine.ask("ps", "--all", "--quiet", mine).split())
 
 
 def jax_in(folder: Path) -> Path:
-    """A checkout of the small workspace, with a commit."""
+    """Return a checkout of the small workspace, with a commit."""
     shutil.copytree(WORKSPACE, folder, ignore=shutil.ignore_patterns("bazel-*", ".jax_*"))
     commit_all(folder)
     return folder
 
 
 def use_modules(jax: Path) -> None:
-    """Let Bazel find repositories by modules, as it does at the head of jax, and no longer by WORKSPACE."""
+    """Make Bazel resolve repositories with modules instead of WORKSPACE, as at the head of jax."""
     bazelrc, registry = jax / ".bazelrc", jax / "third_party" / "registry"
     before, after = "--noenable_bzlmod --enable_workspace", "--enable_bzlmod --noenable_workspace"
     text = bazelrc.read_text()
@@ -146,7 +146,7 @@ def use_modules(jax: Path) -> None:
 
 
 def commit_all(folder: Path) -> str:
-    """Make a checkout of a folder; returns its commit."""
+    """Turn a folder into a checkout; return its commit."""
     git = ["git", "-C", str(folder), "-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
     for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=All"]):
         subprocess.run([*git, *words], check=True)
@@ -162,7 +162,7 @@ def mark_xla(folder: Path, text: str) -> None:
 
 
 def wheels_json(dist: Path) -> dict[str, Any]:
-    """The set's file."""
+    """Return the set's wheels.json."""
     found: dict[str, Any] = json.loads((dist / "wheels.json").read_text())
     return found
 
@@ -175,13 +175,13 @@ def processes_in(log: Path) -> str:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Each file of a folder with its sha256."""
+    """Return the sha256 of each file of a folder."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def wait_for(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Wait until something is true, while a process runs."""
+    """Wait until a condition holds while a process runs."""
     for _ in range(SECONDS * 10):
         if true():
             return

@@ -13,9 +13,9 @@ _BINDS = {"GLOBAL": _GLOBAL, "WEAK": _WEAK}
 
 @dataclass(frozen=True)
 class TinySymbol:
-    """A dynamic symbol: undefined unless `defined`; a version takes a `library` where it is undefined.
+    """A dynamic symbol: undefined unless `defined`; the version of an undefined symbol needs a `library`.
 
-    `hidden` makes the version of a defined one not the default.
+    `hidden` marks the version of a defined symbol as not the default.
     """
 
     name: str
@@ -48,13 +48,13 @@ def tiny_elf(
     runpath_tag: int = 29,
     spare: int = 0,
 ) -> Path:
-    """Write an ELF64 little-endian shared library that readers accept; nothing could run it.
+    """Write an ELF64 little-endian shared library that readers accept but that cannot be executed.
 
     Args:
-        path: the file; its folder is made.
+        path: path of the file; its folder is created.
         machine: e_machine; 62 is x86-64.
         runpath_tag: 29 is DT_RUNPATH, 15 is DT_RPATH.
-        spare: unused entries at the end of the dynamic table.
+        spare: number of unused entries at the end of the dynamic table.
         isa_needed: bits of GNU_PROPERTY_X86_ISA_1_NEEDED; 0 writes no such note.
     """
     strings, base = _Strings(), 0x40 + 3 * 56
@@ -118,7 +118,7 @@ def _version_needs(libraries: list[str], versions: list[tuple[str, str]], string
 
 
 def _version_definitions(names: list[str], needs: int, strings: _Strings) -> bytes:
-    """The base definition, which names the library, then the versions; those continue the indices of the needs."""
+    """Return the base definition, which names the library, and the versions; indices continue those of the needs."""
     out = bytearray()
     for number, name in enumerate(names):
         index = 1 if number == 0 else 1 + needs + number

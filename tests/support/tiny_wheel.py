@@ -1,4 +1,4 @@
-"""Generated wheels: intact ones, and zip archives with wrong fields."""
+"""Generated wheels: valid ones, and zip archives with wrong fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def record_line(name: str, data: bytes) -> str:
 
 
 def contents(files: Mapping[str, bytes] | None = None, *, info: str = INFO) -> dict[str, bytes]:
-    """The members of a good wheel: these files, METADATA, WHEEL and a right RECORD at the end."""
+    """Return the members of a valid wheel: these files, METADATA, WHEEL and at the end a correct RECORD."""
     members = {**(files or {"tiny/__init__.py": b"x = 1\n"}), f"{info}/METADATA": METADATA, f"{info}/WHEEL": WHEEL}
     lines = "".join(record_line(name, data) for name, data in members.items())
     return {**members, f"{info}/RECORD": f"{lines}{info}/RECORD,,\n".encode()}
@@ -38,7 +38,7 @@ def make_wheel(
     modes: Mapping[str, int] | None = None,
     members: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """Write a wheel with zipfile; `members` gives every member, RECORD included, instead of `files`."""
+    """Write a wheel with zipfile; `members` replaces `files` and contains every member, including RECORD."""
     path = folder / name
     info = "-".join(name.split("-")[:2]) + ".dist-info"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -75,12 +75,12 @@ class RawMember:
 
 
 def raw_members(*extra: RawMember) -> list[RawMember]:
-    """The members of a good wheel and some more; RECORD does not know the latter."""
+    """Return the members of a valid wheel and additional ones, which RECORD does not list."""
     return [RawMember(name.encode(), data) for name, data in contents().items()] + list(extra)
 
 
 def raw_zip(members: Sequence[RawMember], *, prefix: bytes = b"", gap: bytes = b"", comment: bytes = b"") -> bytes:
-    """Lay out an archive without any check."""
+    """Return the bytes of an archive, without any check."""
     body, directory = prefix, b""
     for member in members:
         body += member.before
@@ -113,7 +113,7 @@ def raw_zip(members: Sequence[RawMember], *, prefix: bytes = b"", gap: bytes = b
 
 
 def raw_wheel(folder: Path, *extra: RawMember, **layout: bytes) -> Path:
-    """Write a wheel with some more members, unchecked."""
+    """Write a wheel with additional members, without any check."""
     path = folder / NAME
     path.write_bytes(raw_zip(raw_members(*extra), **layout))
     return path

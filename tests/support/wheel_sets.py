@@ -1,4 +1,4 @@
-"""Small made-up wheel sets, their folders, and evidence for them."""
+"""Small generated wheel sets, their folders, and their evidence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def initialize():
         raise RuntimeError(TEXT)
     sys.stderr.write(TEXT + " JAX goes on without it; JAX_PLATFORMS=cpu silences this message.\\n")
 """
-"""Says what the real one says where there is no GPU."""
+"""Fake module with the real one's message on machines without a GPU."""
 JAX = """
 import importlib.metadata
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ def devices():
         entry_point.load().initialize()
     return [SimpleNamespace(client=SimpleNamespace(platform="cpu"))]
 """
-"""As much of jax as the install gate uses."""
+"""The part of jax that the install gate uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +63,12 @@ def _module(name: str, targets: Sequence[str]) -> bytes:
 
 
 def set_wheel(made: MadeWheel, folder: Path, targets: Mapping[str, Sequence[str]] | None = None) -> SetWheel:
-    """Turn a made wheel into one of a set.
+    """Turn a made wheel into a wheel of a set.
 
     Args:
-        made: the wheel, to be written to `folder`.
+        made: wheel that is written to `folder`.
         folder: an existing folder.
-        targets: library -> gfx targets that wheels.json shall promise for it.
+        targets: library -> gfx targets that wheels.json promises for it.
     """
     path = made.write(folder)
     data = path.read_bytes()
@@ -111,7 +111,7 @@ def _versioned(made: MadeWheel, version: str) -> MadeWheel:
 
 
 def pjrt(version: str = VERSION, *, targets: Sequence[str] = TARGETS, loader: str = LOADER) -> MadeWheel:
-    """A clean pjrt wheel of the set; `loader` is its Python code."""
+    """Return a clean pjrt wheel of the set; `loader` is its Python code."""
     made = _versioned(clean_pjrt(), version)
     made.files = {path: data for path, data in made.files.items() if not path.endswith(".so")}
     made.files["jax_plugins/xla_rocm7/__init__.py"] = loader.format(version=version).encode()
@@ -121,7 +121,7 @@ def pjrt(version: str = VERSION, *, targets: Sequence[str] = TARGETS, loader: st
 
 
 def plugin(version: str = VERSION, *, python: str = "3.12", targets: Sequence[str] = TARGETS) -> MadeWheel:
-    """A clean plugin wheel of the set."""
+    """Return a clean plugin wheel of the set."""
     made = _versioned(clean_plugin(), version)
     made.python = made.abi = f"cp{python.replace('.', '')}"
     made.files |= {path: _module(Path(path).stem, tuple(targets)) for path in PLUGIN_LIBRARIES}
@@ -131,7 +131,7 @@ def plugin(version: str = VERSION, *, python: str = "3.12", targets: Sequence[st
 
 
 def plain(project: str, version: str, *, tag: str = "py3-none-any", requires: Sequence[str] = ()) -> MadeWheel:
-    """A wheel of one module without libraries, such as a jaxlib or a jax to resolve with."""
+    """Return a wheel of one module without libraries, such as a jaxlib or jax for the resolver."""
     made = MadeWheel(project=project.replace("-", "_"), version=version)
     made.python, made.abi, made.platform = tag.split("-")
     made.files = {f"{made.project}/__init__.py": f"__version__ = {version!r}\n".encode()}
@@ -155,7 +155,7 @@ def ordinary_index(folder: Path) -> Path:
 
 
 def of_major(made: MadeWheel, major: int) -> MadeWheel:
-    """The same wheel for another major of ROCm: packages, modules and all texts are named after it."""
+    """Return the same wheel for another ROCm major version, which packages, modules and texts are named after."""
 
     def renamed(text: str) -> str:
         return text.replace("rocm7", f"rocm{major}").replace("ROCm:7.", f"ROCm:{major}.")
@@ -172,11 +172,11 @@ def of_major(made: MadeWheel, major: int) -> MadeWheel:
 def make_wheels(
     folder: Path, *, version: str = VERSION, pythons: Sequence[str] = PYTHONS, major: int = 7
 ) -> list[SetWheel]:
-    """The wheels of a set like the real one: pjrt, and plugin and jaxlib for each Python.
+    """Return the wheels of a realistic set: pjrt, and plugin and jaxlib for each Python.
 
     Args:
-        folder: scratch for the archives.
-        major: of ROCm, which `version` has to agree with.
+        folder: folder for the archives.
+        major: ROCm major version, which must match `version`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     library_of_pjrt = PJRT_LIBRARY.replace("rocm7", f"rocm{major}")
@@ -191,7 +191,7 @@ def make_wheels(
 
 
 def padded_wheels(folder: Path, size: int) -> list[SetWheel]:
-    """Return wheels of a set for one Python with a total size: zeros before each archive, which zip ignores."""
+    """Return wheels of a set for one Python with a given total size: zeros before each archive, which zip ignores."""
     wheels = make_wheels(folder, pythons=("3.12",))
     padding = bytes(size // len(wheels))
     return [
@@ -202,7 +202,7 @@ def padded_wheels(folder: Path, size: int) -> list[SetWheel]:
 
 
 def make_set(wheels: Sequence[SetWheel], **changes: Any) -> WheelSet:
-    """The noun for some wheels, and by default for their Pythons; `changes` are fields of it."""
+    """Return the set of some wheels, by default for their Pythons; `changes` are fields of the set."""
     found = {tag.removeprefix("cp3") for wheel in wheels for tag in wheel.wheel.filename.split("-") if "cp3" in tag}
     fields: dict[str, Any] = {
         "index": "multi-arch",
@@ -242,7 +242,7 @@ def write_set(folder: Path, wheels: Sequence[SetWheel], wheel_set: WheelSet) -> 
 
 
 def passing_evidence(wheel_set: WheelSet, policy: Policy | None = None) -> list[Evidence]:
-    """Return evidence that satisfies a policy once it is signed; the default is the policy of the local channel."""
+    """Return evidence that satisfies a policy once it is signed; by default the policy of the local channel."""
     policy = policy or load_policy("multi-arch")
     return [
         Evidence(
@@ -264,5 +264,5 @@ def passing_evidence(wheel_set: WheelSet, policy: Policy | None = None) -> list[
 
 
 def but(evidences: Sequence[Evidence], gate: str, target: str = "any", **changes: Any) -> list[Evidence]:
-    """The same evidence with one piece changed."""
+    """Return the same evidence with one piece changed."""
     return [replace(e, **changes) if (e.gate, e.target) == (gate, target) else e for e in evidences]

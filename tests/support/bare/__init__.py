@@ -1,8 +1,7 @@
-"""Containers as bare as a newcomer's machine: Debian, Python, and no network but the user's package index.
+"""Containers as bare as a newcomer's machine: Debian, Python, and no network except the user's package index.
 
-A container has only a loopback device. The names of the index's hosts lead to addresses there, on which this process
-listens; each socket passes bytes on to the one host that it stands for. TLS is not touched, so the container verifies
-the certificates itself.
+A container has only a loopback device. The host names of the index resolve to loopback addresses, on which this process
+listens and relays all bytes to the real host. TLS is not touched, so the container verifies the certificates itself.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _BASE = Path(__file__).with_name("base.sh")
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _CLONE_NEWNET = 0x40000000
 _CONNECTION = re.compile(r"Starting new HTTPS? connection \(\d+\): (\S+):(\d+)")
-"""What urllib3 logs, and pip with it at -vvv."""
+"""Log line of urllib3, which pip prints with -vvv."""
 _CORES = "0,1"
 _SECONDS = 5400
-"""A container ends by itself after that, should nobody be left to end it."""
+"""Seconds after which a container ends by itself, in case the test was killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +37,8 @@ class Index:
     """The user's package index.
 
     Attributes:
-        settings: of pip's configuration, such as `index-url`.
-        hosts: name and port of the servers of its pages and files.
+        settings: settings of pip's configuration, such as `index-url`.
+        hosts: names and ports of the servers of pages and files.
     """
 
     settings: Mapping[str, str]
@@ -61,7 +60,7 @@ class Bare:
     home: str = "/root"
 
     def run(self, *words: str, cwd: str = "/", stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
-        """Run a command to its end; standard output and error are one text."""
+        """Run a command until it ends; standard output and error are merged."""
         argv = [self.engine.program, "exec", "--interactive", f"--user={self.user}", f"--workdir={cwd}"]
         done = subprocess.run(
             [*argv, f"--env=HOME={self.home}", self.id, *words],
@@ -74,14 +73,14 @@ class Bare:
         return subprocess.CompletedProcess(words, done.returncode, done.stdout.decode(errors="replace"))
 
     def must(self, *words: str, cwd: str = "/", stdin: bytes = b"") -> str:
-        """Run a command that has to succeed, and return its output."""
+        """Run a command that must succeed, and return its output."""
         done = self.run(*words, cwd=cwd, stdin=stdin)
         assert done.returncode == 0, f"{words}: {done.stdout}"
         return done.stdout
 
 
 def package_index() -> Index:
-    """Find out which index pip asks, and which servers that takes; indexes in folders of this machine do not count."""
+    """Return pip's package index with its servers; indexes in folders of this machine are ignored."""
     own = [sys.executable, "-m", "pip"]
     said = subprocess.run([*own, "config", "list"], capture_output=True, text=True, check=True).stdout
     configured = parse_config(said)
@@ -110,12 +109,12 @@ def running(
     home: str = "/root",
     mounts: Sequence[str] = (),
 ) -> Iterator[Bare]:
-    """Run a container with an empty folder /clone until the caller is done with it.
+    """Run a container with an empty folder /clone until the end of the block.
 
     Args:
         suite: release of Debian.
         user: `uid:gid` of the caller's commands; only root can write to HOME.
-        mounts: files of this machine that are there too.
+        mounts: files of this machine that are mounted into the container.
     """
     image = engine.image(f"bare-{suite}", _BASE, forky.mirror(), suite, based=False)
     addresses = {name: f"127.77.0.{number}" for number, (name, _) in enumerate(index.hosts, 1)}
@@ -143,7 +142,10 @@ def running(
 
 
 def _listening(pid: int, address: str, port: int) -> socket.socket:
-    """A listening socket in the network of another process; a thread may be elsewhere than its process."""
+    """Return a listening socket in the network namespace of another process.
+
+    A thread enters the namespace, so that this process stays in its own.
+    """
     made: list[socket.socket] = []
 
     def enter() -> None:
@@ -159,7 +161,7 @@ def _listening(pid: int, address: str, port: int) -> socket.socket:
 
 
 def _relay(server: socket.socket, host: tuple[str, int]) -> None:
-    with contextlib.suppress(OSError):  # It ends when the socket is shut down.
+    with contextlib.suppress(OSError):  # accept fails when the socket is shut down
         while True:
             here, _ = server.accept()
             threading.Thread(target=_connect, args=(here, host), daemon=True).start()

@@ -1,6 +1,7 @@
 """A real S3 server on loopback: Ceph in a folder and in separate namespaces, without installation.
 
-It is made once and kept in the cache under a digest of its recipe. Needs root, Debian's debootstrap and 1.1 GB of disk.
+The folder is created once and kept in the cache under a digest of its recipe. This needs root, Debian's debootstrap and
+1.1 GB of disk.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _START_SECONDS = 90
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """Keys of a user of the store."""
+    """Access keys of a user of the store."""
 
     name: str
     access: str
@@ -39,7 +40,7 @@ class Ceph:
 
     Attributes:
         url: endpoint for S3 clients.
-        owner: may create buckets.
+        owner: user who may create buckets.
     """
 
     url: str
@@ -48,23 +49,23 @@ class Ceph:
     owner: User
 
     def user(self, name: str) -> User:
-        """A new user, who may do nothing until a bucket's policy says so."""
+        """Create a user without permissions; a bucket's policy has to grant them."""
         return _user(self.tree, self.data, name)
 
 
 def obstacle() -> str:
-    """Why this machine cannot run it; empty if it can."""
+    """Return the reason why this machine cannot run Ceph; empty if it can."""
     return forky.obstacle()
 
 
 def prepared() -> Path:
-    """The folder with Ceph in it."""
+    """Return the folder with Ceph, created if necessary."""
     return forky.made("ceph", _HERE / "prepare.sh")
 
 
 @contextlib.contextmanager
 def running() -> Iterator[Ceph]:
-    """Start it, and end all of it afterwards."""
+    """Run a store until the end of the block."""
     tree = prepared()
     monitor, gateway = free_ports(2)
     data = f"/srv/{os.getpid()}-{gateway}"

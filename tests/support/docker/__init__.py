@@ -1,8 +1,8 @@
-"""A real Docker daemon of our own, and images that no registry has to serve.
+"""A real Docker daemon for the tests, and images that no registry has to serve.
 
-The daemon's data stay in the cache, so each image is made once. All test processes of a machine share one daemon: the
-first one starts it, the last one stops it. Containers have the host's network or none. Needs root, Docker's daemon and
-what `tests.support.forky` needs.
+The daemon's data stay in the cache, so each image is built once. All test processes of a machine share one daemon: the
+first one starts it, the last one stops it. Containers have the host's network or none. The daemon needs root, dockerd
+and the requirements of `tests.support.forky`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tests.support import forky
 from tests.support.engines import Engine
 
 CLIENT = "/usr/bin/docker"
-"""Debian's. Another one that comes first on PATH may lack what the builds of images want."""
+"""Debian's client. Another client on PATH may lack features that image builds need."""
 _HERE = Path(__file__).parent
 _STATE = Path("/run/jax-rocm-release-docker")
-"""Sockets have short paths, so they cannot lie in the cache."""
+"""Folder of the socket, outside of the cache because the paths of sockets must be short."""
 _START_SECONDS, _STOP_SECONDS = 60, 30
 
 
@@ -35,7 +35,7 @@ class Docker(Engine):
     """A running daemon.
 
     Attributes:
-        host: as DOCKER_HOST names it.
+        host: address of the daemon, as in DOCKER_HOST.
     """
 
     host: str
@@ -43,34 +43,34 @@ class Docker(Engine):
 
     @property
     def environment(self) -> dict[str, str]:
-        """This process's, with our client and our daemon first."""
+        """Environment of this process, with the tests' client and daemon."""
         folder = str(Path(CLIENT).parent)
         return {**os.environ, "DOCKER_HOST": self.host, "PATH": f"{folder}:{os.environ.get('PATH', '')}"}
 
     def builder(self) -> str:
-        """The image that stands in for manylinux_2_28 with our tools, by name; see builder.sh."""
+        """Return the name of the image that stands in for manylinux_2_28 with the build tools; see builder.sh."""
         return self.image("builder", _HERE / "builder.sh")
 
 
 def rocm(version: str) -> Path:
-    """The prefix of a ROCm made of Debian's packages, in TheRock's layout; see rocm.sh."""
+    """Return the prefix of a ROCm made of Debian's packages, in TheRock's layout; see rocm.sh."""
     return forky.made("rocm", _HERE / "rocm.sh", version) / "rocm"
 
 
 def rocm_here(version: str) -> Path:
-    """The same for this machine, whose C library may be older than what that compiler was made for."""
+    """Return the prefix of a copy of `rocm` that also runs on this machine, even if its C library is older."""
     return forky.made("rocm-here", _HERE / "rocm_here.sh", str(rocm(version))) / "rocm"
 
 
 def obstacle() -> str:
-    """Why this machine cannot run it; empty if it can."""
+    """Return the reason why this machine cannot run Docker; empty if it can."""
     missing = [word for word in ("dockerd", CLIENT) if shutil.which(word) is None]
     return forky.obstacle() or (f"needs {', '.join(missing)}" if missing else "")
 
 
 @contextlib.contextmanager
 def running() -> Iterator[Docker]:
-    """Start the daemon or share it, and stop it after its last user."""
+    """Start the daemon, or share a running one, and stop it after its last user."""
     docker = Docker(host=f"unix://{_STATE / 'socket'}")
     users = _STATE / "users"
     mine = users / f"{os.getpid()}-{time.monotonic_ns()}"
@@ -92,9 +92,9 @@ def running() -> Iterator[Docker]:
 
 def _start(docker: Docker) -> None:
     _STATE.mkdir(parents=True, exist_ok=True)
-    # A daemon that was killed leaves its number behind, and the next one refuses to start.
+    # A killed daemon leaves its pid file, with which the next daemon refuses to start.
     (_STATE / "pid").unlink(missing_ok=True)
-    # Neither bridges nor packet filters: the machine's network stays as it is.
+    # Neither bridges nor packet filters, so that the machine's network is not changed.
     argv = ["dockerd", "--iptables=false", "--bridge=none", "--storage-driver=overlay2", f"--host={docker.host}"]
     argv += [f"--data-root={forky.CACHE / 'docker'}", f"--exec-root={_STATE / 'exec'}", f"--pidfile={_STATE / 'pid'}"]
     log = _STATE / "log"
@@ -103,7 +103,7 @@ def _start(docker: Docker) -> None:
     for _ in range(_START_SECONDS * 4):
         assert process.poll() is None, log.read_text(errors="replace")[-4000:]
         if docker.run("version", check=False).returncode == 0:
-            # It outlives whoever started it where others still use it.
+            # The daemon outlives this process if others still use it, so Popen must not warn.
             process.returncode = 0
             return
         time.sleep(0.25)
@@ -111,7 +111,7 @@ def _start(docker: Docker) -> None:
 
 
 def _stop() -> None:
-    """Stop the daemon and unmount its mounts."""
+    """Stop the daemon and remove its mounts."""
     pid = int((_STATE / "pid").read_text())
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
@@ -128,7 +128,7 @@ def _stop() -> None:
 
 
 def _lives(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
+    """Return whether a process runs; zombies do not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

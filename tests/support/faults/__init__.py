@@ -1,1 +1,1 @@
-"""Ways to break the published wheels, and the table of which gate catches each."""
+"""Faults of the published wheels, and the table of the gates that catch them."""

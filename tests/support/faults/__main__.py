@@ -1,4 +1,4 @@
-"""Writes the fault matrix into the README of the gates."""
+"""Program that writes the fault matrix into the README of the gates."""
 
 from __future__ import annotations
 

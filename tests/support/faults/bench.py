@@ -1,4 +1,4 @@
-"""A wheel set of the published wheels that can be broken, staged and checked by gates."""
+"""A set of the published wheels that can be broken, staged and checked by gates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Case:
 
     Attributes:
         wheels: kind (pjrt, plugin, jaxlib) -> wheel that replaces the good one.
-        manifest: manifest of its ROCm; None for a set without one.
+        manifest: manifest of the set's ROCm; None for a set without one.
         fields: fields of the WheelSet.
         tamper: change of the staged set before the gates run.
     """
@@ -123,7 +123,7 @@ class Bench:
         return Case(wheels=wheels, manifest=self.manifest)
 
     def rewritten(self, kind: str, edit: Callable[[WheelRewrite], None], *, tag: str = "") -> Path:
-        """Return the wheel after an edit; `tag` replaces Python and ABI tag in its filename."""
+        """Return the wheel after an edit; `tag` replaces the Python and ABI tags in its filename."""
         name = self.wheel(kind).filename
         out = self.fresh() / (name.replace("cp312-cp312", tag) if tag else name)
         with WheelArchive(self.path(kind)) as source:
@@ -145,7 +145,7 @@ class Bench:
         return self.rewritten(kind, lambda rewrite: rewrite.remove(name))
 
     def patched(self, kind: str, member: str, find: Callable[[Path], Patches]) -> Path:
-        """Patch bytes of a library, which keeps its size."""
+        """Patch bytes of a library without changing its size."""
         file = self.extract(kind, member, self.fresh())
         patches = find(file)
         with file.open("r+b") as out:
@@ -164,7 +164,7 @@ class Bench:
         """Stage a set, run gates on it for gfx942, and delete its broken wheels.
 
         Args:
-            whole: include pjrt and plugin in any case, instead of the broken wheels or the plugin only.
+            whole: always include pjrt and plugin, instead of the broken wheels or the plugin only.
         """
         top = self.fresh()
         try:
@@ -210,7 +210,7 @@ class Bench:
         return replace(made, members=self._members(kind, path))
 
     def _members(self, kind: str, path: Path) -> tuple[MemberInfo, ...]:
-        """Return the libraries; those of the good wheel are not read again."""
+        """Return the libraries of a wheel; unchanged libraries of the good wheel are not read again."""
         with zipfile.ZipFile(self.path(kind)) as old, zipfile.ZipFile(path) as new:
             sums = [{item.filename: item.CRC for item in archive.infolist()} for archive in (old, new)]
         if all(sums[0][member.path] == sums[1].get(member.path) for member in self.wheel(kind).members):
@@ -220,7 +220,7 @@ class Bench:
         return self.wheel(kind).members
 
     def _locked(self) -> dict[str, list[Resolved]]:
-        """Return the packages in the good set's lock besides its own wheels."""
+        """Return the packages in the good set's lock other than its own wheels."""
         lock = Pylock.from_dict(tomllib.loads((self.made / PYLOCK).read_text()))
         return {
             PYTHON: [

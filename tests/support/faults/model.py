@@ -33,9 +33,9 @@ class Fault:
     """One way to break a set.
 
     Attributes:
-        how: the method.
-        inject: creates the broken set.
-        wheel: kind of the wheel in each message; empty if no wheel causes the fault.
+        how: description of the fault.
+        inject: function that creates the broken set.
+        wheel: kind of the wheel that each message names; empty if no wheel causes the fault.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Fault:
 
 
 def caught(gates: str, code: str, names: str, remedy: str, *, warns: bool = False) -> tuple[Catch, ...]:
-    """Return the same expected finding of one or several gates."""
+    """Return the same expected finding for one or several gates."""
     return tuple(Catch(gate=gate, code=code, names=names, remedy=remedy, warns=warns) for gate in gates.split())
 
 

@@ -28,7 +28,7 @@ def runpath(file: Path) -> Patches:
 
 
 def leaked_needed(name: str) -> Callable[[Path], Patches]:
-    """Add a NEEDED entry: its name follows the RUNPATH, and its entry replaces an optional one."""
+    """Add a NEEDED entry: the name is written after the RUNPATH, and the entry replaces an optional one."""
 
     def find(file: Path) -> Patches:
         with reader.open_image(file) as image:
@@ -76,7 +76,7 @@ def newer_glibc(file: Path) -> Patches:
 
 
 def bitcode(file: Path) -> Patches:
-    """Damage the device libraries that XLA links into kernels, its largest LLVM module, every 4 kB."""
+    """Damage XLA's largest LLVM module, the device libraries that are linked into kernels, every 4 kB."""
     with reader.open_image(file) as image:
         section = image.section(".rodata")
         assert section is not None

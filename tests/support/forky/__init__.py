@@ -1,7 +1,7 @@
-"""Folders with a newer Debian in them, for servers and tools that the release of this machine has not got.
+"""Folders with a newer Debian, for servers and tools that this machine's release does not have.
 
-Each is made once by a script and kept in the cache under a digest of that script; all start from one small base.
-Needs root and Debian's debootstrap.
+A script creates each folder once, starting from a common small base. The folder is kept in the cache under a digest of
+the script. This needs root and Debian's debootstrap.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SECONDS = 900
 
 
 def obstacle() -> str:
-    """Return the reason why this machine cannot make such a folder; empty if it can."""
+    """Return the reason why this machine cannot create such a folder; empty if it can."""
     if os.geteuid() != 0:
         return "needs root, for chroot"
     missing = [word for word in ("debootstrap", "unshare", "apt-get") if shutil.which(word) is None]
@@ -29,12 +29,12 @@ def obstacle() -> str:
 
 
 def made(name: str, script: Path, *words: str) -> Path:
-    """The folder that `sh script FOLDER words…` fills, where FOLDER is a copy of the base to begin with."""
+    """Return the folder that `sh script FOLDER words…` fills, starting from a copy of the base."""
     return _kept(name, script, words, digest(script, *words))
 
 
 def digest(script: Path, *words: str) -> str:
-    """Return the name of a folder made with these, 12 hexadecimal digits."""
+    """Return the digest of base, script and words: 12 hexadecimal digits."""
     hashed = hashlib.sha256(_BASE.read_bytes())
     for part in (script.read_bytes(), *(word.encode() for word in words)):
         hashed.update(len(part).to_bytes(8, "big") + part)
@@ -42,7 +42,7 @@ def digest(script: Path, *words: str) -> str:
 
 
 def mirror() -> str:
-    """Return this machine's source of Debian packages."""
+    """Return this machine's mirror of Debian."""
     argv = ["apt-get", "indextargets", "--format", "$(SITE) $(REPO_URI)", "Created-By: Packages", "Component: main"]
     listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
     found = [url.rstrip("/") for url in listed[1::2] if url.rstrip("/").endswith("/debian")]
@@ -51,12 +51,12 @@ def mirror() -> str:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder, but nothing that is mounted below it."""
+    """Remove a folder, except for filesystems that are mounted below it."""
     subprocess.run(["rm", "-rf", "--one-file-system", folder], check=True)
 
 
 def fill(folder: Path, script: Path, *words: str, based: bool = True) -> None:
-    """Make a folder without keeping it; the script starts from the small Debian, or creates the folder itself."""
+    """Fill a folder that is not cached; the script starts from the small Debian, or creates the folder itself."""
     if based:
         subprocess.run(["cp", "-a", _base(), folder], check=True)
     _run(script, folder, *words)

@@ -1,4 +1,4 @@
-"""Builds the kernels as `ci_build kernels` does, and FakeHip with the same compiler; lays both out."""
+"""Build of the kernels as with `ci_build kernels`, and of FakeHip with the same compiler."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from kernels.toolchains import Toolchain, obtain_pypi
 from tests.support.silent import Silent
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx11-generic")
-"""gfx1103 is served by gfx11-generic; gfx1201, on purpose, by nothing."""
+"""gfx11-generic covers gfx1103; deliberately, no target covers gfx1201."""
 HERE = Path(__file__).parent
 STAND_INS = {
     "libamdhip64.so.7": ("-Wl,-soname,libamdhip64.so.7", str(HERE / "fake_hip.cc"), str(HERE / "fake_runtime.cc")),
     "drive.so": (str(HERE / "drive.cc"),),
     "rms_norm_host.so": ("-x", "c++", str(SRC / "rms_norm.hip")),
 }
-"""What the tests compile besides the kernels: file -> words of its command."""
+"""Files that the tests compile besides the kernels: file -> arguments of the compiler."""
 BARRIERS = 2
-"""Of a sum, in gpu.h; a library without each of them is what checks for races have to see."""
+"""Number of barriers in a sum (gpu.h); checks for races must detect the absence of each."""
 
 SECOND_HEAD = "knl_name,co_name,tn,tileM,tileN,pf,bPreshuffle,splitK,subK,bias"
 SECOND = {
@@ -34,8 +34,8 @@ SECOND = {
     "bf16gemm_fp32bf16_tn_64x64_splitk_clean": ("64,64,0,0,1,64,1", 352),
     "bf16gemm_bf16_tn_256x256": ("256,256,0,0,0,64,0", 304),
 }
-"""Rows of the tables of later AITER sources: kernel -> fields, bytes of arguments. The objects that stand in for them
-have those names and sizes, and do nothing."""
+"""Rows of the tables of later AITER sources: kernel -> fields, bytes of arguments. Objects
+with these names and argument sizes stand in for the kernels, and do nothing."""
 
 
 def build(cache: Path, folder: Path) -> Path:
@@ -60,7 +60,7 @@ def build(cache: Path, folder: Path) -> Path:
 
 
 def stand_ins(cache: Path, folder: Path) -> None:
-    """Compile STAND_INS, and the portable kernels without each of their barriers, into `folder`."""
+    """Compile STAND_INS, and variants of the portable kernels that each lack one barrier, into `folder`."""
     runner = HostRunner(os.environ)
     toolchain = obtain_pypi(cache, runner, Silent())
     for name, words in STAND_INS.items():
@@ -71,7 +71,7 @@ def stand_ins(cache: Path, folder: Path) -> None:
 
 
 def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -> None:
-    """The folder of a module made from SECOND."""
+    """Create the folder of a module from SECOND."""
     folder.mkdir(parents=True)
     lines = [SECOND_HEAD]
     for name, (fields, size) in SECOND.items():
@@ -87,7 +87,7 @@ def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -
 
 
 def _without_barrier(number: int, folder: Path) -> Path:
-    """A copy of the kernels for f32 that lacks one barrier."""
+    """Return a copy of the kernels for f32 that lacks one barrier."""
     shutil.copytree(SRC, folder)
     parts = (folder / "gpu.h").read_text(encoding="utf-8").split("  gpu_barrier();")
     assert len(parts) == BARRIERS + 1
@@ -103,7 +103,7 @@ def _without_barrier(number: int, folder: Path) -> Path:
 def compile_host(toolchain: Toolchain, runner: HostRunner, words: tuple[str, ...], out: Path) -> None:
     """Compile C++ into a shared library with the compiler of the kernels."""
     places = {**toolchain.places, "src": str(SRC)}
-    # Stripped, as the kernels are: zig would build a C++ library with debug information for others, for a minute.
+    # Stripped like the kernels: otherwise zig builds a C++ library with debug information, which takes a minute.
     argv = [fill(word, places) for word in toolchain.host_command()]
     runner.run([*argv, "-shared", "-s", *words, "-o", str(out)], env=toolchain.environment)
 

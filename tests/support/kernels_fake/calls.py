@@ -1,6 +1,6 @@
-"""Calls the real FFI handlers as XLA would, with FakeHip below them, and reads what FakeHip wrote down.
+"""Calls of the real FFI handlers as XLA makes them, with FakeHip below them and its records.
 
-A process has one FakeHip, since handlers find HIP by its soname once; tests start one process for each machine.
+A process has one FakeHip, since handlers look up HIP by its soname once; tests start one process for each machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SIZES = {"s8": 1, "s32": 4, "u8": 1, "u32": 4, "f16": 2, "f32": 4, "bf16": 2, "f
 _S32, _F32, _PRED = 4, 11, 1
 LOAD, MEMSET, LAUNCH = 0, 1, 2
 LONGER, MOVED, NO_NAME = 1, 2, 3
-"""Device structures that FakeHip can answer with instead of the known one."""
+"""Device structures that FakeHip can return instead of the known one."""
 
 
 class _Buffer(ctypes.Structure):
@@ -58,13 +58,13 @@ class _Record(ctypes.Structure):
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Something that FakeHip was asked to do.
+    """A recorded call of FakeHip.
 
     Attributes:
         what: LOAD, MEMSET or LAUNCH.
-        capture_mode: of the thread: 1 thread-local, as HIP starts, 2 relaxed.
-        sha256: of the code object.
-        to, value, size: of a memset.
+        capture_mode: capture mode of the thread: 1 is thread-local, HIP's default, 2 is relaxed.
+        sha256: digest of the code object.
+        to, value, size: arguments of a memset.
     """
 
     what: int
@@ -83,7 +83,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A buffer of a call: dtype, shape, and an address that is never read."""
+    """A buffer of a call: dtype, shape, and an address that is never accessed."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -91,7 +91,7 @@ class Tensor:
 
 
 class CallError(Exception):
-    """A handler's error: its code and message."""
+    """A handler's error, with its code and message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -99,10 +99,10 @@ class CallError(Exception):
 
 
 class FakeMachine:
-    """Eight GPUs that are not there.
+    """Eight fake GPUs.
 
     Args:
-        folder: holds libamdhip64.so.7 (FakeHip) and drive.so.
+        folder: folder with libamdhip64.so.7 (FakeHip) and drive.so.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -116,15 +116,15 @@ class FakeMachine:
         self.hip.fake_hip_device(ordinal, arch.encode(), compute_units, wave)
 
     def layout(self, kind: int) -> None:
-        """The device structure that HIP answers with."""
+        """Set the device structure that HIP returns."""
         self.hip.fake_hip_layout(kind)
 
     def fail(self, function: str, error: int) -> None:
-        """Let a function of HIP fail; 0 lets it work again."""
+        """Make a function of HIP return an error code; 0 makes it succeed."""
         self.hip.fake_hip_fail(function.encode(), error)
 
     def records(self) -> list[Record]:
-        """Return the calls since the last time."""
+        """Return the calls since the previous call of this method."""
         found = []
         for at in range(self.hip.fake_hip_count()):
             one = self.hip.fake_hip_record(at).contents
@@ -149,7 +149,7 @@ class FakeMachine:
         return found
 
     def metadata(self, library: Library, symbol: str) -> tuple[int, int, int]:
-        """API major, minor and traits that a handler declares."""
+        """Return the API major, API minor and traits that a handler declares."""
         major, minor, traits = ctypes.c_int(), ctypes.c_int(), ctypes.c_uint()
         text = ctypes.create_string_buffer(4096)
         pointers = (ctypes.byref(major), ctypes.byref(minor), ctypes.byref(traits))
@@ -171,7 +171,7 @@ class FakeMachine:
         """Call a handler.
 
         Raises:
-            CallError: it answered with an error.
+            CallError: the handler returned an error.
         """
         text = ctypes.create_string_buffer(8192)
         packed = [_attribute(name, value) for name, value in sorted((attributes or {}).items())]
@@ -201,7 +201,7 @@ class Library:
             self.set_root(root)
 
     def set_root(self, root: Path) -> None:
-        """Say where the code objects lie."""
+        """Set the folder of the code objects."""
         self.library.jax_aiter_set_root(str(root).encode())
 
     def build_info(self) -> str:
@@ -209,12 +209,12 @@ class Library:
         return str(self.library.jax_aiter_build_info().decode())
 
     def handler(self, symbol: str) -> ctypes.c_void_p:
-        """The address of a handler."""
+        """Return the address of a handler."""
         return ctypes.cast(self.library[symbol], ctypes.c_void_p)
 
 
 def tensors(*specs: tuple[str, tuple[int, ...]], start: int = 0x7F00_0000_0000) -> list[Tensor]:
-    """Buffers at addresses that are far apart and multiples of 256, so that no two can be taken for each other."""
+    """Return buffers at distant addresses, multiples of 256, so that no two can be confused."""
     return [Tensor(dtype, shape, start + at * 0x1_0000_0000_00) for at, (dtype, shape) in enumerate(specs)]
 
 

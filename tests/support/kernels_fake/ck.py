@@ -1,4 +1,4 @@
-"""FakeCk: a handler of attention above a Composable Kernel without kernels, compiled by a ROCm with AITER's headers."""
+"""FakeCk: attention handlers above a Composable Kernel without kernels, compiled by a ROCm with AITER's headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLE = Path("3rdparty/composable_kernel/example/ck_tile/01_fmha")
 
 
 def fields(source: Path, direction: str, structure: str) -> list[str]:
-    """The names of a structure's fields in AITER's header, in order.
+    """Return the field names of a structure in AITER's header, in order.
 
     Args:
         direction: fwd or bwd.
@@ -44,12 +44,12 @@ def _fields_inc(source: Path, direction: str) -> str:
 
 
 def build(source: Path, rocm: Path, cache: Path, folder: Path) -> None:
-    """Compile the handler of each direction with FakeCk, into libraries that lie in `folder`.
+    """Compile the handler of each direction with FakeCk into a library in `folder`.
 
     Args:
-        source: the folder aiter_meta of its source.
-        rocm: whose compiler and headers to use.
-        cache: `kernels` in the cache folder.
+        source: folder aiter_meta of AITER's source.
+        rocm: ROCm whose compiler and headers are used.
+        cache: folder `kernels` of the cache.
     """
     runner = HostRunner(os.environ)
     toolchain = with_rocm(obtain_pypi(cache, runner, Silent()), rocm, "rocm", cache)
@@ -85,7 +85,7 @@ class FakeCk:
         self._library.jax_aiter_fake_ck_answer.argtypes = (ctypes.c_float,)
 
     def said(self) -> dict[str, str]:
-        """Every field of the structures of the last call, as text; empty where nothing was asked since."""
+        """Return all fields of the last call's structures as text; empty if there was none since the last query."""
         return dict(line.split("=", 1) for line in self._library.jax_aiter_fake_ck_said().decode().splitlines())
 
     def answer(self, value: float) -> None:

@@ -1,6 +1,6 @@
-"""Calls the handler of Composable Kernel's RMSNorm above FakeHip, in a process that finds no other HIP.
+"""Program that calls the handler of Composable Kernel's RMSNorm above FakeHip, in a process without any other HIP.
 
-`python drive_ck.py FOLDER CALLS.json`: the folder holds libamdhip64.so.7, drive.so and the library. Prints, for each
+`python drive_ck.py FOLDER CALLS.json`: the folder contains libamdhip64.so.7, drive.so and the library. Prints, for each
 call, the launches or the error.
 """
 
@@ -32,7 +32,7 @@ _NUMBERS = ("m", "n", "x_stride", "residual_stride", "y_stride", "sum_stride")
 
 
 def launches(machine: FakeMachine) -> list[dict[str, Any]]:
-    """Return the launches since the last time."""
+    """Return the launches since the previous call of this function."""
     machine.hip.fake_runtime_launch.restype = ctypes.POINTER(_Launch)
     found = []
     for at in range(machine.hip.fake_runtime_count()):
@@ -45,7 +45,7 @@ def launches(machine: FakeMachine) -> list[dict[str, Any]]:
 
 
 def main(folder: Path, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make the calls one after the other."""
+    """Make the calls in sequence."""
     machine = FakeMachine(folder)
     machine.device(0, "gfx942:sramecc+:xnack-", 304)
     library = Library(folder / "librmsnorm_fwd.so", folder)

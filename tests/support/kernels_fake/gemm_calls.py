@@ -1,4 +1,4 @@
-"""Calls of the GEMM handlers, and what FakeHip saw of one."""
+"""Calls of the GEMM handlers, and FakeHip's records of a call."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def fp8_call(module: str, m: int, n: int, k: int) -> Call:
 def launch(
     machine: FakeMachine, library: Library, symbol: str, call: Call, device: int = 0, **attributes: object
 ) -> tuple[Record, list[Record]]:
-    """Call a GEMM handler; return its launch, which comes last, and the memsets before it."""
-    machine.records()  # forget what others did
+    """Call a GEMM handler; return its launch, which is the last record, and the memsets before it."""
+    machine.records()  # discard earlier records
     machine.call(library, symbol, *call, attributes, device=device)
     records = [record for record in machine.records() if record.what != LOAD]
     *before, last = records

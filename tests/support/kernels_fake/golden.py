@@ -24,7 +24,7 @@ CSV = {
 
 @cache
 def kernels(path: Path) -> Mapping[str, Mapping[str, Any]]:
-    """The kernels of a code object by name, as its AMDGPU metadata describes them."""
+    """Return the kernels of a code object by name, as described in its AMDGPU metadata."""
     with path.open("rb") as file:
         for segment in ELFFile(file).iter_segments("PT_NOTE"):
             assert isinstance(segment, NoteSegment)
@@ -38,14 +38,14 @@ def kernels(path: Path) -> Mapping[str, Mapping[str, Any]]:
 
 
 def metadata(path: Path) -> Mapping[str, Any]:
-    """The one kernel of a code object."""
+    """Return the only kernel of a code object."""
     (kernel,) = kernels(path).values()
     return kernel
 
 
 @cache
 def digest(path: Path) -> str:
-    """Of a file."""
+    """Return the SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -63,7 +63,7 @@ class Row:
 
 @cache
 def rows(hsa: Path, gfx: str, module: str) -> tuple[Row, ...]:
-    """The kernels of a module for a target, in the order of AITER's table."""
+    """Return the kernels of a module for a target, in the order of AITER's table."""
     path = hsa / gfx / CSV[module]
     with path.open(newline="", encoding="utf-8") as file:
         found = [{key.lower(): value for key, value in line.items()} for line in csv.DictReader(file)]
@@ -81,12 +81,15 @@ def rows(hsa: Path, gfx: str, module: str) -> tuple[Row, ...]:
 
 
 def ceil(a: int, b: int) -> int:
-    """a / b, rounded up."""
+    """Return a / b, rounded up."""
     return -(-a // b)
 
 
 def best(options: Sequence[tuple[Row, int]], m: int, n: int, units: int) -> tuple[Row, int]:
-    """The row and split with the fewest rounds; then the least padding, idle units, most work for each byte."""
+    """Return the row and split with the fewest rounds.
+
+    Ties are broken by the least padding, then the fewest idle units, then the most work per byte.
+    """
 
     def key(option: tuple[Row, int]) -> tuple[int, int, int, float, int]:
         row, split = option
@@ -95,11 +98,14 @@ def best(options: Sequence[tuple[Row, int]], m: int, n: int, units: int) -> tupl
         efficiency = row.tile_m * row.tile_n / (row.tile_m + row.tile_n)
         return rounds, -m % row.tile_m, rounds * units - blocks, -efficiency, split
 
-    return min(options, key=key)  # the first of those that tie
+    return min(options, key=key)  # the first of equal options
 
 
 def bf16_options(table: Sequence[Row], m: int, n: int, k: int, units: int, splitk: int) -> list[tuple[Row, int]]:
-    """First generation: any kernel splits, by itself to fill units, at most 64 and no part of k empty."""
+    """Return the options of first-generation kernels, all of which can split.
+
+    Without `splitk` they split to fill the compute units: at most 64 parts, and no part of k empty.
+    """
     found = []
     for row in table:
         if n % row.tile_n or k % 64 or splitk > min(64, k // 64):
@@ -111,7 +117,7 @@ def bf16_options(table: Sequence[Row], m: int, n: int, k: int, units: int, split
 
 
 def i8_options(table: Sequence[Row], n: int, k: int, splitk: int) -> list[tuple[Row, int]]:
-    """No split unless told; then parts of multiples of 128, none empty."""
+    """Return the options: without `splitk` no split, else non-empty parts of multiples of 128."""
     split = splitk or 1
     part = ceil(ceil(k, split), 128) * 128
     if k % 128 or split > 16 or ceil(k, part) != split:
@@ -120,7 +126,7 @@ def i8_options(table: Sequence[Row], n: int, k: int, splitk: int) -> list[tuple[
 
 
 def fp4_options(table: Sequence[Row], n: int, k: int, splitk: int, *, shuffled: bool) -> list[tuple[Row, int]]:
-    """Kernels that split if told, else the others."""
+    """Return the options: with `splitk` above 1 the kernels that split, else the other kernels."""
     split = splitk or 1
     if k % (256 * split):
         return []
@@ -130,7 +136,7 @@ def fp4_options(table: Sequence[Row], n: int, k: int, splitk: int, *, shuffled: 
 
 
 def packed(path: Path, values: Mapping[str, int | float]) -> bytes:
-    """Arguments of a code object's kernel: named values at the metadata's offsets, zero everywhere else."""
+    """Return packed kernel arguments: named values at the metadata's offsets, zero everywhere else."""
     kernel = metadata(path)
     data = bytearray(kernel[".kernarg_segment_size"])
     left = dict(values)

@@ -1,4 +1,4 @@
-"""The portable kernels on the host: the very source, a block's threads as coroutines (`gpu_host.h`)."""
+"""The portable kernels on the host: the original source, with the threads of a block as coroutines (`gpu_host.h`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _GUARD = 0xA5
 
 
 class HostMachine:
-    """Runs kernels that were compiled for the host.
+    """A machine that runs kernels compiled for the host.
 
     Args:
-        library: what they were compiled to.
-        seed: of the order in which threads run between two meetings; 0 is their own order.
+        library: the compiled kernels.
+        seed: seed of the order in which threads run between two barriers; 0 keeps their own order.
     """
 
     def __init__(self, library: Path, seed: int) -> None:
@@ -21,7 +21,7 @@ class HostMachine:
         self._memory: dict[int, tuple[ctypes.Array[ctypes.c_char], int]] = {}
 
     def put(self, data: bytes, shift: int = 0) -> int:
-        """Memory with that content and guards around it."""
+        """Allocate memory with this content and with guards around it."""
         whole = ctypes.create_string_buffer(len(data) + 1024)
         base = ctypes.addressof(whole)
         address = (base + 511) // 256 * 256 + shift
@@ -31,16 +31,16 @@ class HostMachine:
         return address
 
     def get(self, address: int) -> bytes:
-        """Its content; its guards have to be as they were."""
+        """Return the content of memory after checking that its guards are intact."""
         whole, size = self._memory[address]
         at, data = address - ctypes.addressof(whole), whole.raw
         assert {*data[:at], *data[at + size :]} == {_GUARD}, "something was written beside a buffer"
         return data[at : at + size]
 
     def launch(self, kernel: str, arguments: bytes, blocks: int, threads: int) -> None:
-        """Run a kernel to its end."""
+        """Run a kernel until it ends."""
         self._library[kernel](ctypes.c_char_p(arguments), blocks, threads, self._seed)
 
     def clear(self) -> None:
-        """Forget all memory."""
+        """Free all memory."""
         self._memory.clear()

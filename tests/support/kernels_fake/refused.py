@@ -1,4 +1,4 @@
-"""A call that has to end with an error."""
+"""Context manager for a call that must return an error."""
 
 from __future__ import annotations
 

