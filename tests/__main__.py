@@ -159,7 +159,7 @@ def main(argv: Sequence[str]) -> int:
     chosen = [] if any("::" in word or word.endswith((".py", "/")) for word in rest) else [ROOT / "tests"]
     jobs = len(os.sched_getaffinity(0)) if options.jobs is None else options.jobs
     if options.jobs is None and (not chosen or not SINGLE_PROCESS.isdisjoint(rest)):
-        jobs = 0  # Output and debuggers of a few chosen tests work in this process only.
+        jobs = 0  # output and debuggers work in this process only
     if chosen and left_out:
         chosen = [ROOT / "tests" / "unit"]
     # The tests of a file share fixtures, so they stay in one worker.

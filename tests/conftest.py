@@ -30,12 +30,12 @@ from tests.support.signing_key import SIGNING_KEY, signing_key
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 pytest.register_assert_rewrite("tests.support.bucket_contract")
-# Options of whoever runs the tests do not count, and nothing may make or use a key of theirs.
+# Options of the user must not affect the tests, and tests must not create or use the user's key.
 for _name in [name for name in os.environ if name.startswith("CI_BUILD_")]:
     del os.environ[_name]
 os.environ[SIGNING_KEY] = signing_key()
 if not os.access(next(folder for folder in user_cache_path("x").parents if folder.exists()), os.W_OK):
-    # What tests fetch has to go somewhere.
+    # Downloads of the tests need a writable folder.
     os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir(), f"jax-rocm-release-tests-{os.getuid()}"))
 
 TESTS = Path(__file__).parent
@@ -150,7 +150,7 @@ def _sha256(path: Path) -> str:
 
 
 def _download(wheel: RealWheel, folder: Path) -> str:
-    # Returns why it could not be had, or nothing.
+    # Returns the reason of a failed download, or nothing.
     tags = parse_wheel_filename(wheel.filename)[3]
     python = wheel.python or "3.12"
     pin = folder / "requirements.txt"
@@ -242,7 +242,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the collector of omissions."""
-    # A job that a shell runs in the background ignores Ctrl-C, and so would all that tests start and interrupt.
+    # A background job of a shell ignores SIGINT, and so would all processes that tests start and interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(LeftOut(config), "left-out")

@@ -34,7 +34,7 @@ def ci_build(
 
 
 def succeed(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the launcher, which has to succeed."""
+    """Run the launcher, and fail unless it succeeds."""
     done = ci_build(*words, env=env)
     assert done.returncode == 0, done.stderr
     return done
@@ -42,11 +42,11 @@ def succeed(*words: str, env: Mapping[str, str] | None = None) -> subprocess.Com
 
 @dataclass(frozen=True)
 class Released:
-    """A release that was made for these tests, which several workers may read at once; write to a copy.
+    """A release made for these tests, shared by several workers; tests write to a copy.
 
     Attributes:
-        folder: where the command ran.
-        said: what it printed.
+        folder: working folder of the command.
+        said: output of the command.
     """
 
     folder: Path
@@ -59,9 +59,9 @@ class Released:
         return found[1]
 
     def copy(self, folder: Path) -> None:
-        """The same files under another folder, by hard links: nothing that belongs to a release is ever changed.
+        """Copy the files to another folder by hard links, since files of a release are never changed.
 
-        A lock that is linked would be one lock for both.
+        Locks are not linked, because a linked lock would be shared.
         """
         unwanted = shutil.ignore_patterns("*.lock")
         shutil.copytree(self.folder, folder, copy_function=os.link, dirs_exist_ok=True, ignore=unwanted)
@@ -69,7 +69,7 @@ class Released:
 
 @pytest.fixture(scope="session")
 def work_cache(shared_folder: Path) -> Path:
-    """A cache folder for `ci_build` that all tests share, so that each input and each step is made once."""
+    """Return a cache folder for `ci_build` that all tests share, so that inputs and steps are created once."""
     folder = shared_folder / "work-cache"
     folder.mkdir(exist_ok=True)
     return folder
@@ -103,7 +103,7 @@ def s3_server() -> Iterator[ceph.Ceph]:
 
 @pytest.fixture
 def s3_client(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A client with the keys of the server's owner, which the environment holds as well."""
+    """Return a client with the keys of the server's owner, which are also set in the environment."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.owner.access)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.owner.secret)
     return connect(endpoint=s3_server.url)
@@ -111,7 +111,7 @@ def s3_client(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(scope="session")
 def released(shared_folder: Path, work_cache: Path) -> Released:
-    """The main job, run once."""
+    """Run the main job once."""
     folder, outcome = shared_folder / "release", shared_folder / "release.json"
     with FileLock(shared_folder / "release.lock"):
         if not outcome.exists():
@@ -142,7 +142,7 @@ def stand_ins(work_cache: Path, shared_folder: Path) -> Path:
 def kernel_tree(
     work_cache: Path, shared_folder: Path, stand_ins: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> trees.KernelTree:
-    """Kernels built with the toolchain of the package index, laid out as in the wheel."""
+    """Build kernels with the toolchain of the package index, laid out as in the wheel."""
     folder = shared_folder / "kernel-tree"
     told = shared_folder / "kernel-tree.source"
     with FileLock(f"{folder}.lock"):
@@ -155,5 +155,5 @@ def kernel_tree(
 
 @pytest.fixture(scope="session")
 def fake_machine(stand_ins: Path) -> FakeMachine:
-    """GPUs that are not there, one HIP for the whole process."""
+    """Return fake GPUs, with one HIP for the whole process."""
     return trees.start(stand_ins)

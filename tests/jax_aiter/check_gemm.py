@@ -1,4 +1,4 @@
-"""The products: what XLA makes of them against float64, layouts, gradients, refusals."""
+"""The products: XLA's results against float64, layouts, gradients, refusals."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def check_a_weight_is_reordered_as_aiter_does(rows: int, columns: int, layout: t
     tile, depth = layout
     weight = np.random.default_rng(0).integers(-128, 128, (rows * tile, columns * 2 * depth), np.int8)
     shuffled = np.asarray(layouts.shuffle_weight(jnp.asarray(weight), layout)).ravel()
-    # Byte by byte, in the words of the layout: tiles, in them pieces of 16 bytes, in them rows.
+    # Byte by byte as the layout defines it: tiles, in them pieces of 16 bytes, in them rows.
     place = 0
     for top in range(0, weight.shape[0], tile):
         for left in range(0, weight.shape[1], 2 * depth):
@@ -105,7 +105,7 @@ def check_a_scale_goes_where_aiter_wants_it() -> None:
     shuffled = np.asarray(layouts.shuffle_scale(jnp.asarray(scale))).reshape(-1)
     for place, value in enumerate(shuffled[:256]):
         row, column = divmod(int(value), 8)
-        # Of 32 rows and 8 columns: column % 4, row % 16, column // 4, row // 16, from the outside in.
+        # Order in 32 rows and 8 columns, outermost first: column % 4, row % 16, column // 4, row // 16.
         assert place == ((column % 4 * 16 + row % 16) * 2 + column // 4) * 2 + row // 16
 
 
@@ -185,7 +185,7 @@ def check_fp4_is_e2m1_with_e8m0(m: int, n: int, k: int) -> None:
 
 
 def quantised_calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
-    """Each operation as a function of two arrays of floats."""
+    """Return each operation as a function of two arrays of floats."""
     a, b, a_scale, b_scale, bias = quantised_i8(4, 32, 32)
     xq, wq, x_scale, w_scale = blocks(4, 128, 128, E4M3)
     packed, powers = jnp.zeros((4, 16), jnp.uint8), jnp.full((4, 1), 127, jnp.uint8)
@@ -204,7 +204,7 @@ def check_what_is_quantised_refuses_to_be_differentiated(name: str) -> None:
     for transformed in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: lambda *a: jax.jvp(f, a, a)):
         with pytest.raises(NotDifferentiableError, match=f"{name} has no derivative"):
             transformed(lambda *a: function(*a).sum().astype(jnp.float32))(*scales)
-    # It is a constant of the differentiated function.
+    # The operand is a constant of the differentiated function.
     assert jax.grad(lambda x: (x * function(*scales).astype(jnp.float32)).sum())(1.0) != 0
 
 

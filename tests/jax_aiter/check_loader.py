@@ -1,4 +1,4 @@
-"""Loading of modules: lazy, in order, once, with errors that name the module."""
+"""Loading of modules: lazy, in order, once; errors name the module."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def check_a_handler_newer_than_jaxlib_is_refused_before_xla_sees_it(tmp_path: Pa
 
 def check_what_xla_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_loader, "PLATFORM", "cpu")
-    # Before a backend is there XLA takes every name, and tells later.
+    # Before a backend exists, XLA accepts every name and reports problems later.
     jax.devices()
     for folder in ("one", "two"):
         # The same name for another function.
@@ -186,7 +186,7 @@ def check_the_probe_reads_what_a_handler_says(tmp_path: Path) -> None:
     assert isinstance(said, Metadata)
     assert (said.api, said.command_buffer) == ((0, 7), True)
     assert probe(library.JaxAiterSilent) == "it does not report its API version"
-    # A handler of another time, whose structures have grown.
+    # A handler of another version, with larger structures.
     assert probe(library.JaxAiterGrown) == "Unexpected XLA_FFI_CallFrame size"
 
 

@@ -56,7 +56,7 @@ def lowered(function: Callable[..., Any], *arguments: Any, platform: str = "rocm
 
 
 def calls(text: str) -> list[tuple[str, list[str], list[str], dict[str, str]]]:
-    """Each custom call: its target, the types of its operands and of its results, its attributes."""
+    """Return each custom call: its target, the types of its operands and of its results, its attributes."""
     found = []
     for line in text.splitlines():
         if match := re.search(
@@ -100,7 +100,7 @@ CASES: dict[str, tuple[str, Callable[..., Any], Any, list[Any]]] = {
         "jax_aiter_ck_rms_norm", ["4x128xbf16", "4x128xbf16", "128xbf16"], ["4x128xbf16", "4x128xbf16"],
         {"epsilon": "9.99999997E-7 : f32"})]),
     "gradient of rms_norm of halves": ("gfx90a", jax.grad(total(lambda x, g: rms_norm(x, g, 0.5))), (
-        S((4, 128), BF16), S((128,), BF16)), [  # y is not asked for, and rstd is XLA's
+        S((4, 128), BF16), S((128,), BF16)), [  # y is not needed, and XLA computes rstd
         ("jax_aiter_rms_norm_bwd", ["4x128xbf16", "4x128xbf16", "128xbf16", "4xf32"], ["4x128xbf16", "4x128xf32"],
          {})]),
     "attention": ("gfx942", lambda q, k, v: flash_attn_func(q, k, v, causal=True), QKV, [(
@@ -185,7 +185,7 @@ def check_vmap_makes_more_rows_and_not_more_calls(monkeypatch: pytest.MonkeyPatc
     assert "stablehlo.while" not in text
     text = lowered(jax.vmap(gemm, (0, None)), S((3, 16, 128), BF16), B)
     assert [call[1][0] for call in calls(text)] == ["48x128xbf16"]
-    # A weight for each element is a call for each element.
+    # One weight per element means one call per element.
     text = lowered(jax.vmap(gemm), S((3, 16, 128), BF16), S((3, 256, 128), BF16))
     assert [call[1][0] for call in calls(text)] == ["16x128xbf16"]
     assert "stablehlo.while" in text
@@ -250,7 +250,7 @@ def check_vmap_makes_a_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def on_cpu(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run kernels on the CPU: handlers.c computes what the GPU would."""
+    """Run kernels on the CPU, where handlers.c computes the results of the GPU."""
     monkeypatch.setattr(_native, "PLATFORM", "cpu")
     monkeypatch.setattr(_loader, "PLATFORM", "cpu")
     monkeypatch.setattr(_loader.loader(), "_libraries", {})
@@ -290,7 +290,7 @@ def check_handlers_are_called_with_what_they_expect(monkeypatch: pytest.MonkeyPa
 
 
 def numbers(seed: int, part: Any) -> Any:
-    """Values of any shape and dtype; scales are positive, and nothing is NaN."""
+    """Return values of any shape and dtype; scales are positive, and nothing is NaN."""
     rng = np.random.default_rng(seed)
     if part.dtype == U8:
         # Packed e2m1, all of whose values are numbers, or powers of two near one.
@@ -321,7 +321,7 @@ def check_what_is_quantised_reaches_handlers_in_aiters_layout(
 @settings(max_examples=4)
 @given(st.integers(16, 40), st.integers(1, 2), st.integers(4, 7))
 def check_scales_of_weights_mean_the_same_to_kernels_whatever_the_shape(m: int, n: int, k: int) -> None:
-    """Kernels for gfx950 want [N/128, K/128], as AITER hands them; flatmm wants [K/128, N/128]."""
+    """Kernels for gfx950 read [N/128, K/128], as in AITER; flatmm reads [K/128, N/128]."""
     for gfx, function in (("gfx950", gemm_fp8_mi350), ("gfx942", flatmm_fp8)):
         operands = blocks(m, 256 * n, 128 * k, E4M3)
         with pytest.MonkeyPatch.context() as patch:

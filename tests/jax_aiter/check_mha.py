@@ -1,4 +1,4 @@
-"""Flash attention: against all scores at once in float64, gradients, masks, dropout, transformations, memory."""
+"""Flash attention against unblocked attention in float64: gradients, masks, dropout, transformations, memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dense(
     q: Any, k: Any, v: Any, *, causal: bool = False, window: tuple[int, int] = (-1, -1), bias: Any = None,
     slopes: Any = None, scale: float | None = None, keep: Any = None, lengths: Any = None,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """Everything at once, by numpy in float64: out, lse, probabilities as they multiply v."""
+    """Return out, lse and the probabilities that multiply v, computed unblocked by numpy in float64."""
     q, k, v = wide(q), wide(k), wide(v)
     (batch, sq, heads, d), sk = q.shape, k.shape[1]
     k, v = (np.repeat(part, heads // part.shape[2], 2) for part in (k, v))
@@ -108,7 +108,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def made_case(name: str, dtype: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Arrays, options of flash_attn_func, and those of `dense`."""
+    """Return arrays, options of flash_attn_func, and options of `dense`."""
     options = dict(OPTIONS[name])
     sq, sk = options.pop("sizes", (7, 9))
     arrays = {"q": None, "k": None, "v": None}
@@ -167,7 +167,7 @@ def check_options_in_half_precision(name: str) -> None:
 
 
 def all_at_once(q: Any, k: Any, v: Any) -> Any:
-    """The sum of squares where each query sees 301 keys."""
+    """Return the sum of squares of unblocked attention where each query sees 301 keys."""
     k, v = jnp.repeat(k, 2, 2), jnp.repeat(v, 2, 2)
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, precision="highest") * 8**-0.5
     i, j = jnp.arange(600)[:, None] + 500, jnp.arange(1100)
@@ -236,7 +236,7 @@ def check_dropout_is_fair_and_a_function_of_seed_and_place() -> None:
     masks = {}
     for seed in (0, 1, 1 << 32):
         masks[seed] = np.asarray(kept(seed_words(seed), 0.3, *map(jnp.asarray, places)))
-        # 131072 fair throws: six standard deviations are 0.0076.
+        # For 131072 samples, six standard deviations are 0.0076.
         assert abs(masks[seed].mean() - 0.7) < 0.0076
         for axis in range(4):
             means = masks[seed].mean(tuple(other for other in range(4) if other != axis))
@@ -276,7 +276,7 @@ def check_vmap_is_a_loop() -> None:
 @pytest.mark.releases
 @pytest.mark.parametrize("extra", [{"bias": (40, 50)}, {"alibi_slopes": (4,)}], ids=str)
 def check_shards_give_what_the_whole_gives(extra: dict[str, tuple[int, ...]]) -> None:
-    """With an array that all shards share, whose gradient is their sum."""
+    """All shards share an array, whose gradient is the sum of the shards' gradients."""
     arrays = (*qkv(40, 50, batch=8), *(abs(made(9, shape)) for shape in extra.values()))
 
     def function(q: Any, k: Any, v: Any, *rest: Any) -> Any:

@@ -1,4 +1,4 @@
-"""RMSNorm: what XLA makes of it against float64, its gradients, and what JAX's transformations make of it."""
+"""RMSNorm: XLA's results against float64, gradients, and JAX's transformations."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from jax.sharding import AxisType, Mesh
 
-# A busy machine is no finding; XLA compiles for every shape, so that few examples have to do.
+# No deadline, since the machine may be busy; few examples, since XLA compiles for every shape.
 settings.register_profile("jax", deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
 settings.load_profile("jax")
 
@@ -20,12 +20,12 @@ TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6
 
 
 def made(seed: int, shape: Sequence[int], dtype: Any = jnp.float32) -> Any:
-    """An array of normal numbers."""
+    """Return an array of normally distributed numbers."""
     return jnp.asarray(np.random.default_rng(seed).standard_normal(tuple(shape)), dtype)
 
 
 def wide(array: Any) -> np.ndarray[Any, Any]:
-    """The same numbers as float64."""
+    """Return the same numbers as float64."""
     return np.asarray(array, np.float64)
 
 
@@ -45,12 +45,12 @@ def compare_gradients(function: Callable[..., Any], *arrays: Any, step: float = 
     """Compare gradients with finite differences along random directions, in float64.
 
     Args:
-        function: gives an array, or a tree of arrays, and what is not differentiated.
-        arrays: of float64.
-        step: of the differences.
+        function: function that returns an array or a tree of arrays, and values that are not differentiated.
+        arrays: arguments in float64.
+        step: step of the differences.
 
     Returns:
-        What the function gives.
+        Results of the function.
     """
     assert all(array.dtype == jnp.float64 for array in arrays)
 
@@ -72,7 +72,7 @@ def compare_gradients(function: Callable[..., Any], *arrays: Any, step: float = 
 
 
 def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, which also gives the gradients of the sum of its result's squares: one program for both."""
+    """Return the function with the gradients of the sum of its result's squares, as one program."""
 
     def both(*arrays: Any) -> tuple[Any, Any]:
         out, pull = jax.vjp(function, *arrays)
@@ -82,6 +82,6 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def mesh() -> Mesh:
-    """All 8 virtual devices along the axis `d`."""
+    """Return a mesh of all 8 virtual devices along the axis `d`."""
     assert len(jax.devices()) == 8
     return jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))

@@ -1,4 +1,4 @@
-"""Fixtures of the checks: a plugin, so that pytest outside of the environment with jax does not meet it."""
+"""Fixtures of the checks; a plugin, so that pytest ignores them outside of the environment with jax."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.jax_aiter.kernels import all_modules
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of checks for the oldest and the newest jax."""
+    """Register the marker of checks that run with the oldest and the newest jax."""
     config.addinivalue_line("markers", "releases: checks what goes through interfaces that a release of JAX may change")
 
 
@@ -27,7 +27,7 @@ def _no_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def x64() -> Iterator[None]:
-    """Let jax compute in float64."""
+    """Make jax compute in float64."""
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
@@ -35,18 +35,18 @@ def x64() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder _kernels with every module, whose handlers run on the CPU."""
+    """Return a folder _kernels with every module, whose handlers run on the CPU."""
     return all_modules(tmp_path_factory.mktemp("wheel") / "_kernels")
 
 
 @pytest.fixture
 def installed(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Let the package be one with these kernels."""
+    """Make the package use these kernels."""
     monkeypatch.setattr(_loader, "FOLDER", kernels)
     monkeypatch.setattr(_loader, "loader", cache(lambda: _loader_of(kernels)))
     monkeypatch.setattr(_choice, "loader", _loader.loader)
     monkeypatch.setattr(_info, "loader", _loader.loader)
-    # Traces with other kernels are not valid for these.
+    # Cached traces of other kernels are not valid for these.
     jax.clear_caches()
     yield kernels
     jax.clear_caches()

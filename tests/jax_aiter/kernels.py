@@ -1,4 +1,4 @@
-"""A folder _kernels as the wheel has it, with libraries that `cc` makes of handlers.c."""
+"""A folder _kernels as in the wheel, with libraries that `cc` compiles from handlers.c."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ assert all(TARGETS[t].backend == AITER for kind, _, ts in MODULES.values() if ki
 
 @cache
 def compiled(module: str, *defines: str) -> bytes:
-    """A library of handlers.c for a module."""
+    """Return a library of handlers.c for a module."""
     argv = ["cc", "-std=c11", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}"]
     argv += [f'-DMODULE="{module}"', *(f"-D{define}" for define in defines), str(SOURCE), "-lm", "-o"]
     with tempfile.TemporaryDirectory() as folder:
@@ -56,11 +56,11 @@ def sha256(path: Path) -> str:
 
 @dataclass
 class Kernels:
-    """A folder _kernels that is being made.
+    """A folder _kernels under construction.
 
     Attributes:
-        root: of it.
-        manifest: of it; `write` makes a file of it.
+        root: path of the folder.
+        manifest: content of manifest.json; `write` writes the file.
     """
 
     root: Path
@@ -69,7 +69,7 @@ class Kernels:
     )
 
     def add(self, name: str, *defines: str, **changes: Any) -> dict[str, Any]:
-        """Make a module; `changes` to its entry of the manifest come last."""
+        """Add a module; `changes` to its entry of the manifest are applied last."""
         kind, targets, handlers = MODULES.get(name, ("co-launcher", AITER_GFX, []))
         library = self.root / "lib" / f"lib{name}.so"
         library.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class Kernels:
         return entry
 
     def write(self, change: Callable[[dict[str, Any]], None] | None = None) -> Path:
-        """Write the manifest, after a change of it; gives the folder."""
+        """Write the manifest, after an optional change; return the folder."""
         if change:
             change(self.manifest)
         self.root.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class Kernels:
 
 
 def all_modules(root: Path) -> Path:
-    """A folder with every module."""
+    """Return a folder with every module."""
     kernels = Kernels(root)
     for name in MODULES:
         kernels.add(name, **VARIANTS.get(name, {}))
@@ -113,7 +113,7 @@ def all_modules(root: Path) -> Path:
 
 @dataclass(frozen=True)
 class FakeDevice:
-    """An AMD GPU, as far as the choice of a backend looks at one."""
+    """An AMD GPU with the attributes that the choice of a backend uses."""
 
     compute_capability: str
     id: int = 0

@@ -1,4 +1,4 @@
-"""The package with the kernels of a wheel: every module loads, and programs for AMD GPUs call it."""
+"""Check of a wheel's package with its kernels: every module loads, and programs for AMD GPUs call it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_each_target_is_served_as_the_wheel_promises(gfx: str, monkeypatch: pyt
     assert {name: told["operations"][name]["backend"] for name in OPERATIONS} == SERVED[gfx]
 
 
-# A wheel that was made without a ROCm lacks the modules that a ROCm compiles.
+# A wheel built without a ROCm lacks the modules that a ROCm compiles.
 WITH_ROCM = {CK_RMS_NORM.name, MHA_FWD.name, MHA_BWD.name}
 CALLED = [
     name for name, case in CASES.items() if "halves" not in name and not WITH_ROCM & {call[0] for call in case[3]}

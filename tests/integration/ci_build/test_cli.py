@@ -1,4 +1,4 @@
-"""The command line where people err: one clear line and an exit code, never a traceback, and nothing ignored."""
+"""User errors on the command line: one clear line and an exit code, never a traceback, and nothing ignored."""
 
 from __future__ import annotations
 

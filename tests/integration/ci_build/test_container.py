@@ -1,4 +1,4 @@
-"""ContainerRunner with real engines: user mapping, privileges, limits, and that no container ever stays."""
+"""ContainerRunner with real engines: user mapping, privileges, limits, and removal of every container."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(params=["engine", "podman"])
 def own(request: pytest.FixtureRequest) -> Engine:
-    """Docker, then Podman."""
+    """Return Docker, then Podman."""
     found = request.getfixturevalue(request.param)
     assert isinstance(found, Engine)
     return found
@@ -43,12 +43,12 @@ def host(own: Engine) -> HostRunner:
 @pytest.fixture
 def spec(own: Engine, host: HostRunner) -> ContainerSpec:
     made = make_spec(find_engine(own.program, host), own.builder())
-    # These tests look at all containers that are theirs; other workers have others.
+    # These tests check only their own containers; other workers have others.
     return replace(made, network="none", shm_size="64m")
 
 
 def containers(own: Engine, text: str) -> list[str]:
-    """Ids of the containers, running or not, whose command holds a text."""
+    """Return the ids of the containers, running or not, whose command contains a text."""
     rows = own.ask("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Command}}").splitlines()
     return [row.split()[0] for row in rows if text in row]
 
@@ -107,7 +107,7 @@ def test_run_streams_lines_and_reports_failures(spec: ContainerSpec, host: HostR
 def test_memory_limit_is_enforced_and_reported(
     spec: ContainerSpec, host: HostRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # With the older control groups podman's monitor leaves a note where it was started.
+    # With control groups v1, podman's monitor leaves a file in its working folder.
     monkeypatch.chdir(tmp_path)
     greedy = ["perl", "-e", 'my $b = "x" x (512 << 20); print length $b']
     with pytest.raises(ProcessError, match="137") as caught:
@@ -119,7 +119,7 @@ def test_memory_limit_is_enforced_and_reported(
 
 
 def test_timeout_stops_container(own: Engine, spec: ContainerSpec, host: HostRunner) -> None:
-    # It does not hear SIGTERM.
+    # The process ignores SIGTERM.
     with pytest.raises(ProcessError, match="ran longer than"):
         ContainerRunner(host, spec).run(["sh", "-c", "trap '' TERM; sleep 86401 & wait; wait"], timeout=2)
     assert containers(own, "86401") == []
@@ -139,7 +139,7 @@ ContainerRunner(host, spec).run(["sh", "-c", sys.argv[3]], on_line=lambda line: 
 
 @pytest.fixture
 def child(own: Engine) -> Iterator[subprocess.Popen[str]]:
-    """A run in another process, which has started its container."""
+    """Start a run in another process, and wait for its container."""
     script = "echo started; trap '' TERM INT; sleep 86402 & wait; wait"
     argv = [sys.executable, "-c", CHILD, own.program, own.builder(), script]
     with subprocess.Popen(

@@ -32,13 +32,13 @@ NO_ENGINE = {"CI_BUILD_CONTAINER_ENGINE": "docker", "DOCKER_HOST": "unix:///none
 
 @pytest.fixture(scope="module")
 def cache(work_cache: Path) -> Path:
-    """Inputs and finished steps."""
+    """Return a cache with inputs and finished steps."""
     return work_cache
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    """A finished set."""
+    """Build a set."""
     out = tmp_path_factory.mktemp("out") / "dist"
     done = dist_wheels(out, cache, "--json")
     assert done.returncode == 0, done.stderr

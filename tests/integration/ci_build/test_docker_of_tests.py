@@ -1,4 +1,4 @@
-"""The Docker that other tests run containers in: real, shared, and gone afterwards."""
+"""The Docker daemon in which other tests run containers: real, shared, and stopped afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor for real: started as a user does, with Pythons that have nothing, on this machine and its packages."""
+"""The doctor as a user starts it: with empty Python environments, on this machine and its packages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def codes(body: Mapping[str, Any]) -> set[str]:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A fresh clone without `.venv`, in a folder with a space in its name."""
+    """Create a fresh clone without `.venv`, in a folder with a space in its name."""
     folder = tmp_path / "a clone"
     folder.mkdir()
     for package in ("build", "ci_build", "core", "pjrt", "plugin", "promotion", "wheelkit"):
@@ -54,7 +54,7 @@ def clone(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:
-    """The Python of an environment with nothing in it, not even pip."""
+    """Return the Python of an empty environment, which lacks even pip."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     return tmp_path / "venv" / "bin" / "python"
 
@@ -133,7 +133,7 @@ def test_the_published_wheels_are_read_and_their_needs_named(
     assert "libhipsolver.so.1" in lacking["_solver.so"]
     assert "not-installed" in codes(body)
     assert codes(body).isdisjoint({"damaged", "misfit"})
-    # A ROCm with every needed name in it: nothing is lacking any more, and nothing is loaded to find that out.
+    # A ROCm with every needed name: no library is missing, and none is loaded for the check.
     rocm = tmp_path / "rocm"
     (rocm / "lib").mkdir(parents=True)
     for names in lacking.values():

@@ -1,4 +1,4 @@
-"""The builder image, with real engines, a real registry and a real file server: made once, found again by content."""
+"""The builder image, with real engines, a real registry and a real file server: built once, found again by content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.network]
 
 @pytest.fixture
 def own(request: pytest.FixtureRequest) -> Engine:
-    """Docker, unless a test says Podman."""
+    """Return Docker, unless a test requests Podman."""
     found = request.getfixturevalue(getattr(request, "param", "engine"))
     assert isinstance(found, Engine)
     return found
@@ -40,7 +40,7 @@ def place(own: Engine, tmp_path: Path) -> Iterator[Place]:
     if why := registry.obstacle():
         pytest.skip(f"a registry {why}")
     mark = uuid.uuid4().hex
-    # Its digest is one that no other run has seen.
+    # Its digest is unknown to all other runs.
     small = image_parts.stand_in(own, tmp_path / "small", image_parts.SMALL)
     name = image_parts.own(own, tmp_path / "own", small, mark)
     # Content of no other image, so that nothing is reused from another run.
@@ -50,7 +50,7 @@ def place(own: Engine, tmp_path: Path) -> Iterator[Place]:
         server.files = {f"/{name}": data for name, (_, data) in files.items()}
         host = HostRunner(own.environment)
         local.push(find_engine(own.program, host), host, name, f"{address}/stand/in:1")
-        # Podman has not given it that name.
+        # The image does not have that name in podman.
         own.run("image", "rm", f"{address}/stand/in:1", check=False)
         bases = {"manylinux_2_28": ("stand/in", "1", "")}
         pins = image_parts.pins(tmp_path, server.url, bases, files)
@@ -151,7 +151,7 @@ def test_interrupted_download_resumes(place: Place) -> None:
     part.parent.mkdir(parents=True)
     part.write_bytes(data[: 2 << 20])
     place.server.seen.clear()
-    # It is not an archive, so the image cannot be built; but it is downloaded.
+    # The file is not an archive, so the image cannot be built; but it is downloaded.
     place.ci_build("build_manylinux_dockers", f"--base-docker={place.stand_in}", code=12)
     assert part.with_name("file").read_bytes() == data
     asked = [ranges for path, ranges in place.server.seen if path == "/llvm-18"]

@@ -1,4 +1,4 @@
-"""The MD5 of old device code is compared once for an input, and nothing is cut before it was."""
+"""The MD5 of old device code is compared once per input, and always before the code is slimmed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PROJECT = "jax-rocm7-plugin"
 
 @pytest.fixture(scope="module")
 def plugin(real_wheel: Callable[..., Path]) -> Path:
-    """The published plugin for Python 3.12."""
+    """Return the published plugin for Python 3.12."""
     return real_wheel(PROJECT, "0.10.2")
 
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return whether each repair compared the MD5s."""
+    """Record whether each repair compared the MD5s."""
     found: list[bool] = []
 
     def watched(source: Path, plan: RepairPlan, out: Path, **more: object) -> RepairedWheel:
@@ -43,7 +43,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
-    """The plugin's step of a build with an input that was fetched already."""
+    """Run the plugin's step of a build whose input was downloaded before."""
     request = published_request(*targets)
     item = Resolved(
         name=PROJECT, version="0.10.2", filename=source.name, url="https://example.org/it.whl",
@@ -77,7 +77,7 @@ def test_changed_program_checks_input_again(plugin: Path, tmp_path: Path, checks
 
 
 def test_damaged_bundle_is_never_accepted(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:
-    """Not at the second attempt either, nor beside a good input."""
+    """A second attempt and a good input beside the bundle do not change this."""
     cache = tmp_path / "cache"
     build(plugin, cache, "gfx942")
     damaged = broken(plugin, tmp_path)

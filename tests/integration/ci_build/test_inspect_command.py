@@ -1,4 +1,4 @@
-"""`ci_build inspect` as people call it: files, folders and URLs, for people and for machines."""
+"""`ci_build inspect` as users call it: files, folders and URLs, with text and JSON output."""
 
 from __future__ import annotations
 

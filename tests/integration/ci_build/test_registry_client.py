@@ -1,4 +1,4 @@
-"""Digests of registry tags, with an HTTP server that speaks the protocol and can lie."""
+"""Digests of registry tags, with an HTTP server that speaks the protocol and can send wrong answers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Told:
     """Behaviour of the registry.
 
     Attributes:
-        token: what it wants to see, if anything.
-        claimed: the digest that it says its answer has.
-        failures: statuses that it answers with first.
-        realm: where tokens are given; empty names itself.
+        token: required token, if any.
+        claimed: digest in the header of the answer.
+        failures: statuses of the first responses.
+        realm: URL that issues tokens; empty means this server.
     """
 
     token: str = ""
@@ -46,7 +46,7 @@ def told() -> Iterator[Told]:
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
-            """Say nothing."""
+            """Log nothing."""
 
         def do_GET(self) -> None:
             authorization = self.headers.get("Authorization", "")

@@ -1,4 +1,4 @@
-"""A ROCm out of a distribution's packages, which the distribution's own tool made."""
+"""A ROCm from a distribution's packages, created with the distribution's own tool."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CONTROL = (
 
 @pytest.fixture
 def debs(tmp_path: Path) -> Path:
-    """A folder with two packages: device libraries, and all the rest; each is compressed in another way."""
+    """Return a folder with two packages: device libraries, and the rest; each has another compression."""
     if shutil.which("dpkg-deb") is None:
         pytest.skip("needs dpkg-deb")
     make_rocm(tmp_path / "rocm-all" / "opt" / "rocm-7.10.0")
-    # A link as packages have them: it leads to where the file will be installed.
+    # A link as in packages: its target is the installed path of the file.
     llvm = tmp_path / "rocm-all" / "opt" / "rocm-7.10.0" / "lib" / "llvm"
     device = tmp_path / "rocm-device-libs" / "opt" / "rocm-7.10.0" / "lib" / "llvm"
     device.mkdir(parents=True)
@@ -115,5 +115,5 @@ def test_debs_refuse_damaged_package(debs: Path, cut: Callable[[bytes], bytes], 
 
 
 def unpacked(files: Sequence[Path]) -> int:
-    """Bytes of the whole stream."""
+    """Return the bytes of the whole stream."""
     return sum(map(len, prefix_of_debs(files)))

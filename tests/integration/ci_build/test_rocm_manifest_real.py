@@ -1,4 +1,4 @@
-"""Manifests of a real ROCm tree, compared with what readelf says, and the command that makes them."""
+"""Manifests of a real ROCm tree, compared with readelf's output, and the command that creates them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rocm_manifest(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def by_readelf(library: Path) -> dict[str, tuple[str, ...]]:
-    """Symbol -> versions, the default one first, as `readelf --dyn-syms` lists them."""
+    """Return the versions of each symbol, the default one first, as `readelf --dyn-syms` lists them."""
     argv = ["readelf", "--dyn-syms", "--wide", str(library)]
     lines = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
     found: dict[str, tuple[str, ...]] = {}

@@ -1,4 +1,4 @@
-"""A wheel says truly which ROCm compiled it, or is not made."""
+"""The ROCm that compiled a wheel must match the request."""
 
 from __future__ import annotations
 

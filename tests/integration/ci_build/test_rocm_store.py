@@ -1,4 +1,4 @@
-"""Trees and tarballs on disk: a kill at any moment and going on gives the same tree, and half of one is never used."""
+"""Trees and tarballs on disk: resuming after a kill gives the same tree, and incomplete trees are never used."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def told(data: bytes) -> Iterator[Behaviour]:
-    """A server with the tarball."""
+    """Return a server with the tarball."""
     with serving(Behaviour(files={PATH: data})) as server:
         yield server
 
@@ -72,7 +72,7 @@ def from_url(
 
 
 def picture(root: Path) -> dict[str, tuple[int, bytes]]:
-    """Every path with its mode and content."""
+    """Return mode and content of every path."""
     return {
         str(path.relative_to(root)): (
             path.lstat().st_mode,
@@ -97,7 +97,7 @@ def kill_at(size: int, root: Path, url: str) -> bool:
 
 
 def arrived(root: Path) -> int:
-    """Bytes of the tarball on disk; -1 before there is anything."""
+    """Return the number of the tarball's bytes on disk; -1 without a file."""
     return max((path.stat().st_size for path in root.glob("parts/*/data")), default=-1)
 
 
@@ -120,7 +120,7 @@ def test_store_killed_anywhere_resumes_to_same_tree(
             assert not list(root.glob("trees/[!.]*"))
         assert begun >= 3_500_000
         told.pause, before = 0, -1
-        while before != told.sent:  # the server may still write to whoever was killed
+        while before != told.sent:  # the server may still write to the killed process
             before = told.sent
             time.sleep(0.3)
         told.sent = 0
@@ -149,7 +149,7 @@ def test_store_shares_tree_between_runs(tmp_path: Path, told: Behaviour, data: b
     told.seen.clear()
     assert from_url(told, tmp_path, sha256=sha256) == first
     assert told.seen == []
-    # Another selection comes from the tarball that was kept.
+    # Another selection is unpacked from the stored tarball.
     other = from_url(told, tmp_path, sha256=sha256, full=False)
     assert told.seen == []
     assert other.root != first.root

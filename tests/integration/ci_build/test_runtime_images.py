@@ -1,4 +1,4 @@
-"""Runtime images with a real Docker: Pythons, a ROCm, the wheels of a set by their hashes, and the test of it all."""
+"""Runtime images with a real Docker: Pythons, a ROCm, the hash-checked wheels of a set, and the test of the image."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def resolved(folder: Path, name: str, version: str) -> Resolved:
 
 
 def make_dist(folder: Path, others: Path) -> WheelSet:
-    """A set for both Pythons, made with the ROCm of the tests, and its dependencies in `others`."""
+    """Build a set for both Pythons with the ROCm of the tests, and its dependencies in `others`."""
     folder.mkdir()
     wheels = make_wheels(folder, pythons=PYTHONS)
     others.mkdir()
@@ -163,7 +163,7 @@ def test_runtime_refuses_other_rocm_and_changed_wheels(place: Place) -> None:
 
 @contextmanager
 def index(folder: Path, version: str, seen: list[str]) -> Iterator[str]:
-    """A pip index with ROCm's packages; gives its URL."""
+    """Serve a pip index with ROCm's packages; yields its URL."""
     sdk = plain("rocm-sdk-core", version)
     sdk.files["rocm_sdk_core/sdk.py"] = SDK.encode()
     sdk.info["entry_points.txt"] = b"[console_scripts]\nrocm-sdk = rocm_sdk_core.sdk:main\n"

@@ -1,6 +1,6 @@
-"""The seed's command for real: wheels from source, in a container, with a real Bazel and a real HIP compiler.
+"""Wheels from source in a container, with a real Bazel and a real HIP compiler.
 
-The image and the sources are small stand-ins (tests/support/docker/builder.sh, tests/support/workspace/jax). They go
+The image and the sources are small stand-ins (tests/support/docker/builder.sh, tests/support/workspace/jax), which go
 through the same steps as the real ones.
 """
 
@@ -56,7 +56,7 @@ def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Pl
 
 @pytest.fixture(scope="module")
 def dist(place: Place) -> Path:
-    """The set that the seed's command makes."""
+    """Build the set with the seed's command."""
     done = place.run(place.folder / "dist", "--targets", "gfx942,gfx1151")
     assert done.returncode == 0, done.stderr
     return place.folder / "dist"
@@ -75,7 +75,7 @@ def test_wheels_have_code_for_requested_targets(place: Place, dist: Path) -> Non
     found = {Path(member["path"]).name: sorted(member["targets"]) for member in members}
     assert {name for name, targets in found.items() if targets} == DEVICE
     assert all(found[name] == ["gfx1151", "gfx942"] for name in DEVICE)
-    # Other targets than those are not there: the same wheels do not pass for them.
+    # The wheels do not have other targets, so they are not reused for them.
     assert ci_build("inspect", str(dist), "--targets=gfx942,gfx1100").returncode != 0
 
 
@@ -88,7 +88,7 @@ def test_set_records_all_inputs(place: Place, dist: Path) -> None:
     assert re.match(r"[0-9a-f]{40}|tree-", source["own_commit"])
     assert re.fullmatch(r"[0-9a-f]{64}", source["rocm"])
     assert source["compiler"] == "clang"
-    # The wheels say the same of themselves.
+    # The wheels record the same facts.
     stamps = {"jax": "jax_commit", "xla": "xla_commit", "jax-rocm-release": "own_commit", "rocm": "rocm"}
     for wheel in (*dist.glob("jax_rocm7_pjrt-*.whl"), *dist.glob("jax_rocm7_plugin-*.whl")):
         with WheelArchive(wheel) as archive:
@@ -119,7 +119,7 @@ def test_second_run_reuses_everything(place: Place, dist: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "is up to date; nothing to do" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    # Compiled wheels are reused although the set is gone.
+    # Compiled wheels are reused although the set was deleted.
     moved = place.run(place.folder / "elsewhere", "--targets", "gfx942,gfx1151")
     assert moved.returncode == 0, moved.stderr
     assert not list(place.folder.glob("elsewhere.logs/*.log"))
@@ -133,13 +133,13 @@ def test_other_xla_is_compiled_with_disk_cache(place: Place) -> None:
     words = ["--targets", "gfx942", "--one-target", f"--xla-source-dir={xla}", f"--disk-cache={cache}"]
     status, shown = place.run_on_terminal(place.folder / "with-xla", *words)
     assert status == 0, shown
-    # A person sees how far it is, and nothing of what Bazel prints beside.
+    # A terminal shows the progress, but no other output of Bazel.
     assert re.search(r"build jax-rocm7-pjrt, log in .*?[1-9]\d* of \d+ actions", shown, re.DOTALL)
     assert "INFO: " not in shown
     assert wheels_json(place.folder / "with-xla")["request"]["source"]["xla_commit"] == head
     filled = contents(cache)
     assert len(filled) > 10
-    # Bazel compiles that folder, and not what jax pins. In another output tree, nothing has been built yet.
+    # Bazel compiles that folder instead of jax's pinned XLA. In another output tree, nothing has been built yet.
     mark_xla(xla, "this is another one")
     clean, out = replace(place, cache="cache-xla", rocm=docker.rocm(VERSION)), place.folder / "read-only"
     done = clean.run(out, *words, "--cache-read-only")
@@ -169,7 +169,7 @@ def test_failed_build_is_summarised_and_keeps_set(place: Place, dist: Path) -> N
     log = re.search(r"The log is (\S+\.log)\.", said)
     assert log is not None
     assert "no_such_function" in Path(log[1]).read_text()
-    # The way back in that the message names leads to where it failed.
+    # The shell command in the message opens the environment of the failed step.
     looked = ["sh", "-c", "cat /jax/jaxlib/rocm/pjrt.hip; ls /opt/rocm/bin"]
     inside = ci_build("shell", str(dist), *looked, env=place.engine.environment)
     assert inside.returncode == 0, inside.stderr

@@ -1,4 +1,4 @@
-"""The seed's command as a dry run: every command of the build is shown as it will be run, and nothing is touched."""
+"""Dry run of a build from source: every command is shown as it would run, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dry_run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def shown(text: str) -> list[list[str]]:
-    """Argument lists of build.py, without the environment in front."""
+    """Return the argument lists of build.py, without the environment in front."""
     lines = [line.strip().removeprefix("$ ") for line in text.splitlines() if "build/build.py" in line]
     return [[word for word in shlex.split(line) if not word.partition("=")[0].isupper()] for line in lines]
 

@@ -1,4 +1,4 @@
-"""A build from source without a container, from the command line to the set, its shell, and the same once more."""
+"""A build from source without a container: the set, its shell, and a second identical build."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine with a ROCm, a jax tree, and programs that are called bazel and clang.
+    """A machine with a ROCm, a jax tree, and programs named bazel and clang.
 
     Attributes:
-        folder: where commands run.
-        path: its PATH.
+        folder: working folder of commands.
+        path: PATH of commands.
     """
 
     folder: Path
@@ -102,7 +102,7 @@ def test_host_build_reproduces_and_finds_changed_section(machine: Machine) -> No
     assert refused.returncode == 2
     assert "source.jax_commit is 'tree-" in refused.stderr
     plugin.write_bytes(data)
-    # A compiler that does not do the same twice.
+    # A nondeterministic compiler.
     (machine.folder / "jax/build/build.py").write_text(unreliable((machine.folder / "jax/build/build.py").read_text()))
     ok(machine.build())
     other = machine.run("reproduce", "dist", "--json")
@@ -115,7 +115,7 @@ def test_host_build_reproduces_and_finds_changed_section(machine: Machine) -> No
 
 
 def unreliable(script: str) -> str:
-    """The same build, whose pjrt library depends on the folder that it is built into."""
+    """Return a build script whose pjrt library depends on the output folder."""
     line = 'print("[1 / 2] Packing'
     more = 'import zlib\nfor n in files:\n    if n.endswith("plugin.so"):\n'
     more += "        d = b'f%06x' % (zlib.crc32(args.output_path.encode()) & 0xffffff)\n"
@@ -171,7 +171,7 @@ def test_host_build_checks_tools_before_download(machine: Machine) -> None:
             True,
         )
         assert told.seen == []
-        # With them it gets as far as the fetch.
+        # With the programs, the build proceeds to the download.
         fetched = machine.build(absent)
     assert (fetched.returncode, "the server returned 404" in fetched.stderr) == (6, True), fetched.stderr
 

@@ -40,7 +40,7 @@ def test_podman_builds_set_and_opens_shell(podman: Podman, tmp_path: Path) -> No
     assert {path.lstat().st_uid for path in outputs} == {os.getuid()}
     mine = f"--filter=volume={tmp_path / 'cache' / 'builds' / 'out'}"
     assert podman.ask("ps", "--all", "--quiet", mine) == ""
-    # The ROCm cannot be written to in there.
+    # The ROCm is read-only in the container.
     there = run(podman, tmp_path, "shell", "dist", "sh", "-c", "cat /opt/rocm/.info/version; touch /opt/rocm/x")
     assert there.stdout.split() == ["7.10.0"]
     assert "Read-only file system" in there.stderr

@@ -1,6 +1,6 @@
 """Wheels from source with real remote executors and a remote cache, and with failing ones.
 
-The service wants a client's certificate and a token, so every build here also shows that files open it.
+The service requires a client certificate and a token, so every build here also tests the options with their files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Xla:
     """A server's repository of XLA.
 
     Attributes:
-        mirror: the folder that stands in for the server.
+        mirror: folder that stands in for the server.
         older, head: two of its commits.
     """
 
@@ -96,7 +96,7 @@ def service(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def command_lines() -> str:
-    """Of all processes of this machine, those in containers too."""
+    """Return the command lines of all processes of this machine, including those in containers."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ def test_remote_build_survives_killed_executor(place: Place, service: rbe.Servic
     assert "actions ran on this machine" not in said
     members = [member for wheel in wheels_json(out)["wheels"] for member in wheel["members"]]
     assert {Path(member["path"]).name for member in members if member["targets"] == ["gfx942"]} == DEVICE
-    # The token was in one file, and went nowhere else. The stand-in's bazelrc asks Bazel to print all options.
+    # The token is in one file only, although the stand-in's bazelrc makes Bazel print all options.
     assert "bazel" in running
     assert keys.token not in running + said
     kept = [*out.rglob("*"), *log.parent.iterdir(), place.jax / ".jax_configure.bazelrc"]
@@ -135,13 +135,13 @@ def test_remote_build_survives_killed_executor(place: Place, service: rbe.Servic
 
 
 def test_reproduce_runs_every_remote_action_again(place: Place, service: rbe.Service) -> None:
-    """Remove the executors' cache of the earlier build; `remote` is the set of that build."""
+    """The executors' cache of the earlier build is removed; `remote` is the set of that build."""
     with service.worker("again", place.rocm) as worker:
         words = [f"--cache-dir={place.folder / place.cache}", f"--rocm-lock={place.folder / 'remote.lock'}"]
         done = ci_build("reproduce", str(place.folder / "remote"), *words, env=place.environment)
         assert done.returncode == 0, done.stdout + done.stderr
         assert service.ran(worker) > 20
-    # Two that were built, and the jaxlib of that night.
+    # Two built wheels, and the jaxlib of that night.
     assert done.stdout.count("same  ") == 3
     assert "actions ran on this machine" not in done.stderr
 
@@ -180,7 +180,7 @@ def test_other_xla_reuses_remote_cache(place: Place, service: rbe.Service, xla: 
 def test_rejected_credentials_fall_back_or_fail(place: Place, service: rbe.Service) -> None:
     keys = service.keys
     there = ["--rbe", f"--rbe-endpoint={service.endpoint}", "--rbe-platform=none"]
-    # The output tree is that of a build before, so little is left to be done.
+    # The output tree is that of an earlier build, so little remains to be built.
     warm, alone, refused = replace(place, cache="cache-taken"), place.folder / "alone", place.folder / "refused"
     token = f"--rbe-bazelrc={keys.bazelrc(IMPATIENT)}"
     done = warm.run(alone, *SMALL, *there, f"--rbe-ca={keys.folder / 'ca.crt'}", token)
@@ -188,7 +188,7 @@ def test_rejected_credentials_fall_back_or_fail(place: Place, service: rbe.Servi
     assert wheels_json(alone)["request"]["source"]["xla_commit"] == pinned_xla(WORKSPACE)
     assert "actions ran on this machine" in done.stderr
     assert "Failed to query remote execution capabilities: UNAVAILABLE" in done.stderr, "it has no certificate"
-    # Of another target nothing is there: something has to be carried out.
+    # Nothing exists for another target, so actions must be executed.
     done = warm.run(refused, *SMALL, "--targets=gfx1100", *there, *keys.tls, "--no-rbe-fallback")
     assert done.returncode == 12, done.stderr
     assert "Failed to query remote execution capabilities: UNAUTHENTICATED" in done.stderr, "it has no token"
@@ -196,7 +196,7 @@ def test_rejected_credentials_fall_back_or_fail(place: Place, service: rbe.Servi
 
 
 def test_lost_executors_fall_back_to_local_build(place: Place, service: rbe.Service) -> None:
-    """The last one: it ends the service."""
+    """This must be the last test, because it stops the service."""
     keys, out = service.keys, place.folder / "gone"
     options = [*SMALL, "--targets=gfx950", "--rbe", f"--rbe-endpoint={service.endpoint}", *keys.tls]
     options.append(f"--rbe-bazelrc={keys.bazelrc(IMPATIENT)}")

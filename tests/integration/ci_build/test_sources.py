@@ -1,4 +1,4 @@
-"""Source trees with the real git: fetched by commit, named by content, never confused."""
+"""Source trees with the real git: fetched by commit, identified by content."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def runner() -> HostRunner:
 
 @pytest.fixture
 def jax(tmp_path: Path) -> Path:
-    """A repository that looks like jax, below a folder that stands in for the server."""
+    """Return a repository that looks like jax, below a folder that stands in for the server."""
     need("git")
     folder = tmp_path / "server" / "jax-ml" / "jax"
     for name, text in {

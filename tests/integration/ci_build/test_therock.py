@@ -1,4 +1,4 @@
-"""`--therock-path`, `--therock`, `--locked` and `ci_build rocm …` as a person uses them, against a real server."""
+"""`--therock-path`, `--therock`, `--locked` and `ci_build rocm …` on the command line, with a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--therock-index-url` and `--therock-version` as a person uses them, with a real pip against a real server."""
+"""`--therock-index-url` and `--therock-version` on the command line, with a real pip and a real server."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_index_packages_become_locked_prefix(tmp_path: Path, version: str, packe
         again = run(tmp_path, *words, "--locked", index=f"{server.url}/simple/", version=version)
         assert "its packages match rocm.lock" in again.stderr, again.stderr
         assert [path for _, path in server.seen if "/files/" in path] == []
-    # The server is gone: the locked ROCm is cached and every file is intact.
+    # Without the server, the locked ROCm is cached and every file is intact.
     words = (str(lock), f"--cache-dir={tmp_path / 'cache'}")
     verified = ci_build("rocm", "verify", *words)
     assert verified.returncode == 0, verified.stderr

@@ -1,4 +1,4 @@
-"""Decompression of what the real xz packs, with its options."""
+"""Decompression of files packed by the real xz with several options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching from real servers that are slow, drop connections, lie, ignore ranges, redirect, or serve something else."""
+"""Downloads from real servers that are slow, drop connections, send wrong data, ignore ranges or redirect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one door to processes, with real processes."""
+"""The only module that starts processes, with real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unpacking: every malicious or damaged archive is refused, every good one becomes the same tree as GNU tar makes."""
+"""Unpacking: malicious or damaged archives are refused, good ones become the same tree as with GNU tar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.made_rocm import COMPRESS
 
 
 class Made:
-    """A tar archive in the making."""
+    """A tar archive under construction."""
 
     def __init__(self, format: int = tarfile.GNU_FORMAT) -> None:  # noqa: A002 - the word of tarfile
         self._file = io.BytesIO()
@@ -127,7 +127,7 @@ def raw(kind: bytes, name: str = "x", size: int = 0) -> bytes:
 
 
 def signed(size: bytes, name: str = "x") -> bytes:
-    """A file's header with that field as its size."""
+    """Return a file's header with this field as its size."""
     header = bytearray(raw(b"0", name)[:512])
     header[124:136] = size
     header[148:156] = b" " * 8
@@ -193,7 +193,7 @@ def test_unpack_refuses_malicious_archive(tmp_path: Path, name: str, compression
     (tmp_path / "around").mkdir()
     with pytest.raises(ArchiveError, match=words):
         unpack(data, tmp_path / "around/tree", compression)
-    # Nothing came into being outside of the tree.
+    # Nothing was created outside of the tree.
     assert [path.name for path in (tmp_path / "around").iterdir()] == ["tree"]
     assert [path.name for path in tmp_path.iterdir()] == ["around"]
 
@@ -206,9 +206,9 @@ def test_unpack_refuses_bombs(tmp_path: Path) -> None:
         unpack(many.data(), tmp_path / "many", limits=Limits(entries=10))
     with pytest.raises(ArchiveError, match="or 1000000 bytes"):
         unpack(Made().add("x", bytes(2_000_000)).data(), tmp_path / "large", limits=Limits(size=1_000_000))
-    # A file that says it is large is refused before a byte of it is written.
+    # A file with a large declared size is refused before a byte is written.
     assert list((tmp_path / "large").iterdir()) == []
-    # What is left out counts too.
+    # Skipped entries count too.
     small = Limits(size=1_000_000)
     with pytest.raises(ArchiveError, match="or 1000000 bytes"):
         unpack(raw(b"0", size=8 << 30), tmp_path / "said", limits=small, wanted=lambda _: False)

@@ -1,6 +1,6 @@
-"""The package jax_aiter beside real jax of several versions, on 8 virtual CPU devices.
+"""The package jax_aiter with several versions of the real jax, on 8 virtual CPU devices.
 
-The checks lie in tests/jax_aiter, whose modules need jax; pytest runs them in a child process. The locks there come
+The checks are in tests/jax_aiter, whose modules need jax; pytest runs them in a child process. The locks there come
 from `uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate --no-header` of jax, jaxlib,
 hypothesis and pytest, for each tested version of jax.
 """
@@ -41,7 +41,7 @@ Environment = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def environment(pythons: dict[str, Path]) -> Environment:
-    """Give `environment(jax) -> interpreter` of one that holds its lock; made once, kept in the user's cache."""
+    """Return `environment(jax) -> interpreter` of a cached environment with the packages of that lock."""
 
     def find(jax: str) -> Path:
         lock = CHECKS / f"jax-{jax}.lock"
@@ -76,7 +76,7 @@ def _minor(version: str) -> int:
 
 
 def run(python: Path, folder: Path, *arguments: str, package: Path = PACKAGE) -> dict[str, str]:
-    """Run checks; gives what became of each: "" for passed, else what pytest says."""
+    """Run checks; return the result of each: "" for passed, else pytest's message."""
     (folder / "tests").mkdir()
     (folder / "tests" / "__init__.py").touch()
     shutil.copytree(CHECKS, folder / "tests" / "jax_aiter", ignore=shutil.ignore_patterns("__pycache__"))
@@ -118,7 +118,7 @@ def test_checks_pass_with_jax(module: str, environment: Environment, tmp_path: P
 @pytest.mark.heavy
 @pytest.mark.parametrize("jax", ["0.8.0", "0.12.0"])
 def test_checks_pass_with_the_oldest_and_the_newest_jax(jax: str, environment: Environment, tmp_path: Path) -> None:
-    """Cover transformations, registration and lowering; results do not depend on the version."""
+    """These cover transformations, registration and lowering; numerical results do not depend on the version."""
     files = [f"tests/jax_aiter/check_{module}.py" for module in COUNTS]
     found = run(environment(jax), tmp_path, *files, "-m", "releases")
     assert {name: bad for name, bad in found.items() if bad} == {}

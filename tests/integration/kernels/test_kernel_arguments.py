@@ -1,4 +1,4 @@
-"""Arguments that do not fit a handler are errors that name them; what handlers declare is what modules.toml says."""
+"""Unsuitable arguments of handlers are errors that name the argument; handlers' declarations match modules.toml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MI300, MI350 = find_device("gfx942", 304), find_device("gfx950", 256)
 
 
 def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
-    """Every handler: each buffer once with another shape, once with another dtype."""
+    """For every handler, each buffer is passed once with another shape and once with another dtype."""
     x, gamma, y, rstd, partial = tensors(
         ("bf16", (4, 8)), ("bf16", (8,)), ("bf16", (4, 8)), ("f32", (4,)), ("f32", (2, 8))
     )
@@ -43,7 +43,7 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
     for module in load_catalog().modules.values():
         for ffi in module.ffi:
             if not (kernel_tree.lib / module.library).is_file():
-                continue  # made by a ROCm
+                continue  # built by a ROCm
             args, results, attributes, device = calls.pop(ffi.symbol)
             library = kernel_tree.library(module.name)
             fake_machine.call(library, ffi.symbol, args, results, attributes, device=device)

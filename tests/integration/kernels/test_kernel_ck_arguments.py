@@ -28,7 +28,7 @@ Libraries = dict[str, Library]
 
 @pytest.fixture(scope="session")
 def libraries(kernel_tree: KernelTree, fake_machine: FakeMachine, work_cache: Path, shared_folder: Path) -> Libraries:
-    """The handler of each direction, made once."""
+    """Compile the handler of each direction once."""
     if why := forky.obstacle():
         pytest.skip(f"a ROCm of Debian's packages {why}")
     folder = shared_folder / "fake-ck"
@@ -113,14 +113,14 @@ def ask(libraries: Libraries, machine: FakeMachine, direction: str, case: Case, 
 
 
 def strides(name: str, tensor: Tensor) -> dict[str, float]:
-    """Of rows, heads and sequences, in elements of an array without gaps; packed sequences are one."""
+    """Return the strides of rows, heads and sequences in elements, without gaps; packed sequences count as one."""
     *_, row_count, heads, depth = tensor.shape
     batch = row_count * heads * depth if len(tensor.shape) == 4 else 0
     return {f"stride_{name}": heads * depth, f"nhead_stride_{name}": depth, f"batch_stride_{name}": batch}
 
 
 def common(case: Case, made: dict[str, Tensor]) -> dict[str, Any]:
-    """Fields that both directions have."""
+    """Return the expected fields that both directions have."""
     longest_query, longest_key = int(str(case.attributes["longest_query"])), int(str(case.attributes["longest_key"]))
     most_keys = longest_key if case.packed else case.keys
     # A limit that is never exceeded has no effect. With slopes a mask must not become causal: distances change.

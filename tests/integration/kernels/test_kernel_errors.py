@@ -27,20 +27,20 @@ HEAD = "knl_name,knl_file,tn,tileM,tileN,pf"
 
 
 def gemm(machine: FakeMachine, library: Library, device: int = MI300, kernel: str = "", out: str = "f32") -> None:
-    """One call that would work: 512 x 512 x 1024."""
+    """Make one valid call: 512 x 512 x 1024."""
     words = {"splitk": 0, "kernel": kernel}
     machine.call(library, "JaxAiterGemmBf16", *bf16_call(512, 512, 1024, out=out), words, device=device)
 
 
 @pytest.fixture
 def folder(kernel_tree: KernelTree) -> Path:
-    """A copy of gemm_bf16 for gfx942, to be damaged: its module's folder."""
+    """Return the module folder of a copy of gemm_bf16 for gfx942, which tests may damage."""
     return kernel_tree.copy_of("gemm_bf16", "gfx942") / "gfx942" / "gemm_bf16"
 
 
 @pytest.fixture
 def library(kernel_tree: KernelTree, folder: Path) -> Library:
-    """A library that has loaded nothing, above the copy."""
+    """Return a library that has loaded nothing, with the copy as its root."""
     return kernel_tree.fresh("gemm_bf16", folder.parents[1])
 
 
@@ -163,7 +163,7 @@ def test_kernel_with_fewer_arguments_is_refused(fake_machine: FakeMachine, libra
 
 @pytest.fixture
 def failing(fake_machine: FakeMachine) -> Iterator[Callable[[str, int], None]]:
-    """Let functions of HIP fail, until the test ends."""
+    """Make functions of HIP fail until the test ends."""
     named = []
 
     def fail(function: str, error: int) -> None:

@@ -1,4 +1,4 @@
-"""The real GEMM handlers above FakeHip: the object, grid and argument bytes that AITER's own files ask for."""
+"""The real GEMM handlers above FakeHip: object, grid and argument bytes as in AITER's own files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def examples(cases: Iterable[Mapping[str, object]]) -> Callable[[Callable[..., N
 
 
 def multiples(most: int, *steps: int) -> st.SearchStrategy[int]:
-    """Multiples of one of some numbers."""
+    """Generate multiples of one of some numbers."""
     return st.integers(1, most).flatmap(lambda count: st.sampled_from([count * step for step in steps]))
 
 
@@ -89,7 +89,7 @@ def test_bf16(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape, 
     assert (n % row.tile_n, k % 64) == (0, 0)
     assert 1 <= split <= min(64, k // 64)
     assert split == splitk or splitk == 0
-    # By itself it splits only to fill units that would idle.
+    # By default the handler splits only to fill idle compute units.
     across, down, _ = found.grid
     assert splitk or split == 1 or across * down * split <= gpu.compute_units
 

@@ -1,4 +1,4 @@
-"""The handler of attention's assembly kernels above FakeHip: the variant, the object, the grid and the arguments."""
+"""The handler of the assembly attention kernels above FakeHip: variant, object, grid and arguments."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_every_kernel_that_is_chosen_fits(
     try:
         fake_machine.call(library, "JaxAiterMhaFwdAsm", args, results, attributes, device=device)
     except CallError:
-        # Each query has to see a key, and there are depths of 128; on gfx950 those of q and k may be 192.
+        # Each query must see a key, and head dimensions are 128; on gfx950 those of q and k may be 192.
         has_depth = depth == 128 or (depth == 192 and place[0] == "gfx950")
         assert not has_depth or (causal and not packed and queries > sizes["keys"])
         return
@@ -102,7 +102,7 @@ def test_every_kernel_that_is_chosen_fits(
         assert launch.grid[:2] == (heads, packed)
     else:
         assert launch.grid[1:] == (heads, sizes["batch"])
-    # No query is left out, and no block is without any; where causal, a block has two tiles.
+    # Blocks cover all queries, and no block is empty; with a causal mask, a block has two tiles.
     rows = (128 if depth == 192 else 256) * (2 if causal else 1)
     blocks = launch.grid[2 if packed else 0]
     assert (blocks - 1) * rows < queries <= blocks * rows

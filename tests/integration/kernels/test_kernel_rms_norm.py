@@ -1,4 +1,4 @@
-"""Portable RMSNorm: numerics of its very source on the host against float64, and what its handlers launch."""
+"""Portable RMSNorm: numerics of the original source on the host against float64, and launches of its handlers."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_norm_with_add_equals_norm_of_sum(kernel_tree: KernelTree) -> None:
 
 
 def shifted(made: list[Tensor], *, aligned: bool) -> list[Tensor]:
-    """The first buffer is not a multiple of 16 bytes, unless aligned."""
+    """Return tensors; unless `aligned`, the first address is not a multiple of 16 bytes."""
     first, *others = made
     return made if aligned else [Tensor(first.dtype, first.shape, first.address + 4), *others]
 
@@ -193,7 +193,7 @@ def test_code_objects_have_every_kernel_and_no_spills(kernel_tree: KernelTree, t
     for name, kernel in found.items():
         assert (kernel[".private_segment_fixed_size"], kernel[".vgpr_spill_count"]) == (0, 0), name
         assert kernel[".max_flat_workgroup_size"] == 512
-        # One structure, and nothing hidden that a runtime would have to fill in.
+        # One structure, without hidden arguments for a runtime to fill in.
         assert [(arg[".offset"], arg[".value_kind"]) for arg in kernel[".args"]] == [(0, "by_value")]
 
 

@@ -1,4 +1,4 @@
-"""In which order AITER's fp8 kernels read scales and weights: their own code is run, from what handlers give them."""
+"""Order in which AITER's fp8 kernels read scales and weights: their code is run with the handlers' arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHUFFLED = 16 * 128
 
 
 def read_by(path: Path, arguments: bytes, block: int, starts: list[int]) -> list[set[int]]:
-    """For each buffer, at which of its bytes loads of a block start; each of 256 columns."""
+    """Return, for each buffer, the byte offsets of a block's loads; blocks have 256 columns."""
     found: list[set[int]] = [set() for _ in starts]
     for address in ScalarWave(path, arguments, (block, 0, 0)).reads():
         which = max(at for at, start in enumerate(starts) if start <= address)
@@ -48,7 +48,7 @@ def test_code_object_reads_scales_in_handler_order(
         steps = range(STEPS)
         assert x == {128 * step for step in steps}  # of xq[M,K]
         assert x_scale == {4 * m * step for step in steps}  # of x_scale[K/128,M]
-        # A block has two columns of w_scale, and starts from the first one; the other is beside it, or a row further.
+        # A block needs two columns of w_scale: the first one, and the next one in memory or in the next row.
         first = 2 * block
         if (rows, columns) == (ACROSS, STEPS):
             assert module == "gemm_fp8_mi350"
@@ -60,7 +60,7 @@ def test_code_object_reads_scales_in_handler_order(
 
 
 def test_emulator_reads_follow_arguments(kernel_tree: KernelTree) -> None:
-    """With N and K exchanged it is a matrix of the other shape."""
+    """With N and K exchanged, the matrix has the other shape."""
     path = kernel_tree.source / "gfx950" / "f8_block_scale_mi350_x128.co"
     starts = [0x1000_0000_0000 * number for number in range(1, 5)]
     values: dict[str, int | float] = dict(zip(("X", "G", "XQ", "GQ"), starts, strict=True))

@@ -1,6 +1,6 @@
 """Tables and objects of later AITER sources: bf16 results, bias, kernels that split K and count in semaphores.
 
-The offsets are those in the metadata of such objects: is_out_b16 288, Bias 304, add_bias 320, semaphore 336.
+The metadata of such objects has the offsets: is_out_b16 288, Bias 304, add_bias 320, semaphore 336.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def library(kernel_tree: KernelTree) -> Library:
 
 
 def arguments(data: bytes) -> dict[str, int]:
-    """By name, what lies at the offsets that this generation added."""
+    """Return by name the arguments at the offsets that this generation added."""
     at = {
         "splitk": (272, "I"),
         "is_out_b16": (288, "I"),

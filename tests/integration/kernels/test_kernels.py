@@ -1,4 +1,4 @@
-"""`ci_build kernels` for real: AITER's sources from the package index, every module that needs no ROCm, 11 targets."""
+"""`ci_build kernels`: AITER's sources from the package index, every module that needs no ROCm, 11 targets."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def build(out: Path, cache: Path, targets: str, *more: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def receipt(work_cache: Path, shared_folder: Path) -> dict[str, Any]:
-    """Everything, for all targets of the list."""
+    """Build everything for all targets of the list."""
     told = shared_folder / "kernels.json"
     with FileLock(shared_folder / "kernels.lock"):
         if not told.exists():
@@ -149,7 +149,7 @@ def pypi(work_cache: Path) -> Toolchain:
 
 @pytest.fixture
 def own_src(tmp_path: Path) -> Path:
-    """A copy of our own sources, to be changed."""
+    """Return a copy of our own sources, which tests may change."""
     return Path(shutil.copytree(SRC, tmp_path / "somewhere else" / "src"))
 
 
@@ -170,7 +170,7 @@ def digests(built: KernelBuildResult) -> dict[str, str]:
 def test_builds_in_two_folders_are_byte_identical(
     pypi: Toolchain, work_cache: Path, own_src: Path, tmp_path: Path
 ) -> None:
-    """Other sources' folder, other cache, other copy of the toolchain with a C++ library that it builds itself."""
+    """The second build has other folders of sources and cache, and another copy of the toolchain."""
     first = run(pypi, work_cache / "kernels", "gfx942", "gfx1100")
     other = tmp_path / "other cache"
     root = Path(pypi.places["pypi"])
@@ -198,7 +198,7 @@ def test_failed_unit_is_named_with_target_and_command(pypi: Toolchain, work_cach
 
 
 def changed(toolchain: Toolchain, *words: str) -> Toolchain:
-    """The toolchain with further words for device code."""
+    """Return the toolchain with additional options for device code."""
     device = {**toolchain.data["device"], "command": [*toolchain.data["device"]["command"], *words]}
     return replace(toolchain, data={**toolchain.data, "device": device})
 
@@ -229,7 +229,7 @@ def test_unit_with_unexpected_kernels_is_an_error(pypi: Toolchain, work_cache: P
 
 @pytest.fixture(scope="module")
 def checkout(receipt: dict[str, Any], work_cache: Path) -> Path:
-    """AITER as the build unpacked it."""
+    """Return AITER as the build unpacked it."""
     (tree,) = (work_cache / "kernels" / "sources").glob("*/tree/*")
     return tree
 
@@ -263,13 +263,13 @@ def test_checkout_is_used_and_differences_are_named(
 
 @pytest.fixture
 def no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let pip find only what lies in the test's folder."""
+    """Restrict pip to the packages in the test's folder."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
 
 
 def sdist(folder: Path, version: str) -> Path:
-    """A source archive whose setup.py would leave a mark."""
+    """Write a source archive whose setup.py would leave a mark."""
     top = folder / f"amd_aiter-{version}"
     (top / "aiter_meta" / "hsa").mkdir(parents=True)
     (top / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: amd-aiter\nVersion: {version}\n")

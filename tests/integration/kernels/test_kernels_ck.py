@@ -1,4 +1,4 @@
-"""Composable Kernel's RMSNorm from generator to handler: real units, dispatcher, handler, compiled by a real ROCm."""
+"""Composable Kernel's RMSNorm from generator to handler: units, dispatcher and handler, compiled by a real ROCm."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def answers(stand_ins: Path, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def symbols_of_units(inside: InContainer) -> set[str]:
-    """The kernels of the code objects, each of which is for gfx942 with any setting of xnack and sramecc."""
+    """Return the kernels of the code objects, all of which are for gfx942 with any setting of xnack and sramecc."""
     job = inside.job(["gfx942"])
     job.fetch(inside.runner, Silent())
     graph = job.graph()
@@ -92,14 +92,14 @@ def test_the_handler_reaches_real_kernels(
     for native in built.natives:
         shutil.copyfile(native.file, tmp_path / Path(native.path).name)
     symbols = symbols_of_units(inside)
-    # They are the same ones in a build of everything.
+    # A complete build has the same units.
     named = kernels_build(inside, "--units=_(bf16|fp16)_n64_nsm")
     assert (named["steps"], named["found"]) == (0, 4)
     told = answers(stand_ins, tmp_path)
 
     def one(name: str) -> dict[str, Any]:
         (launch,) = told[name]["launches"]
-        assert launch["kernel"] in symbols  # the very kernel that the code objects hold
+        assert launch["kernel"] in symbols  # a kernel of the code objects
         return dict(launch)
 
     # Blocks have 8 rows, or 4, and a wavefront for each.
@@ -111,7 +111,7 @@ def test_the_handler_reaches_real_kernels(
     wanted |= dict.fromkeys(("x_stride", "y_stride"), 64)
     assert {name: one("eight")[name] for name in wanted} == wanted
     assert told["empty"] == {"launches": []}
-    # More bytes than 32 bits address go in pieces.
+    # Buffers beyond 32-bit offsets are split.
     first, second = told["long"]["launches"]
     most = (2**31 - 1) // 128
     assert [(part["x"], part["y"], part["m"]) for part in (first, second)] == [
@@ -139,7 +139,7 @@ def test_the_handler_reaches_real_kernels(
 def test_rocm_compiled_wheel_is_manylinux_2_28(
     engine: docker.Docker, work_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """auditwheel decides what its platform is: nothing of the container's newer libraries is in it."""
+    """auditwheel confirms the platform: the wheel contains nothing of the container's newer libraries."""
     inside = InContainer(engine, work_cache, monkeypatch)
     made = kernels_build(inside, f"--instances={UNITS}", f"--out={tmp_path}")
     assert Path(made["wheel"]).name.endswith("-py3-none-manylinux_2_28_x86_64.whl")
@@ -147,7 +147,7 @@ def test_rocm_compiled_wheel_is_manylinux_2_28(
     (looked,) = json.loads(succeed("inspect", made["wheel"], "--targets=gfx942", "--json").stdout)["wheels"]
     said = {found["code"]: found["message"] for found in looked["findings"] if found["severity"] != "note"}
     assert list(said) == ["kernels-partial"]
-    # Without HIP it loads, and reports the missing library when it is called.
+    # Without HIP the library loads, and a call reports the missing HIP.
     with zipfile.ZipFile(made["wheel"]) as wheel:
         library = wheel.extract("jax_aiter/_kernels/lib/librmsnorm_fwd.so", tmp_path)
     subprocess.run([sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", library], check=True)

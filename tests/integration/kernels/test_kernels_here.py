@@ -1,4 +1,4 @@
-"""The compiler of a ROCm on this machine, without a container: parts that are joined, and a real ccache before it."""
+"""A ROCm compiler on this machine, without a container: merged shards, and a real ccache."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Here:
         return told
 
     def ccache(self) -> tuple[int, int]:
-        """Hits and misses since the last time."""
+        """Return the hits and misses since the last call."""
         said = subprocess.run(
             ["ccache", "-sz"], env=self.environment, capture_output=True, text=True, check=True
         ).stdout
@@ -84,7 +84,7 @@ def here(work_cache: Path, tmp_path: Path) -> Here:
 
 def test_shards_merge_and_compiler_cache_keys_rocm(here: Here, tmp_path: Path) -> None:
     module, first, second, joined = "--modules=rmsnorm_fwd", *(here.cache(name) for name in ("first", "second", "all"))
-    # One unit for the target; it, what chooses and four files of ours for the host.
+    # Device pass of one unit; host pass of the unit, the dispatcher and four of our files.
     parts = [here.build(cache, module, f"--shard={n}/2")["steps"] for n, cache in enumerate((first, second), 1)]
     assert (sum(parts), min(parts) > 0) == (7, True)
     assert here.ccache() == (0, 7)
@@ -94,26 +94,26 @@ def test_shards_merge_and_compiler_cache_keys_rocm(here: Here, tmp_path: Path) -
     assert whole["steps"] == {"made": 1, "found": 7}  # the link
     assert whole["modules"] == ["rmsnorm_fwd"]
 
-    # Each machine's compiler cache has its own part; the bytes do not depend on the number of machines.
+    # Each machine's compiler cache has its own shard; the bytes do not depend on the number of machines.
     shutil.rmtree(first / "kernels" / "store")
     again = here.build(first, module, f"--out={tmp_path / 'again'}")
     assert (again["steps"], again["sha256"]) == ({"made": 8, "found": 0}, whole["sha256"])
     assert here.ccache() == tuple(parts)
 
-    # Another ROCm: none of the files that a compiler's cache looks at has changed.
+    # Another ROCm, although no file that a compiler cache checks has changed.
     (tmp_path / "rocm/lib/llvm/amdgcn/bitcode/more.bc").write_bytes(b"")
     assert here.build(first, module, "--units=rmsnorm_fwd/module")["steps"] == 1
     assert here.ccache() == (0, 1)
 
 
 def test_attention_of_few_kernels(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of 1,032 kernels, what chooses among them cut to it, and the handler, in one library."""
+    """One of 1,032 kernels, a dispatcher restricted to it, and the handler, in one library."""
     one = "_d32_bf16_batch_.*_psddv_nlogits_nbias_nmask_lse_ndropout"
     cache = here.cache("attention")
     with pytest.raises(AssertionError, match="No instance of ck_mha_bwd has a name that matches"):
         here.build(cache, "--modules=mha_bwd", "--forecast", instances="_d32_bf16_batch_.*_lse")
     made = here.build(cache, "--modules=mha_fwd", f"--out={tmp_path / 'out'}", instances=one)
-    # AITER writes one for gfx9 and one for gfx950, whose host side the dispatcher wants too.
+    # AITER generates one unit for gfx9 and one for gfx950, whose host side the dispatcher also needs.
     assert (made["modules"], made["steps"]) == (["mha_fwd"], {"made": 9, "found": 0})
     with zipfile.ZipFile(made["wheel"]) as wheel:
         library = Path(wheel.extract("jax_aiter/_kernels/lib/libmha_fwd.so", tmp_path))
@@ -121,7 +121,7 @@ def test_attention_of_few_kernels(here: Here, tmp_path: Path, monkeypatch: pytes
     held = read_targets(library, verify=True, machs=machs())
     assert held.findings == ()
     assert [(code.target, code.bundles) for code in held.device.targets] == [("gfx942", 1)]
-    # The host side of the one for gfx950 is registered as well, with a bundle that is empty.
+    # The unit for gfx950 is registered as well, with an empty bundle.
     assert [["FmhaFwdKernel" in name for name in bundle.kernels] for bundle in registered_kernels(library)] == [
         [True],
         [True],
@@ -131,7 +131,7 @@ def test_attention_of_few_kernels(here: Here, tmp_path: Path, monkeypatch: pytes
 
 
 def judged(wheel: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coverage gate owes gfx942 nothing that is generated for gfx950 alone; without its rules it would."""
+    """The coverage gate does not require gfx942 code that is generated for gfx950 alone; without its rules it would."""
     (folder / "others").mkdir()
     version = str(parse_wheel_filename(wheel.name)[1])
     others = [made.write(folder / "others") for made in (pjrt(version), plugin(version))]

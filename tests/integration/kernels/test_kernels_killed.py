@@ -1,4 +1,4 @@
-"""A build of kernels that was killed goes on where it was."""
+"""A killed build of kernels resumes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SECONDS = 600
 
 
 def family(pid: int) -> list[int]:
-    """A process, its children, theirs, and so on."""
+    """Return a process with all its descendants."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *(one for child in children for one in family(int(child)))]
 
 
 def kept(cache: Path) -> int:
-    """For how many targets there is code."""
+    """Return the number of targets with stored code."""
     store = KernelStore(cache / "kernels" / "store")
     return sum(store.measured(f"rms_norm/rms_norm for {target}") is not None for target in TARGETS)
 
@@ -48,6 +48,6 @@ def test_killed_build_resumes(work_cache: Path, tmp_path: Path) -> None:
     assert 0 < before < len(TARGETS)
     assert list(tmp_path.iterdir()) == []
     steps = build(tmp_path, work_cache, ",".join(TARGETS), *MODULE)["steps"]
-    # A compiler that was just starting may have lived on.
+    # A compiler that was just starting may have survived.
     assert 0 < steps["made"] <= len(TARGETS) - before
     assert build(tmp_path, work_cache, ",".join(TARGETS), *MODULE)["steps"]["made"] == 0

@@ -66,7 +66,7 @@ def generated(tree: SourceTree, cache: Path, **changes: Any) -> tuple[list[str],
 
 def test_unreachable_instances_are_not_compiled(tree: SourceTree, tmp_path: Path) -> None:
     assert generated(tree, tmp_path / "cache") == (["a_x.cpp", "b_x.cpp"], ["common.hpp"])
-    (tree.folder / "gen" / "gen.py").unlink()  # the second time it is not asked
+    (tree.folder / "gen" / "gen.py").unlink()  # the second run must not call the generator
     assert generated(tree, tmp_path / "cache") == (["a_x.cpp", "b_x.cpp"], ["common.hpp"])
 
 
@@ -132,7 +132,7 @@ UNITS = r"_(bf16|fp16)_n64_nsm$"
 
 
 class InContainer:
-    """Builds two real units of RMSNorm, what chooses among them and the handler with the compiler of Debian's ROCm."""
+    """Build of two real units of RMSNorm, their dispatcher and the handler with the compiler of Debian's ROCm."""
 
     def __init__(self, engine: docker.Docker, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("DOCKER_HOST", "PATH"):
@@ -164,8 +164,8 @@ def test_real_units_of_composable_kernel(
 ) -> None:
     inside = InContainer(engine, work_cache, monkeypatch)
     first = inside.job(["gfx942"]).run_shard((1, 1), inside.runner, Silent(), Capacity())
-    # Two units for the target; they, the dispatcher and four files of ours for the host; nothing is linked in a part.
-    # Another test may have made them.
+    # Device pass of two units; host pass of these, the dispatcher and four of our files; a shard links nothing.
+    # Another test may have compiled them.
     assert first.steps + first.found == 9
     built = inside.run("gfx942")
     assert (built.forecast.steps + built.forecast.found, built.forecast.steps <= 1) == (10, True)
@@ -179,7 +179,7 @@ def test_real_units_of_composable_kernel(
         unit.name: unit for unit in (inside.cache / "kernels" / "generated").glob("*/rmsnorm2d_fwd_*16_n64_nsm.cpp")
     }
     assert len(kernels) == sum(unit.read_text().count("template float rmsnorm2d_fwd_<") for unit in units.values()) > 0
-    # Nothing of the container's C++ library, and no HIP: that is found when it is used.
+    # The library needs neither the container's C++ library nor HIP, which is looked up at first use.
     elf = Elf.read(library.file)
     assert set(elf.needed) <= set(SYSTEM)
     assert not [name for name in elf.exported if "rmsnorm2d_fwd" in name or name.startswith("_ZNSt")]

@@ -1,4 +1,4 @@
-"""`dist_wheels --kernels`: the wheel of kernels belongs to the set, is staged with it, and the gates know it."""
+"""`dist_wheels --kernels`: the wheel of kernels is part of the set, staged with it, and checked by the gates."""
 
 from __future__ import annotations
 

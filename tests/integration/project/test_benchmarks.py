@@ -1,4 +1,4 @@
-"""Benchmarks that run here: the fetch of a small tarball, and the memory of all processes of a command."""
+"""Benchmarks that run in tests: the download of a small tarball, and the memory of all processes of a command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASES = ["curl", "full", "full-keep", "build"]
 
 
 def test_fetch_cases_stay_within_memory_and_disk(tmp_path: Path) -> None:
-    """Times are not judged here; the goals of memory and disk hold for any size."""
+    """Times are not checked here; the goals of memory and disk hold for any size."""
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
     work, figures = tmp_path / "not yet there", tmp_path / "figures.json"

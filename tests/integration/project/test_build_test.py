@@ -77,7 +77,7 @@ def run(
     project: Path, *words: str, module: str = "tests", env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run what `build/test` runs, or pytest alone, inside this virtual environment."""
-    # Neither CI nor the worker that this test runs in is for the little project.
+    # Variables of CI and of this test's worker must not affect the small project.
     surroundings = {name: value for name, value in os.environ.items() if not re.match("CI$|PYTEST", name)}
     return subprocess.run(
         [sys.executable, "-m", module, *words],
@@ -242,7 +242,7 @@ def test_unit_tests_cannot_have_side_effects(project: Path) -> None:
     assert done.stderr == ""
     for number in range(9):
         assert f"ERROR tests/unit/test_it.py::test_{number} " in done.stdout
-    # The one that swallows the refusal passes, and fails when it is torn down like the others.
+    # The test that ignores the refusal passes, and its teardown fails like those of the others.
     assert done.stdout.splitlines()[-1].strip("= ").startswith("8 failed, 2 passed, 9 errors"), done.stdout
     assert "a unit test may not start processes or use the network" in done.stdout
 

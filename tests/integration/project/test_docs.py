@@ -1,4 +1,4 @@
-"""Pages of the documentation: their commands run in order in an empty folder, their paths and links exist."""
+"""Pages of the documentation: their commands run in order in an empty folder; their paths and links exist."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The two commands of the README on machines that have Debian, Python and the package index, and nothing else.
+"""The two commands of the README on machines with nothing but Debian, Python and the package index.
 
-Each container starts from nothing: no cache, no key, no daemon, no tools. Each runs the main job; the first one runs
-the whole check, the others its unit tests.
+Each container starts empty: no cache, no key, no daemon, no tools. Each runs the main job; the first one runs all
+checks, the others its unit tests.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ MACHINES = {
 
 @pytest.fixture(scope="module")
 def index() -> bare.Index:
-    """The package index of whoever runs the tests."""
+    """Return the package index of the user who runs the tests."""
     return bare.package_index()
 
 
 @pytest.fixture(scope="module")
 def clone() -> bytes:
-    """The files of this repository, with changes that are not committed yet, as a tar archive."""
+    """Return the files of this repository, including uncommitted changes, as a tar archive."""
     argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(argv, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
     there = b"\0".join(name for name in listed if name and os.path.lexists(os.fsencode(ROOT) + b"/" + name))
@@ -83,6 +83,6 @@ def test_container_reaches_the_index_and_nothing_else(engine: docker.Docker, ind
         for host, port in index.hosts:
             container.must("python3", "-c", python, host, str(port))
             assert container.run("python3", "-c", python, host, str(port + 1)).returncode == 1
-        # Any address outside, by number: there is no way to it.
+        # An address outside of the container, without DNS, is unreachable.
         refused = container.run("python3", "-c", python, "192.0.2.1", "443")
         assert "unreachable" in refused.stdout

@@ -1,4 +1,4 @@
-"""The launchers for real: real venvs, real pip, a made-up package that only the user's pip configuration can find."""
+"""The launchers with real venvs, a real pip, and a small package that only the user's pip configuration finds."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Tree:
             (root / package / f"{module}.py").write_text(CLI)
         self.lock("requirements.lock", "stand-in==1")
         self.lock("requirements-dev.lock", "stand-in==1", "stand-in-more==1")
-        # A user's settings reach pip through the environment or a file; these say where the only copy is.
+        # pip reads a user's settings from the environment or a file; these settings locate the only copy.
         self.env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def lock(self, name: str, *pins: str, digest: str = "") -> None:
-        """Write a lock file; the digests are true unless another one is given."""
+        """Write a lock file; the digests are correct unless another one is given."""
         lines = []
         for pin in pins:
             project, version = pin.split("==")
@@ -76,7 +76,7 @@ class Tree:
     def run(
         self, *words: str, launcher: str = "ci_build", python: Path | str = sys.executable, env: Mapping[str, str] = {}
     ) -> subprocess.CompletedProcess[str]:
-        """Run a launcher to its end."""
+        """Run a launcher until it ends."""
         process = self.start(*words, launcher=launcher, python=python, env=env)
         out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -89,7 +89,7 @@ class Tree:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with three tiny wheels."""
+    """Return a folder with three tiny wheels."""
     folder = tmp_path_factory.mktemp("wheels")
     for project, version in (("stand_in", "1"), ("stand_in", "2"), ("stand_in_more", "1")):
         module = f"VERSION = {version}\n".encode()
@@ -100,7 +100,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tree(tmp_path: Path, wheels: Path) -> Tree:
-    """A fresh clone, as far as the launchers care."""
+    """Return a fresh clone with the files that the launchers use."""
     root = tmp_path / "a clone"
     root.mkdir()
     return Tree(root, wheels)
@@ -118,7 +118,7 @@ def _made(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Tree:
 
 @pytest.fixture
 def made(_made: Tree) -> Iterator[Tree]:
-    """A tree that is set up; tests that share it leave `.venv` as it is."""
+    """Return a tree after its set-up; tests that share it do not change `.venv`."""
     before = _made.inode
     yield _made
     assert _made.inode == before
@@ -208,7 +208,7 @@ def test_killed_setup_is_repeated(tree: Tree) -> None:
     process.kill()
     process.communicate()
     with (tree.root / ".venv.lock").open() as file, pytest.raises(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # The orphan that still writes keeps the others out.
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the orphan that still writes locks the others out
     done = tree.run()
     assert "Waiting for another process" in done.stderr
     assert "Setting up .venv" in done.stderr
@@ -228,7 +228,7 @@ def test_interrupting_the_setup_is_quiet(tree: Tree) -> None:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until something is so, for a minute at most."""
+    """Wait until a condition holds, for a minute at most."""
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
@@ -340,7 +340,7 @@ def test_old_pythons_are_refused(tree: Tree, pythons: dict[str, Path], left_out:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> tuple[Tree, subprocess.CompletedProcess[str]]:
-    """This repository, as far as the launchers care, with its own locks, and what its first start said."""
+    """Return this repository's files that the launchers use, with its own locks, and the output of the first start."""
     tree = Tree(tmp_path_factory.mktemp("real"), wheels)
     shutil.rmtree(tree.root / "ci_build")
     unwanted = shutil.ignore_patterns("__pycache__")
@@ -369,7 +369,7 @@ def test_a_real_first_start_and_help_at_once_after_that(real: tuple[Tree, subpro
 @pytest.mark.heavy
 @pytest.mark.network
 def test_update_locks_keeps_what_is_pinned(real: tuple[Tree, subprocess.CompletedProcess[str]]) -> None:
-    """The last one of that tree: its locks may be others afterwards."""
+    """This must be the last test of the tree, because it may change the locks."""
     tree, _ = real
     (tree.root / "tests" / "support" / "rbe").mkdir(parents=True)
     for path in (ROOT / "tests" / "support" / "rbe").glob("requirements*"):
@@ -379,7 +379,7 @@ def test_update_locks_keeps_what_is_pinned(real: tuple[Tree, subprocess.Complete
         pytest.skip(f"package index not reachable for uv: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     for name in ("requirements.lock", "requirements-dev.lock", "requirements-attest.lock"):
-        # An index may have got more files of a version since; the versions are what stays.
+        # An index may have added files of a version since; only the versions must be equal.
         new, old = (
             re.findall(r"^(?:\S+==.*|#.*)", (root / "build" / name).read_text(), re.MULTILINE)
             for root in (tree.root, ROOT)

@@ -45,12 +45,12 @@ def judge(bucket: DirBucket, staged: StagedSet, manifest: RocmManifest | None) -
 
 
 def about(evidence: Evidence, *words: str, severity: Severity = Severity.ERROR) -> list[str]:
-    """Messages that hold all of these words."""
+    """Return the messages that contain all of these words."""
     return [text for text in messages(evidence.findings, severity) if all(word in text for word in words)]
 
 
 def elves(wheels: Sequence[Path], folder: Path) -> dict[str, Elf]:
-    """The libraries of wheels, by path inside them; they leave the disk at once."""
+    """Return the libraries of wheels by path inside the wheel; the extracted files are deleted at once."""
     found = {}
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
@@ -62,7 +62,7 @@ def elves(wheels: Sequence[Path], folder: Path) -> dict[str, Elf]:
 
 
 def complete(found: Mapping[str, Elf], version: str = "7.2.0") -> RocmManifest:
-    """A ROCm that has exactly what these libraries want, and says that it is a real one."""
+    """Return a ROCm that has exactly the needs of these libraries and is marked as a real one."""
     needs = from_needs(found.values(), version, allowed_sonames(RocmVersion(text=version)))
     return dataclasses.replace(needs, weak=False)
 
@@ -79,7 +79,7 @@ def but(manifest: RocmManifest, soname: str, *, symbols: Mapping[str, tuple[str,
 def plugin_set(
     tmp_path_factory: pytest.TempPathFactory, real_wheel: Callable[..., Path]
 ) -> tuple[DirBucket, StagedSet]:
-    """The plugin wheel of 0.10.2, as published."""
+    """Return a set with the plugin wheel of 0.10.2 as published."""
     folder = tmp_path_factory.mktemp("plugin")
     return stage_published(folder, [real_wheel("jax-rocm7-plugin", "0.10.2")])
 
@@ -101,7 +101,7 @@ def test_abi_gate_accepts_published_wheels_with_complete_manifest(
     assert messages(evidence.findings) == []
     assert evidence.outcome is Outcome.PASSED
     assert evidence.counts["skipped"] == 0
-    # Only its users' LD_LIBRARY_PATH leads a published wheel to a prefix.
+    # Published wheels find a prefix only through their users' LD_LIBRARY_PATH.
     assert about(evidence, "layout-unresolved", "in layout tarball", severity=Severity.WARNING)
     assert not about(evidence, "layout-unresolved", "in layout opt-rocm", severity=Severity.WARNING)
 
@@ -135,7 +135,7 @@ def test_abi_gate_rejects_real_rocm_of_other_major(plugin_set: tuple[DirBucket, 
     real, _ = read_tree(unpack_real_rocm(tmp_path), VERSION, progress=Silent())
     evidence = judge(*plugin_set, real)
     assert about(evidence, "needed-unresolved", "_prng.so", f"{HIP} (available: libamdhip64.so.5)")
-    # Under the soname that the wheel asks for it is still ROCm 5: versions and symbols of later years are not there.
+    # The library has the soname that the wheel needs, but lacks the versions and symbols added after ROCm 5.
     hip = dataclasses.replace(real.libraries["libamdhip64.so.5"], soname=HIP)
     evidence = judge(*plugin_set, dataclasses.replace(real, libraries={HIP: hip}))
     assert about(evidence, "symbol-version-missing", "_triton.so", "hip_6.0", "hipGetDevicePropertiesR0600")
@@ -168,7 +168,7 @@ def test_abi_gate_warns_about_published_0_12_0(tmp_path: Path, real_wheel: Calla
 def own_set(
     tmp_path_factory: pytest.TempPathFactory, work_cache: Path, real_wheel: Callable[..., Path]
 ) -> tuple[DirBucket, StagedSet]:
-    """A set made by `dist_wheels`, which carries the manifest of a ROCm that has all that the wheels want."""
+    """Return a set from `dist_wheels` with the manifest of a ROCm that satisfies all needs of the wheels."""
     folder = tmp_path_factory.mktemp("own")
     wheels = [real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", PYTHON)]
     (folder / "rocm.json").write_bytes(dump_manifest(complete(elves(wheels, folder / "elves"))))
@@ -202,7 +202,7 @@ def test_built_wheels_resolve_libraries_in_every_layout(own_set: tuple[DirBucket
 
 
 def by_the_real_loader(library: Path, root: Path) -> dict[str, str]:
-    """Soname -> path below `root`, SYSTEM, or nothing where it is not found, as it says when it is asked to trace."""
+    """Return, by soname, the path below `root`, SYSTEM, or nothing if not found, as traced by the loader."""
     (loader,) = Path("/lib64").glob("ld-linux-*.so.*")
     env = {key: value for key, value in os.environ.items() if not key.startswith("LD_")}
     env["LD_TRACE_LOADED_OBJECTS"] = "1"
@@ -247,7 +247,7 @@ def test_simulated_loader_agrees_with_real_loader(
             )
             expected = dict(done.found) | {soname: "" for _, soname in done.missing}
             said = by_the_real_loader(site / path, tmp_path)
-            ours_only = {name for name in expected if name.startswith("ld-linux")}  # it lists itself in another way
+            ours_only = {name for name in expected if name.startswith("ld-linux")}  # listed in another form
             assert said == {name: place for name, place in expected.items() if name not in ours_only}
             tried += 1
         for place in files:

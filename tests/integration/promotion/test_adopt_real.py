@@ -1,4 +1,4 @@
-"""Wheels as others published them: adopted, and judged by the coverage gate."""
+"""Wheels of other publishers: adopted, and checked by the coverage gate."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Attestations with the real libraries: signed through a private Sigstore on loopback, verified, and refused by name.
 
-What signs is `ci_build attest` with sigstore's own client; what verifies is sigstore's own verifier, given the private
-instance's trust through its real file format. Nothing outside is asked.
+`ci_build attest` signs with sigstore's own client; sigstore's own verifier verifies with the private instance's trust,
+which it reads from a file in the real format. No public service is used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Provenance = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with only the packages of the lock file for `attest`."""
+    """Return a Python with only the packages of the lock file for `attest`."""
     folder = tmp_path_factory.mktemp("attest") / "venv"
     subprocess.run([UV, "venv", "-q", "--python", sys.executable, folder], check=True)
     lock = ROOT / "build" / "requirements-attest.lock"
@@ -62,7 +62,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Cli:
-    """Runs `ci_build` with the packages, from a checkout, with no identity but the one that is given."""
+    """Runner of `ci_build` with the packages, from a checkout, with no identity except the given one."""
 
     python: Path
     checkout: Path = ROOT
@@ -99,7 +99,7 @@ def sigstore() -> FakeSigstore:
 
 @pytest.fixture(scope="module")
 def trust(sigstore: FakeSigstore, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The private instance's trusted root, alone."""
+    """Return the private instance's trusted root."""
     path = tmp_path_factory.mktemp("trust") / "trusted_root.json"
     path.write_text(json.dumps(sigstore.trusted_root()))
     return path
@@ -116,7 +116,7 @@ def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedS
 
 
 def own_wheels(bucket: DirBucket, staged: StagedSet) -> dict[str, str]:
-    """File name -> sha256 of those that `attest` signs."""
+    """Return the sha256 of the wheels that `attest` signs, by file name."""
     wheels = read_staged(bucket, staged).wheels
     return {wheel.filename: wheel.sha256 for wheel in wheels if not wheel.as_published}
 
@@ -132,12 +132,12 @@ def test_attest_without_identity_reports_remedy(cli: Cli, bucket: DirBucket, sta
     assert objects(bucket, "v2-staging/") == before
 
 
-# Signing, and the whole way to a reader
+# From signing to a reader
 
 
 @pytest.fixture(scope="module")
 def strict_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program with a policy that asks for attestations of one workflow."""
+    """Return a checkout with a policy that requires attestations of one workflow."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("ci_build", "core", "promotion", "pjrt", "plugin", "wheelkit"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -162,7 +162,7 @@ def trust_file(bucket: DirBucket, config: Mapping[str, Any]) -> Path:
 
 
 def attested(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet, **who: str) -> Path:
-    """Attest a set in a job; gives the trust configuration."""
+    """Attest a set in a job; return the trust configuration."""
     with serving(sigstore, of_github(**who)) as env:
         config = trust_file(bucket, sigstore.trust_config())
         done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, "--json", env=env)
@@ -274,7 +274,7 @@ def test_invalid_attestation_blocks_without_requirement(
 def test_attest_with_unreachable_sigstore_reports_one_line(cli: Cli, bucket: DirBucket, staged: StagedSet) -> None:
     sigstore = FakeSigstore()
     with serving(sigstore, of_github()) as env:
-        # Its log is not there.
+        # Its log does not exist.
         broken = copy.deepcopy(sigstore.trust_config())
         broken["signingConfig"]["rekorTlogUrls"][0]["url"] = "http://127.0.0.1:9"
         config = trust_file(bucket, broken)
@@ -316,7 +316,7 @@ Make = Callable[[FakeSigstore], Provenance | bytes]
 
 
 def flipped(text: str) -> str:
-    """Base64 of the same bytes but one."""
+    """Return the base64 of the same bytes with one changed."""
     data = bytearray(base64.b64decode(text))
     data[-1] ^= 1
     return base64.b64encode(data).decode()
@@ -336,13 +336,13 @@ def made(filename: str = WHEEL, digest: str = DIGEST, claims: Mapping[str, str] 
 
 
 def of_github_repository(repository: str, workflow: str) -> Make:
-    """Valid for this repository and workflow."""
+    """Return provenance that is valid for this repository and workflow."""
     publisher = {"kind": "GitHub", "repository": repository, "workflow": workflow}
     return made(claims=of_github(repository=repository, workflow=workflow), publisher=publisher)
 
 
 def changed_statement(body: Provenance) -> None:
-    """Return a signed statement with another time, still for this wheel."""
+    """Return a signed statement for this wheel with another time."""
     envelope = attestation(body)["envelope"]
     statement = json.loads(base64.b64decode(envelope["statement"]))
     envelope["statement"] = base64.b64encode(json.dumps({**statement, "predicate": {"at": 1}}).encode()).decode()
@@ -372,7 +372,7 @@ def without(name: str) -> Callable[[Provenance], object]:
 
 
 def of_another(part: str, name: str) -> Make:
-    """One part out of another attestation of the same wheel, which is good by itself."""
+    """Replace one part by that of another valid attestation of the same wheel."""
 
     def make(sigstore: FakeSigstore) -> Provenance:
         body, other = (sigstore.provenance(WHEEL, DIGEST) for _ in range(2))
@@ -468,7 +468,7 @@ def refusals(
     trust: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Mapping[str, dict[str, Any]]:
-    """Case -> output of `attest --verify` for it, in a folder of its own."""
+    """Return the output of `attest --verify` for each case, in a separate folder."""
     code = (
         "import json, sys\n"
         "from pathlib import Path\n"
@@ -524,7 +524,7 @@ def test_attest_verify_refuses_invalid_trust_config(cli: Cli, tmp_path: Path, te
 
 
 def test_attest_verify_offline_uses_cached_public_root(cli: Cli, sigstore: FakeSigstore, tmp_path: Path) -> None:
-    """It came with the packages, and does not know the private instance."""
+    """The public root is part of the packages, and does not contain the private instance."""
     (tmp_path / WHEEL).write_bytes(BYTES)
     (tmp_path / provenance_name(WHEEL)).write_text(json.dumps(sigstore.provenance(WHEEL, DIGEST)))
     home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "c"), "XDG_DATA_HOME": str(tmp_path / "d")}

@@ -1,4 +1,4 @@
-"""A bundle installs on a machine without a network, and equals itself."""
+"""A bundle installs on a machine without a network, and its creation is reproducible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compile gate with children that misbehave: each death is a finding that names program, target and signal."""
+"""The compile gate with misbehaving children: each death is a finding that names program, target and signal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LIMITS = ProcessLimits(start_seconds=20, program_seconds=2, memory=400 << 20)
 
 
 class Bench:
-    """A staged set, and a gate for programs that misbehave."""
+    """A staged set, and a gate for misbehaving programs."""
 
     def __init__(self, folder: Path, staged: StagedSet) -> None:
         self.bucket, self.staged = DirBucket(folder / "bucket"), staged
@@ -88,7 +88,7 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StagedSet]:
-    """A bucket with a staged set, to be copied."""
+    """Return a bucket with a staged set, which tests copy."""
     folder = tmp_path_factory.mktemp("staged")
     wheels = make_wheels(folder / "wheels", pythons=("3.12",))
     wheel_set = make_set(wheels, python_versions=("3.12",), targets=("gfx942", "gfx906"))

@@ -1,4 +1,4 @@
-"""The corpus' child with the published wheels: it compiles for a GPU that is not there, and tells what happens."""
+"""The corpus' child with the published wheels: it compiles for an absent GPU and reports events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Child = Callable[..., Told]
 
 @pytest.fixture(scope="module")
 def child(real_wheel: Callable[..., Path], pythons: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Child:
-    """Give `child(programs, target=…, spec=…)`, run with the published 0.10.2."""
+    """Return `child(programs, target=…, spec=…)`, which runs with the published 0.10.2."""
     if PYTHON not in pythons:
         pytest.skip(f"needs Python {PYTHON}")
     folder = tmp_path_factory.mktemp("corpus")
@@ -73,12 +73,12 @@ def child(real_wheel: Callable[..., Path], pythons: dict[str, Path], tmp_path_fa
 
 @pytest.fixture(scope="module")
 def few(child: Child) -> Told:
-    """A few programs for gfx942."""
+    """Return the events of a few programs for gfx942."""
     return child(FEW)
 
 
 def check_code(told: Told, program: str, target: str, compiled_for: str) -> None:
-    """The code objects of a program are for its target and use its matrix cores."""
+    """Check that the code objects of a program are for its target and use its matrix cores."""
     codes = [told.folder / name for name in told.end(program)["code_objects"]]
     for code in codes:
         assert header_finding(code.read_bytes(), code.name, GfxTarget.parse(compiled_for), machs()) is None

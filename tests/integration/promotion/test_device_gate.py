@@ -1,4 +1,4 @@
-"""The device gate on a CPU, with the published wheels: exactly their bytes, real jax, evidence that tells the truth."""
+"""The device gate on a CPU, with the published wheels: exactly their bytes, real jax, correct evidence."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_after():
 
 @dataclass(frozen=True)
 class Place:
-    """A set, a bucket, and a repository with tests: the first commit has bad ones.
+    """A set, a bucket, and a repository with tests, whose first commit has bad ones.
 
     Attributes:
         bad, good: commits.
@@ -109,7 +109,7 @@ class Place:
         return ci_build(self.folder, "gate", name, "set", "--platform=cpu", *words)
 
     def beside(self, evidence: Mapping[str, Any]) -> dict[str, bytes]:
-        """What a run left beside the set, by kind, as its evidence names it."""
+        """Return the attachments of a run by kind, as named in its evidence."""
         (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
         folder = self.folder / "bucket" / StagedSet(index="multi-arch", digest=evidence["set_digest"]).evidence
         files = {kind: folder / told["name"] for kind, told in run["files"].items()}
@@ -121,7 +121,7 @@ class Place:
 
 
 def ci_build(folder: Path, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
-    """A command, in this process, so that its environment can be the one that `site` kept."""
+    """Run a command in this process, so that it can use the environment that `site` keeps."""
     out, said = io.StringIO(), io.StringIO()
     with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
         try:
@@ -153,7 +153,7 @@ def place(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
         "tests/numbers_test.py": NUMBERS,
         "tests/bad_test.py": BAD,
         "pyproject.toml": "[tool.pytest.ini_options]\npython_files = '*_test.py'\naddopts = '-p no:hypothesispytest'\n",
-        # What lies beside the tests is not what is tested.
+        # Packages beside the tests must not be imported.
         "jax/__init__.py": "raise ImportError('this is the checkout, not the wheel')\n",
     }
     write_files(repository, files)
@@ -186,7 +186,7 @@ runpy.run_path({str(preflight.CHILD)!r}, run_name="__main__")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The environment with the set is made by the first gate of this process, and taken by the others."""
+    """Share the environment with the set: the first gate of this process creates it."""
     kept, make = tmp_path_factory.mktemp("site"), run.install_site
     made: list[Site] = []
 
@@ -228,13 +228,13 @@ def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> Non
     beside = place.beside(evidence)
     assert b"Segmentation fault" in beside["logs.tar.gz"]
     assert b'name="test_wrong"' in beside["junit.xml.gz"]
-    # The console ends with the failures, their tracebacks, how to run one again, and what the policy makes of it.
+    # The output ends with failures, tracebacks, commands that run one again, and the verdict of the policy.
     assert "wrong sum" in said
     assert "Segmentation fault" in said
     assert "The test left 1152 MiB of arrays alive; at most 1024 MiB may stay." in said
     assert "channel local: blocked" in said
     assert "The gate device-cpu for any did not pass" in said
-    # That command, from anywhere, comes to the same verdict.
+    # That command gives the same verdict in any folder.
     lines = [line.strip() for line in said.splitlines()]
     (again,) = (line for line in lines if line.startswith("Run `") and "::test_wrong`" in line)
     program, script, *words = shlex.split(again.removeprefix("Run `").removesuffix("`."))
@@ -243,7 +243,7 @@ def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> Non
     assert status == 15, said
     assert place.results(evidence) == {"tests/bad_test.py::test_wrong": "failed"}
     assert "only part of the suite ran; no evidence was stored" in said
-    # A test that is not there is an error, and no reason to say that all was well.
+    # A test that does not exist is an error, not a passed run.
     assert (evidence["outcome"], evidence["counts"]["failed"]) == ("error", 1)
     assert "the suite has no tests/bad_test.py::test_wrnog" in said
 
@@ -269,11 +269,11 @@ def test_merge_joins_shards_into_evidence(place: Place) -> None:
     assert status == 0, said
     assert place.results(evidence) == GOOD
     assert (evidence["outcome"], evidence["counts"]["passed"]) == ("passed", 8)
-    # Which answers for the gate from now on.
+    # That evidence counts for the gate from now on.
     status, (again,), said = place.gate("device", source)
     assert (status, again) == (0, evidence)
     assert "passed before" in said
-    # One of more runners than tests has nothing to do, and does not fail.
+    # With more runners than tests, a runner without tests does not fail.
     status, (evidence,), said = place.gate("device", source, "--shard=12/12", "--workers=1")
     assert (status, evidence["outcome"]) == (0, "skipped"), said
     assert "there are more shards than tests" in evidence["findings"][0]["message"]
@@ -288,7 +288,7 @@ def test_gate_without_gpu_fails_before_installation(place: Place, monkeypatch: p
     assert {finding["code"] for finding in evidence["findings"]} == {"environment"}
     assert "no rocm device is available" in said
     assert "environment with the set" not in said
-    # It blocks where somebody asks for a word of this gate, and nowhere else.
+    # The evidence blocks only policies that require this gate.
     assert "channel local: blocked" in said
     assert "The gate device for" not in said.partition("channel local")[2]
     assert ci_build(place.folder, "gate", "device", "set", *words[:2], "--python=3.11")[0] == 2
@@ -320,7 +320,7 @@ def test_gate_refuses_suite_with_unknown_conditions(place: Place) -> None:
 
 @pytest.mark.heavy
 def test_smoke_suite_passes_on_eight_virtual_devices(place: Place) -> None:
-    """As people start it, with an environment that is made for this run."""
+    """The gate is started like by a user, with an environment created for this run."""
     argv = [sys.executable, str(ROOT / "build" / "ci_build"), "gate", "device", "set", "--platform=cpu", "--json"]
     argv.append(f"--work={place.folder / 'work'}")
     done = subprocess.run(argv, cwd=place.folder, capture_output=True, text=True, check=False)

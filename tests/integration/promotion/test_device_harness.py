@@ -1,4 +1,4 @@
-"""Harness with tests that do everything wrong: each gets its verdict, and no other result is lost."""
+"""The harness with misbehaving tests: each gets its verdict, and no other result is lost."""
 
 from __future__ import annotations
 

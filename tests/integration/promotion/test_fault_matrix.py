@@ -1,4 +1,4 @@
-"""The fault matrix: the published wheels broken in many ways, each caught by the gate that has to, by name."""
+"""The fault matrix: the published wheels broken in many ways; the expected gate names each fault."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WHOLE = ("load", "compile", "install")
 
 @pytest.fixture(scope="session")
 def made(shared_folder: Path, work_cache: Path) -> Path:
-    """The set that is to be broken, of the published wheels for one Python."""
+    """Build the set to be broken, from the published wheels for one Python."""
     folder = shared_folder / "matrix-set"
     with FileLock(shared_folder / "matrix.lock"):
         if not folder.exists():
@@ -54,14 +54,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory, made: Path, real_wheel: Call
 
 @pytest.fixture(autouse=True)
 def cpu_seconds() -> Iterator[None]:
-    """Say what each row took (`pytest -rP` shows it)."""
+    """Print the CPU time of each row (`pytest -rP` shows it)."""
     before = sum(os.times()[:4])
     yield
     sys.stdout.write(f"{sum(os.times()[:4]) - before:.1f} s of processor time\n")
 
 
 def gate(name: str) -> Gate:
-    """A gate with the least that shows a fault: one program, one installer."""
+    """Return a gate in the smallest form that detects a fault: one program, one installer."""
     match name:
         case "inspection":
             return inspection.GATE
@@ -115,7 +115,7 @@ def test_gates_report_each_fault(bench: Bench, pythons: Mapping[str, Path], faul
 
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in BEYOND])
 def test_gates_miss_documented_faults(bench: Bench, fault: Fault) -> None:
-    """Should one of them see it some day, the README has to say so."""
+    """If a gate detects one of them in the future, the README has to be changed."""
     for evidence in bench.judge(fault.inject(bench), [gate("coverage"), gate("inspection")], whole=False):
         assert errors(evidence) == []
         assert evidence.outcome is Outcome.PASSED
@@ -123,7 +123,7 @@ def test_gates_miss_documented_faults(bench: Bench, fault: Fault) -> None:
 
 @pytest.mark.heavy
 def test_gates_pass_unbroken_set(bench: Bench, pythons: Mapping[str, Path]) -> None:
-    """Taken apart and put together by the same bench."""
+    """The set is unpacked and packed again by the same bench."""
     needs_python(pythons)
     gates = [gate(name) for name in ("inspection", "abi", "load", "coverage", "compile", "install")]
     whole = Case(wheels={"jaxlib": bench.path("jaxlib")}, manifest=bench.manifest)

@@ -48,11 +48,11 @@ class ServedIndex:
         return f"{self.server.url}v2/multi-arch/simple/"
 
     def fetched(self, suffix: str) -> list[str]:
-        """Names of the files with this suffix of which anything was sent."""
+        """Return the names of the files with this suffix of which anything was sent."""
         return [r.path.rpartition("/")[2] for r in self.requests if r.path.endswith(suffix) and r.sent]
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        """One plain request."""
+        """Send one plain request."""
         parts = urlsplit(self.server.url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
         try:
@@ -145,7 +145,7 @@ def test_clients_install_with_html_pages_only(
 ) -> None:
     for page in (index.bucket.root / "v2").rglob("index.json"):
         page.unlink()
-    # A static host knows no Accept header: it gives index.html to everybody.
+    # A static host ignores the Accept header and always returns index.html.
     plain = tmp_path / "static"
     with serving_folder(index.bucket.root) as url:
         argv = install_argv(client, index, plain, PLUGIN)
@@ -154,7 +154,7 @@ def test_clients_install_with_html_pages_only(
 
 
 def tamper(index: ServedIndex, folder: Path) -> None:
-    """Put another valid wheel in the place of the released pjrt."""
+    """Replace the released pjrt by another valid wheel."""
     name = index.sets[1][0].wheel.filename
     path = index.bucket.root / f"v2/multi-arch/packages/jax-rocm7-pjrt/{name}"
     other = set_wheel(pjrt(VERSIONS[1], loader="evil = True\n"), folder)

@@ -1,4 +1,4 @@
-"""The load gate on published wheels: as they are, broken inside the site, and with a ROCm that lacks something.
+"""The load gate on published wheels: unchanged, broken inside the site, and with an incomplete ROCm.
 
 The wheels are loaded with stubs of ROCm, in separate processes as in the gate.
 """
@@ -61,7 +61,7 @@ class Loaded:
 def published(
     real_wheel: Callable[..., Path], pythons: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Loaded]:
-    """Give `published(version)`: adopted, staged, loaded once."""
+    """Return `published(version)`, which adopts, stages and loads a version once."""
     if PYTHON not in pythons:
         pytest.skip(f"needs Python {PYTHON}")
     known: dict[str, Loaded] = {}
@@ -78,7 +78,7 @@ def published(
 
 @pytest.fixture
 def loaded(published: Callable[[str], Loaded]) -> Loaded:
-    """The published 0.10.2."""
+    """Return the published 0.10.2."""
     return published("0.10.2")
 
 
@@ -92,7 +92,7 @@ def _load(folder: Path, wheels: list[Path], version: str) -> Loaded:
 
 @contextmanager
 def replaced(path: Path, by: Path | bytes | None) -> Iterator[None]:
-    """Another file, or none, in the place of one, for a while."""
+    """Replace or remove a file until the end of the block."""
     kept = path.with_name(path.name + ".kept")
     path.rename(kept)
     try:
@@ -107,7 +107,7 @@ def replaced(path: Path, by: Path | bytes | None) -> Iterator[None]:
 
 
 def errors(checks: tuple[Check, ...]) -> dict[str, list[Finding]]:
-    """Errors by code."""
+    """Return the errors by code."""
     found: dict[str, list[Finding]] = {}
     for check in checks:
         for finding in check.findings:
@@ -228,7 +228,7 @@ def test_pjrt_api_skew_names_both_versions(
     assert "jaxlib" in skew.remedy
 
 
-# A ROCm that lacks something
+# An incomplete ROCm
 
 
 def elfs(loaded: Loaded) -> list[Elf]:

@@ -1,4 +1,4 @@
-"""`ci_build matrix tests`: JSON for a CI service, the same one every time."""
+"""`ci_build matrix tests`: deterministic JSON for a CI service."""
 
 from __future__ import annotations
 

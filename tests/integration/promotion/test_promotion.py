@@ -1,4 +1,4 @@
-"""Stage, gate with real pip and uv, promote, install from the released index; and every way in which it must fail."""
+"""Staging, gates with real pip and uv, promotion, installation from the released index, and all expected failures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ABSENT = "3.99"
 
 @pytest.fixture
 def runner(tmp_path: Path) -> HostRunner:
-    """Processes whose ordinary package index is a folder with a small jax."""
+    """Run processes with a folder with a small jax as their ordinary package index."""
     return HostRunner(user_environment(ordinary_index(tmp_path / "ordinary")))
 
 
@@ -56,7 +56,7 @@ def bucket(tmp_path: Path) -> DirBucket:
 
 
 def policy_for_made_up_libraries() -> Policy:
-    """The local policy without the gates that need libraries which can be loaded and compile."""
+    """Return the local policy without the gates that need libraries that can be loaded and compile."""
     policy = load_policy("multi-arch")
     return replace(policy, gates={name: policy.gates[name] for name in ("inspection", "coverage", "install")})
 
@@ -79,7 +79,7 @@ def only_pip(runner: Runner, cache: Path) -> tuple[Installer, ...]:
 def installed(
     bucket: DirBucket, staged: StagedSet, runner: HostRunner, *, with_: Any = only_uv, pythons: Any = None
 ) -> Evidence:
-    """The evidence of the install gate."""
+    """Return the evidence of the install gate."""
     gate = install_gate.make_gate({OWN: Path(sys.executable)} if pythons is None else pythons, with_=with_)
     (evidence,) = run_gates(bucket, staged, [gate], runner, Steps())
     return evidence
@@ -116,7 +116,7 @@ def test_install_gate_passes_and_set_is_promoted(bucket: DirBucket, tmp_path: Pa
     assert any("install with uv" in step for step in steps.steps)
     again = run_gates(bucket, staged, gates, HostRunner({}), steps)
     assert again == evidences, "what passed is not run again"
-    # The line that the receipt prints, run as a user would.
+    # The command that the receipt prints, run like by a user.
     with IndexServer(bucket.root) as server:
         line = install_line(done.wheel_set, server.url + done.simple)
         words = line.split()
@@ -249,7 +249,7 @@ def test_install_gate_ignores_same_names_in_user_index(
     other = plugin(python=OWN)
     other.files["jax_rocm7_plugin/extra.py"] = b""
     path = other.write(tmp_path / "ordinary")
-    path.rename(path.with_name(path.name.replace("-cp", "-1-cp", 1)))  # a build number makes it the better one
+    path.rename(path.with_name(path.name.replace("-cp", "-1-cp", 1)))  # pip prefers a higher build number
     message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner, with_=with_))
     assert message.startswith("resolution-elsewhere: resolution by")
     assert "the resolver chose jax-rocm7-plugin with sha256" in message

@@ -1,4 +1,4 @@
-"""An index in a folder while processes promote, roll back, sweep and are killed; real readers, pip and uv."""
+"""An index in a folder while processes promote, roll back, sweep and are killed, with real readers, pip and uv."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_installers_always_find_consistent_set(scene: Scene, tmp_path: Path, cli
 
 
 def resolved(client: str, simple: str, ordinary: Path, out: Path) -> str:
-    """The version of the plugin that an installer takes; its pjrt has to be the same."""
+    """Return the version of the plugin that an installer resolves; its pjrt must have the same version."""
     out.mkdir()
     if client == "pip":
         argv = [sys.executable, "-m", "pip", "download", "--dest", str(out), "--no-cache-dir", "--only-binary=:all:"]

@@ -1,4 +1,4 @@
-"""`index check`: a released set through its URL, right, and with every kind of fault between the bucket and a user."""
+"""`index check` of a released set through its URL, without and with each fault between the bucket and a user."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def published(tmp_path: Path) -> Iterator[Published]:
 
 @pytest.fixture
 def users(tmp_path: Path) -> dict[str, str]:
-    """The environment of a user whose ordinary package index is a folder with a small jax."""
+    """Return the environment of a user whose ordinary package index is a folder with a small jax."""
     return user_environment(ordinary_index(tmp_path / "ordinary"))
 
 

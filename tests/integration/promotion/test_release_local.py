@@ -1,4 +1,4 @@
-"""The main job as a new user runs it: `release --local`, then the line that it prints."""
+"""The main job as a new user runs it: `release --local`, then the printed command."""
 
 from __future__ import annotations
 

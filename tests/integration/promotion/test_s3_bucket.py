@@ -37,7 +37,7 @@ def bucket(s3_client: Any) -> S3Bucket:
 
 
 class TestS3Bucket(SharedBucketContract):
-    """An S3 store does what every bucket does."""
+    """The contract of all buckets on an S3 store."""
 
     rounds = 8
 
@@ -100,7 +100,7 @@ def test_put_refuses_bytes_changed_in_transit(bucket: S3Bucket, monkeypatch: pyt
 
 
 class Deaf:
-    """A client of a store that does not know conditional writes: it takes the words and does not heed them."""
+    """A client of a store without conditional writes, which accepts the conditions but ignores them."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

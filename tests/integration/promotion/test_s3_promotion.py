@@ -1,4 +1,4 @@
-"""Promotion on a real S3 server: the whole way, processes at once, readers meanwhile, and processes that are killed."""
+"""Promotion on a real S3 server: all operations, concurrent processes, readers, and killed processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PREFIX = "wheels/"
 
 @pytest.fixture
 def bucket(s3_client: Any) -> S3Bucket:
-    """A bucket that anybody may read."""
+    """Return a bucket that is publicly readable."""
     name = f"index-{next(NUMBERS)}"
     s3_client.create_bucket(Bucket=name)
     statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{name}/*"}
@@ -75,13 +75,13 @@ def test_set_is_promoted_on_s3(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path:
     rollback(bucket, RELEASED, to=None, reason="wrong numbers", actor="tests", now=lambda: NOW)
     assert installed(scene.simple, tmp_path / "rolled-back") == "0.10.2+rocm7.0.0"
     scene.sound()
-    # The same, written to a folder: not a byte is different.
+    # The same operations on a folder create the same bytes.
     folder = DirBucket(tmp_path / "folder")
     for staged in staged_sets(folder, tmp_path / "other", 2)[0]:
         act(folder, "promote", staged.digest)
     rollback(folder, RELEASED, to=None, reason="wrong numbers", actor="tests", now=lambda: NOW)
     for key in folder.list(RELEASED.root):
-        if not key.endswith("status.json"):  # it has the store's etags
+        if not key.endswith("status.json"):  # contains the store's etags
             assert bucket.get(key) == folder.get(key), key
     bucket.delete(f"{RELEASED.simple}jaxlib/index.html", sha256=_sha256(bucket, f"{RELEASED.simple}jaxlib/index.html"))
     assert any("jaxlib/index.html is missing" in line for line in verify(bucket, RELEASED))

@@ -1,4 +1,4 @@
-"""Sites: what an installer makes of a staged set of made-up wheels, for one Python; and which ROCm goes with it."""
+"""Sites: the result of installing a staged set for one Python, and the choice of its ROCm."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def index(tmp_path: Path) -> Path:
 
 
 def room_for(folder: Path, index: Path, wheels: Sequence[SetWheel], pythons: Sequence[str] = (OWN,)) -> GateContext:
-    """A staged set whose user has a folder for a package index, by pip's configuration."""
+    """Return the context of a staged set whose user has a folder as package index in pip's configuration."""
     staged = stage_wheels(folder, wheels, python_versions=pythons)
     return gate_context(folder, *staged, HostRunner(user_environment(index)))
 
@@ -51,7 +51,7 @@ def installed(site: Site) -> set[str]:
 
 
 def lock(context: GateContext, index: Path, *, jax_hash: str = "") -> None:
-    """Put a pylock.toml beside a staged set; it names jax and what jax needs."""
+    """Write a pylock.toml beside a staged set; it lists jax and its dependencies."""
     text = 'lock-version = "1.0"\ncreated-by = "test"\n'
     for path in sorted(index.glob("*.whl")):
         name, version = path.name.split("-")[:2]
@@ -74,7 +74,7 @@ def test_site_installs_jax_from_configured_index(tmp_path: Path, index: Path) ->
 
 
 def test_site_installs_staged_bytes_only(tmp_path: Path, index: Path) -> None:
-    """Neither a wheel of the same name in the user's index, nor one that was altered since it was staged."""
+    """Neither a wheel of the same name in the user's index nor a wheel changed after staging is installed."""
     context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     impostor = set_wheel(pjrt(targets=TARGETS[:1]), tmp_path)
     (index / impostor.wheel.filename).write_bytes(impostor.data)
@@ -157,7 +157,7 @@ def test_wheels_without_libraries_are_reported(tmp_path: Path, index: Path) -> N
     assert all("jaxlib-0.10.2" in message for message in missing)
 
 
-# Which ROCm
+# Choice of the ROCm
 
 HIP = RocmLibrary(
     soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols={"hipInit": ("hip_4.2",)}, needed=("libc.so.6",)
@@ -170,7 +170,7 @@ def site_in(folder: Path) -> Site:
 
 
 def room_with(tmp_path: Path, index: Path, data: bytes, sha256: str) -> GateContext:
-    """A set that has a manifest, as staging leaves it."""
+    """Return the context of a set whose manifest has these bytes, under this digest."""
     context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     key = context.staged.file(ROCM_MANIFEST)
     context.bucket.put_if_absent(key, data, sha256=hashlib.sha256(data).hexdigest())

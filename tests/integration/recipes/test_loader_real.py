@@ -1,4 +1,4 @@
-"""The loader inside real jax and jaxlib, around the published native code; each test starts new Pythons."""
+"""The loader inside real jax and jaxlib, with the published native code; each test starts new Pythons."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ import jax
 
 
 class Site:
-    """A site-packages folder with jax, jaxlib, the native code of real wheels and our payload; and a machine for it."""
+    """A site-packages folder with jax, jaxlib, the native code of real wheels and our payload, and a machine for it."""
 
     def __init__(self, folder: Path, base: Path, natives: dict[str, Path]) -> None:
         self.folder, self.base, self.natives = folder, base, natives
@@ -136,7 +136,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def natives(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The native libraries of the published wheels, by name."""
+    """Return the native libraries of the published wheels by name."""
     folder = tmp_path_factory.mktemp("natives")
     found = {}
     for wheel in (real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", PYTHON)):
@@ -156,7 +156,7 @@ def site(tmp_path: Path, base: Path, natives: dict[str, Path]) -> Site:
 
 @pytest.fixture(scope="session")
 def stubs(natives: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ROCm prefix whose libraries load and only return errors: 100 is hipErrorNoDevice."""
+    """Return a ROCm prefix whose libraries load but only return errors: 100 is hipErrorNoDevice."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler to make stub libraries with")
@@ -176,7 +176,7 @@ def stubs(natives: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
         (folder / "stub.map").write_text(script)
         argv = [compiler, "-shared", "-fPIC", "-w", "-fno-builtin", f"-Wl,-soname,{soname}", str(folder / "stub.c")]
         argv += ["-o", str(folder / "lib" / soname), *([f"-Wl,--version-script={folder}/stub.map"] if nodes else [])]
-        # As in ROCm: who loads another library gets HIP with it.
+        # As in ROCm, loading another library also loads HIP.
         argv += [] if soname == hip else ["-Wl,--no-as-needed", str(folder / "lib" / hip)]
         subprocess.run(argv, check=True)
     return folder
@@ -315,7 +315,7 @@ def test_rocm_in_prefix_is_loaded(site: Site, stubs: Path) -> None:
     site.gpus(MI300)
     done = site.run(WHAT_IS_LOADED, ROCM_PATH=str(stubs))
     error, state = map(json.loads, done.stdout.splitlines())
-    # All the way into HIP, which is a stub: the words are XLA's.
+    # The call reaches HIP, which is a stub; the message is XLA's.
     assert "Unable to initialize backend 'rocm': FAILED_PRECONDITION: No visible GPU devices" in error["error"]
     assert state["registered"]
     assert state["handler"]
@@ -364,7 +364,7 @@ def test_two_majors_give_one_warning(site: Site) -> None:
 
 
 def own_packages(site: Site, libraries: Iterable[str]) -> set[str]:
-    """The packages of the site from which native code was loaded."""
+    """Return the packages of the site from which native code was loaded."""
     return {Path(path).parent.name for path in libraries if path.startswith(f"{site.site}/")}
 
 
@@ -374,7 +374,7 @@ def test_two_majors_do_not_mix(site: Site, stubs: Path) -> None:
     site.gpus(MI300)
     done = site.run(WHAT_IS_LOADED, ROCM_PATH=str(stubs))
     state = json.loads(done.stdout.splitlines()[-1])
-    # jaxlib 0.10.2 has never heard of ROCm 10, so it has loaded the modules of 7 before anything of ours could act.
+    # jaxlib 0.10.2 does not know ROCm 10, so it has loaded the modules of 7 before our code could run.
     # jax itself would have loaded the extension of 10 beside them.
     assert own_packages(site, state["libraries"]) == {"xla_rocm7", "jax_rocm7_plugin"}
     assert state["registered"]
@@ -419,7 +419,7 @@ print(sorted(set(re.findall('custom_call_target="(hip[a-z_0-9]+)"', text))))
 @pytest.mark.parametrize("major", [7, 99])
 def test_program_compiles_for_mi300_without_gpu(site: Site, stubs: Path, major: int) -> None:
     # XLA refuses to compile unregistered custom calls: these are the plugin's own, also for a major
-    # that jaxlib has never heard of.
+    # that jaxlib does not know.
     site.install(major)
     done = site.run(COMPILE, ROCM_PATH=str(stubs), LD_LIBRARY_PATH=f"{stubs}/lib", JAX_PLATFORMS="cpu")
     assert done.returncode == 0, done.stderr
@@ -428,7 +428,7 @@ def test_program_compiles_for_mi300_without_gpu(site: Site, stubs: Path, major: 
 
 
 def test_programs_compile_ahead_of_time_without_gpu(site: Site, stubs: Path) -> None:
-    """The compile gate's child, which jax must leave on the CPU."""
+    """jax must use the CPU in the compile gate's child."""
     site.install()
     out = site.folder / "out"
     spec = catalog.load_corpus().specs["gfx942"]

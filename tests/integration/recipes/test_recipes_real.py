@@ -1,4 +1,4 @@
-"""The recipes on published wheels: the members are those promised, and the repair that they ask for succeeds."""
+"""The recipes on published wheels: the members match the promises, and the planned repair succeeds."""
 
 from __future__ import annotations
 

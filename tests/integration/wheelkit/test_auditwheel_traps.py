@@ -25,13 +25,13 @@ ONE_SHORT = PLUGIN_SONAMES - {HIPBLAS}
 
 @pytest.fixture(scope="module")
 def plugin(real_wheel: Callable[..., Path]) -> Path:
-    """The published plugin for Python 3.12."""
+    """Return the published plugin for Python 3.12."""
     return real_wheel("jax-rocm7-plugin", "0.10.2")
 
 
 @pytest.fixture
 def findable(tmp_path: Path) -> Path:
-    """A folder with a libhipblas.so.3, as a build machine with ROCm has one."""
+    """Return a folder with a libhipblas.so.3, as on a build machine with ROCm."""
     tiny_elf(tmp_path / "rocm" / HIPBLAS)
     return tmp_path / "rocm"
 
@@ -52,7 +52,7 @@ def elf_of(wheel: Path, member: str, folder: Path) -> Elf:
 
 
 def test_auditwheel_failure_leaves_unrepaired_wheel(plugin: Path, tmp_path: Path) -> None:
-    """The leftover has the same name and libraries without repair, and a later step would publish it."""
+    """The unrepaired wheel has the final name, so a later step would publish it."""
     out = tmp_path / "out"
     done = auditwheel_repair(plugin, out, exclude=ONE_SHORT)
     assert done.returncode != 0
@@ -74,7 +74,7 @@ def test_repair_failure_leaves_nothing(plugin: Path, tmp_path: Path) -> None:
 
 
 def test_auditwheel_grafts_libraries_and_writes_rpath(plugin: Path, findable: Path, tmp_path: Path) -> None:
-    """One forgotten --exclude on a machine with ROCm: exit code 0, and a library of that machine in the wheel."""
+    """Without one --exclude on a machine with ROCm, auditwheel copies a library of that machine into the wheel."""
     out = tmp_path / "out"
     done = auditwheel_repair(plugin, out, exclude=ONE_SHORT, library_path=findable)
     assert done.returncode == 0
@@ -109,7 +109,7 @@ def test_repair_refuses_unlisted_library_by_name(
 
 
 def test_repair_refuses_unlisted_library_found_by_runpath(plugin: Path, findable: Path, tmp_path: Path) -> None:
-    """RUNPATH is searched as at run time, for siblings in the wheel; what lies outside stays outside."""
+    """RUNPATH is searched as at run time, for siblings in the wheel only; libraries outside are never added."""
     chosen = plan("plugin", allowed_sonames=ONE_SHORT, runpath={"*.so": str(findable)})
     out = tmp_path / "out"
     out.mkdir()

@@ -34,7 +34,7 @@ _VISIBLE = ("STV_DEFAULT", "STV_PROTECTED")
 
 @pytest.fixture(params=VERSIONS)
 def plugin(request: pytest.FixtureRequest, real_wheel: Callable[..., Path], tmp_path: Path) -> Iterator[list[Path]]:
-    """The libraries of each published plugin wheel."""
+    """Return the libraries of each published plugin wheel."""
     with unpacked(real_wheel("jax-rocm7-plugin", request.param), tmp_path) as libraries:
         yield libraries
 
@@ -99,7 +99,7 @@ def loaded(path: Path, *, without: Sequence[tuple[int, int]]) -> list[bytes]:
 
 
 def readelf(path: Path, left_out: Callable[[str, str], None]) -> list[str]:
-    """Complaints of readelf; gaps in build notes come with the published files."""
+    """Return the complaints of readelf, except gaps in build notes, which the published files have."""
     tool = shutil.which("readelf")
     if tool is None:
         left_out("readelf", "not installed; pyelftools stands in")
@@ -195,7 +195,7 @@ def test_edited_module_finds_libraries_and_works(real_wheel: Callable[..., Path]
         for name in ("libMIOpen.so.1", HIP):
             shutil.copyfile(stand_in, path.parent / "rocm" / name)
         set_runpath(path, "$ORIGIN/rocm")
-        assert add_needed(path, HIP)  # takes the place of DT_RELACOUNT: relocations must still be applied
+        assert add_needed(path, HIP)  # replaces DT_RELACOUNT; relocations must still be applied
         strip_symbols(path)
         done = in_child(IMPORT, path)
     assert done.stdout.startswith("['hipdnn_rnn_bwd_ffi', 'hipdnn_rnn_ffi']\n"), done.stderr

@@ -51,7 +51,7 @@ print(json.dumps({"peak": peak, **to_json(report)}))
 
 @pytest.fixture(scope="module")
 def pjrt(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The big library of 0.10.2; treat it as read-only."""
+    """Return the largest library of 0.10.2; treat it as read-only."""
     with unpacked(real_wheel("jax-rocm7-pjrt", "0.10.2"), tmp_path_factory.mktemp("pjrt")) as (library,):
         yield library
 
@@ -64,7 +64,7 @@ def gfx(*names: str) -> list[GfxTarget]:
 
 
 def rows(plain: bytes | memoryview) -> list[tuple[str, int, int]]:
-    """(entry ID, offset, size) of each entry of an uncompressed bundle."""
+    """Return entry ID, offset and size of each entry of an uncompressed bundle."""
     assert plain[:24] == b"__CLANG_OFFLOAD_BUNDLE__"
     found, position = [], 32
     for _ in range(struct.unpack_from("<Q", plain, 24)[0]):
@@ -75,7 +75,7 @@ def rows(plain: bytes | memoryview) -> list[tuple[str, int, int]]:
 
 
 def code_digests(path: Path, *names: str) -> list[dict[str, str]]:
-    """target -> SHA-256 of its code, per bundle, of some targets."""
+    """Return the SHA-256 of the code for some targets, by target, per bundle."""
     section = Elf.read(path).sections[".hip_fatbin"]
     with path.open("rb") as file:
         file.seek(section.offset)
@@ -100,7 +100,7 @@ def code_digests(path: Path, *names: str) -> list[dict[str, str]]:
 
 
 def assert_registered(path: Path) -> None:
-    """Every address that the host code registers has a bundle's magic."""
+    """Assert that every address registered by the host code has a bundle's magic."""
     pointers, section = bundle_pointers(path), Elf.read(path).sections[".hip_fatbin"]
     assert pointers
     with path.open("rb") as file:
@@ -110,7 +110,7 @@ def assert_registered(path: Path) -> None:
 
 
 def outside(path: Path) -> str:
-    """SHA-256 of a file without its fat binaries."""
+    """Return the SHA-256 of a file without its fat binaries."""
     section, digest = Elf.read(path).sections[".hip_fatbin"], hashlib.sha256()
     with path.open("rb") as file:
         digest.update(file.read(section.offset))

@@ -32,7 +32,7 @@ Wheels = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def inspect(real_wheel: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspect]:
-    """Give `inspect(name, version, python) -> WheelReport` of a published wheel, made once."""
+    """Return `inspect(name, version, python) -> WheelReport` for published wheels, with cached results."""
     made: dict[tuple[str, ...], WheelReport] = {}
     scratch = tmp_path_factory.mktemp("inspect")
 

@@ -74,20 +74,20 @@ def plan(kind: versions.Kind, version: str = "0.10.2+rocm7.2.0", **changes: Any)
 
 @pytest.fixture(scope="module")
 def plugin(real_wheel: RealWheel) -> Path:
-    """The published plugin for Python 3.12."""
+    """Return the published plugin for Python 3.12."""
     return real_wheel("jax-rocm7-plugin", "0.10.2")
 
 
 @pytest.fixture(scope="module")
 def repaired(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> RepairedWheel:
-    """The plugin, repaired for gfx942 and gfx950."""
+    """Repair the plugin for gfx942 and gfx950."""
     folder = tmp_path_factory.mktemp("plugin")
     return repair(plugin, plan("plugin"), folder, debug_dir=folder / "debug")
 
 
 @pytest.fixture(scope="module")
 def libraries(repaired: RepairedWheel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Member path -> extracted file of the repaired plugin."""
+    """Return the extracted files of the repaired plugin by member path."""
     return unpacked(repaired.path, tmp_path_factory.mktemp("libraries"))
 
 
@@ -97,7 +97,7 @@ def unpacked(wheel: Path, folder: Path) -> dict[str, Path]:
     return {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*.so"))}
 
 
-# What comes out
+# Results
 
 
 def test_repair_published_archive_and_record_are_valid(repaired: RepairedWheel) -> None:
@@ -223,7 +223,7 @@ def test_repair_published_keeps_all_targets(plugin: Path, tmp_path: Path) -> Non
 
 
 def test_repair_published_pjrt(real_wheel: RealWheel, tmp_path: Path) -> None:
-    """The 154 MB wheel: under 100 MB, clean, and exactly the two targets."""
+    """The 154 MB wheel becomes smaller than 100 MB, without findings, and with exactly the two targets."""
     source = real_wheel("jax-rocm7-pjrt", "0.10.2")
     made = repair(source, plan("pjrt", verify_bundles=False), tmp_path, debug_dir=tmp_path / "debug")
     assert made.path.name == "jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl"
@@ -243,11 +243,11 @@ def test_repair_published_pjrt(real_wheel: RealWheel, tmp_path: Path) -> None:
     assert len(report.bundles) == 43
 
 
-# Nothing comes out
+# Refusals
 
 
 def broken(source: Path, folder: Path) -> Path:
-    """A copy of a wheel with one bit changed in the checked content of a compressed bundle; RECORD follows."""
+    """Return a copy of a wheel with one flipped bit in the checked content of a compressed bundle; RECORD matches."""
     out = folder / source.name
     lines: list[str] = []
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
@@ -293,7 +293,7 @@ def test_repair_checks_bundle_checksums_by_default(plugin: Path, tmp_path: Path)
 
 
 def test_repair_accepts_generic_code_for_covered_processors(real_wheel: RealWheel, tmp_path: Path) -> None:
-    """0.9.1 has no gfx942, only gfx9-4-generic; it still fails, but for its symbols."""
+    """0.9.1 has gfx9-4-generic instead of gfx942; it fails only because of its symbols."""
     source = real_wheel("jax-rocm7-plugin", "0.9.1")
     chosen = plan("plugin", "0.9.1+rocm7.2.0", targets=(GFX942,), hip_soname="", runpath={})
     covering = replace(chosen, covers={"gfx9-4-generic": ("gfx942", "gfx950")})

@@ -39,7 +39,7 @@ def pjrt(real_wheel: Callable[..., Path]) -> Path:
 
 
 def others_agree(path: Path, left_out: Callable[[str, str], None]) -> None:
-    """zipfile inflates with zlib; Info-ZIP, where it is installed, has another inflater."""
+    """Check with zipfile, which inflates with zlib, and with Info-ZIP if installed, which has another inflater."""
     tool = shutil.which("unzip")
     if tool is None:
         left_out("unzip -t", "unzip is not installed; zipfile stands in")
@@ -81,7 +81,7 @@ def test_retag_imports_no_slow_modules() -> None:
 def test_rewrite_splices_edits_of_published_library(
     pjrt: Path, tmp_path: Path, left_out: Callable[[str, str], None]
 ) -> None:
-    """A RUNPATH-like edit, a fat-binary-like region and a cut tail, as repair does them."""
+    """The edits resemble a repair: a RUNPATH, a region of fat binaries, and a truncated end."""
     content = tmp_path / "content.so"
     with WheelArchive(pjrt) as source:
         source.extract(MEMBER, content)
@@ -133,7 +133,7 @@ def zeros_crc(size: int) -> int:
 
 
 def huge_wheel(path: Path, method: int, body: bytes | None) -> Path:
-    """A wheel that begins with HUGE zeros, stored as a hole of the file or deflated as `body`."""
+    """Write a wheel that begins with HUGE zeros, stored as a hole of the file or deflated as `body`."""
     packed = HUGE if body is None else len(body)
     files = contents()
     files[f"{INFO}/RECORD"] += f"tiny/huge.bin,sha256={'A' * 43},{HUGE}\n".encode()
@@ -161,7 +161,7 @@ def huge_wheel(path: Path, method: int, body: bytes | None) -> Path:
 
 
 def test_rewrite_archive_over_4_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every offset behind a stored member of 4 GiB is wide; a hole instead of zeros keeps disk and clock small."""
+    """All offsets after a stored member of 4 GiB are 64-bit; a hole instead of zeros saves disk space and time."""
     copy = OutFile.copy
 
     def copy_holes(self: OutFile, source: int, offset: int, size: int) -> None:
@@ -191,7 +191,7 @@ def test_rewrite_archive_over_4_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.heavy
 def test_rewrite_member_over_4_gib(tmp_path: Path) -> None:
-    """4 GiB of zeros are 4 MB of deflate data: read to the last byte, scanned and copied."""
+    """4 GiB of zeros are 4 MB of deflate data, which are read completely, scanned and copied."""
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     piece = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
     rest = zlib.compressobj(6, zlib.DEFLATED, -15)

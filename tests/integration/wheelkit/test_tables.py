@@ -46,7 +46,7 @@ def test_allowed_sonames_cover_published_plugins(plugin: Path) -> None:
 def test_runpath_fits_in_place_of_the_published_one(plugin: Path) -> None:
     version = next(v for v in ROCM if plugin.name.startswith(v))
     shortest = min(len(elf.runpath or elf.rpath or "") for elf in map(Elf.read, plugin.iterdir()))
-    # Before 0.10 the wheels had three entries only; what does not fit is refused when it is edited.
+    # Before 0.10 the wheels had three entries only; an edit refuses entries that do not fit.
     assert (len(runpath("plugin", None)) < shortest) == (version in ("0.10.2", "0.12.0"))
 
 

@@ -1,4 +1,4 @@
-"""The benchmark of promotion with tiny sizes: its requests are those of any size, and its goals can be missed."""
+"""Benchmark of promotion with tiny sizes: the requests do not depend on the size, and goals can be missed."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from core.report import Reporter
 
 @pytest.fixture
 def image_builder(tmp_path: Path) -> ImageBuilder:
-    """Return a builder for x86_64 whose Docker is never asked and which downloads nothing."""
+    """Return a builder for x86_64 that neither calls Docker nor downloads anything."""
     builder = ImageBuilder(
         pins=load_pins(),
         cache=tmp_path,

@@ -1,4 +1,4 @@
-"""`adopt`: anybody's wheels as a set, byte for byte; what cannot be a set is refused with all reasons."""
+"""`adopt`: wheels of any origin as a set, byte for byte; refusals list all reasons."""
 
 from __future__ import annotations
 

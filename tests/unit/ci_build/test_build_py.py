@@ -199,7 +199,7 @@ def test_jaxlib_of_rocm_jax_uses_clang() -> None:
     assert [f"--clang_path={IN_CONTAINER.clang}" in command.argv for command in made] == [False] * 3 + [True] * 2
 
 
-# Both a bazelrc and a shell read what build.py hands on: `shlex` and Bazel's tokens agree on these words.
+# build.py passes arguments on to a bazelrc and to a shell; `shlex` and Bazel must split these words equally.
 
 
 @given(st.text(alphabet="abcXYZ019 ;&|()<>*?[]#~'=,:@+-_/.!{}"))
@@ -221,7 +221,7 @@ def test_options_round_trip_through_build_py_shell(release: str) -> None:
             assert word == option.replace('"', "")
 
 
-# What the build says
+# Output of the build
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Argument lists of containers, what engines say of themselves, and whose container is left: all without an engine."""
+"""Argument lists of containers, properties of engines, and ownership of containers, without an engine."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class FakeClock:
 
 
 class FakeHost(HostRunner):
-    """Takes its time for each command; `ps` lists the given containers, one list each time."""
+    """A host whose commands advance the clock; `ps` returns the next of the given lists of containers."""
 
     def __init__(self, clock: FakeClock, seconds: float, listed: Iterable[str]) -> None:
         super().__init__({})

@@ -1,4 +1,4 @@
-"""Build arguments that a Dockerfile consumes, and those that it would swallow."""
+"""Build arguments that a Dockerfile uses, and arguments that it would ignore."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_every_gate_option_is_covered() -> None:
     gating.check_gate_options("inspection", GateOptions(redo=True))
 
 
-# Which set
+# Choice of the set
 
 
 def test_find_set_stages_folder_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +108,7 @@ def test_find_set_stages_folder_once(tmp_path: Path, capsys: pytest.CaptureFixtu
     staged = gating.find_set(str(folder), bucket, REPORTER)
     assert staged.digest == wheel_set.digest
     assert "stage set" in capsys.readouterr().err
-    # Wheels that left the folder are no matter: the staged ones are what gates look at.
+    # Wheels removed from the folder do not matter, because gates use the staged ones.
     for wheel in folder.glob("*.whl"):
         wheel.unlink()
     assert gating.find_set(str(folder), bucket, REPORTER) == staged
@@ -146,7 +146,7 @@ def test_find_set_refuses_other_input(
         open_bucket(str(tmp_path / "nowhere"), REPORTER)
 
 
-# What is shown
+# Output
 
 
 def test_show_prints_table_and_some_warnings_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +169,7 @@ def test_show_prints_table_and_some_warnings_of_each_kind(tmp_path: Path, capsys
     assert said.count("Fix it.") == 3
 
 
-# The corpus as the compile gate takes it
+# Corpus options of the compile gate
 
 
 def test_expectations_expire_in_gate_settings() -> None:

@@ -1,4 +1,4 @@
-"""Names of images, what an image is made of, and that anything that changes it changes its name."""
+"""Names of images: every input of an image is part of its name."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_read_commits_reads_all_without_running_code(tmp_path: Path) -> None:
     assert read_commits(path) == {"jax": "aaa", "xla": "bbb", "ROCm/rocm-jax": "ccc"}
 
 
-# Which ROCm
+# Choice of the ROCm
 
 
 @pytest.mark.parametrize(

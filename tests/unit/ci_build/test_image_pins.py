@@ -50,7 +50,7 @@ def test_images_toml_has_every_digest_and_no_registry() -> None:
     for pin in pins.pins:
         if pin.kind == "download" and pin.name != "libtinfo5":
             assert pin.version in pin.origin
-    for ubuntu in ("ubu22", "ubu24"):  # an index, out of which an engine takes the image of its machine
+    for ubuntu in ("ubu22", "ubu24"):  # an index, from which an engine selects the image of its machine
         assert len({pins.get("base", ubuntu, arch).reference for arch in ARCHES}) == 1
     repositories = [pin.origin for pin in pins.pins if pin.kind == "base"]
     assert [name for name in repositories if "." in name.partition("/")[0]] == []

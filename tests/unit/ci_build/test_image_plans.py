@@ -1,4 +1,4 @@
-"""Dry runs of the image commands: every image with its build command, and the commands run in it."""
+"""Dry runs of the image commands: all images with their build commands, and the commands run in them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_base_and_manylinux_dry_runs_show_rocm_layer(capsys: pytest.CaptureFixtu
 
 
 class FakeHost(HostRunner):
-    """Writes down commands and the files of variables that they name, and says that each has failed."""
+    """A host that records commands and the files that their variables name, and lets every command fail."""
 
     def __init__(self) -> None:
         super().__init__({})

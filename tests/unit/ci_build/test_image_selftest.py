@@ -18,7 +18,7 @@ ROCM = "PJRT C API\nrocm 70200"
 
 
 def run(monkeypatch: pytest.MonkeyPatch, platform: str, version: str, jit: Callable[[Any], Any], *words: str) -> None:
-    """Run the self-test with two devices; all products of arrays are one object."""
+    """Run the self-test with two fake devices, on which all products of arrays are equal."""
     client = SimpleNamespace(platform_version=version)
     device = SimpleNamespace(platform=platform, device_kind="AMD Instinct", client=client)
     jax = MagicMock(__version__="0.10.2", jit=jit, devices=lambda: [device, device])

@@ -1,4 +1,4 @@
-"""The matrix of builds: every combination once, with a command that asks for exactly that."""
+"""The matrix of builds: every combination once, with a command that requests exactly that combination."""
 
 from __future__ import annotations
 

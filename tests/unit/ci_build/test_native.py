@@ -33,7 +33,7 @@ VERSION = PJRT.versions[0]
 
 @dataclass
 class FakeProgress:
-    """Record the messages."""
+    """Progress that records its messages."""
 
     said: list[str] = field(default_factory=list)
 
@@ -56,8 +56,8 @@ class FakeBuilder:
 
     Attributes:
         out: folder of this machine that the build sees as /out.
-        says: lines that it prints.
-        version: of the wheel that it writes; empty writes none.
+        says: printed lines.
+        version: version of the wheel; empty for no wheel.
     """
 
     out: Path
@@ -96,7 +96,7 @@ class FakeBuilder:
 
 
 class NoGit:
-    """A host that nothing may be run on."""
+    """A host that refuses to run commands."""
 
     def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
         raise AssertionError(f"{argv} was run")
@@ -104,7 +104,7 @@ class NoGit:
 
 @dataclass
 class Bench:
-    """A build with a fake place to run in."""
+    """A build in a fake environment."""
 
     native: SourceBuilder
     builder: FakeBuilder

@@ -1,4 +1,4 @@
-"""Options: origins, contradictions, defaults; no option is silent."""
+"""Options: origins, contradictions, defaults; no option is ignored silently."""
 
 from __future__ import annotations
 

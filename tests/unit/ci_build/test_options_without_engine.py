@@ -1,4 +1,4 @@
-"""Commands refuse wrong options before they look for a container engine, which a machine need not have."""
+"""Commands refuse wrong options before they look for a container engine, which the machine may lack."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_make_plan_depends_on_every_field(field: str) -> None:
 
 
 def test_request_fields_are_all_tested() -> None:
-    # tests/unit/ci_build/test_source_plan.py tries those of `source`.
+    # tests/unit/ci_build/test_source_plan.py tests the fields of `source`.
     assert {*CHANGES, "payload", "source"} == set(BuildRequest.__slots__)
 
 

@@ -1,4 +1,4 @@
-"""`--rocm-manifest`: from a file or a tree into the plan, and into the set that its digest covers."""
+"""`--rocm-manifest`: from a file or a tree into the plan, and into the set, whose digest covers the manifest."""
 
 from __future__ import annotations
 

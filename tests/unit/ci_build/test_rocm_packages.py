@@ -1,4 +1,4 @@
-"""Wheels of ROCm become the prefix that they are packed from; what does not make one is refused."""
+"""Wheels of ROCm are unpacked to the prefix that they were packed from; invalid wheels are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_packages_give_packed_prefix(tmp_path: Path, packed: str, *, split: bool
             assert twin.stat().st_mode & 0o111 == path.stat().st_mode & 0o111
     assert sum(1 for _ in found.root.rglob("*")) == sum(1 for _ in made.rglob("*"))
     assert differences(found.root, found.contents) == ()
-    # No link leads out of the prefix, which alone is mounted into containers.
+    # No link leads out of the prefix, because containers mount only the prefix.
     assert all(path.resolve().is_relative_to(found.root.resolve()) for path in found.root.rglob("*"))
 
 
@@ -66,7 +66,7 @@ def test_packages_digest_covers_every_wheel(tmp_path: Path) -> None:
 
 
 def devel(*entries: tuple[str, bytes, str]) -> dict[str, bytes]:
-    """A devel package whose tar has these entries: name, type, and link or content."""
+    """Return a devel package whose tar has these entries: name, type, and link or content."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:
         for name, kind, word in entries:

@@ -18,7 +18,7 @@ from wheelkit.rocm_manifest import RocmManifest, dump_manifest, load_manifest
 
 
 def add(folder: Path, soname: str, *symbols: TinySymbol, needed: Sequence[str] = (), runpath: str = "") -> Path:
-    """A library as packages install it: the file with the full version, and a link named as its soname."""
+    """Write a library as packages install it: the file with the full version, and a link named after its soname."""
     made = tiny_elf(folder / f"{soname}.0.1", soname=soname, symbols=symbols, needed=needed, runpath=runpath)
     (folder / soname).symlink_to(made.name)
     return made
@@ -113,7 +113,7 @@ def test_manifest_ignores_libraries_of_other_machines(tmp_path: Path) -> None:
 
 def test_manifest_reads_large_library_in_little_memory(tmp_path: Path) -> None:
     root = rocm(tmp_path)
-    os.truncate(root / "lib/libamdhip64.so.7", 256 << 20)  # sparse: whoever reads it at once needs that much memory
+    os.truncate(root / "lib/libamdhip64.so.7", 256 << 20)  # sparse; reading it as a whole needs that much memory
     tracemalloc.start()
     manifest, _ = read(root)
     peak = tracemalloc.get_traced_memory()[1]

@@ -1,4 +1,4 @@
-"""The bill of materials: valid by CycloneDX's own schema, complete, and the same each time."""
+"""The bill of materials: valid by CycloneDX's own schema, complete, and deterministic."""
 
 from __future__ import annotations
 

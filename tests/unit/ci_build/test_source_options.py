@@ -42,7 +42,7 @@ RBE = {"rbe": True, "rbe_endpoint": "grpcs://a:1"}
 
 
 def changes(jax: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Option -> what stands beside it in any case, and the option."""
+    """Return, for each option, the options that it requires and the option itself."""
     files = {"rbe_cert": str(jax.parent / "cert"), "rbe_key": str(jax.parent / "key")}
     return {
         "xla_source_dir": ({}, {"xla_source_dir": str(jax)}),

@@ -125,7 +125,7 @@ def test_remote_fields_are_all_tested() -> None:
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Credentials)])
 def test_make_plan_depends_on_every_credential(field: str) -> None:
-    # A certificate and its key come together; which of their files they are is for the mounts.
+    # A certificate requires its key; only the mounts depend on the paths of the files.
     base = Credentials(key="/k") if field == "cert" else Credentials(cert="/c") if field == "key" else Credentials()
     both = (replace(base, **{field: "/x"}), base)
     changed, before = (make_plan(with_source(remote=REMOTE, credentials=item)) for item in both)

@@ -1,4 +1,4 @@
-"""A HOME that cannot be written to: the cache and the signing key go to the temporary folder."""
+"""An unwritable HOME: the cache and the signing key are created in the temporary folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from core.errors import MachineError
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A HOME in which nothing can be made, also where the tests run as root."""
+    """Return a HOME in which nothing can be created, even by root."""
     folder = tmp_path / "home"
     folder.mkdir()
     access = os.access

@@ -1,4 +1,4 @@
-"""Results that a command writes into a file: whole or not at all."""
+"""Results that a command writes into a file: complete or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The install layouts: run paths of our libraries, folders to search, and libraries that a wheel may need."""
+"""The install layouts: run paths of our libraries, searched folders, and libraries that a wheel may need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PUBLISHED_FAMILIES = {
     "gfx1152", "gfx1151", "gfx1150", "gfx110X_all", "gfx103X_all", "gfx101X_dgpu",
 }  # fmt: skip
 
-# DT_NEEDED of the published wheels that neither manylinux_2_28 nor the wheels bring, by the ROCm they were built with.
+# DT_NEEDED of the published wheels that neither manylinux_2_28 nor the wheels provide, by the ROCm of their build.
 PUBLISHED_NEEDED = {
     "7.2.0": {
         "librocprofiler-sdk.so.1", "librccl.so.1", "libhipblaslt.so.1", "libhipfft.so.0", "libMIOpen.so.1",
@@ -45,7 +45,7 @@ def allowed(version: str) -> frozenset[str]:
 
 
 def resolved(kind: Kind, targets: str | None) -> list[Path]:
-    """The run path as the dynamic loader sees it."""
+    """Return the run path as the dynamic loader expands it."""
     entries = runpath(kind, gfx.expand(targets) if targets else None).split(":")
     return [Path(os.path.normpath(entry.replace("$ORIGIN", str(HOME[kind])))) for entry in entries]
 

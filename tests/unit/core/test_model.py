@@ -1,4 +1,4 @@
-"""The nouns: target IDs, ROCm versions, and wheels.json there and back."""
+"""The data model: target IDs, ROCm versions, and round trips of wheels.json."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_result_table_goes_to_standard_output(capsys: pytest.CaptureFixture[str]
 
 
 def test_table_grows_on_terminal_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich draw as on a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich renders as on a terminal
     rows = [("lax", "1/2")]
     for terminal in (True, False):
         reporter = Reporter(terminal=terminal)

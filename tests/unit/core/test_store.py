@@ -1,4 +1,4 @@
-"""Finished steps: kept once, shared by runs, and nothing of another run is swept away."""
+"""Finished steps: stored once, shared by runs, and never removed by the cleanup of another run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_store_race_returns_winners_result(tmp_path: Path, monkeypatch: pytest.M
     real, winner = shutil.rmtree, StepStore(tmp_path)
 
     def late(path: Path, *, ignore_errors: bool = False) -> None:
-        """The other run finishes just after the place was made free."""
+        """Let the other run finish just after the place was cleared."""
         real(path, ignore_errors=ignore_errors)
         monkeypatch.undo()
         keep(winner, "other")

@@ -1,4 +1,4 @@
-"""The version rule: order, one version for one content, pins that fit exactly, and stamped version files."""
+"""The version rule: order, one version for one content, exact pins, and stamped version files."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_version_order_limits_are_documented() -> None:
     assert version("7.2.0rc10") < version("7.2.0rc2")
     assert version("7.2.1a20260101") < version("7.2.0")
     assert version("10.0.0") < version("7.2.0")
-    assert package_name("pjrt", 10) != package_name("pjrt", 7)  # so those two never compete
+    assert package_name("pjrt", 10) != package_name("pjrt", 7)  # so pip never chooses between the two
     assert version("7.2.0", "gfx942") > version("7.2.0")
 
 

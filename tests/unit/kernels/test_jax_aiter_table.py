@@ -23,7 +23,7 @@ def table() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # dataclasses look their module up.
+    # dataclasses look up their module in sys.modules.
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
@@ -57,7 +57,7 @@ def test_generic_targets_match_gfx_table(table: ModuleType) -> None:
 
 
 def test_package_requires_only_jax() -> None:
-    """numpy is what jax itself cannot be installed without."""
+    """jax itself requires numpy."""
     imported = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""Checks of tables, code objects and locked sources; each mistake is refused by name."""
+"""Checks of tables, code objects and locked sources; each refusal names the mistake."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MODULE = KernelModule(
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A source with a table of two code objects."""
+    """Return a source with a table of two code objects."""
     folder = tmp_path / FOLDER
     folder.mkdir(parents=True)
     (folder / "t.csv").write_text("knl,co,tile\nka,a.co,64\nkb,b.co,128\n")

@@ -74,7 +74,7 @@ def test_shim_links_its_device_libs_into_one_library() -> None:
 
 
 def test_rocm_host_code_uses_toolchain_c_and_cxx_library() -> None:
-    """Keep libraries of the machine or image out of the wheel."""
+    """Libraries of the machine or image must not get into the wheel."""
     module, called = load_catalog().modules["rmsnorm_fwd"], lib_objects("gfx942")
     *compiled, link = (*called.steps, *shim_steps(module, [called], ROCM, TREE))
     for step in compiled:

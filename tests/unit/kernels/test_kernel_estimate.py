@@ -37,11 +37,11 @@ LONG = replace(MODULE, seconds=HOURS_UNASKED * 3600)
 
 
 class StartedError(Exception):
-    """Something was."""
+    """Error that a process was started."""
 
 
 class NoProcesses:
-    """A runner that says that it was asked to start something."""
+    """A runner that raises StartedError for every process."""
 
     def run(self, argv: Sequence[str], **_: object) -> Any:
         raise StartedError(argv[0])
@@ -59,7 +59,7 @@ def dry_run(*words: str) -> Any:
     return json.loads(done.stdout) if "--json" in words else done.stdout
 
 
-# What it costs
+# Costs
 
 
 @pytest.mark.parametrize("targets", [("gfx942",), ("gfx942", "gfx1100", "gfx9-4-generic")])
@@ -72,7 +72,7 @@ def test_bound_of_plain_module_is_its_cost(targets: tuple[str, ...], src: Path) 
 
 
 def generated(module: KernelModule, *targets: str) -> LinkInputs:
-    """Its objects, for as many units as modules.toml says."""
+    """Return the objects of a module with as many fake generated units as modules.toml declares."""
     (generator,) = module.generators
     names = {f"n{number}.cpp": str(number) for number in range(generator.kept)}
     tree = SourceTree(folder=Path("/source"), files=dict.fromkeys([f"{name}/a" for name in module.headers], "1"),
@@ -130,7 +130,7 @@ def test_dry_run_prints_cost_and_required_names() -> None:
     assert named["has_to_be_named"] is False
 
 
-# What a dry run refuses
+# Refusals of a dry run
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_dry_run_refuses_invalid_requests(words: list[str], said: str) -> None:
         dry_run(*words)
 
 
-# Which JAX
+# Choice of JAX
 
 
 def test_old_jaxlib_without_ffi_api_is_refused() -> None:
@@ -180,7 +180,7 @@ def test_ffi_since_covers_each_handler() -> None:
     assert {handler.api for module in CATALOG.modules.values() for handler in module.ffi} <= set(recipe.FFI_SINCE)
 
 
-# Which source
+# Choice of the source
 
 
 @pytest.mark.parametrize("wish", ["torch==1.0", "amd-aiter>=1", "/nowhere"])
@@ -199,7 +199,7 @@ def test_dist_wheels_refuses_missing_aiter_source() -> None:
     assert "--aiter-source is not a folder" in str(done.exception)
 
 
-# Where things are
+# Locations
 
 
 def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ QUICK = Cost(seconds=1, memory_mb=1)
 
 
 def give(graph: Graph, label: str, content: bytes, cost: Cost = QUICK) -> None:
-    """Put something into the store as a step would."""
+    """Store a result as a step would."""
     step = next(step for step in graph.steps if step.label == label)
     with graph.store.scratch() as name:
         folder = Path(name) / "made"

@@ -21,7 +21,7 @@ LAUNCHERS = {"gemm_bf16", "gemm_i8", "gemm_fp8_mi350", "gemm_fp4", "flatmm_fp8"}
 
 
 def little() -> dict[str, Any]:
-    """A catalog with one module of each kind."""
+    """Return a catalog with one module of each kind."""
     source = {"project": "up", "version": "1", "filename": "up-1.tar.gz", "sha256": "0" * 64, "size": 1, "folder": ""}
     objects = {"targets": ["gfx942"], "folder": "hsa/{target}", "files": {"a.co": "a"}, "count": 1, "kernarg": 8}
     unit = {"name": "b", "source": "b.hip", "kernels": ["b"]}

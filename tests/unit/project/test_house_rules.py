@@ -68,7 +68,7 @@ def broken_rules(path: str, source: str) -> set[str]:
 
 
 def house_modules() -> list[str]:
-    """Return the modules of the product without payloads, which follow other rules."""
+    """Return the modules of the product, except payloads, which follow other rules."""
     paths = (path.relative_to(ROOT) for top in HOUSE for path in (ROOT / top).rglob("*.py"))
     return sorted(str(path) for path in paths if path.parts[1] != "payload")
 
@@ -81,7 +81,7 @@ def test_processes_environment_and_click_are_confined() -> None:
 
 
 def late_imports(source: str) -> list[str]:
-    """Return the imports inside functions that give no reason.
+    """Return the imports inside functions without a reason.
 
     A reason is a comment on the line of the import or directly above its block of consecutive imports.
     """
@@ -105,7 +105,7 @@ def late_imports(source: str) -> list[str]:
 
 
 def test_imports_in_functions_give_their_reason() -> None:
-    # These programs and tests import the features that they try, where they try them.
+    # These programs and tests import features in the functions that try them.
     modules = [
         path for path in house_modules() if not path.startswith(("promotion/corpus/", "promotion/gates/suites/"))
     ]

@@ -36,9 +36,9 @@ def test_an_old_python_is_refused_in_one_line(
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_launchers_parse_on_old_pythons(name: str) -> None:
-    # Real old Pythons run them in tests/integration, where the machine has some.
+    # tests/integration runs the launchers with old Pythons if the machine has any.
     source = (BUILD / name).read_text()
-    source.encode("ascii")  # Python 2 wants a declaration for anything else.
+    source.encode("ascii")  # Python 2 requires a declaration for other encodings
     modern = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.Starred, ast.AsyncFunctionDef, ast.Nonlocal, ast.Match)
     nodes = list(ast.walk(ast.parse(source, feature_version=(3, 4))))
     assert not [node for node in nodes if isinstance(node, modern)]
@@ -61,7 +61,7 @@ def load(root: Path) -> Any:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A made-up repository whose `.venv` satisfies requirements.lock."""
+    """Return a repository whose `.venv` satisfies requirements.lock."""
     root = tmp_path / "repository"
     (root / "build").mkdir(parents=True)
     shutil.copy(BUILD / "_venv.py", root / "build")
@@ -77,7 +77,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def venv(root: Path) -> Any:
-    """The module `_venv` of that repository."""
+    """Return the module `_venv` of that repository."""
     module = load(root)
     assert module._satisfies("requirements.lock")
     return module

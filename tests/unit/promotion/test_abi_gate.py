@@ -1,4 +1,4 @@
-"""The ABI gate on small staged sets: a good one passes, and each fault is found where it is and named."""
+"""The ABI gate on small staged sets: a good set passes, and the finding of each fault names its library."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ MANIFEST = RocmManifest(
 
 
 def native(*symbols: TinySymbol, needed: Sequence[str] = (HIP, BLAS, "libc.so.6"), **more: Any) -> bytes:
-    """XLA's library in small: it uses ROCm, and its RUNPATH is ours."""
+    """Return a small replacement of XLA's library: it uses ROCm and has our RUNPATH."""
     return library(GLIBC, *(symbols or USES), needed=needed, **{"runpath": RUNPATH, **more})
 
 
 def our_pjrt(content: bytes | None = None, *, preload: Sequence[str] = (HIP, BLAS)) -> MadeWheel:
-    """Our wheel: a library, and what tells its loader which libraries to load first."""
+    """Return a pjrt wheel of our own: a library, and the list of libraries that its loader loads first."""
     made = pjrt()
     made.files[PJRT_LIBRARY] = native() if content is None else content
     info = {"members": [{"path": PJRT_LIBRARY, "needed": [*preload, "libc.so.6"]}], "rocm_sonames": [HIP, BLAS]}
@@ -67,7 +67,7 @@ def judge(
     carried: RocmManifest | None = None,
     published: bool = False,
 ) -> Evidence:
-    """Stage a set with one library and run the gate on it; `carried` is the manifest that the set brings."""
+    """Stage a set with one library and run the gate on it; `carried` is the manifest in the set."""
     folder.mkdir(exist_ok=True)
     wheel = set_wheel(made, folder, {path: TARGETS for path in made.files if path.endswith(".so")})
     if published:
@@ -88,7 +88,7 @@ def judge(
 
 
 def errors(evidence: Evidence) -> dict[str, str]:
-    """Code -> message of each error; each has a remedy."""
+    """Return the message of each error by code, after checking that each error has a remedy."""
     found = [f for f in evidence.findings if f.severity is Severity.ERROR]
     assert all(f.remedy for f in found)
     return {f.code: f.message for f in found}
@@ -103,12 +103,12 @@ def checks(evidence: Evidence) -> dict[str, Mapping[str, Any]]:
 
 
 def without(manifest: RocmManifest, soname: str, **changes: Any) -> RocmManifest:
-    """The same ROCm with one library changed."""
+    """Return the same ROCm with one library changed."""
     changed = dataclasses.replace(manifest.libraries[soname], **changes)
     return dataclasses.replace(manifest, libraries={**manifest.libraries, soname: changed})
 
 
-# A set in which nothing is wrong
+# A set without problems
 
 
 def test_good_set_passes_with_origin_of_each_library(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_library_missing_in_packages_is_reported(tmp_path: Path) -> None:
 
 
 def fault(folder: Path, content: bytes, code: str, manifest: RocmManifest = MANIFEST) -> str:
-    """The message of the one kind of error that a library gives; it names the wheel and the library."""
+    """Return the message of the only kind of error that a library causes; it names the wheel and the library."""
     found = errors(judge(folder, our_pjrt(content), manifest))
     assert set(found) == {code}
     assert found[code].startswith(f"{our_pjrt().filename}: {PJRT_LIBRARY} ")

@@ -1,7 +1,7 @@
-"""Attestations: put beside staged wheels, carried along by promotion, linked on the pages; a damaged one blocks.
+"""Attestations: stored beside staged wheels, promoted with them, linked on the pages; a damaged one blocks.
 
-The provenance here has the right form, and nobody's signature: what verifies for real is tested with the real
-libraries, in tests/integration/promotion/test_attest_real.py.
+The provenance here has the right form but no real signature; tests/integration/promotion/test_attest_real.py tests the
+verification with the real libraries.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WHEEL = sets.wheel_set().wheels[0]
 
 
 def made_up(filename: str, sha256: str) -> dict[str, Any]:
-    """A provenance object as PEP 740 wants it."""
+    """Return a provenance object in the form of PEP 740."""
     statement = {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": filename, "digest": {"sha256": sha256}}],
@@ -56,7 +56,7 @@ def made_up(filename: str, sha256: str) -> dict[str, Any]:
 
 
 def vouched(data: bytes, filename: str, sha256: str) -> AttestationReport:
-    """Verify as if every well-formed provenance file were signed by ME."""
+    """Accept every well-formed provenance file as signed by ME."""
     problems = provenance_problems(data, filename, sha256)
     return AttestationReport(wheel=filename, signers=() if problems else (ME,), trust=PUBLIC, problems=problems)
 
@@ -298,7 +298,7 @@ def test_promote_refuses_foreign_attestation(bucket: DirBucket, staged: StagedSe
 
 
 def test_promote_publishes_verified_attestation(bucket: DirBucket, staged: StagedSet) -> None:
-    """Attestations that come between the look and the copy are not taken along, and changed ones stop it."""
+    """Attestations added after the verification are not published, and changed ones stop the promotion."""
     name = sorted(ours(bucket, staged))[0]
     side = bucket.root / staged.file(provenance_name(name))
     sha256 = {wheel.filename: wheel.sha256 for wheel in read_staged(bucket, staged).wheels}[name]

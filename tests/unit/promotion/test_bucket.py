@@ -25,7 +25,7 @@ def leftovers(bucket: DirBucket) -> list[str]:
 
 
 class TestDirBucket(SharedBucketContract):
-    """A folder does what every bucket does."""
+    """The contract of all buckets on a folder."""
 
     @pytest.fixture(autouse=True)
     def nothing_left(self, bucket: DirBucket) -> object:

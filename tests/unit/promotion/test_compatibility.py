@@ -1,4 +1,4 @@
-"""Compatibility tables say what evidence says, and nothing else."""
+"""Compatibility tables contain exactly the results in the evidence."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_read_evidence_returns_each_check_once(tmp_path: Path, capsys: pytest.Ca
         told = {"checks": [check_record(check) for check in those]}
         record(bucket, staged, replace(later, gate=gate, tier=tier, details=told))
     go(bucket, staged)
-    # The word and its results go with the set, byte for byte.
+    # The evidence and its results are promoted with the set, byte for byte.
     name = files[device.RESULTS]["name"]
     assert bucket.get(RELEASED.set_file(staged.digest, f"evidence/{name}")) == bucket.get(staged.evidence + name)
     said = read_evidence(bucket, ReleasedIndex(index=staged.index), staged.digest)
@@ -72,7 +72,7 @@ def test_read_evidence_returns_each_check_once(tmp_path: Path, capsys: pytest.Ca
         CheckOutcome(name="a_test.py::machines", outcome="skipped", reason="environment"),
         CheckOutcome(name="a_test.py::suites_own", outcome="skipped", reason="skipped"),
     )
-    # The command puts it together with the ROCm that was locked, and with the images that were built.
+    # The command combines it with the locked ROCm and with the built images.
     write_lock(tmp_path / "rocm.lock", LOCK)
     (tmp_path / "images.json").write_text(json.dumps([{"name": "jax", "digest": "sha256:12", "jax": "0.10.2"}]))
     words = [f"--rocm-lock={tmp_path}/rocm.lock", f"--images={tmp_path}/images.json"]

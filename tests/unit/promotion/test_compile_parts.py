@@ -108,7 +108,7 @@ def test_batches_keeps_few_programs_together() -> None:
     assert batches({}, 4) == ()
 
 
-# Blame and going on
+# Blame and continuation
 
 
 def sitting(*results: Result, problem: str = "") -> ChildRun:
@@ -120,7 +120,7 @@ def good(program: str) -> Result:
 
 
 class Sits:
-    """Processes that die of some programs."""
+    """Fake processes that die of some programs."""
 
     def __init__(self, die: Callable[[str, int], bool], *, killed: bool = False) -> None:
         self.die, self.killed = die, killed
@@ -395,7 +395,7 @@ def compile_evidence(digest: str, size: int, target: str = "gfx942") -> Evidence
 
 
 def promoted(bucket: DirBucket, *jax_versions: str) -> None:
-    """A ledger of sets for these versions of jax; set N has N bytes of code."""
+    """Return a ledger of sets for these versions of jax; set N has N bytes of code."""
     released, head, state = ReleasedIndex(index="multi-arch"), FIRST, EMPTY_STATE
     for number, jax in enumerate(jax_versions, start=1):
         digest, name = f"{number}" * 64, "evidence/compile/gfx942/0.json"
@@ -422,7 +422,7 @@ def test_previous_code_prefers_newest_set_of_same_jax(tmp_path: Path, ledger: tu
     assert found.code == ({"gfx942": {"lax.dot": held(expected)}} if expected else {})
 
 
-# What is compiled
+# Compiled programs
 
 
 CORPUS = CompileCorpus(
@@ -459,7 +459,7 @@ def test_compiled_for_returns_target_of_spec() -> None:
             compiled_for("gfx942", wrong)
 
 
-# What people see
+# Text output
 
 
 def test_progress_table_counts_finished_programs() -> None:

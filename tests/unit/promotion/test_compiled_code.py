@@ -1,4 +1,4 @@
-"""Code objects: the header, the kernels and the matrix-core instructions are read, and each defect is seen."""
+"""Code objects: header, kernels and matrix-core instructions are read, and each defect is detected."""
 
 from __future__ import annotations
 

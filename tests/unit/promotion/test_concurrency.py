@@ -1,4 +1,4 @@
-"""Several requests at the same time: bounded, in order, and nothing is begun after a failure."""
+"""Concurrent requests: bounded, in order, and none is started after a failure."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_map_concurrently_raises_first_failure_in_order() -> None:
 
 
 class MeetingBucket(MemoryBucket):
-    """Lets no copy end before another one has begun, so that one after the other would hang."""
+    """A bucket whose copies end only after another copy has started, so that sequential copies would hang."""
 
     def __init__(self) -> None:
         super().__init__()

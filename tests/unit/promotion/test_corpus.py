@@ -1,4 +1,4 @@
-"""The corpus as its parent sees it: declarations, expectations, specs, and the code inside an executable."""
+"""The corpus in its parent process: declarations, expectations, specs, and the code inside an executable."""
 
 from __future__ import annotations
 
@@ -236,11 +236,11 @@ def test_digest_changes_with_every_file(tmp_path: Path, name: str) -> None:
     assert catalog.digest(folder) != catalog.digest()
 
 
-# The code inside of an executable
+# Code inside an executable
 
 
 def code(payload: bytes = b"kernel", machine: int = executable.EM_AMDGPU) -> bytes:
-    """An ELF file with one section of content and one without, its section headers in the middle."""
+    """Return an ELF file with one section with content and one without; its section headers are in the middle."""
     headers = struct.pack("<IIQQQQ24x", 0, 1, 0, 0, 64 + 128, len(payload))
     headers += struct.pack("<IIQQQQ24x", 0, executable.SHT_NOBITS, 0, 0, 64, 1 << 40)
     head = struct.pack("<16sHHIQQQIHHHHHH", executable.ELF_MAGIC, 3, machine, 1, 0, 0, 64, 0, 64, 0, 0, 64, 2, 0)
@@ -248,7 +248,7 @@ def code(payload: bytes = b"kernel", machine: int = executable.EM_AMDGPU) -> byt
 
 
 def riegeli(*chunks: bytes, kind: bytes = b"r") -> bytes:
-    """A Riegeli/records file with a chunk for each argument."""
+    """Return a Riegeli/records file with a chunk for each argument."""
     stream = executable.SIGNATURE[24:]
     for data in chunks:
         stream += bytes(8) + struct.pack("<QQQQ", len(data), 0, kind[0] | 1 << 8, len(data)) + data
@@ -266,7 +266,7 @@ def varint(value: int) -> bytes:
 
 
 def literal(data: bytes) -> bytes:
-    """Snappy without any compression."""
+    """Return data in Snappy format without any compression."""
     return varint(len(data)) + b"\xf8" + (len(data) - 1).to_bytes(3, "little") + data
 
 

@@ -42,7 +42,7 @@ MORI, WAVE32, WAVE64 = (
 
 
 def judge(folder: Path, *wheels: SetWheel, **changes: Any) -> dict[str, Evidence]:
-    """target -> evidence for a set in which the given wheels replace those of their projects."""
+    """Return the evidence by target for a set in which the given wheels replace those of their projects."""
     names = {wheel.wheel.name for wheel in wheels}
     others = [w for w in make_wheels(folder / "others", pythons=("3.12",)) if w.wheel.name not in names]
     bucket, staged = stage_wheels(folder, [*wheels, *others], python_versions=("3.12",), **changes)
@@ -54,7 +54,7 @@ def told(evidence: Evidence, severity: Severity = Severity.ERROR) -> list[str]:
 
 
 def with_code(folder: Path, made: MadeWheel, paths: Sequence[str], targets: Sequence[str] = TARGETS) -> SetWheel:
-    """A wheel of which wheels.json promises code for these targets in these libraries."""
+    """Return a wheel for which wheels.json promises code for these targets in these libraries."""
     (folder / "w").mkdir()
     return set_wheel(made, folder / "w", dict.fromkeys(paths, targets))
 
@@ -126,7 +126,7 @@ def test_set_without_device_code_is_an_error(tmp_path: Path) -> None:
 
 
 def with_kernels(folder: Path, held: Mapping[str, Sequence[str]], registered: Sequence[str], **form: Any) -> SetWheel:
-    """A pjrt wheel whose library has one bundle."""
+    """Return a pjrt wheel whose library has one bundle."""
     made = pjrt()
     made.files[PJRT_LIBRARY] = HostCode([registered], **form).library(folder, [kernel_bundle(folder, held)])
     return with_code(folder, made, [PJRT_LIBRARY], tuple(held))
@@ -157,7 +157,7 @@ FOR_GFX9, FOR_GFX950 = (
 
 
 def with_attention(folder: Path, targets: Sequence[str], *held: Mapping[str, Sequence[str]]) -> SetWheel:
-    """A wheel of kernel modules with two bundles: attention for gfx9, and for gfx950, both of which are registered."""
+    """Return a wheel of kernel modules with two registered bundles of attention: for gfx9 and for gfx950."""
     made = clean_kernels()
     bundles = [kernel_bundle(folder, one) for one in held]
     made.files[MHA] = HostCode([[FOR_GFX9], [FOR_GFX950]]).library(folder, bundles)
@@ -301,7 +301,7 @@ def test_target_rejected_by_xla_is_a_warning(tmp_path: Path) -> None:
 
 def test_unreadable_code_object_is_an_error(tmp_path: Path) -> None:
     made = pjrt()
-    made.files[PJRT_LIBRARY] = HostCode([[ADD]]).library(tmp_path, [fat_binary(TARGETS)])  # headers and no more
+    made.files[PJRT_LIBRARY] = HostCode([[ADD]]).library(tmp_path, [fat_binary(TARGETS)])  # only headers
     evidence = judge(tmp_path, with_code(tmp_path, made, [PJRT_LIBRARY]))["gfx942"]
     assert evidence.outcome is Outcome.FAILED
     place = f"jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl: {PJRT_LIBRARY}: bundle 0: gfx942"

@@ -113,7 +113,7 @@ WHOLE = {**LARGE, "passes": "single multi"}
     [
         ("tests/gone_test.py", WHOLE, True),
         ("tests/here_test.py", WHOLE, False),
-        # A partial run says nothing about tests that it leaves out.
+        # A partial run has no results of omitted tests.
         ("tests/gone_test.py", LARGE, False),
         ("tests/gone_test.py", SMALL, False),
         ("tests/gone_test.py", {**WHOLE, "size": "medium"}, True),

@@ -56,7 +56,7 @@ def test_options_omit_defaults() -> None:
 
 
 def test_options_cover_each_option_of_the_command() -> None:
-    """A new one has to be thought of."""
+    """A new option needs a decision whether it is reproduced."""
     which = {"--size", "--test-list", "--test", "--shard"}
     kept = {"--image", "--work", "--redo", "--json", "--junit", "--channel", "--signing-key"}
     offered = {parameter.opts[0] for parameter in device.params if parameter.param_type_name == "option"}

@@ -1,4 +1,4 @@
-"""Detection of GPUs and allotments from made-up file trees, and checks of the machine."""
+"""Detection of GPUs and their allotment from fake file trees, and checks of the machine."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ PLUGIN = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 
 
 def site_with(folder: Path, version: str = "7.2.0") -> tuple[ExpectedMachine, dict[str, Any]]:
-    """Return what is expected of a site whose plugin is loaded, above a ROCm of a version, and jax's answer."""
+    """Return the expectations of a site whose plugin is loaded above a ROCm of a version, and jax's answer."""
     files = {f"site/{PLUGIN}": "code", "rocm/lib/libamdhip64.so.7": "", "rocm/.info/version": f"{version}-1\n"}
     loaded = [str(write_files(folder, files) / name) for name in (f"site/{PLUGIN}", "rocm/lib/libamdhip64.so.7")]
     return replace(EXPECTED, libraries={PLUGIN: sha256_of(b"code")}, site=folder / "site"), {

@@ -83,10 +83,10 @@ def test_choose_sees_each_test_once() -> None:
     state.add(outcome(), Round.FIRST)
     state.add(outcome([A, B, "new.py::x", "new.py::y"]), Round.FIRST)
     assert (state.remaining(), len(asked)) == ([A, C], 1)
-    # A retry collects all tests of the file, which does not choose them.
+    # A retry collects all tests of the file; being collected does not select them.
     state.add(outcome([A, B]), Round.RETRY)
     assert (list(state.chosen or ()), len(asked)) == ([A, C], 1)
-    # Tests of a recovered file are chosen from as well.
+    # Tests of a recovered file can be selected as well.
     state.add(outcome(["new.py::x", "new.py::y"]), Round.RETRY)
     assert list(state.chosen or ()) == [A, C, "new.py::x"]
 

@@ -18,7 +18,7 @@ from promotion.gates.device.suite import SuiteSource, jax_suite, parse_source, r
 from tests.support.files import write_files
 
 DEFAULTS = """
-# What the scripts share.
+# Common part of the scripts.
 export JAXCI_JAX_GIT_DIR=$(pwd)
 export JAXCI_ENABLE_X64=${JAXCI_ENABLE_X64:-0}
 export JAXCI_PYTHON=${JAXCI_PYTHON:-python${JAXCI_HERMETIC_PYTHON_VERSION}}

@@ -1,4 +1,4 @@
-"""DryRunBucket: the contract of all buckets, told and not done."""
+"""DryRunBucket: the contract of all buckets; writes are reported but not done."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.bucket_contract import BucketContract, put
 
 
 class TestDryRunBucket(BucketContract):
-    """It behaves like a bucket, and the one below stays as it was."""
+    """The contract of all buckets on a DryRunBucket; the bucket below stays unchanged."""
 
     @pytest.fixture
     def bucket(self, tmp_path: Path) -> Iterator[DryRunBucket]:

@@ -169,7 +169,7 @@ def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
     words = " ".join(multi.argv)
     assert "--family gfx942" in words
     assert "--jax-tests URL@c --size large" in words
-    # The gate finds another number of devices than this an unfit machine.
+    # The gate reports a machine with another number of devices as unfit.
     assert "--devices 8" in words
     assert all("--devices 1" in " ".join(job.argv) for job in nightly)
     smoke = next(job for job in jobs if job.family == "gfx1151")
@@ -222,7 +222,7 @@ def test_job_matrix_merges_shards(tmp_path: Path) -> None:
         "python3 build/ci_build gate merge I/D"
         " --platform rocm --family gfx942 --python 3.12 --jax-tests URL@c --size large"
     )
-    # Each option that says which run is meant is the same in all of its shards.
+    # Options that identify a run are equal in all of its shards.
     which = nightly.merges[1].argv[5:]
     shards = [job.argv for job in nightly.jobs if (job.family, job.python) == ("gfx942", "3.12")]
     assert [argv[5 : 5 + len(which)] for argv in shards] == [which] * 3

@@ -1,6 +1,6 @@
-"""Every write of every operation meets every fault: readers notice nothing, and a second run ends as if undisturbed.
+"""Every write of every operation meets every fault: readers notice nothing, and a repeated run completes.
 
-Readers look after each single write, of HTML pages and of JSON pages, at what is offered, pinned, and stored.
+After each single write, readers check the listed, pinned and stored wheels of HTML pages and of JSON pages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Act = Callable[[Bucket], object]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Sets of three wheels, of which jaxlib is in all: two promoted, a third staged, a fourth in a folder."""
+    """Sets of three wheels that share a jaxlib: two promoted, a third staged, a fourth in a folder."""
 
     bucket: MemoryBucket
     sets: Sequence[StagedSet]
@@ -101,7 +101,7 @@ def rebuilding(bucket: Bucket) -> None:
 
 
 def losing_status(bucket: Bucket) -> None:
-    """An event on the store instead of an operation."""
+    """Damage status.json: an event on the store instead of an operation."""
     assert isinstance(bucket, MemoryBucket)
     bucket.damage(RELEASED.status, b"{")
 
@@ -113,7 +113,7 @@ def losing_a_page(bucket: Bucket) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """The interrupted operation and the operations before it."""
+    """The interrupted operation, and the operations before it."""
 
     act: Act
     before: Sequence[Act] = ()
@@ -138,9 +138,9 @@ OPERATIONS = {
 def disturbed(
     start: MemoryBucket, act: Act, faults: Sequence[Fault] = tuple(Fault)
 ) -> Iterator[tuple[str, MemoryBucket]]:
-    """Each way in which one write goes wrong: what happened, and the bucket that it left.
+    """Yield, for each write that meets a fault, a description and the resulting bucket.
 
-    Readers watch every write once where nothing goes wrong, and then those from the one that goes wrong on.
+    Readers check every write once without a fault, and later only the writes from the faulty one on.
     """
 
     def watch(bucket: MemoryBucket, what: str, faulty: FaultyBucket | None = None, at: int = 0) -> None:
@@ -167,7 +167,7 @@ def disturbed(
 
 
 def look(bucket: MemoryBucket, when: str) -> None:
-    """Fail when a reader would stumble."""
+    """Fail if a reader would see a problem."""
     problems = [*world().reader.problems(bucket, RELEASED)]
     if problems:
         raise AssertionError(f"{when}: {problems}")
@@ -180,7 +180,7 @@ def same(found: MemoryBucket, expected: dict[str, bytes], what: str) -> None:
 
 
 def begun(name: str) -> tuple[MemoryBucket, MemoryBucket, int]:
-    """The bucket before an operation, after it when nothing disturbs it, and how many writes it took."""
+    """Return the bucket before an operation, the bucket after an undisturbed operation, and its number of writes."""
     operation, start = OPERATIONS[name], world().bucket.copied()
     for earlier in operation.before:
         earlier(start)

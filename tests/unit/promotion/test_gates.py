@@ -59,7 +59,7 @@ def errors(evidence: Evidence) -> list[str]:
     return messages(evidence.findings)
 
 
-# A set in which nothing is wrong
+# A set without problems
 
 
 def test_good_set_passes(bucket: DirBucket, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_changed_staged_bytes_stop_every_gate(bucket: DirBucket, tmp_path: Path)
         assert "The staged jax_rocm7_pjrt" in evidence.findings[0].message
 
 
-# How gates are run
+# Runs of gates
 
 
 def made_gate(

@@ -1,4 +1,4 @@
-"""Golden lists: written, read, compared."""
+"""Golden lists: writing, reading, comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that undo and keep, as a person types them."""
+"""Commands that undo and retain, as entered on the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
-    """An index with two sets."""
+    """Return an index with two sets."""
     monkeypatch.setenv("USER", "somebody")
     made = DirBucket(tmp_path / "bucket")
     for minor in (2, 3):
@@ -130,7 +130,7 @@ def test_verify_prints_problems(bucket: DirBucket, capsys: pytest.CaptureFixture
     assert run(bucket, "yank", "multi-arch/7", "--reason", "x") == RequestError.exit_code
 
 
-# What a machine reads
+# JSON output
 
 
 def answer(bucket: DirBucket, capsys: pytest.CaptureFixture[str], *words: str) -> Any:

@@ -126,7 +126,7 @@ def test_uv_chosen_parses_lock() -> None:
         uv.chosen('lock-version = "9.0"')
 
 
-# What is installed
+# Installed distributions
 
 
 def test_wheels_for_selects_wheels_of_python(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_locked_refuses_lock_without_hashes(text: str) -> None:
 
 
 class Answers:
-    """A runner that knows some commands by their words."""
+    """A runner that answers certain commands."""
 
     def __init__(self, **answers: str | None) -> None:
         self.answers = answers
@@ -224,7 +224,7 @@ def test_find_pythons_verifies_versions(tmp_path: Path) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A folder with one distribution, as an installer unpacks it."""
+    """Return a folder with one distribution, as unpacked by an installer."""
     site = tmp_path / "site"
     with zipfile.ZipFile(plain("some-thing", "1.0").write(tmp_path)) as archive:
         archive.extractall(site)

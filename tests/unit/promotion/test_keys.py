@@ -1,4 +1,4 @@
-"""Keys: every one is valid, and none of two different things is the same."""
+"""Keys: all are valid, and different objects have different keys."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Sixteen ways in which staging, tests and promotion of the incumbents failed, and that none of them can happen here.
+"""Sixteen known failures of staging, tests and promotion in the incumbents, none of which can happen here.
 
-Each is known from their own files; its number and its name are in the test's name.
+Each is documented in the incumbents' own files; the name of a test has its number and its name.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Desk:
         return make_wheels(self.folder / "w", version=f"0.10.2+rocm7.{minor}.0")
 
     def staged(self, wheels: Sequence[SetWheel], **changes: Any) -> StagedSet:
-        """With all the evidence that it needs."""
+        """Stage a set with all required evidence."""
         return staged_in(self.bucket, self.folder / "sets", list(wheels), **changes)
 
     def bare(self, wheels: Sequence[SetWheel], evidences: Callable[[WheelSet], Sequence[Evidence]]) -> StagedSet:
-        """With this evidence."""
+        """Stage a set with this evidence only."""
         wheel_set = make_set(wheels)
         staged = stage(self.bucket, write_set(self.folder / "bare" / wheel_set.digest, wheels, wheel_set))
         for evidence in evidences(wheel_set):
@@ -69,7 +69,7 @@ class Desk:
         return staged
 
     def refused(self, staged: StagedSet, policy: Policy = POLICY) -> str:
-        """Why it is not promoted; nothing is different afterwards."""
+        """Return the reason of a refused promotion, after checking that nothing was changed."""
         before = self.bucket.everything()
         with pytest.raises(PromotionBlockedError) as caught:
             promote(self.bucket, staged, policy, now=lambda: NOW)
@@ -86,7 +86,7 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def rebuilt(wheel: SetWheel, folder: Path) -> SetWheel:
-    """Another build of a jaxlib under the same name."""
+    """Return another build of a jaxlib under the same name."""
     made = plain("jaxlib", wheel.wheel.version, tag="-".join(wheel.wheel.filename[:-4].split("-")[2:]))
     made.files["another_build.py"] = b""
     folder.mkdir(exist_ok=True)
@@ -96,7 +96,7 @@ def rebuilt(wheel: SetWheel, folder: Path) -> SetWheel:
 
 
 def with_another(wheels: Sequence[SetWheel], folder: Path) -> list[SetWheel]:
-    """The same set, but for the last wheel."""
+    """Return the same set with another last wheel."""
     return [*wheels[:-1], rebuilt(wheels[-1], folder)]
 
 
@@ -149,7 +149,7 @@ def test_04_incomplete_set_is_not_promoted(desk: Desk, left: Sequence[str]) -> N
     for project in {"jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"} - {*left}:
         assert f"The set has 0 wheels of {project}" in message
     assert offered(desk.bucket) == {}
-    # Any tag is good: files are removed by the names in the set.
+    # Any tag works, because files are removed by their names in the set.
     tag = "cp312-cp312-manylinux_2_27_x86_64"
     jaxlib = set_wheel(plain("jaxlib", "0.10.2", tag=tag), desk.folder / "w")
     chosen = [wheel for wheel in wheels if "cp311" not in wheel.wheel.filename and wheel.wheel.name != "jaxlib"]
@@ -189,7 +189,7 @@ def test_06_pages_follow_ledger_and_no_update_is_lost(desk: Desk) -> None:
     seen = offered(desk.bucket)
     assert seen.keys() == {wheel.wheel.filename for group in groups for wheel in group}
     assert all(file["hashes"]["sha256"] for file in seen.values())
-    # Foreign and staged files in the bucket are not offered.
+    # Foreign and staged files in the bucket are not listed.
     foreign = RELEASED.wheel("jaxlib", "jaxlib-9.9-py3-none-any.whl")
     desk.bucket.put_if_absent(foreign, b"x", sha256=sha256_of(b"x"))
     desk.staged(desk.wheels(9))
@@ -269,7 +269,7 @@ def test_11_every_family_can_be_promoted_by_exact_name(desk: Desk) -> None:
         done = promote(desk.bucket, desk.staged(wheels, index=index), policy, now=lambda: NOW)
         assert done.simple == ReleasedIndex(index=index).simple
     assert len(load_table().indexes) > 5
-    # Evidence about gfx94, or about gfx942 with other features, says nothing about gfx942.
+    # Evidence for gfx94, or for gfx942 with other features, does not count for gfx942.
     for near in ("gfx94", "gfx942:xnack+", "gfx942-dcgpu", "GFX942"):
         staged = desk.bare(
             desk.wheels(3),

@@ -46,7 +46,7 @@ WHY = "wrong numbers on gfx942"
 
 
 class Index:
-    """A bucket with an index of small sets, of which each came a day after the one before."""
+    """A bucket with an index of small sets, each promoted one day after the previous one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bucket = folder, DirBucket(folder / "bucket")
@@ -64,7 +64,7 @@ class Index:
         return NOW + timedelta(days=number)
 
     def names(self, *sets: int) -> set[str]:
-        """The wheels of some sets; 0 is the first."""
+        """Return the wheels of some sets; 0 is the first."""
         return {wheel.wheel.filename for number in sets for wheel in self.wheels[number]}
 
     def seen(self) -> set[str]:

@@ -40,7 +40,7 @@ def of(**changes: Any) -> IndexedWheel:
 
 
 class Anchors(HTMLParser):
-    """Reads a page as pip does: anchors, their attributes and texts, and the meta fields."""
+    """Parser that reads a page like pip: anchors, their attributes and texts, and the meta fields."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

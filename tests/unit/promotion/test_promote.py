@@ -1,4 +1,4 @@
-"""Promotion: only what passed, byte for byte, in an order that is consistent at every instant, once."""
+"""Promotion: only passed sets, byte for byte, in an order that is consistent at every instant, once."""
 
 from __future__ import annotations
 
@@ -128,11 +128,11 @@ def test_promote_adds_second_set(
     assert [s["digest"] for s in status["sets"]] == [e.promoted.set_digest for e in (second, first) if e.promoted]
 
 
-# What blocks
+# Blocking problems
 
 
 def unmet(bucket: DirBucket, staged: StagedSet) -> str:
-    """The message of a refused promotion, after which nothing was released."""
+    """Return the message of a refused promotion, after checking that nothing was released."""
     before = objects(bucket)
     with pytest.raises(PromotionBlockedError) as caught:
         go(bucket, staged)
@@ -244,7 +244,7 @@ def test_concurrent_promotions_of_two_sets_keep_both(bucket: DirBucket, tmp_path
 
 
 class OvertakenBucket(DirBucket):
-    """Calls a function before one of its accesses."""
+    """A bucket that calls a function before one of its accesses."""
 
     def __init__(self, root: Path, *, at: int, other: Callable[[], object]) -> None:
         super().__init__(root)
@@ -265,7 +265,7 @@ class OvertakenBucket(DirBucket):
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> Any:
         self._overtake()
-        self._inside = True  # it looks at the object while it holds the lock
+        self._inside = True  # inspects the object while the lock is held
         try:
             return super().put_if_match(key, data, etag=etag)
         finally:
@@ -279,7 +279,7 @@ def test_overtaken_publisher_writes_no_old_page(tmp_path: Path) -> None:
     go(before, sets[0])
     for key in before.list(RELEASED.root):
         if "/simple/" in key or key == RELEASED.status:
-            before.path(key).unlink()  # as if the first promoter had got no further than its ledger entry
+            before.path(key).unlink()  # as if the first promoter had stopped after its ledger entry
     expected: dict[str, bytes] = {}
     for number in count():
         bucket = DirBucket(shutil.copytree(before.root, tmp_path / f"b{number}"))

@@ -54,7 +54,7 @@ def staged(bucket: MemoryBucket, tmp_path: Path) -> StagedSet:
 
 
 def refused(bucket: MemoryBucket, act: Callable[[], object]) -> str:
-    """The error; it has a hint, and nothing was changed."""
+    """Return the error of an action, after checking that it has a hint and that nothing was changed."""
     before = bucket.everything()
     with pytest.raises(CiBuildError) as caught:
         act()
@@ -180,7 +180,7 @@ LONGEST = ("flush", "folder")
 
 
 def full_from(patch: pytest.MonkeyPatch, place: str, at: int) -> None:
-    """From some call on there is no space left."""
+    """Make the disk full from a given call on."""
     where, name = PLACES[place]
     real, calls = getattr(where, name), count()
 

@@ -1,4 +1,4 @@
-"""Bucket policies: what each role may do, read from the statements as a store would."""
+"""Bucket policies: permissions of each role, evaluated from the statements like a store does."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ PJRT = SET.wheels[0]
 
 
 def before(**sizes: int) -> PromotedSet:
-    """A set whose wheels have these sizes."""
+    """Return a set whose wheels have these sizes."""
     wheels = (sets.ledger_wheel(project.replace("_", "-"), size=size) for project, size in sizes.items())
     return sets.promoted_set(*wheels)
 

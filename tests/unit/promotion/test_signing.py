@@ -1,4 +1,4 @@
-"""Signatures: who can make one, what breaks it, and that a key stays secret."""
+"""Signatures: who can create and what breaks them, and secrecy of the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys, signed gates and the policy as a person meets them on the command line."""
+"""Keys, signed gates and the policy on the command line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REPORTER = Reporter(terminal=False)
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without a key, and an environment without one."""
+    """Return a HOME without a key, in an environment without one."""
     monkeypatch.delenv(SIGNING_KEY)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path
@@ -111,7 +111,7 @@ def test_gate_processes_do_not_inherit_key(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Talking(HostRunner):
-    """A runner whose commands only talk."""
+    """A runner whose commands only print."""
 
     def run(self, argv: Any, **_: Any) -> Any:
         if self._echo and self._sink:
@@ -189,7 +189,7 @@ def test_transcript_keeps_end() -> None:
 
 
 def channel_file(tmp_path: Path, key: str) -> Path:
-    """A policy whose nightly channel knows a key, and passes over the gates of one target."""
+    """Write a policy whose nightly channel accepts a key and bypasses the gates of one target."""
     path = tmp_path / "policy.toml"
     text = POLICY_FILE.read_text().replace("keys = {}", f'keys = {{ ci = "{key}" }}')
     path.write_text(
@@ -212,7 +212,7 @@ version = "0.10.2"
 
 @pytest.fixture
 def nightly(tmp_path: Path, bucket: DirBucket, wheels: list[SetWheel], monkeypatch: pytest.MonkeyPatch) -> StagedSet:
-    """A set with all evidence but that of a device, in a world where it is January 2nd of 2026."""
+    """Stage a set with all evidence except that of a device, with January 2nd, 2026 as the current date."""
     signer = new_key(tmp_path / "ci")
     policy = load_policy("multi-arch", channel="nightly")
     staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))

@@ -19,7 +19,7 @@ VOID = frozenset({"meta", "br", "link"})
 
 
 class Page(HTMLParser):
-    """Every element closed in turn; links, and text without tags."""
+    """Parser that checks that every element is closed in order, and collects links and text."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
-    """An index of one set whose policy wants another within five days."""
+    """Return an index of one set whose policy requires a new set within five days."""
     made = DirBucket(tmp_path / "bucket")
     staged = staged_in(made, tmp_path / "sets", make_wheels(tmp_path / "w", pythons=("3.12",)))
     promote(made, staged, replace(POLICY, stale_days=5), now=lambda: NOW)

@@ -138,7 +138,7 @@ def test_damaged_history_is_refused(damage: str) -> None:
 
 
 class Raced(MemoryBucket):
-    """Bucket in which another writer is faster a few times."""
+    """A bucket in which another writer is faster a few times."""
 
     races = 2
 

@@ -35,7 +35,7 @@ def verdict(wheel_set: WheelSet, evidences: Sequence[Evidence], policy: Policy, 
 
 
 def promoted(wheel_set: WheelSet, *, size: int) -> PromotedSet:
-    """The set that came before, with wheels of one size."""
+    """Return the previous set, with wheels of one size."""
     return sets.promoted_set(*(sets.ledger_wheel(wheel.name, size=size) for wheel in wheel_set.wheels))
 
 
@@ -386,7 +386,7 @@ def test_verdict_uses_tier_of_target(wheel_set: WheelSet) -> None:
     assert verdict(wheel_set, passing_evidence(wheel_set, policy), policy).allowed
 
 
-# Whose word counts
+# Accepted signers
 
 MINE, THEIRS = "ssh-ed25519 MINE", "ssh-ed25519 THEIRS"
 
@@ -475,7 +475,7 @@ def test_verdict_keeps_larger_run(wheel_set: WheelSet) -> None:
 
 
 def test_verdict_uses_every_field_of_policy(wheel_set: WheelSet) -> None:
-    """No silent option: a stricter value of each field blocks a set that was fine."""
+    """No field is ignored: a stricter value of each blocks a set that passed before."""
     stricter: dict[str, dict[str, Any]] = {
         "edition": {"edition": 2},
         "tier": {"tier": Tier.DEVICE},
@@ -524,7 +524,7 @@ def test_verdict_blocks_tiers_of_other_platforms(wheel_set: WheelSet, tier: Tier
     for target in wheel_set.targets:
         assert any(f"{target} was tested at tier compiled; device is required." == text for text in word.blocked_by)
         assert any(f"The gate device for {target} has tier {tier}" in text for text in word.blocked_by)
-    # Such a gate gives no tier even when the policy names it.
+    # Such a gate does not grant a tier, even if the policy names it.
     odd = replace(policy, gates={**policy.gates, f"device-{tier}": replace(DEVICE, tier=tier, per="target")})
     assert "device" not in verdict(wheel_set, [*others, *elsewhere], odd).tiers.values()
     assert tier.value not in verdict(wheel_set, [*others, *elsewhere], odd).tiers.values()

@@ -1,4 +1,4 @@
-"""The verdict's whole truth table for one gate on one target, and laws that hold for any evidence."""
+"""The complete truth table of the verdict for one gate on one target, and laws that hold for any evidence."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_verdict_matches_truth_table(believes_all: bool) -> None:
         assert word.allowed is expected(row, believes_all=believes_all), (row, word.blocked_by)
         assert word.allowed is (word.blocked_by == ())
         assert all(text.strip() == text and text.endswith(".") for text in (*word.blocked_by, *word.bypassed)), word
-        # A tier is never said to be reached by a bypass.
+        # A bypass never counts as reaching a tier.
         gate_passed = expected((*row[:-1], "none"), believes_all=believes_all)
         assert not gate_passed or word.tiers == {"gfx942": "device"}
         assert not word.bypassed or word.tiers == {"gfx942": "none"}

@@ -25,7 +25,7 @@ OLD = {"gfx_target_version": 90006}
 
 
 class Machine:
-    """A made-up machine: its site-packages with a whole set of packages, its GPU, its /opt/rocm."""
+    """A fake machine: its site-packages with all packages, its GPU, its /opt/rocm."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class Machine:
         (self.site / "jaxlib/version.py").write_text(f"__version__ = {version!r}\n")
 
     def install(self, major: int = 7, *, plugin: bool = True, **changes: Any) -> None:
-        """Install the packages of a major; `plugin` is whether the plugin is there."""
+        """Install the packages of a major version; `plugin` is whether to include the plugin."""
         package = install(self.site, "pjrt", major, build_info(**changes))
         (package / "xla_rocm_plugin.so").touch()
         shutil.rmtree(self.site / f"jax_rocm{major}_plugin", ignore_errors=True)
@@ -48,7 +48,7 @@ class Machine:
             install(self.site, "plugin", major, build_info(PLUGIN_NEEDED, targets=()))
 
     def load(self, name: str, major: int = 7) -> ModuleType:
-        """Import one of the loader's modules, looking at this machine instead of the real one."""
+        """Import one of the loader's modules so that it examines this fake machine."""
         package = f"jax_plugins.xla_rocm{major}"
         gpus: Any = importlib.import_module(f"{package}._gpus")
         gpus.NODES, gpus.KFD, gpus.DXG = self.folder / "nodes", self.folder / "kfd", self.folder / "dxg"
@@ -57,7 +57,7 @@ class Machine:
         return importlib.import_module(f"{package}{name}")
 
     def gpus(self, *gpus: dict[str, int]) -> None:
-        """Give it exactly these GPUs, and the device kfd if there is one."""
+        """Set the GPUs of the machine, and create the device kfd if there is a GPU."""
         shutil.rmtree(self.folder / "nodes", ignore_errors=True)
         (self.folder / "kfd").unlink(missing_ok=True)
         if gpus:
@@ -69,7 +69,7 @@ class Machine:
         return found
 
     def acting(self) -> list[int]:
-        """Return the major that acts, as each of two installed majors sees it."""
+        """Return the active major version, as reported by each of two installed ones."""
         return [self.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)]
 
     def library(self, path: str) -> Path:
@@ -373,7 +373,7 @@ def test_order_of_layouts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def loaded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Preload with a recorder in the place of the dynamic loader."""
+    """Return a function that preloads libraries with a recorder instead of the dynamic loader."""
 
     def preload(*sonames: str, runpath: str) -> list[str]:
         calls: list[str] = []

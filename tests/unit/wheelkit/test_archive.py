@@ -299,7 +299,7 @@ def test_archive_requires_one_matching_dist_info(tmp_path: Path, files: dict[str
 def test_archive_refuses_zip_bombs_before_inflating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lie = wrong(central={"size": 1 << 31}, local={"size": 1 << 31})
     assert "to 1 (a zip bomb)" in refusal(raw_wheel(tmp_path, lie))
-    honest = wrong(data=bytes(20 << 20))  # zeros: 1030 to 1 is what deflate can do
+    honest = wrong(data=bytes(20 << 20))  # zeros, which deflate compresses 1030 to 1
     with WheelArchive(raw_wheel(tmp_path, honest)) as archive:
         assert archive["tiny/bad.py"].size == 20 << 20
     monkeypatch.setattr(zip_check, "MAX_TOTAL", 20 << 20)

@@ -27,7 +27,7 @@ def entries(*targets: str) -> list[BundleEntry]:
 
 
 def test_build_lays_out_plain_container_like_the_bundler() -> None:
-    # A page for the table, code at page boundaries, nothing behind the last code; the empty host shares a place.
+    # One page for the table, code at page boundaries, nothing after the last code; the empty host shares an offset.
     plain = bundle.build(
         [(HOST, b""), (HIP + "gfx90a", b"a" * 10), (HIP + "gfx942", b"b" * 4097), (HIP + "gfx950", b"c")]
     )
@@ -56,7 +56,7 @@ def test_compressed_header_of_each_version(version: int, layout: str, expected: 
 
 
 def decoded(packed: bytes, path: Path) -> bytes:
-    """The uncompressed bundle, read and verified as in a library."""
+    """Return the uncompressed bundle, read and verified as in a library."""
     path.write_bytes(packed)
     header = CompressedHeader.parse(packed)
     size = min(header.file_size or len(packed), len(packed))
@@ -93,9 +93,9 @@ def test_reader_detects_every_flipped_byte(tmp_path: Path, version: int, method:
         except FatbinError:
             continue
         unnoticed.append(place)
-    # v2 and v3 say how long they are; longer than the stream is what padding looks like.
+    # v2 and v3 record their length; a length beyond the stream looks like padding.
     sizes = set() if version == 1 else set(range(8, 12 if version == 2 else 16))
-    # One bit of the zlib header (FLEVEL) and one of the zstd frame header are hints without meaning for the content.
+    # One bit each of the zlib header (FLEVEL) and of the zstd frame header does not affect the content.
     start = CompressedHeader.parse(packed).header_size
     assert set(unnoticed) - sizes <= set(range(start, start + 6))
 

@@ -1,4 +1,4 @@
-"""Streams that are split while they are inflated, and spliced without a second verification."""
+"""Streams that are split while they are inflated, and spliced without being verified twice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_inflate_cut_splits_after_each_goal_with_same_bytes(wheel: Path) -> None
     with WheelArchive(wheel) as archive:
         cuts = CutPoints(GOALS)
         assert cuts.index() is None, "nothing was unpacked yet"
-        for _ in range(2):  # the second time is like the first
+        for _ in range(2):  # a second run gives the same result
             assert unpacked(archive, cuts) == CONTENT
         member = archive[MEMBER]
         blocks = scan_blocks(archive.pread, member.data_offset, member.compressed_size)
@@ -87,7 +87,7 @@ def test_inflate_cut_refuses_wrong_split_point(wheel: Path, monkeypatch: pytest.
 
 
 def test_find_block_finds_none_in_noise() -> None:
-    """Three bytes in ninety look like a header, one in thousands has complete codes; none can be inflated."""
+    """One byte in thirty looks like a header, one in thousands has complete codes, and none can be inflated."""
     noise = hashlib.shake_256(b"more noise").digest(2_000_000)
     assert find_block(noise) is None
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
@@ -98,7 +98,7 @@ def test_find_block_finds_none_in_noise() -> None:
 
 
 def library(rows: list[tuple[int, int, int, int, int]], *, table: int, end: bytes = b"") -> bytes:
-    """Something big with the section headers (type, flags, offset, size, alignment) of a library at its end."""
+    """Return a large file with the section headers (type, flags, offset, size, alignment) of a library at its end."""
     head = HEADER.pack(b"\x7fELF\2\1\1", 3, 62, 1, 0, 0, table, 0, 64, 0, 0, SECTION.size, len(rows) + 1, 0)
     headers = [SECTION.pack(0, kind, flags, 0, at, size, 0, 0, page, 0) for kind, flags, at, size, page in rows]
     return head + CONTENT[len(head) : table] + bytes(SECTION.size) + b"".join(headers) + end

@@ -31,7 +31,7 @@ def noise(size: int, seed: int) -> bytes:
 
 
 def text(size: int, seed: int) -> bytes:
-    """Bytes that deflate makes about half as long."""
+    """Return bytes that deflate compresses to about half."""
     return noise(size, seed).translate(bytes(b % 11 + 65 for b in range(256)))
 
 
@@ -53,7 +53,7 @@ def scan(packed: bytes, until: int | None = None) -> BlockIndex:
 def spliced(
     old: bytes, packed: bytes, new: bytes, changed: Ranges, *, index: BlockIndex | None = None
 ) -> tuple[bytes, list[CopiedBits | RecompressedBytes]]:
-    """Splice in files, as the real thing does, and return the new stream and its plan."""
+    """Splice in files, like the product, and return the new stream and its plan."""
     index = index or scan(packed, scan_goal(changed, len(old), len(new)))
     plan = plan_splice(index, changed, len(old), len(new), len(packed))
     with tempfile.TemporaryFile() as archive, tempfile.TemporaryFile() as content, tempfile.TemporaryFile() as out:
@@ -71,7 +71,7 @@ def spliced(
 
 
 def inflated(stream: bytes) -> bytes:
-    """Inflate with zlib and with isal, which have to agree and to end at the last byte."""
+    """Inflate with zlib and with isal, which must agree and end at the last byte."""
     results: list[bytes] = []
     for library in (zlib, isal_zlib):
         inflater = library.decompressobj(-15)
@@ -84,14 +84,14 @@ def inflated(stream: bytes) -> bytes:
 
 @st.composite
 def contents(draw: st.DrawFn) -> bytes:
-    """Up to about 300 KB in stretches of zeros, text and noise."""
+    """Generate up to about 300 KB in stretches of zeros, text and noise."""
     parts = draw(st.lists(st.tuples(st.sampled_from("ztn"), st.integers(0, 90_000), st.integers(0, 9)), max_size=5))
     return b"".join(bytes(n) if kind == "z" else (text if kind == "t" else noise)(n, seed) for kind, n, seed in parts)
 
 
 @st.composite
 def edits(draw: st.DrawFn, size: int) -> tuple[Ranges, int]:
-    """Some ranges, and a new size."""
+    """Generate some ranges and a new size."""
     new_size = draw(st.one_of(st.just(size), st.integers(0, size), st.integers(size, size + 5000)))
     ranges = []
     for _ in range(draw(st.integers(0, 3))):
@@ -151,7 +151,7 @@ def test_plan_splice_joins_near_edits_only() -> None:
 
 
 def test_splice_reaches_every_bit_position() -> None:
-    """Raw runs that begin and end at each even bit, so that each padding is used."""
+    """Raw runs begin and end at each even bit, so that each padding is used."""
     old = text(200_000, 3)
     packed = deflated(old, memory=1)
     index = scan(packed)
@@ -165,7 +165,7 @@ def test_splice_reaches_every_bit_position() -> None:
 
 
 def test_splice_copies_blocks_bit_for_bit(tmp_path: Path) -> None:
-    """Every start and length around bytes: short runs end in the byte that they begin in, or in the next."""
+    """Every start and length near byte boundaries: short runs end in the byte where they begin, or in the next one."""
     old = noise(8, 10)
     (tmp_path / "old").write_bytes(old)
 

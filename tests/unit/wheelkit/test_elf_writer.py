@@ -1,4 +1,4 @@
-"""Shared libraries of our writer, read by other tools and by our reader."""
+"""Shared libraries written by our writer, read by other tools and by our reader."""
 
 from __future__ import annotations
 

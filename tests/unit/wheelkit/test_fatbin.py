@@ -31,7 +31,7 @@ every_format = pytest.mark.parametrize("layout", FORMATS, ids=NAMES)
 
 
 def codes(targets: Sequence[str] = TARGETS, salt: str = "") -> dict[str, bytes]:
-    """Code objects that differ from each other and compress badly."""
+    """Return code objects that differ from each other and compress badly."""
     out = {}
     for target in targets:
         noise = b"".join(hashlib.sha256(f"{target}{salt}{n}".encode()).digest() for n in range(200))
@@ -56,7 +56,7 @@ def gfx(*names: str) -> list[GfxTarget]:
 
 
 def held(path: Path) -> list[dict[str, bytes]]:
-    """target -> code of each bundle, decoded independently of the code under test's streams."""
+    """Return the code of each bundle by target, decoded independently of the tested streams."""
     out = []
     for at in find_bundles(path):
         plain = unpacked_bundle(path.read_bytes()[at.offset : at.offset + at.size])
@@ -222,7 +222,7 @@ def test_slim_refuses_damaged_bundle(tmp_path: Path, place: str) -> None:
     with pytest.raises(FatbinError, match=f"bundle 1 at byte {second.offset:#x}"):
         slim(path, gfx("gfx942"))
     with pytest.raises(FatbinError, match="bundle 1"):
-        slim(path, gfx(*TARGETS))  # nothing to drop, still looked at
+        slim(path, gfx(*TARGETS))  # checked although there is nothing to drop
     assert path.read_bytes() == old
 
 
@@ -308,7 +308,7 @@ def test_read_targets_reports_wrong_code_object(tmp_path: Path, target: str, cod
 
 
 def registering(path: Path, fatbins: Sequence[bytes], shift: int = 0, relocated: bool = True) -> Path:
-    """A library whose wrappers point at its bundles, `shift` bytes off for the last one."""
+    """Return a library whose wrappers point to its bundles; the last pointer is off by `shift` bytes."""
     path.write_bytes(library(GLIBC, fatbins=fatbins))
     addresses = [bundle.address for bundle in find_bundles(path)]
     addresses[-1] += shift

@@ -1,4 +1,4 @@
-"""Every finding of an inspection, each from a wheel that is broken in exactly that way."""
+"""Every finding of an inspection, each for a wheel that is broken in exactly this way."""
 
 from __future__ import annotations
 
@@ -48,32 +48,32 @@ INIT, VERSION = "jax_plugins/xla_rocm7/__init__.py", "jax_plugins/xla_rocm7/vers
 
 
 def case(code: str, edit: Break, *also: str, says: str = "") -> object:
-    """A way to break a wheel: expected codes, of which `also` cannot be avoided, and a key phrase of a message."""
+    """Return a way to break a wheel: expected codes, with unavoidable ones in `also`, and a key phrase of a message."""
     return pytest.param(edit, {code, *also}, says, id=f"{code} {says}".strip())
 
 
 def damaged(old: bytes, new: bytes) -> Break:
-    """The archive with other bytes."""
+    """Change the bytes of the archive."""
     return lambda made: setattr(made, "archive", lambda data: data.replace(old, new))
 
 
 def recorded(change: Callable[[list[list[str]]], list[list[str]]]) -> Break:
-    """RECORD with other rows."""
+    """Change the rows of RECORD."""
     return lambda made: setattr(made, "record", change)
 
 
 def held(path: str, data: bytes) -> Break:
-    """A member with this content."""
+    """Add a member with this content."""
     return lambda made: made.files.update({path: data})
 
 
 def field(name: str, *values: str) -> Break:
-    """METADATA or WHEEL with other values of a field."""
+    """Change the values of a field in METADATA or WHEEL."""
     return lambda made: made.replace(name, *values)
 
 
 def platform(name: str) -> Break:
-    """A wheel for other platforms, in its name and in WHEEL."""
+    """Change the platforms of the wheel in its name and in WHEEL."""
 
     def edit(made: MadeWheel) -> None:
         made.platform = name
@@ -83,22 +83,22 @@ def platform(name: str) -> Break:
 
 
 def sections(*more: tuple[str, int, int, bytes]) -> Break:
-    """The library with more sections."""
+    """Add sections to the library."""
     return lambda made: made.files.update({LIB: with_sections(made.files[LIB], *more)})
 
 
 def made_of(*symbols: TinySymbol, **more: Any) -> Break:
-    """A library with other symbols or needs."""
+    """Change the symbols or needs of a library."""
     return lambda made: linked(made, *symbols, **more)
 
 
 def bundles(*fatbins: bytes) -> Break:
-    """A library with these fat binaries."""
+    """Replace the fat binaries of a library."""
     return lambda made: coded(made, *fatbins)
 
 
 def stored(path: str, content: bytes | None, old: bytes, new: bytes) -> Break:
-    """A member that is not compressed, changed in the archive after its CRC was computed."""
+    """Store a member uncompressed, and change it in the archive without changing its CRC."""
 
     def edit(made: MadeWheel) -> None:
         made.stored = (path,)

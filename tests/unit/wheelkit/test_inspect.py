@@ -160,7 +160,7 @@ def test_inspect_without_verify_skips_damaged_code(tmp_path: Path) -> None:
     assert codes(look(made, tmp_path, verify=False)) == []
 
 
-# What a report tells.
+# Content of a report.
 
 
 def test_inspect_report_lists_contents(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_check_set_accepts_two_versions(tmp_path: Path) -> None:
     assert check_set(inspected(clean_pjrt(), plugin, later, folder=tmp_path)) == ()
 
 
-# What a person sees.
+# Text output.
 
 
 def shown(report: WheelReport, width: int = 100) -> str:

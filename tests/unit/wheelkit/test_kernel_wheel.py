@@ -1,4 +1,4 @@
-"""Inspection of kernel wheels: an intact one and broken ones."""
+"""Inspection of kernel wheels: a valid one and broken ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Break = Callable[[MadeWheel], object]
 
 
 def listed(change: Callable[[dict[str, Any]], object], *dropped: str) -> Break:
-    """A manifest that lists another content of module gemm, and files that the wheel then lacks."""
+    """Change module gemm in the manifest, and remove the dropped files from the wheel."""
 
     def edit(made: MadeWheel) -> None:
         modules = manifest(made.files)["modules"]
@@ -55,7 +55,7 @@ def listed(change: Callable[[dict[str, Any]], object], *dropped: str) -> Break:
 
 
 def held(path: str, content: bytes) -> Break:
-    """A file with this content, with its digest in the manifest."""
+    """Add a file with this content, and its digest to the manifest."""
 
     def edit(made: MadeWheel) -> None:
         made.files[path] = content
@@ -68,7 +68,7 @@ promised_target_without_code = listed(lambda gemm: gemm["objects"].pop("gfx950")
 
 
 def with_table(made: MadeWheel, gfx: str, code: str, *, alone: bool = False, changed: bytes = b"") -> None:
-    """List a table of kernels beside a code object, or instead of it; the table may change later."""
+    """List a table of kernels in addition to a code object or instead of it; the table may be changed afterwards."""
     table = code.replace("a.co", "kernels.csv")
     made.files[table] = b"knl_name,co_name\n"
 

@@ -23,7 +23,7 @@ Judge = Callable[..., PlatformVerdict]
 
 @pytest.fixture
 def judge(tmp_path: Path) -> Judge:
-    """Judge one made-up library pkg/lib.so."""
+    """Return the verdict on one generated library pkg/lib.so."""
 
     def run(
         *symbols: TinySymbol,
@@ -82,7 +82,7 @@ def test_verdict_allow_list_has_no_patterns(judge: Judge, pattern: str) -> None:
 
 
 def test_verdict_ignores_libraries_of_the_build_machine(judge: Judge, tmp_path: Path) -> None:
-    """auditwheel's command would find it through RUNPATH and put it into the wheel."""
+    """auditwheel's command would find the library through RUNPATH and copy it into the wheel."""
     tiny_elf(tmp_path / "rocm/lib/libhipblas.so.3", needed=("libdeep.so.1",))
     result = judge(needed=("libhipblas.so.3",), runpath=str(tmp_path / "rocm/lib"))
     assert codes(result) == ["needed-not-allowed"]

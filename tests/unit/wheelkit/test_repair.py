@@ -44,7 +44,7 @@ def plan(**changes: Any) -> RepairPlan:
 
 @pytest.fixture
 def library(tmp_path: Path) -> Callable[..., bytes]:
-    """Bytes of a made-up library."""
+    """Return the bytes of a generated library."""
     return lambda **fields: tiny_elf(tmp_path / "made.so", **{"runpath": RUNPATH, **fields}).read_bytes()
 
 

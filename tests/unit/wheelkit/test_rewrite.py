@@ -37,7 +37,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def members(path: Path) -> dict[str, bytes]:
-    """All members, after every reader at hand has found the archive right."""
+    """Return all members, after every available reader has accepted the archive."""
     with WheelArchive(path) as archive:
         assert verify_record(archive) == ()
     with zipfile.ZipFile(path) as opened:
@@ -46,7 +46,7 @@ def members(path: Path) -> dict[str, bytes]:
 
 
 def rewritten(wheel: Path, out: Path, *edits: Callable[[WheelRewrite], object], **options: Any) -> WrittenWheel:
-    """Rewrite a wheel with some changes."""
+    """Return a wheel rewritten with some changes."""
     with WheelArchive(wheel) as source:
         rewrite = WheelRewrite(source, **options)
         for edit in edits:

@@ -1,4 +1,4 @@
-"""Manifests of ROCm trees and their JSON, also weak ones."""
+"""Manifests of ROCm trees and their JSON, including weak manifests."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def make(path: Path, *, runpath: str = OLD, spare: int = 0, needed: tuple[str, .
 
 
 def entries(path: Path) -> list[tuple[int, int, int]]:
-    """(file offset, tag, value) of each dynamic entry."""
+    """Return file offset, tag and value of each dynamic entry."""
     section = Elf.read(path).sections[".dynamic"]
     data = path.read_bytes()
     places = range(section.offset, section.offset + section.size, 16)
@@ -38,7 +38,7 @@ def patch(path: Path, offset: int, data: bytes) -> None:
 
 
 def assert_only(before: bytes, path: Path, ranges: list[tuple[int, int]]) -> None:
-    """No byte outside of the ranges changed."""
+    """Assert that only bytes inside the ranges changed."""
     after = bytearray(path.read_bytes())
     assert len(after) == len(before)
     for start, end in ranges:
@@ -58,7 +58,7 @@ def test_set_runpath_writes_shorter_runpath(tmp_path: Path) -> None:
 
 
 def test_set_runpath_uses_room_of_shortened_runpath(tmp_path: Path) -> None:
-    # As patchelf shortens one: the new string, its NUL, and bytes of the old one that nothing refers to.
+    # patchelf shortens a string like this: the new string, its NUL, and unreferenced bytes of the old string.
     path = make(tmp_path / "lib.so")
     at = path.read_bytes().index(OLD.encode())
     patch(path, at, b"/short\0".ljust(len(OLD), b"X"))
@@ -97,7 +97,7 @@ def test_set_runpath_requires_a_runpath(tmp_path: Path) -> None:
 
 
 def value_of(path: Path) -> int:
-    """Offset of the RUNPATH in the string table."""
+    """Return the offset of the RUNPATH in the string table."""
     return next(value for _, tag, value in entries(path) if tag == 29)
 
 
@@ -165,7 +165,7 @@ def test_add_needed_refuses_without_room(tmp_path: Path, spare: int, shorten: bo
 def test_add_needed_keeps_referenced_bytes(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so", spare=1)
     set_runpath(path, NEW)
-    empty = value_of(path) + len(NEW) + 1 + 4  # an empty name, four bytes into the free ones
+    empty = value_of(path) + len(NEW) + 1 + 4  # an empty name, four bytes after the start of the free space
     patch(path, Elf.read(path).sections[".dynsym"].offset + 24, struct.pack("<I", empty))
     with pytest.raises(ElfError, match="no room"):
         add_needed(path, HIP)

@@ -31,7 +31,7 @@ def set_field(path: Path, section: str, field: int, value: int) -> None:
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """Symbols between other sections: a build ID before, a comment and a note behind."""
+    """Write a library with symbols between other sections: a build ID before them, a comment and a note after them."""
     path = tiny_elf(tmp_path / "lib.so", symbols=(GLIBC, TinySymbol("helper", defined=True)), runpath="/opt/rocm/lib")
     data = with_sections(
         path.read_bytes(),
@@ -81,7 +81,7 @@ def test_strip_reports_all_changed_ranges(library: Path) -> None:
 
 
 def test_strip_renumbers_section_links(library: Path) -> None:
-    # A section that links to one behind the dropped ones.
+    # A section that links to a section after the dropped ones.
     names = list(Elf.read(library).sections)
     set_field(library, ".gnu.build.attributes", 40, names.index(".comment"))
     strip_symbols(library)
@@ -137,7 +137,7 @@ def test_strip_replaces_old_debug_link(library: Path, tmp_path: Path) -> None:
 
 
 def test_strip_keeps_loaded_bytes_after_symbols(library: Path) -> None:
-    # As patchelf leaves it: a segment at the end of the file.
+    # A segment at the end of the file, as written by patchelf.
     data = with_sections(library.read_bytes(), (".late", 1, 2, b"loaded late"))
     row = 64 + 2 * 56
     library.write_bytes(data)
