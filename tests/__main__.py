@@ -67,7 +67,7 @@ class Summary:
         self.show()
 
     def show(self) -> None:
-        """Print the table once, also if pytest stopped before its summary."""
+        """Print the table once, even if pytest stopped before its summary."""
         if self.shown:
             return
         self.shown = True
@@ -136,7 +136,7 @@ def list_everything(settings: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run everything; return 0 if all passed and, with CI=true, no test was left out."""
+    """Run everything; return 0 if all passed and, with CI=true, no test was omitted."""
     parser = argparse.ArgumentParser(prog="test", usage=USAGE, description=__doc__, allow_abbrev=False)
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument("--fast", action="store_true", help="leave out the integration tests")

@@ -49,7 +49,7 @@ SIDE_EFFECTS = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class RealWheel:
-    """One published wheel that the tests know by its digest; an empty `python` means that it serves every one."""
+    """A published wheel, identified by its digest; an empty `python` means any Python."""
 
     name: str
     version: str
@@ -59,11 +59,11 @@ class RealWheel:
 
 
 class SideEffectError(BaseException):
-    """Not an Exception, so that the code under test cannot swallow it by accident."""
+    """A refused side effect; a BaseException, so that the tested code cannot swallow it by accident."""
 
 
 class _Guard:
-    """While armed, notes and refuses every process and network use of this interpreter."""
+    """Audit hook that, while armed, records and refuses processes and network use of this interpreter."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -82,7 +82,7 @@ sys.addaudithook(_guard)
 
 @pytest.fixture(autouse=True)
 def no_side_effects(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Make processes, the network and the user's folders unreachable in tests/unit, also where errors are swallowed."""
+    """Refuse processes, the network and the user's folders in tests/unit, even if the tests swallow the errors."""
     if not request.path.is_relative_to(UNIT):
         yield
         return
@@ -104,17 +104,17 @@ def no_side_effects(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 @cache
 def known_wheels() -> tuple[RealWheel, ...]:
-    """The wheels of tests/data/real_wheels.toml."""
+    """Return the wheels of tests/data/real_wheels.toml."""
     table = tomllib.loads((TESTS / "data" / "real_wheels.toml").read_text())
     return tuple(RealWheel(**row) for row in table["wheel"])
 
 
 @pytest.fixture(scope="session")
 def real_wheel() -> Callable[..., Path]:
-    """Give `real_wheel(name, version, python="3.12") -> Path` of a published wheel; treat the file as read-only.
+    """Return `real_wheel(name, version, python="3.12") -> Path` for published wheels; treat the file as read-only.
 
-    It comes from the user's own package index through pip, once, into the user's cache folder, and is verified by its
-    pinned sha256 in every session.
+    pip downloads each wheel once from the user's package index into the user's cache folder. Every session verifies its
+    pinned sha256.
     """
 
     unreachable: dict[RealWheel, str] = {}
@@ -177,7 +177,7 @@ def _download(wheel: RealWheel, folder: Path) -> str:
 
 @cache
 def find_pythons() -> dict[str, Path]:
-    """Interpreters of this machine by "major.minor": the running one, then pyenv's, then those on PATH."""
+    """Return the interpreters of this machine by "major.minor": the running one, then pyenv's, then those on PATH."""
     version = "{}.{}".format(*sys.version_info[:2])
     found = {version: Path(sys.executable)}
     names = {f"{v[0]}.{v[1]}": f"python{v[0]}.{v[1]}" for v in [(2, 7), *((3, minor) for minor in range(6, 16))]}
@@ -199,13 +199,13 @@ def _answers(python: Path, version: str) -> bool:
 
 @pytest.fixture(scope="session")
 def pythons() -> dict[str, Path]:
-    """Interpreters by "major.minor", such as {"3.11": …, "3.12": …}; the running one is always among them."""
+    """Return interpreters by "major.minor", such as {"3.11": …, "3.12": …}, including the running one."""
     return find_pythons()
 
 
 @pytest.fixture(scope="session")
 def second_python(pythons: dict[str, Path], left_out: Callable[[str, str], None]) -> tuple[str, Path]:
-    """Give version and path of another supported Python with wheels known here, or else of the running one."""
+    """Return version and path of another supported Python that has known wheels, or else of the running one."""
     own = "{}.{}".format(*sys.version_info[:2])
     for version in ("3.12", "3.11"):
         if version != own and version in pythons:
@@ -216,7 +216,7 @@ def second_python(pythons: dict[str, Path], left_out: Callable[[str, str], None]
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder that all workers of pytest-xdist share in this run; whoever makes something in it holds a lock."""
+    """Return a folder that all workers of pytest-xdist share in this run; writers must hold a lock."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "shared"
     folder.mkdir(exist_ok=True)
@@ -228,7 +228,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
 
 @pytest.fixture(scope="session")
 def left_out(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
-    """Give `left_out(what, why)`: list something that another check stands in for; it does not fail the session."""
+    """Return `left_out(what, why)`, which lists an omission that another check covers; it does not fail the session."""
     plugin = pytestconfig.pluginmanager.get_plugin("left-out")
     assert isinstance(plugin, LeftOut)
     return plugin.notes.__setitem__
@@ -249,9 +249,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what --offline or the lack of --heavy leave out; the files with the heaviest tests come first.
+    """Omit tests according to --offline and --heavy, and put the files with the heaviest tests first.
 
-    A test that asks for a real wheel needs the network, marked or not. A heavy test that is named (`file::test`) runs.
+    A test that uses a real wheel needs the network, marked or not. A heavy test that is named (`file::test`) runs.
     """
     left_out = config.pluginmanager.get_plugin("left-out")
     assert isinstance(left_out, LeftOut)
