@@ -133,11 +133,11 @@ class Entry(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         """Parse a header; refuse a sign or `0o` in a number, which Python accepts but other programs may not."""
-        member = super().frombuf(buf, encoding, errors)
         for start, end in _NUMBERS:
-            if buf[start] != 0x80 and bytes(buf[start:end]).strip(b" \0").strip(b"01234567"):
-                raise _no_number(bytes(buf[start:end]))
-        return member
+            field = bytes(buf[start:end])
+            if field[:1] not in (b"", b"\x80") and field.strip(b" \0").strip(b"01234567"):
+                raise _no_number(field)
+        return super().frombuf(buf, encoding, errors)
 
 
 _HEADER_ERROR: type[Exception] = tarfile.HeaderError

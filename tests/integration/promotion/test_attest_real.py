@@ -139,7 +139,7 @@ def test_attest_without_identity_reports_remedy(cli: Cli, bucket: DirBucket, sta
 def strict_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a checkout with a policy that requires attestations of one workflow."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("ci_build", "core", "promotion", "pjrt", "plugin", "wheelkit"):
+    for name in ("ci_build", "core", "kernels", "promotion", "pjrt", "plugin", "wheelkit"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     policy = folder / "promotion" / "policy.toml"
     text = policy.read_text()
