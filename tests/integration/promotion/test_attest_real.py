@@ -127,7 +127,7 @@ def test_attest_without_identity_reports_remedy(cli: Cli, bucket: DirBucket, sta
     assert (done.returncode, done.stdout) == (18, "")
     assert done.stderr == (
         "error: No identity for Sigstore was found. Run it in a CI job with an identity."
-        " On GitHub Actions set `permissions: id-token: write`.\n"
+        " On GitHub Actions, set `permissions: id-token: write`.\n"
     )
     assert objects(bucket, "v2-staging/") == before
 
