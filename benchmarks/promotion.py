@@ -50,7 +50,8 @@ class Row:
 
     Attributes:
         changed: number of projects whose pages change.
-        requests: requests that publish one set after its ledger entry; a listing is one request per 1,000 keys.
+        requests: number of requests to publish one set once its ledger entry is written; a listing takes one request
+            per 1,000 keys.
         seconds: time to publish one set, the shortest of several sets.
         incumbent_requests: requests that generate all pages from a listing.
         incumbent_seconds: time to generate all pages from a listing.

@@ -62,10 +62,10 @@ def launch(module: str, lock: str, bare: Mapping[str, str] = MappingProxyType({}
 
 
 def enter(lock: str) -> None:
-    """Return when the program runs inside `.venv`, which is created or updated if necessary.
+    """Ensure that the program runs inside `.venv`; create or update `.venv` if necessary.
 
-    A process that was started outside `.venv` is replaced. The program holds a shared lock on `.venv` until it ends, so
-    that no other process recreates `.venv`.
+    If the program runs outside `.venv`, or `.venv` had to be updated, exec restarts it inside `.venv`. The program
+    holds a shared lock on `.venv` until it ends, so that no other process recreates `.venv`.
     """
     program = Path(sys.argv[0]).name
     try:

@@ -356,7 +356,7 @@ class Progress(Protocol):
         """Report that a new step begins."""
 
     def advance(self, done: int, total: int) -> None:
-        """Report the finished bytes of the current step, and their total."""
+        """Report the progress of the current step: `done` of `total` bytes."""
 
 
 def to_json(value: Any) -> Any:  # noqa: ANN401 - data types in, JSON values out

@@ -95,7 +95,7 @@ def read_facts(
 
 
 def problems(facts: RocmFacts, wanted: Iterable[GfxTarget]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the reasons why a tree cannot be used for a build, and the tree's lesser defects; one sentence each."""
+    """Return the problems that prevent a build with a tree, and its lesser defects, as two tuples of sentences."""
     files = {Path(path).name for path in facts.device_libraries}
     common = parts()["device_libraries"]["common"]
     lacking, worse = [f"The ROCm has no device library {name}." for name in common if name not in files], list[str]()

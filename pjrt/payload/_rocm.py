@@ -25,9 +25,9 @@ class Layout:
 
     Attributes:
         name: name in messages.
-        prefixes: folders that contain `lib`; empty if the layout is not present.
-        flat: whether the prefixes contain the libraries directly, without `lib`.
-        absent: text in messages if the layout has no folder.
+        prefixes: install prefixes, or with `flat` the library folders; empty if the layout is not present.
+        flat: whether the prefixes contain the libraries directly, not in `lib`.
+        absent: text that messages show instead of the folders if there are none.
     """
 
     name: str

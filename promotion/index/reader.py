@@ -194,7 +194,7 @@ class PublishedIndex:
         return dict(body)
 
     def read_set_file(self, digest: str, name: str) -> bytes:
-        """Download a file of a set other than its wheels."""
+        """Download a file that is stored beside the wheels of a set, such as wheels.json."""
         return self.read(f"{SETS_FOLDER}/{digest}/{name}")
 
     def wheel_set(self, digest: str) -> WheelSet:

@@ -117,7 +117,7 @@ def verdict(
 
 
 def _excuse(target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: Policy) -> Bypass | None:
-    """Return the used bypass of a gate that would have given a target the required tier, or None."""
+    """Return the first applied bypass of a gate whose tier meets a target's required tier, or None."""
     for reason, entry in passed_over:
         rule = policy.gates.get(reason.gate)
         if rule is not None and reason.target == target and at_least(rule.tier, policy.required_tier(target)):

@@ -37,7 +37,11 @@ def plan_cuts(archive: WheelArchive, member: ZipMember) -> CutPoints:
 
 
 def _sections(archive: WheelArchive, member: ZipMember) -> Iterator[Row]:
-    """Yield the section headers without the null section; none if they are not at the library's end, as is usual."""
+    """Yield the section headers, without the null section.
+
+    Yields nothing unless the member is deflated and the header table is in its last bytes, where linkers usually
+    put it.
+    """
     head = next(archive.chunks(member.name), b"")
     if member.method != DEFLATED or len(head) < HEADER.size:
         return

@@ -193,7 +193,7 @@ def retention(
 @_json_option
 @click.pass_obj
 def verify(state: State, /, index: str, trust_config: Path | None, bucket: str, *, read: bool, as_json: bool) -> None:
-    """Recompute ledger, files, attestations and pages of INDEX, and report differences."""
+    """Verify the ledger of INDEX, compare files, attestations and pages with it, and report differences."""
     reporter = state.reporter()
     reporter.step(f"verify {index}")
     opened, verifier = open_bucket(bucket, reporter), lazy_verifier(trust_config)

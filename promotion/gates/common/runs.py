@@ -128,7 +128,7 @@ def _run(gate: Gate, context: GateContext, signer: Signer | None) -> list[Eviden
 
 
 def _latest_evidence(bucket: Bucket, staged: StagedSet, signer: Signer | None) -> tuple[Evidence, ...]:
-    """Return the latest evidence of each gate, without passes that another key signed."""
+    """Return the latest evidence of each gate; with a signer, ignore passes that another key signed."""
     return latest_by_part(
         signed.evidence
         for signed in read_all(bucket, staged).values()

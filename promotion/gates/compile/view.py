@@ -55,7 +55,7 @@ class ProgressTable:
 
 
 def results(evidences: Iterable[Evidence]) -> Table:
-    """Return a row for each group and a column for each target with the number of programs for each outcome."""
+    """Return a table of the number of programs per outcome, with a row per group and a column per target."""
     columns: dict[str, dict[str, Counter[str]]] = {}
     for evidence in evidences:
         column = columns.setdefault(evidence.target, {})

@@ -192,7 +192,7 @@ class InstallationTest:
         return write_lines(self.folder / "staged.txt", hashed(self.source.wheel_set.wheels))
 
     def _question(self, *, imports: bool) -> dict[str, Any]:
-        """Return the question to `probe.py`: distributions and, with `imports`, modules."""
+        """Return the input of `probe.py`: the distributions to check and, with `imports`, the modules to import."""
         wheel_set = self.source.wheel_set
         expected = {
             wheel.name: {"version": wheel.version, "files": {member.path: member.sha256 for member in wheel.members}}

@@ -96,7 +96,10 @@ class LoadChecks:
                 yield error("wheel-missing", text, "Check the tags of the wheels and build the missing one.")
 
     def _probes(self) -> Iterator[Probe]:
-        """Yield the probes; libraries are loaded first, each in its own process."""
+        """Yield the probes, those that load libraries first.
+
+        Each library of a plugin or PJRT wheel is loaded in its own process.
+        """
         for wheel, libraries in groupby(self.libraries, key=lambda library: library.wheel):
             group = list(libraries)
             if any(PLUGIN.fullmatch(library.path) or PJRT.fullmatch(library.path) for library in group):

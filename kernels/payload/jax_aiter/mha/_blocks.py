@@ -76,7 +76,7 @@ class Block(NamedTuple):
 
 
 def pad(config: Config, sequence: Sequence) -> Sequence:
-    """Return the sequence padded to whole blocks; padding neither sees nor is seen."""
+    """Return the sequence padded to whole blocks; padding neither attends nor is attended to."""
     queries = -sequence.q.shape[0] % config.queries or (config.queries if sequence.q.shape[0] == 0 else 0)
     keys = -sequence.k.shape[0] % config.keys or (config.keys if sequence.k.shape[0] == 0 else 0)
 

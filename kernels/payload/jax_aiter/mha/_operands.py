@@ -31,9 +31,10 @@ class Given(NamedTuple):
     """Operands without a gradient.
 
     Attributes:
-        rows: ranges of keys that the queries see, [queries] for all sequences or [B, queries].
+        rows: range of keys that each query attends to, [queries] for all sequences or [B, queries].
         seed: [2], uint32.
-        cu_q, cu_k: starts of packed sequences and the end of the last one, [sequences + 1], int32; else [0].
+        cu_q, cu_k: starts of packed sequences and the end of the last one, [sequences + 1], int32; shape [0] if the
+            sequences are not packed.
     """
 
     rows: Rows

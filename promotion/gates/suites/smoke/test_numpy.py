@@ -21,7 +21,7 @@ FLOATS = [np.float32, np.float16, jnp.bfloat16]
 
 
 def sample(shape: tuple[int, ...], dtype: Any = np.float32, seed: int = 0) -> Any:
-    """Values around 1, the same everywhere."""
+    """Return reproducible random values between 0.25 and 2."""
     return (np.random.default_rng(seed).uniform(0.25, 2.0, shape)).astype(dtype)
 
 
