@@ -104,7 +104,7 @@ def test_debs_refuse_two_rocms_or_none(tmp_path: Path, debs: Path) -> None:
         (lambda data: b"nothing", "Not a Debian package"),
         (lambda data: b"!<arch>\n", "The package has no data member: data.tar"),
         (lambda data: data[:8] + b"x" * 60, "The package has no data member: data.tar"),
-        (lambda data: data[: len(data) // 2], "is damaged.* end"),
+        (lambda data: data[: len(data) // 2], "is damaged"),
     ],
 )
 def test_debs_refuse_damaged_package(debs: Path, cut: Callable[[bytes], bytes], words: str) -> None:

@@ -77,7 +77,7 @@ def test_seed_command_verifies_and_locks_rocm_first(tmp_path: Path, told: Behavi
     assert "rocm/tarballs/" in listed
     elsewhere = run(tmp_path, f"--therock-path={told.url}{PATH}", "--cache-dir=other", "dist_wheels")
     assert elsewhere.returncode == 6
-    assert "If it was replaced on purpose" in elsewhere.stderr
+    assert "If the file was replaced on purpose" in elsewhere.stderr
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ FAULTS = (
         name="missing Requires-Python",
         how="removed from the plugin's METADATA",
         inject=make.text("plugin", "{info}/METADATA", "Requires-Python: >=3.11\n", ""),
-        catches=caught("inspection", "requires-python-missing", "every Python", "Add Requires-Python", warns=True),
+        catches=caught("inspection", "requires-python-missing", "any Python", "Add Requires-Python", warns=True),
     ),
     Fault(
         name="purelib",

@@ -98,7 +98,10 @@ FAULTS = (
         how="jax and jaxlib 0.12.0 with plugin and pjrt 0.10.2",
         inject=make.newer_jaxlib,
         catches=caught(
-            "inspection", "set-pin-unmet", "cp312-manylinux_2_28_x86_64.whl: requires jaxlib", "Put wheels that fit"
+            "inspection",
+            "set-pin-unmet",
+            "cp312-manylinux_2_28_x86_64.whl: the wheel requires jaxlib",
+            "Put wheels that fit",
         )
         + caught("load", "pjrt-api-skew", f".whl: {XLA} has PJRT API", "Add the jaxlib that the plugin was built with"),
         wheel="",

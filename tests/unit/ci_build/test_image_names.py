@@ -117,7 +117,7 @@ def test_check_name_accepts_valid_names(name: str) -> None:
     [
         ("a:7.2.0+x", "Use a:7.2.0.x"),
         ("host.example:5000/b/A c:1", "Use host.example:5000/b/a.c:1"),
-        ("", "Write it"),
+        ("", "Write the name"),
         ("a@sha256:" + "1" * 64, "Use a."),
     ],
 )

@@ -44,7 +44,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         (("test", "image:1", "--no-gpu", "--container-memory=much"), "--container-memory: 'much' is not a size"),
         (("test", "image:1", "--no-gpu", "--container-shm-size=much"), "--container-shm-size"),
-        (("build_manylinux_dockers", BASE, "--tag=a tag"), "--tag 'a tag' is not a valid name"),
+        (("build_manylinux_dockers", BASE, "--tag=a tag"), "--tag 'a tag' is not a valid image name"),
         (("build_manylinux_dockers", BASE, "--push"), "--push needs a registry"),
         (("build_manylinux_therock_dockers", "--push"), "--push needs a registry"),
         (("build_base_therock_dockers", "--tag=a:b"), "--tag is one name, but 2 images"),

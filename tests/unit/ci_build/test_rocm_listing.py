@@ -77,6 +77,6 @@ def test_choose_build_picks_newest_complete(wish: str, families: list[str], chos
     ("wish", "families"), [("7.10.0a20251121", ["gfx90a"]), ("7.11.0", ["gfx94X-dcgpu"]), ("7.11.0", ["multiarch"])]
 )
 def test_choose_build_failure_names_newest(wish: str, families: list[str]) -> None:
-    with pytest.raises(RequestError, match=f"No build {wish} has .*") as caught:
+    with pytest.raises(RequestError, match=f"No build that matches '{wish}' has .*") as caught:
         choose(read_listing(SCRIPT, URL), wish, families)
     assert "gfx94X-dcgpu 7.10.0a20251121" in caught.value.hint

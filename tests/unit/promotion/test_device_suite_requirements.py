@@ -40,7 +40,7 @@ def test_release_mismatch_notes_other_release(tmp_path: Path) -> None:
     assert release_mismatch(tmp_path, "0.10.2") == ""
     write_files(tmp_path, {"jax/version.py": 'import os\n\n_version = "0.10.2"\n'})
     assert release_mismatch(tmp_path, "0.10.2") == ""
-    assert "of jax 0.10.2 but tests jax 0.9.1" in release_mismatch(tmp_path, "0.9.1")
+    assert "belongs to jax 0.10.2 but tests jax 0.9.1" in release_mismatch(tmp_path, "0.9.1")
 
 
 @pytest.fixture
