@@ -60,7 +60,7 @@ def capacity(jobs: str | None, memory: str | None) -> Capacity:
     default = Capacity()
     for option, value in (("--jobs", jobs), ("--memory", memory)):
         if value is not None and (not value.isdecimal() or int(value) < 1):
-            raise RequestError(f"{option} is invalid: {value!r}.", hint="Give a whole number from 1.")
+            raise RequestError(f"{option} is invalid: {value!r}.", hint="Give a whole number of at least 1.")
     return Capacity(jobs=int(jobs or default.jobs), memory_mb=int(memory or default.memory_mb))
 
 

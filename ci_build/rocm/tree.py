@@ -170,6 +170,6 @@ def _version(prefixes: tuple[Path, ...], given: str, *, required: bool) -> str:
     if len(versions) > 1 or (given and versions and not versions <= {given, numbers}):
         raise RequestError(
             f"{files[0]} is for ROCm {', '.join(sorted(versions))}{f', not {given}' if given else ''}.",
-            hint="Give the tree of one ROCm, and the version of this ROCm or none.",
+            hint="Give a tree with one version of ROCm; omit --rocm-version, or give that version.",
         )
     return given or next(iter(versions), "")

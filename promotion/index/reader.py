@@ -190,7 +190,7 @@ class PublishedIndex:
             raise InputError(f"{self.base}status.json is not JSON: {error}.", hint=_NOT_AN_INDEX) from error
         sets = body.get("sets") if isinstance(body, dict) else None
         if not isinstance(sets, list) or not all(isinstance(row, dict) and "digest" in row for row in sets):
-            raise InputError(f"status.json beside {self.simple} is not the status of an index.", hint=_NOT_AN_INDEX)
+            raise InputError(f"{self.base}status.json is not a status file of an index.", hint=_NOT_AN_INDEX)
         return dict(body)
 
     def read_set_file(self, digest: str, name: str) -> bytes:

@@ -123,7 +123,7 @@ def set_runpath(path: Path, runpath: str) -> list[ByteRange]:
         )
     if table.strings[start - 1] or any(start <= offset < start + length for offset in table.used):
         raise ElfError(
-            f"{table.label}: another name shares the bytes of the RUNPATH.",
+            f"Cannot edit the RUNPATH of {table.label}: another entry of the string table shares its bytes.",
             hint="Link the library without merging strings.",
         )
     at = table.offset + start

@@ -108,7 +108,8 @@ def _droppable(image: ElfImage) -> frozenset[int]:
     kept = {section.link for index, section in enumerate(image.sections) if index not in drop}
     if kept & drop:
         raise ElfError(
-            f"{image.label} has a section that refers to its symbol table.", hint="Keep its symbols with `--no-strip`."
+            f"Cannot strip {image.label}: a section that stays refers to the symbol table.",
+            hint="Keep its symbols with `--no-strip`.",
         )
     return frozenset(drop | {i for i in linked - kept if not image.sections[i].flags & constants.SHF_ALLOC})
 

@@ -175,7 +175,7 @@ def exports_from_debug_section(library: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (refers_to_symbols, "refers to its symbol table"),
+        (refers_to_symbols, "refers to the symbol table"),
         (loads_symbols, "is part of a segment"),
         (exports_from_debug_section, "exports a symbol of a debug section"),
     ],
