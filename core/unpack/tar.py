@@ -132,12 +132,24 @@ class Entry(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse a header; refuse a sign or `0o` in a number, which Python accepts but other programs may not."""
-        for start, end in _NUMBERS:
-            field = bytes(buf[start:end])
-            if field[:1] not in (b"", b"\x80") and field.strip(b" \0").strip(b"01234567"):
-                raise _no_number(field)
+        """Parse a header, after a check of its numbers."""
+        _check_numbers(buf)
         return super().frombuf(buf, encoding, errors)
+
+    @classmethod
+    def _frombuf(cls, buf: bytes, encoding: str, errors: str, **options: bool) -> Self:
+        """Parse a header like `frombuf`, which `tarfile` no longer calls since its security updates of 2025."""
+        _check_numbers(buf)
+        entry: Self = super()._frombuf(buf, encoding, errors, **options)  # type: ignore[misc] # newer than typeshed
+        return entry
+
+
+def _check_numbers(header: bytes | bytearray) -> None:
+    """Refuse a sign or `0o` in a number, which Python accepts but other programs may not."""
+    for start, end in _NUMBERS:
+        field = bytes(header[start:end])
+        if field[:1] != b"\x80" and field.strip(b" \0").strip(b"01234567"):
+            raise _no_number(field)
 
 
 _HEADER_ERROR: type[Exception] = tarfile.HeaderError
