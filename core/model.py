@@ -330,6 +330,7 @@ class Verdict:
         blocked_by: a sentence for each reason against the promotion.
         tiers: gfx target -> strongest tier at which the target passed; bypasses do not raise the tier.
         bypassed: a sentence for each bypassed reason, with the bypass and the responsible person.
+        invalid_bypasses: a sentence for each void or expired bypass; they are part of `warnings` too.
         warnings: problems that do not block the promotion.
         attested: signer -> file names of the attested wheels.
         provenances: file name of a wheel -> sha256 of its verified attestations.
@@ -339,6 +340,7 @@ class Verdict:
     blocked_by: tuple[str, ...]
     tiers: Mapping[str, str]
     bypassed: tuple[str, ...] = ()
+    invalid_bypasses: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     attested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     provenances: Mapping[str, str] = field(default_factory=dict)

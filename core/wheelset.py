@@ -12,6 +12,9 @@ from core.digests import file_sha256
 from core.errors import WheelSetError
 from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, WheelSet, load_wheel_set
 
+SET_FILES = (WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK, SBOM)
+"""Files beside the wheels of a set."""
+
 
 def serves(filename: str, python: str) -> bool:
     """Return whether a wheel's tags accept a Python version such as 3.12 (PEP 425; only py3 and cp312 tags occur)."""
@@ -34,13 +37,19 @@ def read_set(folder: Path) -> WheelSet:
         raise WheelSetError(f"{path} cannot be read: {error.strerror}.", hint=hint) from error
 
 
+def sha256sums(wheel_set: WheelSet) -> bytes:
+    """Return the content of SHA256SUMS: the wheels and other files of a set, as `sha256sum --check` reads it."""
+    sums = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
+    return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())).encode()
+
+
 def foreign_files(folder: Path) -> tuple[str, ...]:
     """Return the files in a folder that do not belong to its wheel set, sorted; all files if wheels.json is missing."""
     # Unlike Path.rglob, this tolerates files that are removed meanwhile.
     present = {str(Path(top, name).relative_to(folder)) for top, _, names in os.walk(folder) for name in names}
     if WHEELS_JSON not in present:
         return tuple(sorted(present))
-    own = {WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK, SBOM}
+    own = {*SET_FILES}
     with suppress(OSError, UnicodeDecodeError):
         lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
         own |= {line.partition("  ")[2] for line in lines}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from core.errors import PromotionBlockedError
 from core.model import SHA256SUMS, Verdict, Wheel, WheelSet
+from core.wheelset import sha256sums
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.evidence.attestations import AttestationReport
 from promotion.evidence.evidence import EvidenceFile, read_all
@@ -19,7 +20,7 @@ from promotion.index.publish import read_snapshot
 from promotion.index.reader import parse_project_page
 from promotion.policy.policy import Policy
 from promotion.policy.verdict import verdict
-from promotion.stage import parse_sums, read_staged, stored_problems
+from promotion.stage import read_staged, stored_problems
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex, StagedSet, project_pages
@@ -34,11 +35,13 @@ def check(
     *,
     now: Clock = utc_now,
     verify: Verify | None = None,
+    allow_lower: bool = False,
 ) -> Verdict:
     """Return the policy's verdict on a staged set from its evidence and stored bytes; nothing is changed.
 
     Args:
         verify: verifier of attestations. The default uses Sigstore's public instance.
+        allow_lower: see `verdict`.
     """
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
@@ -46,7 +49,16 @@ def check(
     baseline, offered = _visible(bucket, released, wheel_set)
     attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
     provenances = {report.wheel: report.sha256 for report in attested}
-    decision = verdict(wheel_set, files, policy, now=now(), baseline=baseline, offered=offered, attested=attested)
+    decision = verdict(
+        wheel_set,
+        files,
+        policy,
+        now=now(),
+        baseline=baseline,
+        offered=offered,
+        attested=attested,
+        allow_lower=allow_lower,
+    )
     reasons = (
         *decision.blocked_by,
         *_staged_problems(bucket, staged, wheel_set, files),
@@ -86,10 +98,11 @@ def _visible(
 
 
 def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:
-    """Raise PromotionBlockedError with every reason that blocks a set."""
+    """Raise PromotionBlockedError with every reason that blocks a set, and the bypasses that do not count."""
     if not verdict_.allowed:
+        first = f"Set {staged.digest[:12]} is not promoted to {staged.index}:"
         raise PromotionBlockedError(
-            "\n  ".join((f"Set {staged.digest[:12]} is not promoted to {staged.index}:", *verdict_.blocked_by)),
+            "\n  ".join((first, *verdict_.blocked_by, *verdict_.invalid_bypasses)),
             hint="\nFix each problem and run the gates again.",
         )
 
@@ -122,22 +135,14 @@ def metadata_of(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> bytes:
         return core_metadata(file, wheel.filename)
 
 
-def set_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Mapping[str, str]:
-    """Return the set's files other than wheels according to its SHA256SUMS: name -> sha256."""
-    if bucket.head(staged.file(SHA256SUMS)) is None:
-        return {}
-    wheels = {wheel.filename for wheel in wheel_set.wheels}
-    sums = parse_sums(bucket.get(staged.file(SHA256SUMS)))
-    return {name: sha256 for name, sha256 in sums.items() if name not in wheels}
-
-
 def _staged_problems(
     bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, files: Iterable[EvidenceFile]
 ) -> Iterator[str]:
     """Yield a sentence for each log that differs from its evidence and for each file that differs from the set."""
     for logs in {tuple(sorted(file.evidence.logs.items())) for file in files}:
         yield from stored_problems(bucket, lambda name: staged.evidence + name, dict(logs))
-    yield from stored_problems(bucket, staged.file, set_files(bucket, staged, wheel_set))
+    files_of_set = {**wheel_set.files, SHA256SUMS: sha256_of(sha256sums(wheel_set))}
+    yield from stored_problems(bucket, staged.file, files_of_set)
     for found in map_concurrently(lambda wheel: tuple(_wheel_problems(bucket, staged, wheel)), wheel_set.wheels):
         yield from found
 

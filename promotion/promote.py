@@ -12,17 +12,18 @@ from dataclasses import dataclass
 
 from core.errors import BucketError, PromotionBlockedError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
-from promotion.check import NEW_NAME, check, metadata_of, raise_if_blocked, set_files
+from core.wheelset import sha256sums
+from promotion.check import NEW_NAME, check, metadata_of, raise_if_blocked
 from promotion.evidence.attestation_verification import Verify
 from promotion.evidence.provenance import provenance_name
-from promotion.index.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet
+from promotion.index.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet, channel_of
 from promotion.index.ledger_state import Change, EntryKind, IndexState
 from promotion.index.operations import Clock, change_ledger, utc_now
 from promotion.index.page_diff import weakest
 from promotion.index.pages import install_requirements, metadata_name
 from promotion.index.publish import publish, read_head
 from promotion.policy.policy import Policy
-from promotion.policy.set_rules import variant_problems
+from promotion.policy.set_rules import order_problems, variant_problems
 from promotion.stage import raise_if_any, read_staged, stored_problems
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
@@ -75,12 +76,14 @@ def promote(
     progress: Progress | None = None,
     now: Clock = utc_now,
     verify: Verify | None = None,
+    allow_lower: bool = False,
 ) -> Promotion:
     """Promote a staged set to its released index.
 
     Args:
         actor: name of the person or job that promotes the set, for the ledger.
         verify: verifier of attestations. The default uses Sigstore's public instance.
+        allow_lower: promote also a version that pip would not select, or one for an older ROCm.
 
     Raises:
         PromotionBlockedError: the policy is not satisfied, the staged bytes differ from the set, or the index uses the
@@ -93,9 +96,9 @@ def promote(
     entry, new = _offered(bucket, staged, released, head.state.offered, entries), False
     warnings: tuple[str, ...] = ()
     if entry is None:
-        _refuse_channel(released, policy, head.state, entries)
+        _refuse_channel(released, policy, head, entries)
         _step(progress, "check evidence and stored bytes")
-        verdict = check(bucket, staged, policy, now=now, verify=verify)
+        verdict = check(bucket, staged, policy, now=now, verify=verify, allow_lower=allow_lower)
         warnings, promoted = verdict.warnings, _promoted(bucket, staged, wheel_set, policy, verdict)
         _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
         _copy(bucket, staged, released, promoted)
@@ -104,13 +107,14 @@ def promote(
         def draft(now_head: Head, now_entries: Entries) -> Change | None:
             """Check the entries after `head`; return the change, or None if one of them promoted the set."""
             _refuse_marked(staged, now_head.state, now_entries)
+            _refuse_channel(released, policy, now_head, now_entries)
             for later in map(now_entries.at, range(head.number + 1, now_head.number + 1)):
                 offered = later.number in now_head.state.offered
                 if offered and later.promoted and later.promoted.set_digest == promoted.set_digest:
                     concurrent.append(later)
                     return None
                 _refuse_swept(released, promoted, later)
-                _refuse_variant(wheel_set, later)
+                _refuse_concurrent(wheel_set, later, allow_lower=allow_lower)
             number = now_head.number + 1
             return Change(kind=EntryKind.PROMOTE, number=number, sets=(number,))
 
@@ -155,10 +159,11 @@ def _offered(
 def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, verdict: Verdict) -> PromotedSet:
     """Return the ledger's record of the set; PromotionBlockedError if the verdict blocks the promotion."""
     raise_if_blocked(staged, verdict)
-    evidence = (key.removeprefix(staged.root) for key in bucket.list(staged.evidence))
-    names = dict.fromkeys((*set_files(bucket, staged, wheel_set), SHA256SUMS, WHEELS_JSON, *evidence))
+    # The digest of the set covers its other files; the policy checks evidence and its logs.
+    names = (WHEELS_JSON, *(key.removeprefix(staged.root) for key in bucket.list(staged.evidence)))
     infos = zip(names, map_concurrently(lambda name: bucket.head(staged.file(name)), names), strict=True)
-    digests = {name: info.sha256 for name, info in infos if info}
+    digests = {**wheel_set.files, SHA256SUMS: sha256_of(sha256sums(wheel_set))}
+    digests |= {name: info.sha256 for name, info in infos if info}
     return PromotedSet(
         set_digest=staged.digest,
         rocm_version=wheel_set.rocm_version,
@@ -201,10 +206,10 @@ def _copy(bucket: Bucket, staged: StagedSet, released: ReleasedIndex, promoted: 
     raise_if_any(stored_problems(bucket, str, arrived), BucketError)
 
 
-def _refuse_channel(released: ReleasedIndex, policy: Policy, state: IndexState, entries: Entries) -> None:
-    """Raise if the visible sets were promoted through another channel, since users would get sets of both."""
-    channel = entries.set(max(state.visible)).policy.get("channel") if state.visible else None
-    if channel not in (None, policy.channel):
+def _refuse_channel(released: ReleasedIndex, policy: Policy, head: Head, entries: Entries) -> None:
+    """Raise if the index belongs to another channel."""
+    channel = channel_of(head, entries)
+    if channel not in ("", policy.channel):
         raise PromotionBlockedError(
             f"The index {released.index} belongs to channel {channel}, not {policy.channel}.",
             hint=f"Give --channel={channel} or another bucket.",
@@ -236,8 +241,10 @@ def _refuse_swept(released: ReleasedIndex, promoted: PromotedSet, entry: LedgerE
         )
 
 
-def _refuse_variant(wheel_set: WheelSet, entry: LedgerEntry) -> None:
-    """Raise if a concurrently promoted set has another variant of a wheel for the same ROCm."""
+def _refuse_concurrent(wheel_set: WheelSet, entry: LedgerEntry, *, allow_lower: bool) -> None:
+    """Raise if a concurrently promoted set has another variant of a wheel for the same ROCm, or a higher version."""
     wheels = entry.promoted.wheels if entry.promoted else ()
-    if problems := [*variant_problems(wheel_set, {wheel.project: (wheel.version,) for wheel in wheels})]:
+    offered = {wheel.project: (wheel.version,) for wheel in wheels}
+    lower = () if allow_lower else order_problems(wheel_set, offered)
+    if problems := [*variant_problems(wheel_set, offered), *lower]:
         raise PromotionBlockedError(" ".join(problems))

@@ -18,7 +18,7 @@ from ci_build.build.sbom import sbom
 from core.digests import file_sha256
 from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel, WheelSet, dump_wheel_set
 from core.pip import Resolved
-from core.wheelset import serves
+from core.wheelset import serves, sha256sums
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 CREATED_BY = "jax-rocm-release"
@@ -95,8 +95,6 @@ def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence
         (folder / SBOM).write_text(sbom(wheel_set, resolved), encoding="utf-8")
         beside += [folder / PYLOCK, folder / SBOM]
     wheel_set = replace(wheel_set, files={str(path.relative_to(folder)): file_sha256(path) for path in beside})
-    sums = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
-    lines = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items()))
-    (folder / SHA256SUMS).write_text(lines, encoding="utf-8")
+    (folder / SHA256SUMS).write_bytes(sha256sums(wheel_set))
     (folder / WHEELS_JSON).write_text(dump_wheel_set(wheel_set), encoding="utf-8")
     return wheel_set

@@ -43,6 +43,7 @@ SECTIONS = {
     "Release": {
         "release": ("release", "Build, gate and promote a set on this machine."),
         "stage": ("release", "Upload a set to the staging index."),
+        "staging": ("staging", "List staged sets, and remove old ones."),
         "promote": ("release", "Release a staged set if the policy allows it."),
         "bundle": ("bundle", "Archive a set for machines without a network."),
     },

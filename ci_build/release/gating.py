@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from ci_build.release.request import CORPORA, GATES, STRUCTURE, SigningKey
@@ -29,8 +29,11 @@ from promotion.gates.compile import view
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.install import gate as install_gate
 from promotion.gates.load import gate as load_gate
+from promotion.index.ledger import channel_of
+from promotion.index.publish import read_head
+from promotion.policy.policy import LOCAL, load_policy
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.keys import ReleasedIndex, StagedSet
 
 _MOST_SHOWN = 3
 """Number of warnings of one kind that are printed."""
@@ -164,8 +167,15 @@ def run_gates(
     reporter: Reporter,
     runner: Runner,
     signer: Signer,
+    channel: str = LOCAL,
 ) -> tuple[Evidence, ...]:
-    """Run a gate, or all gates for STRUCTURE; failures do not raise, see `raise_for_failures`."""
+    """Run a gate, or all gates for STRUCTURE; failures do not raise, see `raise_for_failures`.
+
+    Args:
+        channel: channel whose policy limits the age of reused evidence; the channel of an existing index counts first.
+    """
+    head, entries = read_head(bucket, ReleasedIndex(index=staged.index))
+    days = load_policy(staged.index, channel=channel_of(head, entries) or channel).max_age_days
     tree = read_rocm(gate_options.rocm, reporter) if gate_options.rocm else None
     return runs.run_gates(
         bucket,
@@ -175,6 +185,7 @@ def run_gates(
         reporter,
         targets=None if gate_options.targets is None else [str(target) for target in expand(gate_options.targets)],
         redo=gate_options.redo,
+        max_age=None if days is None else timedelta(days=days),
         signer=signer,
     )
 

@@ -22,7 +22,7 @@ from promotion.policy.policy import LOCAL, load_policy
 from promotion.promote import Promotion, install_line
 from promotion.stage import stage
 from promotion.storage.bucket import Bucket
-from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.bucket_url import is_url
 from promotion.storage.keys import StagedSet
 
 _LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
@@ -38,7 +38,14 @@ def _show_decision(
 
 
 def promote(
-    staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter, actor: str, trust_config: Path | None = None
+    staged: StagedSet,
+    bucket: Bucket,
+    channel: str,
+    reporter: Reporter,
+    actor: str,
+    trust_config: Path | None = None,
+    *,
+    allow_lower: bool = False,
 ) -> Promotion:
     """Promote a staged set and print warnings and bypasses.
 
@@ -47,7 +54,13 @@ def promote(
     """
     policy = load_policy(staged.index, channel=channel)
     promotion = promotion_promote.promote(
-        bucket, staged, policy, actor=actor, progress=reporter, verify=lazy_verifier(trust_config)
+        bucket,
+        staged,
+        policy,
+        actor=actor,
+        progress=reporter,
+        verify=lazy_verifier(trust_config),
+        allow_lower=allow_lower,
     )
     _show_decision(reporter, promotion.warnings, promotion.bypasses, promotion.attested)
     state = "promoted" if promotion.new else "was promoted before, nothing changed"
@@ -67,10 +80,17 @@ def receipt_of(promotion: Promotion) -> Mapping[str, Any]:
 
 
 def check_policy(
-    staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter, trust_config: Path | None = None
+    staged: StagedSet,
+    bucket: Bucket,
+    channel: str,
+    reporter: Reporter,
+    trust_config: Path | None = None,
+    *,
+    allow_lower: bool = False,
 ) -> Verdict:
     """Return and print the verdict of the policy on a staged set."""
-    verdict = check(bucket, staged, load_policy(staged.index, channel=channel), verify=lazy_verifier(trust_config))
+    policy = load_policy(staged.index, channel=channel)
+    verdict = check(bucket, staged, policy, verify=lazy_verifier(trust_config), allow_lower=allow_lower)
     _show_decision(reporter, verdict.warnings, verdict.bypassed, verdict.attested)
     by_tier: dict[str, list[str]] = {}
     for target, tier in sorted(verdict.tiers.items()):
@@ -82,14 +102,20 @@ def check_policy(
 
 def plan_lines(release: LocalRelease) -> Iterator[str]:
     """Yield the lines of a dry run for the steps after the build."""
-    bucket = release.bucket
+    bucket = release.bucket.partition("?")[0].rstrip("/")
     yield f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/"
     yield f"gates: {', '.join(GATES)} ({release.corpus} corpus), on the staged bytes; evidence goes beside them"
     yield f"promote: the set is copied to {bucket}/v2/<index>/ if promotion/policy.toml allows it; ledger, then pages"
 
 
 def release_local(
-    release: LocalRelease, prepared: PreparedBuild, reporter: Reporter, runner: HostRunner, *, show: bool
+    release: LocalRelease,
+    bucket: Bucket,
+    prepared: PreparedBuild,
+    reporter: Reporter,
+    runner: HostRunner,
+    *,
+    show: bool,
 ) -> Mapping[str, Any]:
     """Build, stage, gate and promote a set on the channel `local`.
 
@@ -99,7 +125,6 @@ def release_local(
     Returns:
         The receipt as JSON values.
     """
-    bucket = DirBucket(release.bucket)
     gate_options = gating.GateOptions(corpus=release.corpus)
     built = dist_wheels.dist_wheels(release.wheel_set, prepared, reporter, runner)
     with reporter.group("stage"):
@@ -110,15 +135,24 @@ def release_local(
     gating.show_evidence(evidences, reporter)
     raise_for_failures(evidences)
     with reporter.group("promote"):
-        promotion = promote(staged, bucket, LOCAL, reporter, release.actor)
-    url = f"http://127.0.0.1:{SERVE_PORT}/{promotion.simple}"
-    here = Path.cwd()
-    launcher = str(_LAUNCHER.relative_to(here) if _LAUNCHER.is_relative_to(here) else _LAUNCHER)
-    serve = ("python3", launcher, "index", "serve", "--bucket", str(release.bucket), "--port", str(SERVE_PORT))
-    lines = (render(serve), install_line(promotion.wheel_set, url))
+        # The printed command installs exact versions, whatever else the developer released before.
+        promotion = promote(staged, bucket, LOCAL, reporter, release.actor, allow_lower=True)
+    lines = _install_lines(release.bucket, promotion)
     receipt = {**dist_wheels.receipt(built), **receipt_of(promotion), "install": lines}
     if show:
         dist_wheels.show_receipt(built, reporter)
         reporter.line(f"tested at tier: {tiers_text(promotion.promoted.tiers)}; serve the index and install from it:")
-        reporter.line(f"  {lines[0]}\n  {lines[1]}")
+        for line in lines:
+            reporter.line(f"  {line}")
     return receipt
+
+
+def _install_lines(bucket: str, promotion: Promotion) -> tuple[str, ...]:
+    """Return the commands that serve an index, if its bucket is a folder, and install its newest set."""
+    if is_url(bucket):
+        # Only the owner of the bucket knows its public URL.
+        return (install_line(promotion.wheel_set, f"https://<public URL of the bucket>/{promotion.simple}"),)
+    here = Path.cwd()
+    launcher = str(_LAUNCHER.relative_to(here) if _LAUNCHER.is_relative_to(here) else _LAUNCHER)
+    serve = ("python3", launcher, "index", "serve", "--bucket", bucket, "--port", str(SERVE_PORT))
+    return render(serve), install_line(promotion.wheel_set, f"http://127.0.0.1:{SERVE_PORT}/{promotion.simple}")

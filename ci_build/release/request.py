@@ -38,16 +38,17 @@ class SigningKey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalRelease:
-    """A release on this machine, into a bucket that is a folder.
+    """A release on the channel `local`.
 
     Attributes:
+        bucket: folder or URL of the bucket.
         corpus: corpus of the compile gate.
         key: key that signs evidence.
         actor: user or CI run, for the ledger.
     """
 
     wheel_set: WheelSetRequest
-    bucket: Path
+    bucket: str
     corpus: str
     key: SigningKey
     actor: str

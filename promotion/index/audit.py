@@ -75,11 +75,16 @@ def verify(
     swept = {key for entry in entries if entry.kind is EntryKind.SWEEP for key in entry.removed}
     tombstones = {key + TOMBSTONE_SUFFIX for key in swept if key.endswith(".whl")}
     unremoved = swept - expected.keys()
+    # A sweep keeps wheels that another project published, since other sets may contain them too.
+    published = (wheel for one in promoted.values() for wheel in one.wheels if wheel.as_published)
+    shared = {key: sha256 for wheel in published for key, sha256 in wheel.objects(released).items()}
     expected_keys = {*expected, *pages, *tombstones, released.status}
     for key in bucket.list(released.root):
         if key.startswith(released.ledger) or key in expected_keys:
             continue
-        if key in unremoved:
+        if key in shared:
+            yield from _object(bucket, key, [shared[key]], read=read)
+        elif key in unremoved:
             yield f"{key} was not removed by an interrupted sweep: run `ci_build retention --apply`."
         else:
             yield f"{key} does not belong to a set of this index: it is foreign, or a promotion was interrupted."

@@ -254,6 +254,13 @@ def _heads_after(head: Head, released: ReleasedIndex, entries: Entries) -> Itera
         yield head
 
 
+def channel_of(head: Head, entries: Entries) -> str:
+    """Return the channel of an index: that of its last promotion, even if its sets are gone; empty before the first."""
+    promotions = (entries.at(number).promoted for number in range(head.number, 0, -1))
+    last = next((promoted for promoted in promotions if promoted is not None), None)
+    return str(last.policy.get("channel", "")) if last else ""
+
+
 def check_keys(bucket: Bucket, released: ReleasedIndex) -> list[str]:
     """Return the keys of all entries; BucketError for a gap or a foreign file."""
     keys = list(bucket.list(released.ledger))

@@ -16,6 +16,7 @@ from promotion.index.pages import Page, project_pair, root_pair
 from promotion.index.reader import PageRecord, Snapshot, parse_project_page, parse_status
 from promotion.index.status import MAX_ROWS, dump_status, overview_page, set_marks, set_row
 from promotion.storage.bucket import Bucket, ConflictError, sha256_of
+from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import ReleasedIndex, project_pages
 
 _MAX_RACES = 100
@@ -50,6 +51,20 @@ def publish(bucket: Bucket, released: ReleasedIndex, *, everything: bool = False
     raise BusyError(
         f"The pages of {released.index} changed during each of {_MAX_RACES} attempts.", hint="Run the command again."
     )
+
+
+def pages_changed(bucket: Bucket, released: ReleasedIndex) -> bool:
+    """Return whether a page is missing or is not the one that a publisher wrote last; only properties are read."""
+    snapshot = read_snapshot(bucket, released)
+    written = {released.overview: snapshot.overview}
+    for project, record in snapshot.pages.items():
+        written |= zip(project_pages(released.simple, project), record.etags, strict=True)
+    roots = {page.key: sha256_of(page.data) for page in root_pair(released.simple, snapshot.pages)}
+    keys = [*written, *roots]
+    for key, stored in zip(keys, map_concurrently(bucket.head, keys), strict=True):
+        if stored is None or (stored.etag != written[key] if key in written else stored.sha256 != roots[key]):
+            return True
+    return False
 
 
 def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:

@@ -116,6 +116,7 @@ class Policy:
     wheels: tuple[str, ...]
     wheels_per_python: tuple[str, ...]
     pins: tuple[str, ...]
+    files: tuple[str, ...]
     device_members: Mapping[str, tuple[str, ...]]
     max_age_days: int | None
     stale_days: int | None

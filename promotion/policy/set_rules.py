@@ -23,7 +23,7 @@ _VARIANT = re.compile(r"gfx|dcgpu|dgpu|igpu|targets|unstripped")
 
 
 def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
-    """Yield a sentence for each missing Python or pin, and for each missing, duplicate or unknown wheel."""
+    """Yield a sentence for each missing Python, pin or file, and for each missing, duplicate or unknown wheel."""
     if not wheel_set.targets:
         yield "The set names no gfx target."
     if len(wheel_set.python_versions) < policy.pythons:
@@ -47,6 +47,9 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     for project in policy.pins:
         if project not in wheel_set.pins:
             yield f"The set does not pin {project}."
+    for name in policy.files:
+        if name not in wheel_set.files:
+            yield f"The set has no {name}."
 
 
 def device_member_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
@@ -98,6 +101,23 @@ def variant_problems(wheel_set: WheelSet, offered: Mapping[str, Collection[str]]
                 break
 
 
+def order_problems(wheel_set: WheelSet, offered: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Yield a sentence for each project of which pip would not select the set's version, or would go to an older ROCm.
+
+    Args:
+        offered: project -> visible versions.
+    """
+    for project, wheel in sorted({wheel.name: wheel for wheel in wheel_set.wheels}.items()):
+        versions = [version for version in offered.get(project, ()) if version != wheel.version]
+        highest = max(filter(_is_version, versions), key=Version, default=None)
+        if highest is None or not _is_version(wheel.version):
+            continue
+        if Version(highest) > Version(wheel.version):
+            yield f"The index has {project} {highest}, which pip would select instead of {wheel.version}."
+        elif _rocm(wheel.version) and _rocm(highest) > _rocm(wheel.version):
+            yield f"pip would select {project} {wheel.version} instead of {highest}, which is for a newer ROCm."
+
+
 def missing_targets(embedded: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
     """Return the wanted targets that are neither embedded nor covered by an embedded generic target."""
     embedded = tuple(embedded)
@@ -133,3 +153,17 @@ def _split(version: str) -> tuple[str, str]:
         return version, ""
     at = next((number for number, word in enumerate(words) if _VARIANT.match(word)), len(words))
     return ".".join(words[:at]), ".".join(words[at:])
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _rocm(version: str) -> tuple[int, ...]:
+    """Return the ROCm version in the local part of a version as numbers; empty if there is none."""
+    match = re.search(r"\+rocm(\d+(?:\.\d+)*)", version)
+    return tuple(map(int, match[1].split("."))) if match else ()

@@ -20,6 +20,7 @@ from promotion.policy.set_rules import (
     device_member_problems,
     expand,
     growth_problems,
+    order_problems,
     set_problems,
     size_problems,
     variant_problems,
@@ -49,6 +50,7 @@ def verdict(
     baseline: PromotedSet | None = None,
     offered: Mapping[str, Collection[str]] | None = None,
     attested: Collection[AttestationReport] = (),
+    allow_lower: bool = False,
 ) -> Verdict:
     """Return the verdict of a policy on a set; every reason that blocks is one sentence.
 
@@ -58,10 +60,12 @@ def verdict(
         baseline: the newest visible set of the index.
         offered: project -> visible versions.
         attested: report of each provenance file of the set.
+        allow_lower: whether a version that pip would not select, or one for an older ROCm, causes only a warning.
     """
     files = tuple(files)
     own = _counted(wheel_set, files, policy)
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
+    lower = tuple(order_problems(wheel_set, offered or {}))
     projects = expand(policy.attestations.required, wheel_set)
     attestable = {wheel.filename: wheel.name in projects for wheel in wheel_set.wheels}
     needed = [name for name, required in attestable.items() if required]
@@ -72,6 +76,7 @@ def verdict(
         *variant_problems(wheel_set, offered or {}),
         *size_problems(wheel_set, policy),
         *(grown if policy.growth_blocks else ()),
+        *(() if allow_lower else (f"{text} Give --allow-lower if this is intended." for text in lower)),
         *attestation_problems(attestable, needed, policy.attestations, attested),
     ]
     tiers = {target: _tier_of(target, wheel_set, own, policy, now) for target in wheel_set.targets}
@@ -97,23 +102,27 @@ def verdict(
             blocked.append(text)
         else:
             passed_over.append((_Reason(text, "", target), entry))
+    invalid = (*policy.void, *_invalid_bypasses(bypasses, now))
     return Verdict(
         set_digest=wheel_set.digest,
         blocked_by=tuple(blocked),
         tiers={target: tier.value if tier else "none" for target, tier in tiers.items()},
         bypassed=tuple(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
         attested=wheels_by_signer(attested),
+        invalid_bypasses=invalid,
         warnings=(
-            *policy.void,
+            *invalid,
             *dict.fromkeys(note for report in attested for note in report.notes),
-            *(
-                f"A bypass is not valid, because it {state}: {entry}."
-                for entry in bypasses
-                if (state := entry.state(now))
-            ),
             *(() if policy.growth_blocks else grown),
+            *(lower if allow_lower else ()),
         ),
     )
+
+
+def _invalid_bypasses(bypasses: Iterable[Bypass], now: datetime) -> Iterator[str]:
+    for entry in bypasses:
+        if state := entry.state(now):
+            yield f"A bypass is not valid, because it {state}: {entry}."
 
 
 def _excuse(target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: Policy) -> Bypass | None:

@@ -9,7 +9,8 @@ import hashlib
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -38,12 +39,14 @@ class ObjectInfo:
         size: size in bytes.
         sha256: digest of the stored bytes, 64 hexadecimal digits, computed by the store or from the bytes.
         etag: opaque value for `put_if_match`.
+        modified: time when the object was written, if the store was asked for it.
     """
 
     key: str
     size: int
     sha256: str
     etag: str
+    modified: datetime = field(default=datetime.max.replace(tzinfo=UTC), compare=False)
 
 
 class Bucket(Protocol):

@@ -16,6 +16,11 @@ _PARAMETERS = ("endpoint_url", "region", "single_writer", "website")
 _TRUE, _FALSE = ("yes", "true", "1"), ("no", "false", "0")
 
 
+def is_url(text: str) -> bool:
+    """Return whether the name of a bucket is an s3:// URL; any other name is a folder."""
+    return text.lower().startswith(_SCHEME)
+
+
 def open_bucket(text: str) -> Bucket:
     """Return the bucket with this name, without accessing it.
 
@@ -26,7 +31,7 @@ def open_bucket(text: str) -> Bucket:
         RequestError: the URL is invalid.
         BucketError: the connection settings are invalid.
     """
-    if not text.lower().startswith(_SCHEME):
+    if not is_url(text):
         if re.match(r"\w+:/", text):
             raise RequestError(f"{text!r} is not a bucket.", hint="Give a folder or s3://NAME/PREFIX.")
         return DirBucket(Path(text))

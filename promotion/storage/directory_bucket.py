@@ -8,6 +8,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,15 +52,27 @@ class DirBucket:
         self._lock_seconds = lock_seconds
 
     def path(self, key: str) -> Path:
-        """Return the path of an object, whether or not it exists."""
-        return self.root / check_key(key)
+        """Return the path of an object, whether or not it exists.
+
+        Raises:
+            BucketError: the key is invalid, or leads through a symbolic link, whose target can change at any time.
+        """
+        path = self.root / check_key(key)
+        if os.path.realpath(path) != os.path.join(os.path.realpath(self.root), key):  # noqa: PTH118
+            raise BucketError(
+                f"{key} is a symbolic link, or lies below one, in the bucket {self.root}.",
+                hint="Replace the link by the file itself.",
+            )
+        return path
 
     def head(self, key: str) -> ObjectInfo | None:
         """Return the properties of an object; the digest is computed from the bytes each time."""
         try:
             with _disk(key), self.path(key).open("rb", buffering=0) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-                return ObjectInfo(key=key, size=os.fstat(file.fileno()).st_size, sha256=digest, etag=digest)
+                stat = os.fstat(file.fileno())
+                modified = datetime.fromtimestamp(stat.st_mtime, UTC)
+                return ObjectInfo(key=key, size=stat.st_size, sha256=digest, etag=digest, modified=modified)
         except AbsentError:
             return None
 
@@ -104,17 +117,21 @@ class DirBucket:
         return object_info(key, data, sha256_of(data))
 
     def copy(self, source: str, target: str, *, sha256: str) -> bool:
-        """Create `target` as a hard link to the immutable file of `source`; see `Bucket.copy`."""
+        """Create `target` with the bytes of `source`; see `Bucket.copy`.
+
+        The two files share no inode, so damage of one does not reach the other. The kernel copies the bytes, and shares
+        blocks if the file system supports it.
+        """
         check_source(source, self.head(source), sha256)
-        with _disk(target):
-            _make_folders(self.path(target).parent)
-            return self._claim(self.path(source), target, sha256)
+        return self.put_if_absent(target, self.path(source), sha256=sha256)
 
     def list(self, prefix: str) -> Iterator[str]:
         """Yield the keys below a prefix, sorted, without temporary files and the lock file."""
         top = self.path(prefix.removesuffix("/"))
         infos = []
         for folder, folders, names in os.walk(top):
+            # A link to a folder counts as an object, so that nobody overlooks it.
+            names += [name for name in folders if (Path(folder) / name).is_symlink()]
             folders[:] = [name for name in folders if not name.startswith(".")]
             infos += [(Path(folder) / name).relative_to(self.root).as_posix() for name in names if name[0] != "."]
         yield from sorted(infos)

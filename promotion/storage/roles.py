@@ -13,7 +13,9 @@ from typing import Any
 
 from core.errors import RequestError
 from core.model import Channel
-from promotion.storage.keys import EVIDENCE_FOLDER, TESTS_FOLDER
+from core.wheelset import SET_FILES
+from promotion.storage.keys import EVIDENCE_FOLDER, METADATA_SUFFIX, TESTS_FOLDER
+from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 _READ = ("s3:GetObject", "s3:GetObjectAttributes")
 _WRITE = ("s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
@@ -25,6 +27,8 @@ _PROBES = f"{Channel.STAGING}/_probes/*"
 _TESTS = f"{Channel.STAGING}/{TESTS_FOLDER}/*"
 _ONCE = (
     f"{Channel.STAGING}/*.whl",
+    f"{Channel.STAGING}/*.whl{METADATA_SUFFIX}",
+    *(f"{Channel.STAGING}/*/*/{name}" for name in (*SET_FILES, ROCM_MANIFEST, "debug/*")),
     _EVIDENCE,
     f"{Channel.RELEASED}/*/packages/*",
     f"{Channel.RELEASED}/*/sets/*",

@@ -88,7 +88,13 @@ class S3Bucket:
             answer = self._call("head_object", key, ChecksumMode="ENABLED")
         except AbsentError:
             return None
-        return ObjectInfo(key=key, size=answer["ContentLength"], sha256=self._digest(key, answer), etag=answer["ETag"])
+        return ObjectInfo(
+            key=key,
+            size=answer["ContentLength"],
+            sha256=self._digest(key, answer),
+            etag=answer["ETag"],
+            modified=answer["LastModified"],
+        )
 
     def get(self, key: str) -> bytes:
         """Return the bytes of a small object."""

@@ -63,11 +63,12 @@ def _structure_gate(name: str) -> click.Command:
     @click.option("--redo", is_flag=True, help="Repeat checks that passed on this set before.")
     @_json_option
     @junit_option
+    @channel_option
     @bucket_option
     @signing_key_option
     @click.pass_obj
     def command(
-        state: State, /, wheel_set: str, junit: Path | None, bucket: str, signing_key: Path | None,
+        state: State, /, wheel_set: str, junit: Path | None, channel: str, bucket: str, signing_key: Path | None,
         *, as_json: bool, **given: object,
     ) -> None:  # fmt: skip
         from ci_build.release import gating  # Start-up time: the gates load auditwheel.
@@ -79,7 +80,8 @@ def _structure_gate(name: str) -> click.Command:
             opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
             signer = gating.find_signer(find_signing_key(signing_key), reporter)
             staged = gating.find_set(wheel_set, opened, reporter)
-            evidences = gating.run_gates(name, staged, opened, options, reporter, host_runner(reporter), signer)
+            runner = host_runner(reporter)
+            evidences = gating.run_gates(name, staged, opened, options, reporter, runner, signer, channel)
         gating.show_evidence(evidences, reporter)
         _finish(evidences, junit, as_json=as_json)
 

@@ -11,8 +11,8 @@ from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option, dry_run_option
 from ci_build.release.request import SERVE_PORT
 from core.errors import GateError, RequestError
+from promotion.index.publish import pages_changed, read_head
 from promotion.index.publish import publish as write_pages
-from promotion.index.publish import read_head
 from promotion.index.serve import IndexServer
 from promotion.published_check import check_published, read_published
 from promotion.storage.keys import ReleasedIndex
@@ -49,13 +49,13 @@ def serve(bucket: str, port: int, host: str) -> None:
 @dry_run_option
 @click.pass_obj
 def publish(state: State, /, index: str, bucket: str, *, everything: bool, dry_run: bool) -> None:
-    """Update the pages of INDEX to the state of its ledger."""
+    """Update the pages of INDEX to the state of its ledger; restore missing and changed pages."""
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
     if read_head(opened, released)[0].number == 0:
         raise RequestError(f"The bucket has no index {index}.", hint="Promote a set to this index first.")
-    written = write_pages(opened, released, everything=everything)
+    written = write_pages(opened, released, everything=everything or pages_changed(opened, released))
     reporter.line(f"{len(written)} pages written" if written else "nothing to do")
 
 

@@ -8,7 +8,13 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release import bucket_option, channel_option, trust_config_option
+from ci_build.cli.options.release import (
+    allow_lower_option,
+    bucket_option,
+    channel_option,
+    require_explicit_channel,
+    trust_config_option,
+)
 from promotion.check import raise_if_blocked
 
 
@@ -22,11 +28,13 @@ def policy() -> None:
 @channel_option
 @bucket_option
 @trust_config_option
+@allow_lower_option
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.pass_obj
 def check(
-    state: State, /, wheel_set: str, channel: str, bucket: str, trust_config: Path | None, *, as_json: bool
-) -> None:
+    state: State, /, wheel_set: str, channel: str, bucket: str, trust_config: Path | None,
+    *, allow_lower: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Check whether the policy lets a staged set be promoted.
 
     SET is INDEX/DIGEST as printed by `stage`.
@@ -35,9 +43,11 @@ def check(
     from ci_build.release import gating
     from ci_build.release import release as way
 
+    require_explicit_channel(bucket)
     reporter = state.reporter()
     staged = gating.parse_staged(wheel_set)
-    word = way.check_policy(staged, open_bucket(bucket, reporter), channel, reporter, trust_config)
+    opened = open_bucket(bucket, reporter)
+    word = way.check_policy(staged, opened, channel, reporter, trust_config, allow_lower=allow_lower)
     if as_json:
         print_json(word)
     raise_if_blocked(staged, word)

@@ -11,9 +11,11 @@ from ci_build.build import dist_wheels
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json, show_plan
 from ci_build.cli.options.environment import actor, find_signing_key
 from ci_build.cli.options.release import (
+    allow_lower_option,
     bucket_option,
     channel_option,
     dry_run_option,
+    require_explicit_channel,
     signing_key_option,
     trust_config_option,
 )
@@ -23,14 +25,17 @@ from ci_build.release.request import CORPORA, LocalRelease
 from core.defaults import defaults
 from core.errors import RequestError
 from promotion import stage as promotion_stage
+from promotion.storage import bucket_url
 
 _TABLES = ("release_local", "build")
 
 
 @cloup.command()
-@click.option("--local", is_flag=True, help="Release into a directory on this machine; required.")
+@click.option("--local", is_flag=True, help="Release on the channel `local`; required.")
 @click.option(
-    "--bucket", metavar="DIR", help=f"Directory of the bucket.  [default: {defaults()['release_local']['bucket']}]"
+    "--bucket",
+    metavar="DIR|URL",
+    help=f"The bucket: a folder, or s3://NAME/PREFIX.  [default: {defaults()['release_local']['bucket']}]",
 )
 @click.option("--corpus", type=click.Choice(CORPORA), help=f"JAX programs to compile.  [default: {CORPORA[0]}]")
 @signing_key_option
@@ -49,18 +54,19 @@ def release(
     as_json = settings.flag("json")
     request = LocalRelease(
         wheel_set=wheel_set_request(settings, reporter, runner, connect),
-        bucket=Path(settings.text("bucket")),
+        bucket=settings.text("bucket"),
         corpus=settings.text("corpus"),
         key=find_signing_key(signing_key),
         actor=actor(),
     )
+    opened = bucket_url.open_bucket(request.bucket)
     prepared = dist_wheels.prepare(request.wheel_set, reporter, runner, connect)
     if request.wheel_set.dry_run:
         show_plan(
             [*dist_wheels.plan_lines(prepared.plan, request.wheel_set.out), *way.plan_lines(request)], as_json=as_json
         )
         return
-    receipt = way.release_local(request, prepared, reporter, runner, show=not as_json)
+    receipt = way.release_local(request, opened, prepared, reporter, runner, show=not as_json)
     if as_json:
         print_json(receipt)
 
@@ -88,11 +94,13 @@ def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_js
 @bucket_option
 @dry_run_option
 @trust_config_option
+@allow_lower_option
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
 @click.pass_obj
 def promote(
-    state: State, /, staged: str, channel: str, bucket: str, trust_config: Path | None, *, dry_run: bool, as_json: bool
-) -> None:
+    state: State, /, staged: str, channel: str, bucket: str, trust_config: Path | None,
+    *, allow_lower: bool, dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Promote a set to `v2` if the policy accepts its evidence.
 
     SET is INDEX/DIGEST as printed by `stage`, or the set's directory.
@@ -101,8 +109,10 @@ def promote(
     from ci_build.release import gating
     from ci_build.release import release as way
 
+    require_explicit_channel(bucket)
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir())
-    done = way.promote(gating.find_set(staged, opened, reporter), opened, channel, reporter, actor(), trust_config)
+    found = gating.find_set(staged, opened, reporter)
+    done = way.promote(found, opened, channel, reporter, actor(), trust_config, allow_lower=allow_lower)
     if as_json:
         print_json({**way.receipt_of(done), "new": done.new, "warnings": done.warnings})

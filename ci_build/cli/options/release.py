@@ -8,6 +8,8 @@ import click
 
 from ci_build.cli.options.environment import ENV_PREFIX, SIGNING_KEY
 from core.defaults import defaults
+from core.errors import RequestError
+from promotion.storage.bucket_url import is_url
 
 CHANNELS = ("local", "nightly", "release")
 """Tables of promotion/policy.toml."""
@@ -34,6 +36,28 @@ channel_option = click.option(
     help="Channel of the policy.",
 )
 """Option of commands that evaluate the policy."""
+
+
+allow_lower_option = click.option(
+    "--allow-lower",
+    is_flag=True,
+    help="Accept a version that pip would not select, or one for an older ROCm than pip selects now.",
+)
+"""Option of commands that evaluate the policy."""
+
+
+def require_explicit_channel(bucket: str) -> None:
+    """Refuse the default channel for a bucket that is not a folder, since it stays with the index for good.
+
+    Raises:
+        RequestError: the running command's --channel is the default one, and the bucket is an URL.
+    """
+    source = click.get_current_context().get_parameter_source("channel")
+    if source is click.core.ParameterSource.DEFAULT and is_url(bucket):
+        raise RequestError(
+            f"The bucket {bucket.partition('?')[0]} is shared, so its channel must be named.",
+            hint=f"Give --channel: {', '.join(CHANNELS)}.",
+        )
 
 
 def _has_folder(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:

@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ def run_gates(
     *,
     targets: Sequence[str] | None = None,
     redo: bool = False,
+    max_age: timedelta | None = None,
     signer: Signer | None = None,
 ) -> tuple[Evidence, ...]:
     """Run gates on a staged set and store their evidence beside the set.
@@ -68,6 +70,7 @@ def run_gates(
     Args:
         targets: targets of the set to check; None means all.
         redo: whether gates that passed run again.
+        max_age: age at which a pass is no longer reused; None means never.
         signer: signer of the evidence; a gate whose pass was signed with another key runs again.
 
     Returns:
@@ -79,6 +82,7 @@ def run_gates(
     wheel_set = read_staged(bucket, staged)
     selected = _selected_targets(wheel_set, targets)
     last = () if redo else _latest_evidence(bucket, staged, signer)
+    oldest = None if max_age is None else datetime.now(UTC) - max_age
     evidences: list[Evidence] = []
     with tempfile.TemporaryDirectory(prefix="gates-") as top:
         shared = Path(top, "shared")
@@ -86,9 +90,12 @@ def run_gates(
         for gate in gates:
             subjects = gate.subjects(selected)
             passed = (old for old in last if (old.gate, old.outcome) == (gate.name, Outcome.PASSED))
+            same = [old for old in passed if old.target in subjects and old.settings == _settings(gate)]
             by_target = {
-                old.target: old for old in passed if old.target in subjects and old.settings == _settings(gate)
+                old.target: old for old in same if oldest is None or datetime.fromisoformat(old.ended) > oldest
             }
+            if expired := [old.target for old in same if old.target not in by_target]:
+                progress.step(f"gate {gate.name}: its pass is too old for the policy on {', '.join(expired)}")
             pending = tuple(target for target in subjects if target not in by_target)
             if by_target:
                 on = "this set" if ANY in by_target else ", ".join(by_target)

@@ -89,3 +89,41 @@ def test_put_reports_held_lock(tmp_path: Path) -> None:
     first, second = DirBucket(tmp_path), DirBucket(tmp_path, lock_seconds=0.05)
     with first._locked(), pytest.raises(BusyError, match=r"locked .* 0\.05 s"):
         second.put_if_match("page", b"", etag=None)
+
+
+@pytest.mark.parametrize("key", ["p/link", "linked/k"])
+def test_bucket_refuses_symbolic_links(bucket: DirBucket, tmp_path: Path, key: str) -> None:
+    put(bucket, "p/k", b"one")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/k").write_bytes(b"one")
+    (bucket.root / "p/link").symlink_to(tmp_path / "outside/k")
+    (bucket.root / "linked").symlink_to(tmp_path / "outside")
+    digest = sha256_of(b"one")
+    for action in (
+        lambda: bucket.head(key),
+        lambda: bucket.get(key),
+        lambda: bucket.read(key),
+        lambda: bucket.fetch(key, tmp_path),
+        lambda: put(bucket, key, b"one"),
+        lambda: bucket.put_if_match(key, b"two", etag=None),
+        lambda: bucket.copy(key, "copy", sha256=digest),
+        lambda: bucket.copy("p/k", key, sha256=digest),
+        lambda: bucket.delete(key, sha256=digest),
+    ):
+        with pytest.raises(BucketError, match="is a symbolic link"):
+            action()
+    assert (tmp_path / "outside/k").read_bytes() == b"one"
+    assert bucket.head("copy") is None
+
+
+def test_list_shows_symbolic_links(bucket: DirBucket, tmp_path: Path) -> None:
+    put(bucket, "s/a", b"")
+    (bucket.root / "s/folder").symlink_to(tmp_path)
+    (bucket.root / "s/dangling").symlink_to(tmp_path / "nothing")
+    assert list(bucket.list("s/")) == ["s/a", "s/dangling", "s/folder"]
+
+
+def test_bucket_below_symbolic_link_works(bucket: DirBucket, tmp_path: Path) -> None:
+    put(bucket, "k", b"one")
+    (tmp_path / "link").symlink_to(bucket.root)
+    assert DirBucket(tmp_path / "link").get("k") == b"one"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci_build import cli
+from ci_build.release import gating
 from core.errors import BucketError, RequestError
+from promotion.evidence.evidence import TIME, read_all
+from promotion.gates.common import runs
+from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.promoting import POLICY, RELEASED, go, objects, offered, staged_in
 from tests.support.wheel_sets import make_set, make_wheels, write_set
@@ -122,9 +127,9 @@ def test_verify_prints_problems(bucket: DirBucket, capsys: pytest.CaptureFixture
     assert run(bucket, "verify", "multi-arch") == BucketError.exit_code
     assert "multi-arch/index.html has sha256" in capsys.readouterr().err
     assert run(bucket, "index", "publish", "multi-arch") == 0
-    assert "nothing to do" in capsys.readouterr().err
-    assert run(bucket, "index", "publish", "multi-arch", "--everything") == 0
     assert run(bucket, "verify", "multi-arch") == 0
+    assert run(bucket, "index", "publish", "multi-arch", "--everything") == 0
+    assert "nothing to do" in capsys.readouterr().err
     assert run(bucket, "yank", "two", "--reason", "x") == 2
     assert run(bucket, "yank", "multi-arch/2") == 2
     assert run(bucket, "yank", "multi-arch/7", "--reason", "x") == RequestError.exit_code
@@ -181,3 +186,75 @@ def test_publish_refuses_unknown_index(bucket: DirBucket, capsys: pytest.Capture
         assert "The bucket has no index multi-arhc." in capsys.readouterr().err
     assert objects(bucket) == before
     assert run(bucket, "index", "publish", "multi-arch") == 0
+
+
+@pytest.mark.parametrize(
+    "page", ["simple/jaxlib/index.html", "simple/jaxlib/index.json", "simple/index.json", "index.html"]
+)
+@pytest.mark.parametrize("data", [None, b"other"])
+def test_index_publish_restores_page(
+    bucket: DirBucket, page: str, data: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = objects(bucket)
+    path = bucket.path(RELEASED.root + page)
+    if data is None:
+        path.unlink()
+    else:
+        path.write_bytes(data)
+    assert run(bucket, "index", "publish", "multi-arch") == 0
+    assert "1 pages written" in capsys.readouterr().err
+    assert {key: one for key, one in objects(bucket).items() if "status.json" not in key} == {
+        key: one for key, one in before.items() if "status.json" not in key
+    }
+    assert run(bucket, "index", "publish", "multi-arch") == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert run(bucket, "verify", "multi-arch") == 0
+
+
+@pytest.mark.parametrize("command", [("promote",), ("policy", "check")])
+def test_shared_bucket_needs_explicit_channel(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CI_BUILD_CHANNEL", raising=False)
+    words = [*command, f"multi-arch/{'0' * 64}", "--bucket", "s3://name/prefix?endpoint_url=http://127.0.0.1:9"]
+    assert cli.run(words) == RequestError.exit_code
+    assert "channel must be named" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("channel", "days", "expected"),
+    [("nightly", 2, "passed before"), ("nightly", 4, "too old for the policy"), ("local", 4, "passed before")],
+)
+def test_gate_repeats_pass_that_policy_calls_too_old(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    channel: str,
+    days: int,
+    expected: str,
+) -> None:
+    bucket = DirBucket(tmp_path / "bucket")
+    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
+    staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
+    then = (datetime.now(UTC) - timedelta(days=days)).strftime(TIME)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "now", lambda: then)
+        assert run(bucket, "gate", "coverage", str(staged)) == 0
+    assert run(bucket, "gate", "coverage", str(staged), "--channel", channel) == 0
+    assert expected in capsys.readouterr().err
+    latest = {evidence.evidence.ended > then for evidence in read_all(bucket, staged).values()}
+    assert (True in latest) == (expected != "passed before")
+
+
+def test_gate_uses_channel_of_index(
+    bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An index that was promoted on another channel limits the age, whatever --channel says."""
+    monkeypatch.setattr(gating, "channel_of", lambda *_: "nightly")
+    wheels = make_wheels(tmp_path / "w", version="0.10.2+rocm7.4.0", pythons=("3.12",))
+    staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "now", lambda: "2026-01-02T03:04:05Z")
+        assert run(bucket, "gate", "coverage", str(staged)) == 0
+    assert run(bucket, "gate", "coverage", str(staged)) == 0
+    assert "too old for the policy" in capsys.readouterr().err

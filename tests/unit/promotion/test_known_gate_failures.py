@@ -246,7 +246,11 @@ def test_09_bypass_has_owner_reason_and_end_and_is_visible(desk: Desk) -> None:
     assert "The gate install has not run" in desk.refused(staged, replace(POLICY, bypasses=entries))
     (entry,), _ = parse_bypasses([COMPLETE])
     over = replace(entry, opened=NOW.date() - 9 * DAY, expires=NOW.date())
-    assert "The gate install has not run" in desk.refused(staged, replace(POLICY, bypasses=(over,)))
+    message = desk.refused(staged, replace(POLICY, bypasses=(over,), void=("Bypass 2 of the policy is void.",)))
+    assert "The gate install has not run" in message
+    assert "expired on" in message
+    assert "the runner burnt down" in message
+    assert "Bypass 2 of the policy is void." in message
     done = promote(desk.bucket, staged, replace(POLICY, bypasses=(entry,)), now=lambda: NOW)
     (told,) = done.promoted.policy["bypasses"]
     assert "somebody" in told

@@ -56,7 +56,7 @@ class Index:
     def promote(self, minor: int) -> None:
         wheels = make_wheels(self.folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
         staged = staged_in(self.bucket, self.folder / "sets", wheels)
-        promote(self.bucket, staged, POLICY, now=lambda: self.day(len(self.digests)))
+        promote(self.bucket, staged, POLICY, now=lambda: self.day(len(self.digests)), allow_lower=True)
         self.wheels.append(wheels)
         self.digests.append(staged.digest)
 
@@ -160,7 +160,16 @@ def test_quarantine_survives_rollback(index: Index) -> None:
     assert index.sound()
 
 
-def test_promote_refuses_other_channel(index: Index) -> None:
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda _: None,
+        lambda index: index.rollback(to=0),
+        lambda index: index.mark(EntryKind.QUARANTINE, "1", "2", "3"),
+    ],
+)
+def test_promote_refuses_other_channel(index: Index, hide: Callable[[Index], object]) -> None:
+    hide(index)
     other = replace(POLICY, channel="nightly")
     wheels = make_wheels(index.folder / "w", version="0.10.2+rocm7.5.0", pythons=("3.12",))
     staged = staged_in(index.bucket, index.folder / "sets", wheels)
@@ -168,8 +177,58 @@ def test_promote_refuses_other_channel(index: Index) -> None:
     with pytest.raises(PromotionBlockedError, match="belongs to channel local, not nightly"):
         promote(index.bucket, staged, other)
     assert objects(index.bucket) == before
-    index.rollback(to=0)
-    assert promote(index.bucket, staged, other).new
+
+
+def test_promote_refuses_concurrent_promotion_on_other_channel(
+    bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (
+        staged_in(bucket, tmp_path, make_wheels(tmp_path / version, version=version, pythons=("3.12",)))
+        for version in ("0.10.2+rocm7.4.0", "0.10.2+rocm7.5.0")
+    )
+    copy = DirBucket.copy
+
+    def promote_meanwhile(self: DirBucket, source: str, target: str, *, sha256: str) -> bool:
+        monkeypatch.setattr(DirBucket, "copy", copy)
+        promote(bucket, second, POLICY)
+        return copy(self, source, target, sha256=sha256)
+
+    monkeypatch.setattr(DirBucket, "copy", promote_meanwhile)
+    with pytest.raises(PromotionBlockedError, match="belongs to channel local, not nightly"):
+        promote(bucket, first, replace(POLICY, channel="nightly"))
+
+
+def test_promote_refuses_lower_version_unless_allowed(index: Index) -> None:
+    wheels = make_wheels(index.folder / "w", version="0.10.2+rocm7.1.0", pythons=("3.12",))
+    staged = staged_in(index.bucket, index.folder / "sets", wheels)
+    before = objects(index.bucket)
+    with pytest.raises(PromotionBlockedError, match=r"rocm7\.4\.0, which pip would select .* --allow-lower"):
+        promote(index.bucket, staged, POLICY)
+    assert objects(index.bucket) == before
+    done = promote(index.bucket, staged, POLICY, allow_lower=True)
+    assert done.new
+    assert any("which pip would select instead" in warning for warning in done.warnings)
+    assert index.sound()
+
+
+def test_promote_refuses_version_below_concurrent_one(
+    bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (
+        staged_in(bucket, tmp_path, make_wheels(tmp_path / version, version=version, pythons=("3.12",)))
+        for version in ("0.10.2+rocm7.4.0", "0.10.2+rocm7.5.0")
+    )
+    copy = DirBucket.copy
+
+    def promote_meanwhile(self: DirBucket, source: str, target: str, *, sha256: str) -> bool:
+        monkeypatch.setattr(DirBucket, "copy", copy)
+        promote(bucket, second, POLICY)
+        return copy(self, source, target, sha256=sha256)
+
+    monkeypatch.setattr(DirBucket, "copy", promote_meanwhile)
+    with pytest.raises(PromotionBlockedError, match="which pip would select"):
+        promote(bucket, first, POLICY)
+    assert len(read_ledger(bucket, RELEASED).entries) == 1
 
 
 def test_promote_refuses_quarantined_set(index: Index) -> None:
@@ -256,6 +315,26 @@ def test_retention_retires_then_sweeps(index: Index) -> None:
     assert stored == index.names(2), "jaxlib is shared and stays"
     assert list(index.bucket.list(f"{RELEASED.root}sets/{index.digests[0]}/")) == []
     assert index.sound()
+
+
+def test_verify_accepts_published_wheels_that_a_sweep_keeps(tmp_path: Path) -> None:
+    """A sweep of all sets keeps jaxlib, which its own project published, and `verify` knows it."""
+    index = Index(tmp_path)
+    made = make_wheels(tmp_path / "w", pythons=("3.12",))
+    wheels = [
+        replace(one, wheel=replace(one.wheel, source_sha256=one.wheel.sha256)) if one.wheel.name == "jaxlib" else one
+        for one in made
+    ]
+    promote(index.bucket, staged_in(index.bucket, tmp_path / "sets", wheels), POLICY, now=lambda: NOW)
+    for day in (3, 5):
+        rule = RetentionRule(days=0.5, keep_newest=0, grace_days=0.5)
+        apply(index.bucket, RELEASED, rule, actor=ME, now=lambda day=day: index.day(day))  # type: ignore[misc]
+    (kept,) = (key for key in index.bucket.list(f"{RELEASED.root}packages/") if key.endswith(".whl"))
+    assert "/jaxlib/" in kept
+    assert index.sound()
+    index.bucket.path(kept).chmod(0o644)
+    index.bucket.path(kept).write_bytes(b"damage")
+    assert [f"{kept} has sha256" in problem for problem in verify(index.bucket, RELEASED)] == [True]
 
 
 def test_promote_refuses_swept_name(index: Index) -> None:

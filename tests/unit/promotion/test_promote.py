@@ -175,6 +175,72 @@ def test_promote_refuses_changed_set_file(bucket: DirBucket, staged: StagedSet, 
     assert f"{name} has sha256" in unmet(bucket, staged)
 
 
+@pytest.mark.parametrize("name", ["constraints.txt", "debug/library.debug"])
+def test_promote_refuses_forged_file_with_forged_sums(bucket: DirBucket, staged: StagedSet, name: str) -> None:
+    sums = bucket.get(staged.file("SHA256SUMS")).decode()
+    true = sha256_of(bucket.get(staged.file(name)))
+    swap(bucket, staged.file(name), b"forged")
+    swap(bucket, staged.file("SHA256SUMS"), sums.replace(true, sha256_of(b"forged")).encode())
+    message = unmet(bucket, staged)
+    assert f"{name} has sha256" in message
+    assert "SHA256SUMS has sha256" in message
+
+
+def test_promote_refuses_forged_sums(bucket: DirBucket, staged: StagedSet) -> None:
+    key = staged.file("SHA256SUMS")
+    swap(bucket, key, bucket.get(key) + f"{'0' * 64}  pylock.toml\n".encode())
+    assert "SHA256SUMS has sha256" in unmet(bucket, staged)
+
+
+def test_promote_refuses_set_without_its_files(bucket: DirBucket, staged: StagedSet) -> None:
+    names = ("SHA256SUMS", "constraints.txt", "debug/library.debug")
+    for name in names:
+        bucket.path(staged.file(name)).unlink()
+    message = unmet(bucket, staged)
+    assert all(f"{name} is not in the bucket" in message for name in names)
+
+
+def test_promote_refuses_damaged_copy(
+    bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, name = DirBucket.copy, wheels[0].wheel.filename
+
+    def damage(self: DirBucket, source: str, target: str, *, sha256: str) -> bool:
+        done = copy(self, source, target, sha256=sha256)
+        if target.endswith(name):
+            swap(bucket, target, wheels[0].data[:-1] + b"?")
+        return done
+
+    monkeypatch.setattr(DirBucket, "copy", damage)
+    with pytest.raises(BucketError, match=r"v2/.* has sha256"):
+        go(bucket, staged)
+    assert not [*bucket.list(RELEASED.ledger)]
+    assert not offered(bucket)
+
+
+def test_promoted_wheel_survives_damage_in_staging(
+    bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]
+) -> None:
+    go(bucket, staged)
+    made = wheels[0]
+    path = bucket.path(staged.file(made.wheel.filename))
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.write(b"damage")
+    assert bucket.get(RELEASED.wheel(made.wheel.name, made.wheel.filename)) == made.data
+
+
+def test_promote_refuses_linked_wheel(
+    bucket: DirBucket, staged: StagedSet, tmp_path: Path, wheels: list[SetWheel]
+) -> None:
+    path = bucket.path(staged.file(wheels[0].wheel.filename))
+    path.rename(tmp_path / "elsewhere.whl")
+    path.symlink_to(tmp_path / "elsewhere.whl")
+    with pytest.raises(BucketError, match=r"\.whl is a symbolic link"):
+        go(bucket, staged)
+    assert not [*bucket.list(RELEASED.root)]
+
+
 def test_promote_refuses_missing_file(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
     bucket.path(staged.file(wheels[2].wheel.filename)).unlink()
     assert "is not in the bucket" in unmet(bucket, staged)

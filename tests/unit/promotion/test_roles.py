@@ -5,13 +5,17 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.errors import RequestError
+from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex, StagedSet
 from promotion.storage.roles import Role, bucket_policy
+from tests.support.promoting import staged_in
+from tests.support.wheel_sets import make_wheels
 
 WHO = {role: f"arn:aws:iam::1:role/{role}" for role in Role}
 STAGED = StagedSet(index="multi-arch", digest="a" * 64)
@@ -73,6 +77,22 @@ def test_create_only_adds_condition() -> None:
     last = policy["Statement"][-1]
     assert (last["Effect"], last["Condition"]["Null"]) == ("Deny", {"s3:if-none-match": "true"})
     assert json.loads(json.dumps(policy)) == policy
+
+
+def test_create_only_covers_every_staged_file(tmp_path: Path) -> None:
+    """Pages are replaced; every other object of a staged set is created once."""
+    policy = bucket_policy("b", {Role.READER: ["*"]}, create_only=True)
+    bucket = DirBucket(tmp_path / "bucket")
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
+    keys = [key for key in bucket.list(staged.root) if not key.startswith(staged.simple)]
+    keys += [staged.file(name) for name in ("pylock.toml", "sbom.cdx.json", "rocm-manifest.json")]
+    once = policy["Statement"][-1]["Resource"]
+
+    def created_once(key: str) -> bool:
+        return any(fnmatch.fnmatchcase(f"arn:aws:s3:::b/{key}", part) for part in once)
+
+    assert [key for key in keys if not created_once(key)] == []
+    assert not any(map(created_once, bucket.list(staged.simple)))
 
 
 @pytest.mark.parametrize(

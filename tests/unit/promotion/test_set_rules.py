@@ -8,12 +8,24 @@ import pytest
 
 from promotion.index.ledger import PromotedSet
 from promotion.policy.policy import load_policy
-from promotion.policy.set_rules import growth_problems, size_problems, variant_problems
+from promotion.policy.set_rules import growth_problems, order_problems, set_problems, size_problems, variant_problems
 from tests.support import sets
 
 SET = sets.wheel_set()
 POLICY = load_policy("multi-arch")
 PJRT = SET.wheels[0]
+
+
+def test_set_problems_reports_missing_file() -> None:
+    policy = replace(POLICY, files=("constraints.txt", "pylock.toml"))
+    made = replace(SET, files={"constraints.txt": "0" * 64})
+    assert "The set has no pylock.toml." in set_problems(made, policy)
+    assert "The set has no constraints.txt." not in set_problems(made, policy)
+
+
+@pytest.mark.parametrize("channel", ["nightly", "release"])
+def test_shared_channels_require_lock_and_sbom(channel: str) -> None:
+    assert {"constraints.txt", "pylock.toml", "sbom.cdx.json"} <= {*load_policy("multi-arch", channel=channel).files}
 
 
 def before(**sizes: int) -> PromotedSet:
@@ -70,3 +82,24 @@ def test_variant_problems_reports_default_beside_variant() -> None:
     (found,) = variant_problems(default, {PJRT.name: ("0.10.2+rocm7.2.0.gfx942",)})
     assert "pip would select the higher version" in found
     assert [*variant_problems(default, {PJRT.name: ("0.10.2+rocm7.2.0",)})] == []
+
+
+@pytest.mark.parametrize(
+    ("offered", "expected"),
+    [
+        ((), ""),
+        (("0.10.2+rocm7.2.0.gfx942",), ""),
+        (("0.10.1+rocm7.2.0", "0.9.0+rocm7.1.0"), ""),
+        (("0.10.3+rocm7.2.0",), "which pip would select instead of"),
+        (("0.10.1+rocm7.2.0", "0.10.2+rocm7.3.0"), "which pip would select instead of"),
+        (("0.10.1+rocm7.3.0",), "which is for a newer ROCm"),
+        (("0.10.1+rocm7.10.0",), "which is for a newer ROCm"),
+        (("0.10.1+rocm7.1.1",), ""),
+        (("what is this",), ""),
+    ],
+)
+def test_order_problems_reports_what_pip_would_select(offered: tuple[str, ...], expected: str) -> None:
+    """The set has 0.10.2+rocm7.2.0.gfx942."""
+    (*texts,) = order_problems(SET, {NAME: offered, "other": ("99",)})
+    assert len(texts) == bool(expected)
+    assert all(expected in text and NAME in text for text in texts)

@@ -485,6 +485,7 @@ def test_verdict_uses_every_field_of_policy(wheel_set: WheelSet) -> None:
         "wheels": {"wheels": (*POLICY.wheels, "jax")},
         "wheels_per_python": {"wheels_per_python": (*POLICY.wheels_per_python, "jax-aiter")},
         "pins": {"pins": ("jax", "numpy")},
+        "files": {"files": ("pylock.toml",)},
         "device_members": {"device_members": {"jax-rocm{major}-pjrt": ("other.so",)}},
         "max_age_days": {"max_age_days": 1, "tier": Tier.STRUCTURE},
         "keys": {"keys": {}, "unsigned": False},

@@ -35,6 +35,7 @@ POLICY = Policy(
     wheels=("jax-rocm{major}-pjrt",),
     wheels_per_python=("jax-rocm{major}-plugin", "jaxlib"),
     pins=("jax",),
+    files=(),
     device_members={},
     max_age_days=1,
     stale_days=None,
@@ -292,7 +293,7 @@ def test_expired_bypass_is_ignored(said: list[EvidenceFile], policy: Policy) -> 
     with_all, with_live = (
         verdict(SET, said, replace(policy, bypasses=entries), now=NOW) for entries in (policy.bypasses, live)
     )
-    assert replace(with_all, warnings=()) == replace(with_live, warnings=())
+    assert replace(with_all, warnings=(), invalid_bypasses=()) == replace(with_live, warnings=())
     idle = [entry for entry in policy.bypasses if entry not in live and entry.is_for(SET)]
     assert len(with_all.warnings) == len(idle)
 

@@ -1,0 +1,84 @@
+"""The staged sets of an index: list them, and remove those that nobody needs any more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from core.model import WHEELS_JSON, Channel
+from promotion.index.operations import Clock, utc_now
+from promotion.index.publish import read_head
+from promotion.storage.bucket import Bucket
+from promotion.storage.concurrency import map_concurrently
+from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagedFolder:
+    """The folder of a staged set.
+
+    Attributes:
+        used: time of the upload or of the last gate, whichever is later.
+        complete: whether the upload was completed.
+        kept: reason why the set stays, or empty.
+    """
+
+    staged: StagedSet
+    used: datetime
+    complete: bool
+    kept: str
+
+
+def staged_folders(
+    bucket: Bucket, index: str, *, days: float, keep: Collection[str] = (), now: Clock = utc_now
+) -> tuple[StagedFolder, ...]:
+    """Return the staged sets of an index, the least recently used first.
+
+    Args:
+        days: age in days from which a set does not stay for its age.
+        keep: digests of further sets that stay.
+    """
+    top = f"{Channel.STAGING}/{ReleasedIndex(index=index).index}/"
+    names: dict[str, list[str]] = {}
+    for key in bucket.list(top):
+        digest, _, name = key.removeprefix(top).partition("/")
+        names.setdefault(digest, []).append(name)
+    head, entries = read_head(bucket, ReleasedIndex(index=index))
+    pinned = {entries.set(number).set_digest: reason for number, reason in head.state.pinned.items()}
+    folders = []
+    for digest, held in names.items():
+        staged, used = StagedSet(index=index, digest=digest), _last_use(bucket, f"{top}{digest}/", held)
+        kept = ""
+        if digest in pinned:
+            kept = f"pinned: {pinned[digest]}"
+        elif digest in keep:
+            kept = "named by --keep"
+        elif now() - used < timedelta(days=days):
+            kept = f"used less than {days:g} days ago"
+        folders.append(StagedFolder(staged=staged, used=used, complete=WHEELS_JSON in held, kept=kept))
+    return tuple(sorted(folders, key=lambda folder: folder.used))
+
+
+def remove(bucket: Bucket, folders: Sequence[StagedFolder]) -> Mapping[StagedSet, int]:
+    """Remove staged sets, and return the number of removed objects of each.
+
+    wheels.json goes first, so that no gate and no promotion uses a set that is incomplete. An interrupted removal is
+    completed by the next one. Released indexes have their own copies of all files.
+    """
+    removed = {}
+    for staged in (folder.staged for folder in folders):
+        keys = sorted(bucket.list(staged.root), key=lambda key: key != staged.file(WHEELS_JSON))
+        stored = map_concurrently(bucket.head, keys)
+        for info in stored:
+            if info is not None:
+                bucket.delete(info.key, sha256=info.sha256)
+        removed[staged] = len(keys)
+    return removed
+
+
+def _last_use(bucket: Bucket, root: str, names: Sequence[str]) -> datetime:
+    """Return when a set was staged or gated last; for an interrupted upload or removal, the time of its newest file."""
+    dated = [name for name in names if name == WHEELS_JSON or name.startswith(f"{EVIDENCE_FOLDER}/")]
+    keys = [root + name for name in (dated if WHEELS_JSON in names else names)]
+    return max(info.modified for info in map_concurrently(bucket.head, keys) if info is not None)

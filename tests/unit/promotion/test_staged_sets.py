@@ -1,0 +1,133 @@
+"""Staged sets: their age, the reasons why they stay, and their removal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from ci_build import cli
+from core.errors import BucketError, WheelSetError
+from promotion.index.audit import verify
+from promotion.index.ledger_state import EntryKind
+from promotion.index.operations import mark
+from promotion.stage import read_staged, stage
+from promotion.staged_sets import remove, staged_folders
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.promoting import RELEASED, go, offered, staged_in
+from tests.support.wheel_sets import make_set, make_wheels, write_set
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def made(bucket: DirBucket, folder: Path, minor: int, *, age: float) -> StagedSet:
+    """Stage a set with evidence, all written `age` days before NOW."""
+    version = f"0.10.2+rocm7.{minor}.0"
+    staged = staged_in(bucket, folder / version, make_wheels(folder / "w", version=version, pythons=("3.12",)))
+    touch(bucket, staged, age)
+    return staged
+
+
+def touch(bucket: DirBucket, staged: StagedSet, age: float, names: str = "") -> None:
+    then = (NOW - timedelta(days=age)).timestamp()
+    for key in bucket.list(staged.root):
+        if names in key:
+            os.utime(bucket.path(key), (then, then))
+
+
+def kept(bucket: DirBucket, **options: object) -> dict[str, str]:
+    folders = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW, **options)  # type: ignore[arg-type]
+    return {folder.staged.digest: folder.kept for folder in folders}
+
+
+def test_old_sets_go_and_others_stay(bucket: DirBucket, tmp_path: Path) -> None:
+    old, young, named = (made(bucket, tmp_path, minor, age=age) for minor, age in ((2, 31), (3, 29), (4, 99)))
+    assert kept(bucket, keep={named.digest}) == {
+        named.digest: "named by --keep", old.digest: "", young.digest: "used less than 30 days ago",
+    }  # fmt: skip
+
+
+def test_gate_keeps_set_in_use(bucket: DirBucket, tmp_path: Path) -> None:
+    staged = made(bucket, tmp_path, 2, age=99)
+    assert kept(bucket) == {staged.digest: ""}
+    touch(bucket, staged, 1, "/evidence/")
+    assert kept(bucket) == {staged.digest: "used less than 30 days ago"}
+
+
+def test_pinned_set_stays(bucket: DirBucket, tmp_path: Path) -> None:
+    staged = made(bucket, tmp_path, 2, age=99)
+    go(bucket, staged)
+    mark(bucket, RELEASED, EntryKind.PIN, ["1"], reason="customer", actor="me")
+    assert kept(bucket) == {staged.digest: "pinned: customer"}
+
+
+def test_remove_leaves_released_set(bucket: DirBucket, tmp_path: Path) -> None:
+    staged, other = (made(bucket, tmp_path, minor, age=99) for minor in (2, 3))
+    go(bucket, staged)
+    before = offered(bucket)
+    folders = [folder for folder in staged_folders(bucket, "multi-arch", days=30) if folder.staged == staged]
+    (count,) = remove(bucket, folders).values()
+    assert count > len(before)
+    assert [*bucket.list(staged.root)] == []
+    assert [*bucket.list(other.root)]
+    assert offered(bucket) == before
+    assert [*verify(bucket, RELEASED)] == []
+
+
+@pytest.mark.parametrize("stops_after", [1, 5])
+def test_interrupted_removal_leaves_no_usable_set(
+    bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops_after: int
+) -> None:
+    staged = made(bucket, tmp_path, 2, age=99)
+    folders = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(DirBucket, "delete", failing(DirBucket.delete, stops_after))
+        with pytest.raises(BucketError, match="disk"):
+            remove(bucket, folders)
+    with pytest.raises(BucketError, match="not in the bucket"):
+        read_staged(bucket, staged)
+    (left,) = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
+    assert (left.complete, left.kept) == (False, "")
+    remove(bucket, [left])
+    assert [*bucket.list(staged.root)] == []
+
+
+def failing(delete: Callable[..., bool], after: int) -> Callable[..., bool]:
+    calls = 0
+
+    def stop(self: DirBucket, key: str, *, sha256: str) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise BucketError("the disk failed")
+        return delete(self, key, sha256=sha256)
+
+    return stop
+
+
+def test_gc_prints_plan_and_applies_it(bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
+    folder = write_set(tmp_path / "set", wheels, make_set(wheels))
+    staged = stage(bucket, folder)
+    words = ("staging", "gc", "multi-arch", "--days", "0", "--bucket", str(bucket.root))
+    assert cli.run([*words, "--keep", str(folder / "wheels.json"), "--apply"]) == 0
+    assert "stays: named by --keep" in capsys.readouterr().err
+    assert cli.run([*words]) == 0
+    assert "--apply removes the sets" in capsys.readouterr().err
+    assert read_staged(bucket, staged)
+    assert cli.run([*words, "--apply"]) == 0
+    with pytest.raises((BucketError, WheelSetError)):
+        read_staged(bucket, staged)
+    assert cli.run([*words]) == 0
+    assert "nothing to do" in capsys.readouterr().err
+
+
+def test_list_prints_sets(bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    staged = made(bucket, tmp_path, 2, age=99)
+    assert cli.run(["staging", "list", "multi-arch", "--bucket", str(bucket.root)]) == 0
+    (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if "multi-arch/" in line)
+    assert row == [str(staged), "2026-02-22", "00:00", "complete"]
