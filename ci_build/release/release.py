@@ -10,17 +10,21 @@ from ci_build.build import dist_wheels
 from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import gating
 from ci_build.release.request import GATES, SERVE_PORT, STRUCTURE, LocalRelease
-from core.model import Verdict
+from core.model import GfxTarget, Verdict
 from core.process import HostRunner, render
 from core.report import Reporter
+from core.targets import family_of
 from promotion import promote as promotion_promote
 from promotion.check import check
 from promotion.evidence.attestation_verification import lazy_verifier
+from promotion.evidence.evidence import read_all
 from promotion.gates.common.runs import raise_for_failures
+from promotion.index.operations import utc_now
 from promotion.index.pages import tiers_text
-from promotion.policy.policy import LOCAL, load_policy
+from promotion.policy.policy import LOCAL, Policy, load_policy
+from promotion.policy.requirements import requirements
 from promotion.promote import Promotion, install_line
-from promotion.stage import stage
+from promotion.stage import read_staged, stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import is_url
 from promotion.storage.keys import StagedSet
@@ -90,6 +94,7 @@ def check_policy(
 ) -> Verdict:
     """Return and print the verdict of the policy on a staged set."""
     policy = load_policy(staged.index, channel=channel)
+    _show_requirements(staged, bucket, policy, reporter)
     verdict = check(bucket, staged, policy, verify=lazy_verifier(trust_config), allow_lower=allow_lower)
     _show_decision(reporter, verdict.warnings, verdict.bypassed, verdict.attested)
     by_tier: dict[str, list[str]] = {}
@@ -98,6 +103,22 @@ def check_policy(
     tested = "; ".join(f"{tier}: {', '.join(targets)}" for tier, targets in by_tier.items())
     reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier {tested}")
     return verdict
+
+
+def _show_requirements(staged: StagedSet, bucket: Bucket, policy: Policy, reporter: Reporter) -> None:
+    """Print the evidence that the policy requires, for each target, and the command that produces what is missing."""
+    files = tuple(read_all(bucket, staged).values())
+    items = sorted(
+        requirements(read_staged(bucket, staged), files, policy, utc_now()), key=lambda item: (item.target, item.gate)
+    )
+    rows = [(item.target, item.gate, item.ended or "-", "; ".join(item.problems) or "accepted") for item in items]
+    reporter.table(("target", "gate", "latest evidence", "state"), rows)
+    commands = []
+    for item in (item for item in items if item.problems):
+        family = f" --family {family_of([GfxTarget.parse(item.target)])}" if item.gate == "device" else ""
+        commands.append(f"ci_build gate {item.gate} {staged}{family}{' --redo' if item.ended else ''}")
+    for command in dict.fromkeys(commands):
+        reporter.line(f"  to produce the missing evidence: {command}")
 
 
 def plan_lines(release: LocalRelease) -> Iterator[str]:

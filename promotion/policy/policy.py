@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from core.errors import RequestError
+from core.errors import CiBuildError, RequestError
 from core.model import TIER_ORDER, Tier, WheelSet
-from core.targets import lists
+from core.targets import expand, lists, load_table
 from promotion.evidence.attestations import AttestationRule, parse_rule
 from promotion.evidence.evidence import ANY
 from promotion.evidence.signing import public_key
@@ -28,11 +28,17 @@ EDITION = "policy"
 
 _SCHEMA_VERSION = 2
 _MOST_DAYS = 36_500
+_FOR_TARGETS = {"min_passed", "may_skip", "known_failures", "settings"}
+"""Requirements of a gate that may differ between targets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateRule:
-    """The requirements for one gate; see `policy.toml`."""
+    """The requirements for one gate; see `policy.toml`.
+
+    Attributes:
+        targets: gfx target -> the requirements for this target instead.
+    """
 
     tier: Tier
     per: str
@@ -40,6 +46,11 @@ class GateRule:
     may_skip: bool
     known_failures: int | tuple[str, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
+    targets: Mapping[str, GateRule] = field(default_factory=dict)
+
+    def of(self, target: str) -> GateRule:
+        """Return the requirements for a gfx target."""
+        return self.targets.get(target.partition(":")[0], self)
 
     def __post_init__(self) -> None:
         least, known_failures = self.min_passed, self.known_failures
@@ -98,6 +109,8 @@ class Policy:
         stale_days: days without a new set after which the index is stale. None means never.
         keys: name -> public key whose evidence counts. None means every key.
         unsigned: whether evidence without a signature, or with an unknown key, counts.
+        files: files other than wheels that the set must contain.
+        required_targets: gfx targets that the set must be for.
         sizes: project -> maximum size of its wheels in megabytes (10^6 bytes).
         growth_percent: permitted growth of a wheel since the last promoted set.
         growth_blocks: whether more growth blocks the promotion instead of causing a warning.
@@ -117,6 +130,7 @@ class Policy:
     wheels_per_python: tuple[str, ...]
     pins: tuple[str, ...]
     files: tuple[str, ...]
+    required_targets: tuple[str, ...]
     device_members: Mapping[str, tuple[str, ...]]
     max_age_days: int | None
     stale_days: int | None
@@ -168,7 +182,7 @@ def load_policy(
                 if (entry.channel, entry.index) == (channel, index)
             ),
             void=void,
-            **_parsed(values),
+            **_parsed(values, index),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at the top of the file.") from error
@@ -220,7 +234,7 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **both}
 
 
-def _parsed(values: dict[str, Any]) -> dict[str, Any]:
+def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
     """Return the fields of a Policy; every key that is not parsed by name must be a list of strings."""
     keys, alarm = values.pop("keys"), values.pop("growth")
     if set(alarm) != {"percent", "verdict"} or alarm["verdict"] not in ("warn", "block"):
@@ -244,19 +258,39 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
         "growth_blocks": alarm["verdict"] == "block",
         "attestations": parse_rule(values.pop("attestations")),
         "gates": {name: _gate(rule) for name, rule in values.pop("gates").items()},
+        "required_targets": _expanded(
+            target
+            for word in _strings(values.pop("required_targets"))
+            for target in (load_table().families.get(index, ()) if word == "index" else (word,))
+        ),
         **{name: _strings(listed) for name, listed in values.items()},
     }
 
 
 def _gate(rule: Mapping[str, Any]) -> GateRule:
-    known_failures = rule["known_failures"]
+    known_failures, exceptions = rule["known_failures"], rule.get("targets", {})
+    common = {name: value for name, value in rule.items() if name != "targets"}
+    if misplaced := {name for changes in exceptions.values() for name in changes} - _FOR_TARGETS:
+        raise ValueError(f"{', '.join(sorted(misplaced))} cannot differ between the targets of a gate")
     return GateRule(
         **{
-            **rule,
+            **common,
             "tier": Tier(rule["tier"]),
             "known_failures": _strings(known_failures) if isinstance(known_failures, list) else known_failures,
+            "targets": {
+                target: _gate(common | changes) for word, changes in exceptions.items() for target in _expanded([word])
+            },
         }
     )
+
+
+def _expanded(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the gfx targets of a list of targets and families."""
+    listed = [*words]
+    try:
+        return tuple(map(str, expand(listed))) if listed else ()
+    except CiBuildError as error:
+        raise ValueError(error.message) from error
 
 
 def _target_tier(text: str) -> Tier:

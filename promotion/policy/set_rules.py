@@ -23,7 +23,7 @@ _VARIANT = re.compile(r"gfx|dcgpu|dgpu|igpu|targets|unstripped")
 
 
 def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
-    """Yield a sentence for each missing Python, pin or file, and for each missing, duplicate or unknown wheel."""
+    """Yield a sentence for each missing Python, pin, target or file, and each missing, duplicate or unknown wheel."""
     if not wheel_set.targets:
         yield "The set names no gfx target."
     if len(wheel_set.python_versions) < policy.pythons:
@@ -47,6 +47,10 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     for project in policy.pins:
         if project not in wheel_set.pins:
             yield f"The set does not pin {project}."
+    processors = {target.partition(":")[0] for target in wheel_set.targets}
+    for target in policy.required_targets:
+        if target not in processors:
+            yield f"The set is not for {target}, which the index {wheel_set.index} must have."
     for name in policy.files:
         if name not in wheel_set.files:
             yield f"The set has no {name}."

@@ -6,16 +6,17 @@ accepts its key. Evidence of a failed gate always counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from core.model import TIER_ORDER, Evidence, Outcome, Severity, Tier, Verdict, WheelSet
+from core.model import TIER_ORDER, Evidence, Outcome, Tier, Verdict, WheelSet
 from promotion.evidence.attestations import AttestationReport, attestation_problems, wheels_by_signer
-from promotion.evidence.evidence import ANY, EvidenceFile, is_machine_failure, latest_by_target, time_of
+from promotion.evidence.evidence import ANY, EvidenceFile, is_machine_failure, time_of
 from promotion.index.ledger import PromotedSet
 from promotion.policy.bypasses import Bypass
-from promotion.policy.policy import EDITION, GateRule, Policy, at_least
+from promotion.policy.policy import Policy, at_least
+from promotion.policy.requirements import counted_evidence, evidence_problems, first_finding, requirements
 from promotion.policy.set_rules import (
     device_member_problems,
     expand,
@@ -25,11 +26,6 @@ from promotion.policy.set_rules import (
     size_problems,
     variant_problems,
 )
-
-COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
-CLOCK_SKEW = timedelta(minutes=5)
-"""Accepted difference between the clocks of two machines."""
-_NOT_PASSED = {Outcome.FAILED: "failed", Outcome.ERROR: "could not run", Outcome.SKIPPED: "was skipped"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,7 @@ def verdict(
         allow_lower: whether a version that pip would not select, or one for an older ROCm, causes only a warning.
     """
     files = tuple(files)
-    own = _counted(wheel_set, files, policy)
+    own = counted_evidence(wheel_set, files, policy)
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
     lower = tuple(order_problems(wheel_set, offered or {}))
     projects = expand(policy.attestations.required, wheel_set)
@@ -84,7 +80,7 @@ def verdict(
     valid = [entry for entry in bypasses if not entry.state(now)]
     passed_over: list[tuple[_Reason, Bypass]] = []
     for reason in (
-        *_gate_problems(wheel_set, files, own, policy, now),
+        *_gate_problems(wheel_set, files, policy, now),
         *_unrequired_failures(wheel_set, files, policy),
     ):
         entry = next((entry for entry in valid if entry.covers(reason.gate, reason.target)), None)
@@ -134,26 +130,6 @@ def _excuse(target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: 
     return None
 
 
-def _counts(file: EvidenceFile, policy: Policy) -> bool:
-    """Return whether evidence counts: if the gate passed, the policy must accept its key."""
-    if file.evidence.outcome is not Outcome.PASSED:
-        return True
-    if file.flaw:
-        return False
-    named = bool(file.key) and (policy.keys is None or file.key in policy.keys.values())
-    return named or policy.unsigned
-
-
-def _counted(
-    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy
-) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
-    """Return the latest evidence of the set that counts; see `latest_by_target`."""
-    this = wheel_set.digest
-    return latest_by_target(
-        file.evidence for file in files if file.evidence.set_digest == this and _counts(file, policy)
-    )
-
-
 def _foreign_evidence(wheel_set: WheelSet, files: Iterable[EvidenceFile]) -> Iterator[str]:
     """Yield a sentence for evidence of another set or with invalid times."""
     evidences = [file.evidence for file in files]
@@ -169,93 +145,11 @@ def _foreign_evidence(wheel_set: WheelSet, files: Iterable[EvidenceFile]) -> Ite
 
 
 def _gate_problems(
-    wheel_set: WheelSet,
-    files: Collection[EvidenceFile],
-    own: Mapping[tuple[str, str], tuple[Evidence, ...]],
-    policy: Policy,
-    now: datetime,
+    wheel_set: WheelSet, files: Collection[EvidenceFile], policy: Policy, now: datetime
 ) -> Iterator[_Reason]:
-    for gate, rule in policy.gates.items():
-        for target in rule.about(wheel_set, policy):
-            where = f"The gate {gate}" if target == ANY else f"The gate {gate} for {target}"
-            latest = own.get((gate, target))
-            if latest is None:
-                problems = [f"has not run on this set{_rejected_evidence(wheel_set, files, gate, target)}."]
-            else:
-                problems = _problems_of_all(latest, rule, rule.least(wheel_set), policy, now)
-            yield from (_Reason(f"{where} {problem}", gate, target) for problem in problems)
-
-
-def _rejected_evidence(wheel_set: WheelSet, files: Iterable[EvidenceFile], gate: str, target: str) -> str:
-    """Return the reasons why existing evidence does not count, as part of a sentence; empty without evidence."""
-    reasons = {
-        file.flaw.rstrip(".")
-        or (f"it is signed with {file.key}, which the policy does not permit" if file.key else "it is unsigned")
-        for file in files
-        if (file.evidence.gate, file.evidence.target) == (gate, target) and file.evidence.set_digest == wheel_set.digest
-    }
-    return f" with accepted evidence: {'; '.join(sorted(reasons))}" if reasons else ""
-
-
-def _problems_of_all(
-    latest: Sequence[Evidence], rule: GateRule, least: int, policy: Policy, now: datetime
-) -> list[str]:
-    """Return why the latest evidence of a gate's parts does not satisfy the policy.
-
-    Every part must have passed, and one part must satisfy the rule.
-    """
-    problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in latest]
-    if latest[0].outcome is not Outcome.PASSED:
-        return problems[0]
-    return next((reasons for reasons in problems if not reasons), problems[0])
-
-
-def _problems(evidence: Evidence, rule: GateRule, least: int, policy: Policy, now: datetime) -> Iterator[str]:
-    """Yield the reasons why the evidence of one run of a gate does not satisfy the policy."""
-    if evidence.outcome is not Outcome.PASSED:
-        yield f"{_NOT_PASSED[evidence.outcome]}: {_first_finding(evidence)}"
-        return
-    if evidence.tier is not rule.tier:
-        yield f"has tier {evidence.tier.value}; the policy requires {rule.tier.value}."
-    if (used := evidence.settings.get(EDITION, "none")) != str(policy.edition):
-        yield f"ran under edition {used} of the policy; edition {policy.edition} is in force."
-    for name, expected in rule.settings.items():
-        if (used := evidence.settings.get(name, "")) != expected:
-            yield f"ran with {name} {used!r}; {expected!r} is required."
-    ended = time_of(evidence.ended)
-    if ended is not None and ended > now + CLOCK_SKEW:
-        yield f"ended at {evidence.ended}, which is in the future: a clock is wrong."
-    if ended is not None and policy.max_age_days is not None and now - ended > timedelta(days=policy.max_age_days):
-        yield f"ended at {evidence.ended}, more than {policy.max_age_days} days ago."
-    yield from _count_problems(evidence, least, rule)
-
-
-def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[str]:
-    """Yield problems of the counts of a passed gate."""
-    counts = evidence.counts
-    if set(counts) != set(COUNTS) or any(type(count) is not int or count < 0 for count in counts.values()):
-        yield f"has invalid counts: {dict(counts)}."
-        return
-    run = counts["passed"] + counts["failed"] + counts["known"]
-    if counts["collected"] != counts["run"] + counts["skipped"] or counts["run"] != run:
-        yield f"has counts that do not add up: {dict(counts)}."
-    if counts["failed"]:
-        yield f"passed with {counts['failed']} failures."
-    if counts["passed"] < least:
-        yield f"passed {counts['passed']} checks; {least} are required."
-    if counts["skipped"] and not rule.may_skip:
-        yield f"skipped {counts['skipped']} checks."
-    if isinstance(rule.known_failures, int):
-        if counts["known"] > rule.known_failures:
-            yield f"has {counts['known']} known failures; the policy allows {rule.known_failures}."
-    elif counts["known"]:
-        checks = evidence.details.get("checks")
-        tables = [check for check in checks if isinstance(check, dict)] if isinstance(checks, list | tuple) else []
-        known_failures = [str(check.get("name")) for check in tables if check.get("outcome") == "known"]
-        if len(known_failures) != counts["known"]:
-            yield f"counts {counts['known']} known failures but names {len(known_failures)}."
-        if strange := sorted(set(known_failures) - set(rule.known_failures)):
-            yield f"has failures that the policy does not list as known: {', '.join(strange)}."
+    for item in requirements(wheel_set, files, policy, now):
+        where = f"The gate {item.gate}" if item.target == ANY else f"The gate {item.gate} for {item.target}"
+        yield from (_Reason(f"{where} {problem}", item.gate, item.target) for problem in item.problems)
 
 
 def _unrequired_failures(wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy) -> Iterator[_Reason]:
@@ -264,9 +158,9 @@ def _unrequired_failures(wheel_set: WheelSet, files: Iterable[EvidenceFile], pol
     ran = [
         file for file in files if file.evidence.outcome is not Outcome.SKIPPED and not is_machine_failure(file.evidence)
     ]
-    for (gate, target), (evidence, *_) in _counted(wheel_set, ran, policy).items():
+    for (gate, target), (evidence, *_) in counted_evidence(wheel_set, ran, policy).items():
         if (gate, target) not in required and evidence.outcome is not Outcome.PASSED:
-            text = f"The gate {gate} for {target} did not pass: {_first_finding(evidence)}"
+            text = f"The gate {gate} for {target} did not pass: {first_finding(evidence)}"
             yield _Reason(text, gate, target)
 
 
@@ -282,12 +176,6 @@ def _tier_of(
         rule.tier
         for (gate, about), latest in own.items()
         if about == target and (rule := policy.gates.get(gate)) is not None and rule.tier in TIER_ORDER
-        if not _problems_of_all(latest, rule, rule.least(wheel_set), policy, now)
+        if not evidence_problems(latest, rule.of(target), wheel_set, policy, now)
     ]
     return max(tiers, key=TIER_ORDER.index, default=None)
-
-
-def _first_finding(evidence: Evidence) -> str:
-    errors = [finding for finding in evidence.findings if finding.severity is Severity.ERROR] or evidence.findings
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"{errors[0].message}{more}" if errors else "no reason was given."

@@ -234,6 +234,9 @@ def test_policy_accepts_smoke_of_sanity_only_families() -> None:
     for one in load_families().families.values():
         index = family_of(map(GfxTarget.parse, one.targets))
         for channel in ("nightly", "release"):
-            rule = load_policy(index, channel=channel).gates["device"]
-            assert rule.min_passed == (450 if one.sanity_only else 1000), (channel, index)
-        assert rule.settings["size"] == ("" if one.sanity_only else "large")
+            for where in (index, "multi-arch"):
+                gate = load_policy(where, channel=channel).gates["device"]
+                rules = {target: gate.of(target) for target in one.targets}
+                for rule in rules.values():
+                    assert rule.min_passed == (450 if one.sanity_only else 1000), (channel, where, one.name)
+        assert {rule.settings["size"] for rule in rules.values()} == {"" if one.sanity_only else "large"}

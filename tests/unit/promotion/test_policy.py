@@ -89,6 +89,12 @@ def test_load_policy_applies_index_values(tmp_path: Path) -> None:
         ("known_failures = 0", "known_failures = 0\nsettings = { corpus = 1 }"),
         ("known_failures = 0", "known_failures = 0\nsettings = 1"),
         ("may_skip = true", "may_skip = true\nsurprise = 1"),
+        ("may_skip = true", "may_skip = true\ntargets = 1"),
+        ("may_skip = true", 'may_skip = true\ntargets = { gfx942 = { tier = "device" } }'),
+        ("may_skip = true", "may_skip = true\ntargets = { gfx942 = { min_passed = 0 } }"),
+        ("may_skip = true", "may_skip = true\ntargets = { gfx1 = { min_passed = 1 } }"),
+        ("required_targets = []", 'required_targets = ["gfx1"]'),
+        ("required_targets = []", "required_targets = true"),
         ("[local.gates.install]", "[local.gates.install"),
     ],
 )
@@ -138,8 +144,12 @@ def test_release_requires_at_least_nightly(index: str) -> None:
     nightly, release = (load_policy(index, channel=channel) for channel in ("nightly", "release"))
     targets = [str(target) for target in load_table().targets]
     assert all(at_least(release.required_tier(target), nightly.required_tier(target)) for target in targets)
-    for name, rule in nightly.gates.items():
-        own = release.gates[name]
+    assert {*release.required_targets} >= {*nightly.required_targets}
+    for name, rule, own in [
+        (name, rule.of(target), release.gates[name].of(target))
+        for name, rule in nightly.gates.items()
+        for target in ("any", *targets)
+    ]:
         assert (own.tier, own.per) == (rule.tier, rule.per)
         if isinstance(own.min_passed, int) and isinstance(rule.min_passed, int):
             assert own.min_passed >= rule.min_passed
@@ -147,7 +157,7 @@ def test_release_requires_at_least_nightly(index: str) -> None:
             assert own.min_passed == rule.min_passed
         assert rule.may_skip or not own.may_skip
         assert _known(own) <= _known(rule)
-        assert rule.settings.items() <= own.settings.items()
+        assert rule.settings.items() <= own.settings.items(), name
     for field in ("wheels", "wheels_per_python", "pins", "python_versions"):
         assert {*getattr(release, field)} >= {*getattr(nightly, field)}
     assert all(release.sizes[project] <= most for project, most in nightly.sizes.items())
@@ -163,6 +173,14 @@ def test_load_policy_merges_gate_values(tmp_path: Path) -> None:
     path.write_text(POLICY_FILE.read_text() + "\n[nightly.index.x.gates.device]\nmin_passed = 7\n")
     changed, usual = (load_policy(index, channel="nightly", file=path).gates["device"] for index in ("x", "y"))
     assert changed == replace(usual, min_passed=7)
+
+
+def test_required_targets_follow_index() -> None:
+    nightly = {index: load_policy(index, channel="nightly").required_targets for index in INDEXES}
+    assert nightly["multi-arch"] == ("gfx942", "gfx950")
+    assert nightly["gfx110X-all"] == ("gfx1100", "gfx1101", "gfx1102", "gfx1103")
+    assert len(load_policy("multi-arch", channel="release").required_targets) == 9
+    assert POLICY.required_targets == ()
 
 
 def test_gate_inputs_include_device_members_not_bypasses(tmp_path: Path) -> None:

@@ -23,6 +23,14 @@ def test_set_problems_reports_missing_file() -> None:
     assert "The set has no constraints.txt." not in set_problems(made, policy)
 
 
+def test_set_problems_reports_missing_target() -> None:
+    """The set is for gfx942; a target ID with features is for its processor."""
+    policy = replace(POLICY, required_targets=("gfx942", "gfx90a", "gfx950"))
+    made = replace(SET, targets=("gfx90a:xnack-", "gfx942"))
+    (problem,) = (text for text in set_problems(made, policy) if "must have" in text)
+    assert problem == f"The set is not for gfx950, which the index {SET.index} must have."
+
+
 @pytest.mark.parametrize("channel", ["nightly", "release"])
 def test_shared_channels_require_lock_and_sbom(channel: str) -> None:
     assert {"constraints.txt", "pylock.toml", "sbom.cdx.json"} <= {*load_policy("multi-arch", channel=channel).files}

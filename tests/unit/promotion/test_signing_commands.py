@@ -192,6 +192,7 @@ def channel_file(tmp_path: Path, key: str) -> Path:
     """Write a policy whose nightly channel accepts a key and bypasses the gates of one target."""
     path = tmp_path / "policy.toml"
     text = POLICY_FILE.read_text().replace("keys = {}", f'keys = {{ ci = "{key}" }}')
+    text = text.replace(', "pylock.toml", "sbom.cdx.json"]', "]")
     path.write_text(
         text
         + """
@@ -277,6 +278,22 @@ def test_only_local_channel_accepts_unsigned_evidence(
     assert run(bucket, "policy", "check", str(staged), "--channel", "nightly") == PromotionBlockedError.exit_code
     assert "with accepted evidence: it is unsigned" in capsys.readouterr().err
     assert run(bucket, "promote", str(staged)) == 0
+
+
+def test_policy_check_lists_requirements_for_each_target(
+    bucket: DirBucket, nightly: StagedSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(bucket, "policy", "check", str(nightly), "--channel", "nightly") == 0
+    rows = [line.strip().split(maxsplit=3) for line in capsys.readouterr().err.splitlines()]
+    listed = {(row[0], row[1]): row[2:] for row in rows if len(row) == 4 and row[0] in ("any", "gfx942", "gfx950")}
+    assert {gate for target, gate in listed if target == "gfx942"} == {"compile", "coverage", "device"}
+    assert {gate for target, gate in listed if target == "any"} == {"abi", "inspection", "install", "load"}
+    assert listed["gfx950", "coverage"][0] == "2026-01-02T03:04:06Z"
+    assert listed["gfx950", "device"] == ["-", "has not run on this set."]
+    said = [line for line in map(" ".join, rows) if line.startswith("to produce the missing evidence")]
+    commands = [line.partition(": ")[2] for line in said]
+    assert f"ci_build gate device {nightly} --family gfx94X-dcgpu" in commands
+    assert f"ci_build gate device {nightly} --family gfx950-dcgpu" in commands
 
 
 def test_promote_refuses_changed_log(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:

@@ -486,6 +486,7 @@ def test_verdict_uses_every_field_of_policy(wheel_set: WheelSet) -> None:
         "wheels_per_python": {"wheels_per_python": (*POLICY.wheels_per_python, "jax-aiter")},
         "pins": {"pins": ("jax", "numpy")},
         "files": {"files": ("pylock.toml",)},
+        "required_targets": {"required_targets": ("gfx1100",)},
         "device_members": {"device_members": {"jax-rocm{major}-pjrt": ("other.so",)}},
         "max_age_days": {"max_age_days": 1, "tier": Tier.STRUCTURE},
         "keys": {"keys": {}, "unsigned": False},

@@ -36,6 +36,7 @@ POLICY = Policy(
     wheels_per_python=("jax-rocm{major}-plugin", "jaxlib"),
     pins=("jax",),
     files=(),
+    required_targets=(),
     device_members={},
     max_age_days=1,
     stale_days=None,
