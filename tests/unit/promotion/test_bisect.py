@@ -1,0 +1,118 @@
+"""Bisection: which sets are tried, what is skipped, and how an interrupted bisection resumes."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import ProcessError, RequestError
+from promotion.bisect import SKIP, Candidate, bisect, candidates, differences
+from promotion.index.ledger_state import EntryKind
+from promotion.index.operations import mark
+from promotion.index.retention import RetentionRule, apply
+from promotion.storage.directory_bucket import DirBucket
+from tests.support import sets
+from tests.support.promoting import NOW, RELEASED, go, staged_in
+from tests.support.silent import Silent
+from tests.support.wheel_sets import make_wheels
+
+
+def listed(count: int) -> list[Candidate]:
+    return [Candidate(number=number, digest=f"{number:064}") for number in range(1, count + 1)]
+
+
+@given(count=st.integers(2, 40), first_bad=st.integers(1, 39), skipped=st.frozensets(st.integers(1, 40)))
+def test_bisect_finds_first_bad_set(count: int, first_bad: int, skipped: frozenset[int]) -> None:
+    """With skipped sets, the first bad set is `bad` or one of the skipped sets before it."""
+    found = listed(count)
+    first_bad = min(first_bad, count - 1)
+    tried: list[int] = []
+
+    def trial(one: Candidate) -> int:
+        tried.append(one.number)
+        return SKIP if one.number in skipped else int(one.number > first_bad)
+
+    with tempfile.TemporaryDirectory() as folder:
+        good, bad, left, codes = bisect(found, trial, Path(folder, "codes.json"), Silent())
+    between = range(good.number + 1, bad.number)
+    assert good.number <= first_bad < bad.number
+    assert [one.number for one in left] == [*between]
+    assert {*between} <= skipped
+    assert len(tried) == len({*tried}) == len(codes)
+    if not skipped:
+        assert len(tried) <= count.bit_length()
+
+
+@pytest.mark.parametrize("code", [128, -9, 255])
+def test_bisect_ends_at_other_exit_codes(tmp_path: Path, code: int) -> None:
+    with pytest.raises(ProcessError, match=f"ended with {code} for ledger entry 2"):
+        bisect(listed(3), lambda _: code, tmp_path / "codes.json", Silent())
+    assert not (tmp_path / "codes.json").exists()
+
+
+def test_interrupted_bisection_resumes(tmp_path: Path) -> None:
+    tried: list[int] = []
+
+    def trial(one: Candidate) -> int:
+        if len(tried) == 2:
+            raise KeyboardInterrupt
+        tried.append(one.number)
+        return int(one.number > 9)
+
+    with pytest.raises(KeyboardInterrupt):
+        bisect(listed(32), trial, tmp_path / "codes.json", Silent())
+    assert {*map(int, json.loads((tmp_path / "codes.json").read_text()))} == {*tried}
+    before = {*tried}
+    tried.clear()
+    again: list[int] = []
+
+    def rest(one: Candidate) -> int:
+        again.append(one.number)
+        return int(one.number > 9)
+
+    good, bad, _, _ = bisect(listed(32), rest, tmp_path / "codes.json", Silent())
+    assert (good.number, bad.number) == (9, 10)
+    assert before.isdisjoint(again)
+
+
+def test_candidates_are_retained_sets_between_both(bucket: DirBucket, tmp_path: Path) -> None:
+    digests = []
+    for minor in range(2, 7):
+        wheels = make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        staged = staged_in(bucket, tmp_path / "sets", wheels)
+        go(bucket, staged)
+        digests.append(staged.digest)
+    mark(bucket, RELEASED, EntryKind.YANK, ["3"], reason="slow", actor="me")
+    assert [one.number for one in candidates(bucket, RELEASED, "2", "multi-arch/4")] == [2, 3, 4]
+    assert [one.digest for one in candidates(bucket, RELEASED, digests[0][:12], digests[4])] == digests
+    for good, bad in (("4", "2"), ("2", "2")):
+        with pytest.raises(RequestError, match="is not older than the bad set"):
+            candidates(bucket, RELEASED, good, bad)
+    with pytest.raises(RequestError, match="has no set 9"):
+        candidates(bucket, RELEASED, "2", "9")
+    mark(bucket, RELEASED, EntryKind.PIN, ["1", "2", "4", "5"], reason="kept", actor="me")
+    rule = RetentionRule(days=0.5, keep_newest=0, grace_days=0.5)
+    for days in (3, 5):
+        apply(bucket, RELEASED, rule, actor="me", now=lambda days=days: NOW.replace(day=2 + days))  # type: ignore[misc]
+    assert [one.number for one in candidates(bucket, RELEASED, "2", "5")] == [2, 4, 5]
+
+
+def test_differences_names_changed_inputs() -> None:
+    good = sets.wheel_set(request={"payload": "source", "source": {"xla_commit": "a" * 40, "jax_commit": "b"}})
+    bad = sets.wheel_set(
+        request={"payload": "source", "source": {"xla_commit": "c" * 40, "jax_commit": "b", "image": "sha256:1"}},
+        rocm_version="7.3.0",
+        targets=("gfx942", "gfx950"),
+        files={"constraints.txt": "1"},
+    )
+    assert differences(good, bad) == {
+        "request.source.image": (None, "sha256:1"),
+        "request.source.xla_commit": ("a" * 40, "c" * 40),
+        "rocm_version": ("7.2.0", "7.3.0"),
+        "targets": (["gfx942"], ["gfx942", "gfx950"]),
+    }
