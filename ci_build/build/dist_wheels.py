@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci_build.build.kernels import check_source, find_compilers, planned
+from ci_build.build.kernels import check_source, container_lines, find_compilers, planned
 from ci_build.build.output_dir import check_output_dir
-from ci_build.build.plan import BuildPlan, make_plan
+from ci_build.build.plan import BuildPlan, Effect, make_plan
 from ci_build.build.request import WheelSetRequest
 from ci_build.build.source import source_build
+from ci_build.build.source.build_py import BuildCommand
 from ci_build.build.source.source_build import PreparedBuild, SourceBuildContext
-from ci_build.rocm.request import report_plan
+from ci_build.containers.container import ContainerSpec, container_argv
+from ci_build.rocm.request import planned_steps
 from ci_build.rocm.tree import read_tree
 from core import targets
 from core.errors import InputError, RequestError
@@ -43,9 +45,7 @@ def prepare(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, co
     context = SourceBuildContext(
         request=request, rocm=None, manifest=b"", reporter=reporter, runner=runner, connect=connect
     )
-    if request.rocm is not None and request.dry_run:
-        report_plan(request.rocm, reporter)
-    elif request.rocm is not None:
+    if request.rocm is not None and not request.dry_run:
         from ci_build.rocm.source import obtain_rocm  # Start-up time: this module imports the HTTP client.
 
         if build.source is not None:
@@ -58,7 +58,9 @@ def prepare(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, co
         check_source(build.kernels)
     manifest = _manifest(request, context.rocm, reporter)
     if build.payload is Payload.PUBLISHED:
-        return PreparedBuild(plan=make_plan(build, rocm_manifest=manifest))
+        lines = planned_steps(request.rocm) if request.rocm is not None and request.dry_run else ()
+        before = ("rocm:", *(f"  {line}" for line in lines)) if lines else ()
+        return PreparedBuild(plan=make_plan(build, rocm_manifest=manifest), before=before)
     return source_build.prepare(replace(context, manifest=manifest))
 
 
@@ -117,8 +119,23 @@ def dist_wheels(
     return result
 
 
-def plan_lines(plan: BuildPlan, out: Path) -> Iterator[str]:
-    """Yield the lines of a dry run: every command and effect of the plan."""
+def dry_run_lines(prepared: PreparedBuild, request: WheelSetRequest) -> Iterator[str]:
+    """Yield the lines of a dry run: every command and effect, in the order of a build."""
+    kernels = request.build.kernels
+    compilers = () if kernels is None else tuple(container_lines(kernels, request.cache))
+    heading, *lines = plan_lines(prepared.plan, request.out, container=prepared.container, compilers=compilers)
+    yield from (heading, *prepared.before, *lines)
+
+
+def plan_lines(
+    plan: BuildPlan, out: Path, *, container: ContainerSpec | None = None, compilers: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the lines about a plan: every command and effect.
+
+    Args:
+        container: container of the commands that build wheels; None for commands on this machine.
+        compilers: lines about the compilers of the kernels.
+    """
     yield f"wheel set {plan.version} for {_targets(plan)}, index {plan.index}"
     for stage in plan.stages:
         yield f"{stage.name}:"
@@ -126,8 +143,9 @@ def plan_lines(plan: BuildPlan, out: Path) -> Iterator[str]:
             yield f"  {step.what}"
             if step.build is not None:
                 yield f"    in {step.build.cwd}, wheel into {step.build.output}"
-            env = step.build.env if step.build else {}
-            yield from (f"    $ {render(argv, env)}" for argv in step.commands)
+            yield from (f"    $ {_command_line(argv, step.build, container)}" for argv in step.commands)
+            if step.effect is Effect.KERNELS:
+                yield from (f"    {line}" for line in compilers)
             if step.recipe is not None:
                 recipe = step.recipe
                 yield f"    version {recipe.version}, platform {PLATFORM}, strip {recipe.strip}"
@@ -138,14 +156,22 @@ def plan_lines(plan: BuildPlan, out: Path) -> Iterator[str]:
     yield f"the set replaces {out} as a whole"
 
 
-def kernel_lines(request: BuildRequest, version: str) -> Iterator[str]:
+def _command_line(argv: Sequence[str], build: BuildCommand | None, container: ContainerSpec | None) -> str:
+    if build is None or container is None:
+        return render(argv, build.env if build else {})
+    return render(container_argv(container, argv, build.env, cwd=build.cwd))
+
+
+def kernel_lines(request: BuildRequest, version: str, cache: Path) -> Iterator[str]:
     """Yield the lines of a dry run of the kernels."""
+    assert request.kernels is not None
     plan = planned(request, version)
     yield f"kernels {version} with the {plan['toolchain']} toolchain"
     for row in plan["modules"]:
         built = plan["toolchain"] in row["toolchains"]
         given = ", ".join(name for name, support in row["targets"].items() if support != "unsupported")
         yield f"  {row['module']}: {given or 'none of the targets'}{'' if built else ' (not with this toolchain)'}"
+    yield from container_lines(request.kernels, cache)
     most = plan["at_most"]
     hours = most["cpu_seconds"] / 3600
     cost = f"{hours:.1f} h" if hours > 1 else f"{most['cpu_seconds']:.0f} s"

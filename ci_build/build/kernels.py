@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from core import targets
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest
-from core.process import HostRunner
+from core.process import HostRunner, render
 from kernels.catalog import load_catalog
 from kernels.modules import processors
 from kernels.recipe import check_jax, chosen_modules, refuse_code_alone
 
 if TYPE_CHECKING:
+    from ci_build.containers.engine import Engine
     from core.report import Reporter
     from kernels.assemble import CompilerLocation
     from kernels.build import KernelBuild, KernelBuildResult
@@ -78,25 +79,47 @@ def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> C
     if request.toolchain == "rocm":
         return CompilerLocation(launcher=which("sccache") or which("ccache") or "")
     # Start-up time: only this toolchain needs containers.
-    from ci_build.containers.container import Mount, container_argv, make_spec
     from ci_build.containers.engine import find_engine
+
+    engine = find_engine(None, runner)
+    image = runner.run(_image_argv(engine, request.image), check=False)
+    if image.returncode:
+        raise RequestError(f"{engine.name} has no image {request.image}.", hint="Pull or build it first.")
+    (cache / "kernels").mkdir(parents=True, exist_ok=True)
+    wrap = _container_argv(request, cache, engine, image.stdout.strip())
+    return CompilerLocation(wrap=wrap, image=image.stdout.strip())
+
+
+def container_lines(request: KernelRequest, cache: Path) -> Iterator[str]:
+    """Yield the lines of a dry run about the container of the compilers; none without a container."""
+    if request.toolchain == "container":
+        from ci_build.containers.engine import planned_engine  # Start-up time: only this toolchain needs containers.
+
+        engine = planned_engine("")
+        yield f"compile in containers of {request.image}, which must be on this machine; COMMAND stands for a compiler"
+        yield f"  $ {render(_image_argv(engine, request.image))}"
+        yield f"  $ {render((*_container_argv(request, cache, engine, request.image), 'COMMAND'))}"
+
+
+def _image_argv(engine: Engine, image: str) -> tuple[str, ...]:
+    return (engine.program, "image", "inspect", "--format={{.Id}}", image)
+
+
+def _container_argv(request: KernelRequest, cache: Path, engine: Engine, image: str) -> tuple[str, ...]:
+    """Return the command that runs a compiler in a container; the compiler's own command follows it."""
+    # Start-up time: only this toolchain needs containers.
+    from ci_build.containers.container import Mount, container_argv, make_spec
     from kernels.rocmchain import INSIDE
     from kernels.step_process import TIMED
     from kernels.steps import SRC
 
-    engine = find_engine(None, runner)
-    image = runner.run((engine.program, "image", "inspect", "--format={{.Id}}", request.image), check=False)
-    if image.returncode:
-        raise RequestError(f"{engine.name} has no image {request.image}.", hint="Pull or build it first.")
-    cache = cache / "kernels"
-    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / "kernels"
     rocm = Path(request.rocm or "/opt/rocm").resolve()
-    mounts = [Mount(cache, str(cache), writable=True), Mount(rocm, str(INSIDE)), Mount(SRC, str(SRC))]
+    mounts = [Mount(folder, str(folder), writable=True), Mount(rocm, str(INSIDE)), Mount(SRC, str(SRC))]
     if request.source and Path(request.source).is_dir():
         source = Path(request.source).resolve()
         mounts.append(Mount(source, str(source)))
-    spec = make_spec(engine, image.stdout.strip(), mounts=mounts)
-    return CompilerLocation(wrap=container_argv(replace(spec, network="none"), TIMED), image=image.stdout.strip())
+    return container_argv(replace(make_spec(engine, image, mounts=mounts), network="none"), TIMED)
 
 
 def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[int, int] | None:

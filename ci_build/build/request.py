@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,8 @@ class WheelSetRequest:
         rocm: ROCm to obtain and lock; None if no ROCm was given.
         rocm_manifest: file or ROCm folder from which the manifest in the set is read; None if not given.
         storage: settings of the cache of ROCms.
-        registry: registry of builder images; empty uses the registry in images.toml.
+        mirrors: registry or repository of images -> mirror.
+        registry: registry of built images; empty if none is given.
         out: folder of the set.
         cache: folder for downloads and finished steps.
         rebuild: folder for build results if cached results must not be used; None uses `cache`.
@@ -30,6 +32,7 @@ class WheelSetRequest:
     rocm: RocmSource | None
     rocm_manifest: Path | None
     storage: RocmStorage
+    mirrors: Mapping[str, str]
     registry: str
     out: Path
     cache: Path

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:  # At run time, they would be slow to import.
     from promotion.storage.bucket import Bucket
 
 
+_PLAN_WIDTH = 120
+"""Columns of the lines of a dry run."""
+_SHELL_WORD = re.compile(r"""(?:[^\s'"\\]|'[^']*'|"[^"]*"|\\.)+""")
 Entries = Mapping[str, tuple[str, str]]
 """Name of a command, or names of a pair such as "pin, unpin" -> location below `commands`, summary.
 
@@ -142,8 +146,30 @@ def print_json(value: object) -> None:
 
 
 def show_plan(lines: Sequence[str], *, as_json: bool) -> None:
-    """Print the lines of a dry run on standard output."""
-    click.echo(json.dumps({"plan": lines}, indent=2) if as_json else "\n".join(lines))
+    """Print the lines of a dry run on standard output; long commands are wrapped unless the output is JSON."""
+    click.echo(json.dumps({"plan": lines}, indent=2) if as_json else "\n".join(map(wrap_command, lines)))
+
+
+def wrap_command(line: str) -> str:
+    """Return a line of a dry run; a long command, which follows `$ `, is continued on further lines.
+
+    A shell reads the result as the same command. A value stays on the line of its option.
+    """
+    indent, mark, command = line.partition("$ ")
+    if not mark or indent.strip() or len(line) <= _PLAN_WIDTH:
+        return line
+    units, option = list[str](), False
+    for word in _SHELL_WORD.findall(command):
+        is_value = option and not word.startswith("-")
+        units[-1:] = [f"{units[-1]} {word}"] if is_value else [*units[-1:], word]
+        option = word.startswith("-") and "=" not in word
+    rows = ["$"]
+    for unit in units:
+        if len(indent) + len(rows[-1]) + len(unit) < _PLAN_WIDTH - 2:
+            rows[-1] += f" {unit}"
+        else:
+            rows.append(f"    {unit}")
+    return " \\\n".join(indent + row for row in rows)
 
 
 def open_bucket(text: str, reporter: Reporter, *, dry_run: bool = False, existing: bool = True) -> Bucket:

@@ -96,6 +96,16 @@ def find_engine(name: str | None, host: HostRunner) -> Engine:
     )
 
 
+def planned_engine(name: str) -> Engine:
+    """Return the engine whose commands a dry run prints, without asking it.
+
+    Args:
+        name: docker, podman, or the path of a client; empty for docker. Its daemon is assumed to run as root.
+    """
+    program = name or ENGINES[0]
+    return Engine(program=program, podman=Path(program).name.startswith("podman"))
+
+
 def _programs(names: Iterable[str]) -> Iterator[str]:
     """Yield the paths of the clients with these names, first from PATH, each file once."""
     seen: set[Path] = set()
@@ -108,10 +118,15 @@ def _programs(names: Iterable[str]) -> Iterator[str]:
             yield place
 
 
+def info_argv(program: str) -> tuple[str, ...]:
+    """Return the command that asks an engine about itself."""
+    return (program, "info", "--format", "{{json .}}")
+
+
 def _ask(program: str, host: HostRunner) -> Engine | str:
     """Return the engine of a client, or the reason why it is unusable."""
     try:
-        info = host.run([program, "info", "--format", "{{json .}}"], check=False, timeout=_PROBE_SECONDS)
+        info = host.run(info_argv(program), check=False, timeout=_PROBE_SECONDS)
     except ProcessError as error:
         return error.message
     try:

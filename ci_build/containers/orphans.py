@@ -50,10 +50,14 @@ def is_orphan(label: str, scope: str, started: Callable[[int], str]) -> bool:
     return bool(process) and where == scope and pid.isdecimal() and started(int(pid)) != process
 
 
+def list_argv(engine: str) -> tuple[str, ...]:
+    """Return the command that lists the containers of all runs, to find orphans."""
+    return (engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={OWNER_LABEL}")
+
+
 def remove_orphans(engine: str, host: HostRunner) -> tuple[str, ...]:
     """Remove this user's containers whose owner process has ended, and return their ids."""
-    argv = [engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={OWNER_LABEL}"]
-    listed = host.run(argv, check=False, timeout=_CLEAN_UP_SECONDS).stdout.split()
+    listed = host.run(list_argv(engine), check=False, timeout=_CLEAN_UP_SECONDS).stdout.split()
     # Some versions of podman cannot print a label with `ps`. For a container that was removed in the meantime,
     # `inspect` prints an error and continues.
     argv = [engine, "container", "inspect", "--format", f'{{{{.Id}}}} {{{{index .Config.Labels "{OWNER_LABEL}"}}}}']

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from ci_build.containers.engine import Engine, find_engine
+from ci_build.containers.engine import Engine, find_engine, planned_engine
 from ci_build.images import local
 from ci_build.images.dockerfile import check_arguments
 from ci_build.images.local import ContainerImage
+from ci_build.images.mirrors import full_name, mirrored
 from ci_build.images.pins import ImagePins, Pin
-from ci_build.images.recipe import CONTENT_LABEL, BaseImage, ContextFile, Recipe, build_argv
+from ci_build.images.recipe import CONTENT_LABEL, BaseImage, ContextFile, Recipe, base_tag, build_argv, stand_in
 from core.errors import InputError, NoContainerEngineError, ProcessError
 from core.model import Progress
 from core.process import HostRunner, without_credentials
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 class ImageBuilder:
     """Builder of images and of the images below them.
 
-    The container engine is detected at its first use, so a dry run needs no engine.
+    The container engine is detected at its first use. A dry run uses no engine; it only prints commands.
 
     Attributes:
         cache: cache folder of ci_build.
@@ -42,8 +43,10 @@ class ImageBuilder:
         engine_name: docker, podman or the path of a client; empty to detect the engine.
         builder_image: name of the image to compile in, or `search`; empty to build the image.
         base: name of a base image that replaces the pinned one, or empty.
-        registry: registry for pulls and pushes, or empty; by default, the registry of the pins.
+        registry: registry of built images, for pushes and searches, or empty.
+        mirrors: registry or repository -> mirror from which images are pulled.
         no_cache: whether to rebuild every layer, once per image.
+        dry_run: whether only commands are printed.
     """
 
     pins: ImagePins
@@ -55,16 +58,20 @@ class ImageBuilder:
     builder_image: str = ""
     base: str = ""
     registry: str = ""
+    mirrors: Mapping[str, str] = field(default_factory=dict)
     no_cache: bool = False
+    dry_run: bool = False
     arch: str = field(default_factory=platform.machine)
     _built: dict[str, ContainerImage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.registry = (self.registry or self.pins.registry).rstrip("/")
+        self.registry = self.registry.rstrip("/")
 
     @cached_property
     def engine(self) -> Engine:
-        """The container engine; raises NoContainerEngineError if none answers."""
+        """The container engine; raises NoContainerEngineError if none answers. In a dry run, no engine is asked."""
+        if self.dry_run:
+            return planned_engine(self.engine_name)
         return find_engine(self.engine_name or None, self.host)
 
     @property
@@ -77,8 +84,31 @@ class ImageBuilder:
         return local.find(self.engine, self.host, name)
 
     def pull(self, name: str) -> ContainerImage:
-        """Pull an image from the registry; raise InputError if the registry refuses or lacks the image."""
+        """Pull an image, named with its registry, from its registry or from the mirror in its place.
+
+        Raises:
+            InputError: the registry refuses the pull or lacks the image.
+        """
+        reference = mirrored(name, self.mirrors)
+        self.progress.step(f"pulling {reference}")
+        return local.pull(self.engine, self.host, reference)
+
+    def pull_built(self, name: str) -> ContainerImage:
+        """Pull a built image from --image-registry; raise InputError if the registry refuses or lacks the image."""
+        self.progress.step(f"pulling {self.registry}/{name}")
         return local.pull(self.engine, self.host, f"{self.registry}/{name}")
+
+    def obtain(self, name: str, *, registry: str = "") -> ContainerImage:
+        """Return the image that a user names, pulled if it is missing, as `docker run` does.
+
+        Args:
+            registry: registry of a name without one; empty for Docker Hub.
+
+        Raises:
+            InputError: the image is missing, and its registry refuses the pull or lacks the image.
+        """
+        reference = full_name(name, registry)
+        return self.find(name) or self.find(mirrored(reference, self.mirrors)) or self.pull(reference)
 
     def push(self, image: ContainerImage, names: Sequence[str]) -> str:
         """Push an image with its content tag and under further names; return the first name as name@sha256:…."""
@@ -149,33 +179,33 @@ class ImageBuilder:
         )
 
     def base_image(self, name: str) -> BaseImage:
-        """Return a pinned base image, or the image of --base-docker in its place.
+        """Return a pinned base image, or the image of --base-docker in its place, which is pulled if it is missing.
 
         Raises:
             RequestError: the base image is not pinned.
-            InputError: the image of --base-docker is missing.
+            InputError: the image of --base-docker is missing and cannot be pulled.
         """
+        if self.base and self.dry_run:
+            return stand_in(self.base, mirrored(full_name(self.base), self.mirrors))
         if self.base:
-            image = self.find(self.base)
-            if image is None:
-                raise InputError(f"--base-docker {self.base} is not on this machine.", hint="Pull or import the image.")
-            return BaseImage(identity=image.id, image=lambda: self.tag_base(image))
+            image = self.obtain(self.base)
+            return BaseImage(identity=image.id, image=lambda: self.tag_base(image, image.id))
         pin = self.pins.get("base", name, self.arch)
-        return BaseImage(identity=pin.reference, image=lambda: self._pinned_base(pin))
+        return BaseImage(
+            identity=pin.reference,
+            image=lambda: self._pinned_base(pin),
+            tag=base_tag(pin.digest),
+            reference=mirrored(pin.reference, self.mirrors),
+        )
 
     def _pinned_base(self, pin: Pin) -> str:
         """Return a local name of a pinned base image, pulled by its digest if it is missing."""
-        image = local.find_digest(self.engine, self.host, pin.digest)
-        if image is None and not self.registry:
-            raise InputError(
-                f"The base image {pin.reference} is not on this machine, and no registry is configured.",
-                hint="Give --image-registry HOST, set CI_BUILD_IMAGE_REGISTRY, or name an image with --base-docker.",
-            )
-        return self.tag_base(image or self.pull(pin.reference))
+        image = local.find_digest(self.engine, self.host, pin.digest) or self.pull(pin.reference)
+        return self.tag_base(image, pin.digest)
 
-    def tag_base(self, image: ContainerImage) -> str:
-        """Tag an image and return the tag, since engines reject some ids, and digests without registry, as a base."""
-        name = f"jax-rocm-release-base:{image.id.removeprefix('sha256:')}"
+    def tag_base(self, image: ContainerImage, digest: str) -> str:
+        """Tag an image as a base and return the tag."""
+        name = base_tag(digest)
         local.tag(self.engine, self.host, image.id, name)
         return name
 
@@ -186,7 +216,10 @@ class ImageBuilder:
             return lambda: self._fetch(pin)
 
         sums = "".join(f"{pin.digest}  {name}\n" for name, pin in sorted(pins.items()))
-        files = {f"downloads/{name}": ContextFile(digest=pin.digest, source=source(pin)) for name, pin in pins.items()}
+        files = {
+            f"downloads/{name}": ContextFile(digest=pin.digest, source=source(pin), url=pin.origin)
+            for name, pin in pins.items()
+        }
         return {**files, "downloads/SHA256SUMS": self.generated(sums)}
 
     def generated(self, text: str) -> ContextFile:

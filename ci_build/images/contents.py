@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from packaging.markers import Marker
 from packaging.utils import parse_wheel_filename
 
-from ci_build.containers.container import ContainerRunner, Mount, make_spec
+from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, make_spec
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.pins import DOCKER
 from ci_build.images.recipe import ContextFile, existing_file, text_file
@@ -29,6 +29,10 @@ from core.model import PYLOCK, WheelSet
 from core.pip import InputStore, Resolved
 from core.store import ContentStore, remove
 
+SET_LABEL = "jax-rocm-release.set"
+"""Label with the digest of the set in an image."""
+PYTHONS_LABEL = "com.amdgpu.python_versions"
+"""Label with the Pythons of an image, comma-separated."""
 _REQUIREMENT = "rocm[libraries,devel]"
 _DONE = "wheels.json"
 _CERTIFICATES = "/etc/ssl/jax-rocm-release.pem"
@@ -103,24 +107,28 @@ def _complete(folder: Path) -> bool:
         return False
 
 
-def _run_pip(builder: ImageBuilder, image: str, argv: Sequence[str], work: Path, connection: Connection) -> Path:
-    """Run pip in a container of an image, and return the directory in `work` that is mounted at /out."""
-    out, scratch, private = work / "out", work / "scratch", work / "proxies"
-    out.mkdir()
-    scratch.mkdir()
-    mounts = [Mount(out, "/out", writable=True), Mount(scratch, "/scratch", writable=True)]
+def packages_container(builder: ImageBuilder, image: str, work: Path, connection: Connection) -> ContainerSpec:
+    """Return the container in which pip downloads ROCm's packages to `out` below a working directory."""
+    _, certificates = connection
+    mounts = [Mount(work / "out", "/out", writable=True), Mount(work / "scratch", "/scratch", writable=True)]
     # Gigabytes of packages must not be unpacked in memory.
     env = {"TMPDIR": "/scratch", "PIP_CACHE_DIR": "/scratch/cache", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    proxies, certificates = connection
-    # Proxy URLs may contain passwords, which process lists must not show.
-    private.write_text("".join(f"{name}={url}\n" for name, url in proxies.items()), encoding="utf-8")
     if certificates:
         mounts.append(Mount(Path(certificates), _CERTIFICATES))
         env |= {"PIP_CERT": _CERTIFICATES, "SSL_CERT_FILE": _CERTIFICATES}
     spec = make_spec(builder.engine, image, mounts=mounts, env=env, workdir="/out")
-    spec = replace(spec, env_files=(private,), network="host", shm_size="64m")
-    ContainerRunner(builder.host, spec).run(argv)
-    return out
+    # Proxy URLs may contain passwords, which process lists must not show.
+    return replace(spec, env_files=(work / "proxies",), network="host", shm_size="64m")
+
+
+def _run_pip(builder: ImageBuilder, image: str, argv: Sequence[str], work: Path, connection: Connection) -> Path:
+    """Run pip in a container of an image, and return the directory in `work` that is mounted at /out."""
+    for name in ("out", "scratch"):
+        (work / name).mkdir()
+    proxies, _ = connection
+    (work / "proxies").write_text("".join(f"{name}={url}\n" for name, url in proxies.items()), encoding="utf-8")
+    ContainerRunner(builder.host, packages_container(builder, image, work, connection)).run(argv)
+    return work / "out"
 
 
 def read_checked_set(folder: Path) -> WheelSet:
@@ -219,8 +227,8 @@ def _labels(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> dict[s
         **{f"jax-rocm-release.commit.{name.replace('/', '.').lower()}": text for name, text in commits.items()},
         "com.amdgpu.jax_version": wheel_set.jax_version,
         "com.amdgpu.rocm_version": wheel_set.rocm_version,
-        "com.amdgpu.python_versions": ",".join(pythons),
-        "jax-rocm-release.set": wheel_set.digest,
+        PYTHONS_LABEL: ",".join(pythons),
+        SET_LABEL: wheel_set.digest,
         "jax-rocm-release.targets": ",".join(wheel_set.targets),
     }
 

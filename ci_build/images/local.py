@@ -67,10 +67,34 @@ def check_name(name: str, origin: str) -> str:
     return name
 
 
+def find_argv(engine: Engine, name: str) -> tuple[str, ...]:
+    """Return the command that looks for a local image by its name or id."""
+    return (engine.program, "image", "inspect", "--format", "{{json .}}", name)
+
+
+def list_argv(engine: Engine) -> tuple[str, ...]:
+    """Return the command that lists the local images with their digests."""
+    return (engine.program, "image", "ls", "--no-trunc", "--digests", "--format", "{{.ID}} {{.Digest}}")
+
+
+def tag_argv(engine: Engine, image: str, name: str) -> tuple[str, ...]:
+    """Return the command that tags an image."""
+    return (engine.program, "tag", image, name)
+
+
+def pull_argv(engine: Engine, reference: str) -> tuple[str, ...]:
+    """Return the command that pulls an image."""
+    return (engine.program, "pull", *_insecure(engine, reference), reference)
+
+
+def push_argv(engine: Engine, reference: str) -> tuple[str, ...]:
+    """Return the command that pushes a tagged image."""
+    return (engine.program, "push", *_insecure(engine, reference), reference)
+
+
 def find(engine: Engine, host: HostRunner, name: str) -> ContainerImage | None:
     """Return the local image of a name, id or digest, or None."""
-    argv = [engine.program, "image", "inspect", "--format", "{{json .}}", name]
-    done = host.run(argv, check=False, on_line=lambda _: None)
+    done = host.run(find_argv(engine, name), check=False, on_line=lambda _: None)
     if done.returncode:
         return None
     facts = json.loads(done.stdout)
@@ -87,8 +111,7 @@ def find(engine: Engine, host: HostRunner, name: str) -> ContainerImage | None:
 
 def find_digest(engine: Engine, host: HostRunner, digest: str) -> ContainerImage | None:
     """Return the local image with this digest in any registry."""
-    argv = [engine.program, "image", "ls", "--no-trunc", "--digests", "--format", "{{.ID}} {{.Digest}}"]
-    done = host.run(argv, check=False, on_line=lambda _: None)
+    done = host.run(list_argv(engine), check=False, on_line=lambda _: None)
     rows = [line.split() for line in done.stdout.splitlines()]
     image = next((row[0] for row in rows if len(row) == 2 and row[1] == digest), "")
     return find(engine, host, image) if image else None
@@ -96,7 +119,7 @@ def find_digest(engine: Engine, host: HostRunner, digest: str) -> ContainerImage
 
 def tag(engine: Engine, host: HostRunner, image: str, name: str) -> None:
     """Tag an image."""
-    host.run([engine.program, "tag", image, name])
+    host.run(tag_argv(engine, image, name))
 
 
 def pull(engine: Engine, host: HostRunner, reference: str) -> ContainerImage:
@@ -106,11 +129,12 @@ def pull(engine: Engine, host: HostRunner, reference: str) -> ContainerImage:
         InputError: the registry refuses the pull or lacks the image.
     """
     try:
-        host.run([engine.program, "pull", *_insecure(engine, reference), reference])
+        host.run(pull_argv(engine, reference))
     except ProcessError as error:
         raise InputError(
             f"Cannot pull {reference}: {error.message.splitlines()[-1].strip()}.",
-            hint="Check the name of the registry, and log in to it if it requires that.",
+            hint=f"Check the name, log in with `{engine.name} login` if the registry needs that, or name a mirror with "
+            "--image-mirror.",
         ) from error
     image = find(engine, host, reference)
     if image is None:
@@ -135,7 +159,7 @@ def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
             host.run([engine.program, "push", *options, image, reference])
             return f"{name}@{file.read_text(encoding='ascii').strip()}"
     tag(engine, host, image, reference)
-    host.run([engine.program, "push", reference])
+    host.run(push_argv(engine, reference))
     pushed = find(engine, host, reference)
     for known in pushed.digests if pushed else ():
         if known.startswith(f"{name}@"):

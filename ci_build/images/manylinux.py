@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from ci_build.images import local
+from collections.abc import Iterator
+
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import ContainerImage
+from ci_build.images.mirrors import full_name, mirrored
 from ci_build.images.pins import DOCKER, Pin
-from ci_build.images.recipe import CONTENT_LABEL, Recipe, layer, text_file
+from ci_build.images.recipe import (
+    CONTENT_LABEL,
+    BaseImage,
+    Recipe,
+    describe_bases,
+    describe_builds,
+    layer,
+    look_up_lines,
+    stand_in,
+    text_file,
+)
 from core.errors import InputError
 
 SEARCH = "search"
@@ -28,7 +40,7 @@ def builder_image(builder: ImageBuilder) -> ContainerImage:
         RequestError: images.toml lacks a pin.
     """
     if (name := builder.builder_image) and name != SEARCH:
-        return builder.find(name) or local.pull(builder.engine, builder.host, name)
+        return builder.obtain(name)
     recipe = builder_recipe(builder)
     if name != SEARCH:
         return builder.build(recipe)
@@ -39,7 +51,7 @@ def builder_image(builder: ImageBuilder) -> ContainerImage:
             f"Image {recipe.tag} is not on this machine, and no registry is configured.",
             hint="Give --image-registry, or omit --builder-image to build it.",
         )
-    pulled = builder.pull(recipe.tag)
+    pulled = builder.pull_built(recipe.tag)
     if pulled.labels.get(CONTENT_LABEL) != recipe.content:
         raise InputError(
             f"{pulled.name} was not built from the current {builder.pins.path} and Dockerfile.",
@@ -49,25 +61,48 @@ def builder_image(builder: ImageBuilder) -> ContainerImage:
 
 
 def check_obtainable(builder: ImageBuilder) -> None:
-    """Check that a builder image can be obtained, without building one.
+    """Check that a builder image can be obtained, and pull what is missing, without building an image.
 
     Raises:
         NoContainerEngineError: no engine answers.
-        InputError: the named image does not exist, or the base image is neither local nor in a configured registry.
+        InputError: the named image or the base image is neither on this machine nor in its registry.
     """
     _ = builder.engine
     if builder.builder_image:
         builder_image(builder)
-    elif not builder.registry:
-        recipe = builder_recipe(builder)
-        if not builder.base and builder.find_built(recipe) is None:
-            recipe.base.image()
+        return
+    recipe = builder_recipe(builder)
+    if builder.find_built(recipe) is None:
+        recipe.base.image()
 
 
 def planned_image(builder: ImageBuilder) -> str:
-    """Return the name of the image that a build will run in; only a named base image needs the engine."""
+    """Return the name of the image that a build will run in; in a dry run, no engine is asked."""
     name = builder.builder_image
     return name if name and name != SEARCH else builder_recipe(builder).tag
+
+
+def planned_base(builder: ImageBuilder) -> BaseImage:
+    """Return a stand-in for the builder image that --builder-image names or searches, for a dry run."""
+    name, reference = planned_image(builder), ""
+    if builder.builder_image != SEARCH:
+        reference = mirrored(full_name(name), builder.mirrors)
+    elif builder.registry:
+        reference = f"{builder.registry}/{name}"
+    return stand_in(name, reference)
+
+
+def planned_look_ups(builder: ImageBuilder) -> Iterator[str]:
+    """Yield the lines of a dry run about look-ups and pulls: of the base image, or of a builder image."""
+    if builder.builder_image:
+        return look_up_lines(planned_base(builder), builder.engine)
+    return describe_bases([builder_recipe(builder)], builder.engine)
+
+
+def planned_build(builder: ImageBuilder) -> Iterator[str]:
+    """Yield the lines of a dry run about the build of the builder image; none if it is not built."""
+    recipes = [] if builder.builder_image else [builder_recipe(builder)]
+    return describe_builds(recipes, builder.engine, no_cache=builder.no_cache)
 
 
 def builder_recipe(builder: ImageBuilder) -> Recipe:

@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.dockerfile import read_arguments
 from ci_build.images.local import is_loopback
+from ci_build.images.mirrors import api_host, mirrored
 from ci_build.images.pins import ARCHES, DOCKER, Pin, save
 from core.errors import InputError, RequestError
 from core.http.client import Client
@@ -62,7 +63,6 @@ def update(
         Label of each changed pin -> (old digest, new digest).
 
     Raises:
-        RequestError: a base image must be looked up, but no registry is configured.
         InputError: a registry or server does not answer.
     """
     changes = {}
@@ -103,28 +103,22 @@ def problems(builder: ImageBuilder, arch: str, *, online: bool) -> Iterator[str]
 
 
 def _in_registry(pin: Pin, reference: str, builder: ImageBuilder) -> str:
-    if not builder.registry:
-        raise RequestError(
-            f"Cannot look up the image {pin.label}: no registry is configured.",
-            hint="Give --image-registry HOST, set CI_BUILD_IMAGE_REGISTRY, or name only files.",
-        )
-    return fetch_digest(builder.registry, pin.origin, reference, builder.connect())
+    return fetch_digest(mirrored(pin.origin, builder.mirrors), reference, builder.connect())
 
 
-def fetch_digest(registry: str, repository: str, reference: str, client: Client) -> str:
-    """Return the digest of an image in a registry, as `sha256:…`.
+def fetch_digest(repository: str, reference: str, client: Client) -> str:
+    """Return the digest of an image in its registry, as `sha256:…`.
 
     Args:
-        registry: host with optional port and path prefix.
+        repository: registry and path.
         reference: tag or digest.
 
     Raises:
         InputError: the registry has no such image, or its manifest does not match its digest.
     """
-    host, _, path = registry.partition("/")
-    scheme = "http" if is_loopback(registry) else "https"
-    name = "/".join(part for part in (path, repository) if part)
-    url = f"{scheme}://{host}/v2/{name}/manifests/{reference}"
+    registry, _, path = repository.partition("/")
+    host, scheme = api_host(registry), "http" if is_loopback(registry) else "https"
+    url = f"{scheme}://{host}/v2/{path}/manifests/{reference}"
     headers = {"Accept": ", ".join(_MANIFESTS)}
     answer = client.fetch(url, headers=headers, accept=_NO_MANIFEST, limit=_LARGEST)
     if answer.status == _UNAUTHORISED:
@@ -132,14 +126,12 @@ def fetch_digest(registry: str, repository: str, reference: str, client: Client)
         answer = client.fetch(url, headers=headers, accept=_NO_MANIFEST, limit=_LARGEST)
     if answer.status != 200:
         problem = _NO_MANIFEST.get(answer.status, f"returned {answer.status}")
-        raise InputError(
-            f"{registry}/{repository}, {reference}: the registry {problem}.", hint="Check the name and the tag."
-        )
+        raise InputError(f"{repository}, {reference}: the registry {problem}.", hint="Check the name and the tag.")
     digest = "sha256:" + hashlib.sha256(answer.body).hexdigest()
     expected = reference if reference.startswith("sha256:") else digest
     if {answer.headers.get("docker-content-digest", digest), expected} != {digest}:
         raise InputError(
-            f"{registry}/{repository}, {reference}: the received manifest has an unexpected digest: {digest}.",
+            f"{repository}, {reference}: the received manifest has an unexpected digest: {digest}.",
             hint="Check the proxies: the manifest was changed on its way.",
         )
     return digest

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ci_build.images.mirrors import has_registry
 from core.atomic import write_whole
 from core.errors import RequestError
 
@@ -32,7 +33,7 @@ class Pin:
         kind: base or download.
         name: name such as manylinux_2_28, bazel, llvm-18 or python-3.12.
         arch: architecture as printed by `uname -m`.
-        origin: repository without registry, or URL.
+        origin: repository with its registry, or URL.
         version: tag of the image, or version of the software in the file.
         digest: `sha256:…` of the image's manifest, or hexadecimal sha256 of the file; empty if not yet known.
     """
@@ -61,11 +62,9 @@ class ImagePins:
 
     Attributes:
         path: path of the file.
-        registry: default registry, or empty.
     """
 
     path: Path
-    registry: str
     pins: tuple[Pin, ...]
 
     def get(self, kind: str, name: str, arch: str) -> Pin:
@@ -109,7 +108,7 @@ def _parse_pins(text: str, path: Path) -> ImagePins:
         Pin(kind=kind, name=name, arch=arch, **{_KEYS[kind][key]: value for key, value in row.items()})
         for kind, name, arch, row in _rows(table)
     )
-    return ImagePins(path=path, registry=table.get("registry", ""), pins=pins)
+    return ImagePins(path=path, pins=pins)
 
 
 def _rows(table: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
@@ -121,10 +120,8 @@ def _rows(table: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
 
 
 def _problems(table: Mapping[str, Any]) -> Iterator[str]:
-    for word in sorted(set(table) - {"registry", *_KEYS}):
-        yield f"unknown table: {word}"
-    if not isinstance(table.get("registry", ""), str):
-        yield "registry is not a string"
+    for word in sorted(set(table) - set(_KEYS)):
+        yield f"unknown key: {word}"
     for kind, name, arch, row in _rows(table):
         where = f"{kind}.{name}.{arch}"
         if arch not in ARCHES:
@@ -135,6 +132,8 @@ def _problems(table: Mapping[str, Any]) -> Iterator[str]:
         if not all(isinstance(value, str) for value in row.values()):
             yield f"{where}: a value is not a string"
             continue
+        if kind == "base" and not has_registry(row["repository"]):
+            yield f"{where}: the repository names no registry: {row['repository']!r}"
         for key, pattern in _DIGESTS.items():
             if row.get(key) and not re.fullmatch(pattern, row[key]):
                 yield f"{where}: not a digest: {row[key]!r}"

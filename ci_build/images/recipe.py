@@ -5,21 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ci_build.containers.engine import Engine
+from ci_build.images import local
 from ci_build.images.pins import DOCKER
 from core.digests import file_sha256
+from core.process import render
 
 CONTENT_LABEL = "jax-rocm-release.content"
 """Label with the digest of the content of an image's recipe."""
 BASE_LABEL = "jax-rocm-release.base"
 _FORMAT = "1"
 """Version of the content digest; a change rebuilds all images."""
-UNKNOWN = "CONTENT"
+UNKNOWN = "DIGEST"
 """Stand-in for a digest that a dry run cannot know, such as that of a ROCm tree."""
+UNKNOWN_NOTE = f"{UNKNOWN} stands for the digest of content that is not known before its download"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,11 +33,13 @@ class ContextFile:
         digest: digest of its content, known before the file exists.
         source: function that returns its path, after a download if necessary.
         executable: whether the file is a program.
+        url: origin of a file that is downloaded, or empty.
     """
 
     digest: str
     source: Callable[[], Path]
     executable: bool = False
+    url: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,14 +49,18 @@ class BaseImage:
     Attributes:
         identity: digest of its recipe's content, its repository with digest, or its id.
         image: function that returns its name in the engine, after building or pulling the image if necessary.
-        name: prefix of the names of images built on it.
+        name: its name, which is the prefix of the names of images built on it; empty for a pinned image.
         labels: labels that images built on it inherit.
+        tag: local name under which builds use an image that is not built; empty for an image that is built.
+        reference: name in the registry from which a missing image is pulled; empty if it is not pulled.
     """
 
     identity: str
     image: Callable[[], str]
     name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    tag: str = ""
+    reference: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +132,20 @@ def layer(
     )
 
 
+def stand_in(name: str, reference: str) -> BaseImage:
+    """Return a stand-in for a base image that a dry run does not look for.
+
+    Args:
+        reference: name in the registry from which a missing image is pulled; empty if it is not pulled.
+    """
+    return BaseImage(identity=f"{name}@{UNKNOWN}", image=str, name=name, tag=base_tag(UNKNOWN), reference=reference)
+
+
+def base_tag(digest: str) -> str:
+    """Return the local name of a base image, since engines reject ids and digests without a registry as a base."""
+    return f"jax-rocm-release-base:{digest.removeprefix('sha256:')}"
+
+
 def existing_file(path: Path, digest: str) -> ContextFile:
     """Return an existing file or directory as part of a build context."""
     return ContextFile(digest=digest, source=lambda: path)
@@ -152,12 +175,42 @@ def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache
     return (*argv, str(folder / "context"))
 
 
-def describe(recipes: Sequence[Recipe], *, no_cache: bool = False) -> Iterator[str]:
-    """Yield lines that describe images, bases first, and the commands that build them."""
+def look_up_lines(base: BaseImage, engine: Engine) -> Iterator[str]:
+    """Yield the lines of a dry run about an image that is not built: the look-up, and the pull of a missing image."""
+    digest = base.reference.partition("@")[2]
+    yield f"look on this machine for {f'an image with digest {digest}' if digest else f'the image {base.name}'}"
+    yield f"  $ {render(local.list_argv(engine) if digest else local.find_argv(engine, base.name))}"
+    if base.reference:
+        yield f"pull {base.reference} if it is missing"
+        yield f"  $ {render(local.pull_argv(engine, base.reference))}"
+    else:
+        yield "stop if it is missing: no registry of built images is given (--image-registry)"
+
+
+def describe(recipes: Sequence[Recipe], engine: Engine, *, no_cache: bool = False) -> Iterator[str]:
+    """Yield the lines of a dry run about images, bases first."""
+    if any(recipe.content == UNKNOWN for recipe in recipes):
+        yield UNKNOWN_NOTE
+    yield from describe_bases(recipes, engine)
+    yield from describe_builds(recipes, engine, no_cache=no_cache)
+
+
+def describe_bases(recipes: Sequence[Recipe], engine: Engine) -> Iterator[str]:
+    """Yield the lines about the base images that are not built: look-ups, pulls and tags."""
+    for base in {recipe.base.identity: recipe.base for recipe in recipes if recipe.base.tag}.values():
+        yield from look_up_lines(base, engine)
+        yield f"  $ {render(local.tag_argv(engine, base.reference or base.name, base.tag))}"
+
+
+def describe_builds(recipes: Sequence[Recipe], engine: Engine, *, no_cache: bool = False) -> Iterator[str]:
+    """Yield the lines about the builds of images: downloads, contents and commands."""
+    downloads = {file.url: file.digest for recipe in recipes for file in recipe.files.values() if file.url}
+    yield from (f"download {url}, sha256 {digest}, unless it is in the cache" for url, digest in downloads.items())
     tags = {recipe.identity: recipe.tag for recipe in recipes}
     for recipe in recipes:
-        base = tags.get(recipe.base.identity, recipe.base.identity)
-        yield f"{recipe.tag} on {base}, with"
-        for path, file in sorted(recipe.files.items()):
-            yield f"  {path} ({file.digest[:16]})"
-        yield f"  $ {shlex.join(build_argv(recipe, 'docker', Path(), base, no_cache=no_cache))}"
+        below = recipe.base
+        tag = tags.get(below.identity) or below.tag or below.identity
+        yield f"build {recipe.tag} on {tags.get(below.identity) or below.reference or below.name}, unless it exists"
+        yield from (f"  contains {path} ({file.digest[:16]})" for path, file in sorted(recipe.files.items()))
+        yield f"  $ {render(local.find_argv(engine, recipe.tag))}"
+        yield f"  $ {render(build_argv(recipe, engine.program, Path(), tag, no_cache=no_cache))}"

@@ -9,14 +9,13 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import sanitize
 from ci_build.images.manylinux import BUILDER, tool_pins
 from ci_build.images.pins import DOCKER
-from ci_build.images.recipe import UNKNOWN, BaseImage, ContextFile, Recipe, existing_file, layer, text_file
+from ci_build.images.recipe import BaseImage, ContextFile, Recipe, existing_file, layer, stand_in, text_file
 from core.digests import file_sha256
 from core.errors import InputError, RequestError
 
@@ -132,22 +131,24 @@ def find_base(builder: ImageBuilder, name: str) -> BaseImage:
     Raises:
         InputError: neither the engine nor the registry has the image.
     """
-    image = builder.find(name)
+    image, answer = builder.find(name), ""
     if image is None and builder.registry:
-        with suppress(InputError):
-            image = builder.pull(name)
+        try:
+            image = builder.pull_built(name)
+        except InputError as error:
+            answer = f" {error.message}"
     if image is None:
         raise InputError(
-            f"There is no image {name}{'' if builder.registry else ' on this machine'}.",
+            f"There is no image {name} on this machine.{answer}",
             hint="Build it with `ci_build images build base`, or give its ROCm with --therock-path.",
         )
     labels = {key: text for key, text in image.labels.items() if key.startswith(OURS)}
-    return BaseImage(name=name, identity=image.id, image=lambda: builder.tag_base(image), labels=labels)
+    return BaseImage(name=name, identity=image.id, image=lambda: builder.tag_base(image, image.id), labels=labels)
 
 
-def planned_base(name: str) -> BaseImage:
-    """Return a stand-in for a base image, for a dry run."""
-    return BaseImage(name=name, identity=f"{name}@{UNKNOWN}", image=str)
+def planned_base(builder: ImageBuilder, name: str) -> BaseImage:
+    """Return a stand-in for a base image with a customary name, for a dry run."""
+    return stand_in(name, f"{builder.registry}/{name}" if builder.registry else "")
 
 
 def check_base(base: BaseImage, rocm_version: str, pythons: Sequence[str]) -> None:

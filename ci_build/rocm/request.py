@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -13,7 +13,6 @@ from core import targets
 from core.errors import RequestError
 from core.model import GfxTarget
 from core.process import without_credentials
-from core.report import Reporter
 from core.units import parse_url
 
 SCHEME = "pip+"
@@ -168,9 +167,14 @@ def check_families(families: Sequence[str]) -> None:
         raise RequestError(f"--family is unknown: {', '.join(unknown)}.", hint="See `ci_build targets`.")
 
 
-def report_plan(source: RocmSource, reporter: Reporter) -> None:
-    """Print the downloads of a build in a dry run."""
+def planned_steps(source: RocmSource) -> Iterator[str]:
+    """Yield the lines of a dry run about a ROCm."""
     location = without_credentials(source.source)
-    if not (is_url(location) or is_index(location) or Path(location).exists()):
-        reporter.warning(f"{location} does not exist; the build will need it.")
-    reporter.line(f"would download {location} unless it is in the cache, verify it and record it in {source.lock}")
+    if is_url(location) or is_index(location):
+        yield f"download {location} unless it is in the cache, and verify it"
+    elif Path(location).is_dir() and not debs_in(location):
+        yield f"use {location} without copying it"
+    else:
+        yield f"unpack {location} unless it is in the cache"
+    if source.lock is not None:
+        yield f"compare it with {source.lock}" if source.locked else f"record it in {source.lock}"

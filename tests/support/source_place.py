@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,11 @@ class Place:
             f"--out={out}",
             *more,
         ]
+
+    def dry_run(self, out: Path, *more: str, jax: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run the command with --dry-run, without an engine."""
+        nowhere = {"DOCKER_HOST": "unix:///nowhere/socket"}
+        return replace(self, settings={**self.settings, **nowhere}).run(out, *more, "--dry-run", jax=jax)
 
     def run(self, out: Path, *more: str, jax: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run the command until it ends."""

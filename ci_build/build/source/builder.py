@@ -10,17 +10,20 @@ from typing import Any
 
 from ci_build.build.plan import SourceLayout
 from ci_build.build.source.build_py import BuildPaths, source_of
-from ci_build.containers.container import ContainerSpec, Mount
+from ci_build.containers.container import ContainerSpec, Mount, make_spec
+from ci_build.containers.engine import Engine
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import Runner
-from core.source_request import Checkout, Compiler, SourceRequest
+from core.source_request import Checkout, Compiler, Container, SourceRequest
 
 _CLANG = re.compile(r"/usr/lib/llvm-(\d+)/bin/clang")
+WORK, DISK_CACHE = "builds/out", "disk-cache"
+"""Folders below the folder for build results: of built wheels, and of the copy of a read-only disk cache."""
 _LOOK_INTO = ("/usr/lib", "/usr/local/bin", "/opt/python", "/opt/rh")
 
 
-def make_mounts(
+def build_mounts(
     source: SourceRequest,
     checkouts: Sequence[Checkout],
     layout: SourceLayout,
@@ -30,16 +33,13 @@ def make_mounts(
     *,
     disk_cache: Path | None = None,
 ) -> tuple[Mount, ...]:
-    """Return the mounts of the build, and create the folders that the build writes to.
+    """Return the mounts of the build.
 
     The ROCm is read-only. Source trees are writable, since build.py writes its options and Bazel creates links there.
     """
     paths = layout.paths
-    # A container engine would create missing folders as root.
-    for folder in (work, built / "bazel", disk_cache or work, Path(layout.checkouts)):
-        folder.mkdir(parents=True, exist_ok=True)
     mounts = [
-        Mount(rocm.resolve(), paths.rocm),
+        Mount(rocm, paths.rocm),
         Mount(work, paths.out, writable=True),
         Mount(built / "bazel", paths.cache, writable=True),
     ]
@@ -53,13 +53,33 @@ def make_mounts(
     return tuple(mounts)
 
 
+def create_folders(layout: SourceLayout, built: Path, work: Path, disk_cache: Path | None) -> None:
+    """Create the folders that the build writes to; a container engine would create missing folders as root."""
+    for folder in (work, built / "bazel", disk_cache or work, Path(layout.checkouts)):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def build_container(engine: Engine, image: str, container: Container, mounts: Sequence[Mount]) -> ContainerSpec:
+    """Return the container of the build's commands."""
+    return replace(
+        make_spec(engine, image, mounts=mounts),
+        network=container.network,
+        memory=container.memory,
+        shm_size=container.shm_size,
+    )
+
+
+FIND_TOOLS = ("find", *_LOOK_INTO, "-maxdepth", "6", "-name", "[bcgp]*", "!", "-type", "d")
+"""Command that lists the programs of the builder image; it runs without the mounts of the build."""
+
+
 def find_tools(request: BuildRequest, paths: BuildPaths, image: str, inside: Runner) -> BuildPaths:
     """Return the paths with the image's clang, after checking that the image has every tool.
 
     Raises:
         MachineError: tools are missing.
     """
-    done = inside.run(("find", *_LOOK_INTO, "-maxdepth", "6", "-name", "[bcgp]*", "!", "-type", "d"), check=False)
+    done = inside.run(FIND_TOOLS, check=False)
     there = set(done.stdout.splitlines())
     source = source_of(request)
     clangs = sorted((int(match[1]), path) for path in there if (match := _CLANG.fullmatch(path)))

@@ -13,14 +13,23 @@ from typing import TYPE_CHECKING, Any
 from ci_build.build.plan import BuildPlan, SourceLayout, make_plan
 from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.build_py import IN_CONTAINER, BuildPaths
+from ci_build.build.source.builder import (
+    DISK_CACHE,
+    WORK,
+    build_container,
+    build_mounts,
+    create_folders,
+    find_tools,
+    spec_values,
+)
+from ci_build.build.source.dry_run import environment_lines, planned_container, planned_rocm
 from ci_build.build.source.host_build import check_machine, check_rocm, check_tools, describe_host, host_paths
 from ci_build.build.source.sources import resolve_inputs
+from ci_build.containers.container import ContainerRunner, ContainerSpec
 from ci_build.images.builder import ImageBuilder
-from ci_build.images.manylinux import builder_image, builder_recipe, check_obtainable, planned_image
+from ci_build.images.manylinux import builder_image, check_obtainable
 from ci_build.images.pins import load_pins
-from ci_build.images.recipe import describe
 from ci_build.rocm.lock import dump_lock
-from ci_build.rocm.request import debs_in
 from core import steps
 from core.errors import MachineError
 from core.process import HostRunner, LineSink, Runner
@@ -41,10 +50,18 @@ OWN = Path(__file__).parents[3]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedBuild:
-    """A plan, and the builder of its native wheels; no builder for published wheels and in a dry run."""
+    """A plan, and what its execution or its dry run needs.
+
+    Attributes:
+        builder: builder of the native wheels; None for published wheels and in a dry run.
+        before: lines of a dry run about the work before the plan.
+        container: container of the build's commands in a dry run; None without a container.
+    """
 
     plan: BuildPlan
     builder: SourceBuilder | None = None
+    before: tuple[str, ...] = ()
+    container: ContainerSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +100,8 @@ class SourceBuildContext:
             builder_image=container.image,
             base=container.base,
             registry=self.request.registry,
+            mirrors=self.request.mirrors,
+            dry_run=self.request.dry_run,
         )
 
 
@@ -119,28 +138,16 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
         offline=context.rocm is None,
     )
     layout = SourceLayout(paths=_paths(context, inputs), checkouts=str(request.cache / "sources"))
-    builder = None
+    builder, before, container = None, tuple[str, ...](), None
     if context.rocm is None:
-        _report_environment(context)
+        images = None if context.source.container.host else context.images()
+        before = tuple(environment_lines(request, images))
+        container = planned_container(request, images, inputs, layout)
     else:
         builder = _make_builder(context, inputs, layout, context.rocm)
         inputs, layout = builder.inputs, builder.layout
     plan = make_plan(request.build, inputs, rocm_manifest=context.manifest, layout=layout)
-    return PreparedBuild(plan=plan, builder=builder)
-
-
-def _report_environment(context: SourceBuildContext) -> None:
-    """Report the build environment in a dry run."""
-    reporter = context.reporter
-    if context.source.container.host:
-        reporter.line("would build on this machine, without a container")
-        return
-    images = context.images()
-    reporter.line(f"would build in a container of {planned_image(images)}")
-    if not images.builder_image:
-        reporter.line("would build this image if it does not exist")
-        for line in describe([builder_recipe(images)]):
-            reporter.line(f"  {line}")
+    return PreparedBuild(plan=plan, builder=builder, before=before, container=container)
 
 
 def _paths(context: SourceBuildContext, inputs: SourceInputs) -> BuildPaths:
@@ -148,20 +155,15 @@ def _paths(context: SourceBuildContext, inputs: SourceInputs) -> BuildPaths:
     request, source = context.request, context.source
     if not source.container.host:
         return replace(IN_CONTAINER, clang=source.clang or IN_CONTAINER.clang)
-    assert request.rocm is not None
-    rocm = request.rocm.source
-    if context.rocm is not None:
-        rocm = str(context.rocm.root)
-    elif not Path(rocm).is_dir() or debs_in(rocm):
-        rocm = str(request.cache / "rocm" / "trees")
-    return host_paths(source, inputs.sources, request.cache, request.built, rocm)
+    rocm = planned_rocm(request) if context.rocm is None else context.rocm.root
+    return host_paths(source, inputs.sources, request.cache, request.built, str(rocm))
 
 
 def _make_builder(context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Rocm) -> SourceBuilder:
     from ci_build.build.source.native import SourceBuilder  # Start-up time: a dry run builds nothing.
 
     source, built, out = context.source, context.request.built, context.request.out.absolute()
-    work, disk = built / "builds" / "out", disk_cache(source.cache, built)
+    work, disk = built / WORK, disk_cache(source.cache, built)
     if source.container.host:
         check_rocm(rocm.root)
         paths, runner = layout.paths, context.runner
@@ -190,22 +192,14 @@ def _start_container(
     context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Path, work: Path, disk: Path | None
 ) -> Environment:
     """Obtain the builder image, and describe the container of a build's commands."""
-    # Start-up time: a dry run starts no container.
-    from ci_build.build.source.builder import find_tools, make_mounts, spec_values
-    from ci_build.containers.container import ContainerRunner, make_spec
-
     source, built, runner, reporter = context.source, context.request.built, context.runner, context.reporter
     images = context.images()
     engine = images.engine
     with reporter.group("builder image"):
         image = builder_image(images)
-    mounts = make_mounts(source, inputs.sources, layout, rocm, built, work, disk_cache=disk)
-    spec = replace(
-        make_spec(engine, image.id, mounts=mounts),
-        network=source.container.network,
-        memory=source.container.memory,
-        shm_size=source.container.shm_size,
-    )
+    create_folders(layout, built, work, disk)
+    mounts = build_mounts(source, inputs.sources, layout, rocm.resolve(), built, work, disk_cache=disk)
+    spec = build_container(engine, image.id, source.container, mounts)
     bare = ContainerRunner(runner, replace(spec, mounts=()), say=reporter.line)
     return (
         find_tools(context.request.build, layout.paths, image.name, bare),
@@ -246,7 +240,7 @@ def disk_cache(cache: ActionCache, built: Path) -> Path | None:
         return None
     if not cache.read_only:
         return Path(cache.disk)
-    copy = built / "disk-cache"
+    copy = built / DISK_CACHE
     shutil.rmtree(copy, ignore_errors=True)
     try:
         shutil.copytree(cache.disk, copy, copy_function=os.link)

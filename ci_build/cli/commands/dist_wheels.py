@@ -25,7 +25,7 @@ def dist_wheels(state: State, /, **after: object) -> None:
     prepared = build.prepare(request, reporter, runner, connect)
     as_json = settings.flag("json")
     if request.dry_run:
-        show_plan([*build.plan_lines(prepared.plan, request.out)], as_json=as_json)
+        show_plan([*build.dry_run_lines(prepared, request)], as_json=as_json)
         return
     result = build.dist_wheels(request, prepared, reporter, runner)
     if as_json:

@@ -19,12 +19,20 @@ from ci_build.cli.options.request import chosen_pythons
 from ci_build.cli.options.rocm import build_job_defaults, find_rocm, rocm_problems, rocm_storage
 from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import chosen_options
+from ci_build.containers.container import container_argv
 from ci_build.images import runtime
-from ci_build.images.contents import check_pythons, download_command, read_checked_set, rocm_packages, set_contents
+from ci_build.images.contents import (
+    check_pythons,
+    download_command,
+    packages_container,
+    read_checked_set,
+    rocm_packages,
+    set_contents,
+)
 from ci_build.images.local import sanitize
-from ci_build.images.manylinux import BUILDER, LLVM, builder_image, builder_recipe, planned_image
+from ci_build.images.manylinux import BUILDER, LLVM, builder_image, builder_recipe, planned_base, planned_image
 from ci_build.images.recipe import UNKNOWN, BaseImage, ContextFile, Recipe, layer
-from ci_build.rocm.request import RocmSource, check_source, report_plan
+from ci_build.rocm.request import RocmSource, check_source, planned_steps
 from core.errors import RequestError
 from core.process import render
 
@@ -36,7 +44,10 @@ _ROCM = (
 )
 """Options that select the ROCm of an image."""
 _PACKAGES = ("therock_index_url", "therock_version")
-_COMMON = ("base_docker", "image_registry", "container_engine", "cache_dir", "dry_run", "json", "verbose")
+_COMMON = (
+    *("base_docker", "image_mirror", "image_registry", "container_engine"),
+    *("cache_dir", "dry_run", "json", "verbose"),
+)
 _FILTER = click.option(
     "--filter", "-f", "filters", metavar="PART,…", default="", help="Build only images whose name contains PART."
 )
@@ -92,13 +103,15 @@ def manylinux(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values 
         _build_with_packages(job, packages, recipes, "/opt/python/cp313-cp313/bin/python3")
     elif rocm is not None:
         _manylinux_with_rocm(job, rocm, recipes)
-    elif job.dry_run:
-        job.show_plan([planned_image(builder)], recipes)
     else:
+        version = job.settings.get("rocm_version").value
+        names = (f"{BUILDER}-rocm-{sanitize(str(version)).lower()}",) if version else ()
+        if job.dry_run:
+            job.show_plan({planned_image(builder): names}, recipes)
+            return
         with job.reporter.group("images build manylinux"):
             image = builder_image(builder)
-        version = job.settings.get("rocm_version").value
-        job.finish([(image, (f"{BUILDER}-rocm-{sanitize(str(version)).lower()}",) if version else (), {})])
+        job.finish([(image, names, {})])
 
 
 @build.command()
@@ -208,7 +221,7 @@ def rocm_of_image(job: ImageJob) -> RocmSource:
 def _obtain_rocm(job: ImageJob, found: RocmSource) -> _Rocm:
     if job.dry_run:
         version = found.full_version
-        report_plan(found, job.reporter)
+        job.show(*planned_steps(found))
         return version or "VERSION", ContextFile(digest=UNKNOWN, source=Path), {}
     # Start-up time: the store of ROCm trees takes 0.1 s of CPU.
     from ci_build.rocm import source
@@ -233,7 +246,7 @@ def _manylinux_with_rocm(job: ImageJob, rocm: RocmSource, recipes: Sequence[Reci
     if recipes:
         below = job.builder.as_base(*recipes)
     elif job.dry_run:
-        below = runtime.planned_base(planned_image(job.builder))
+        below = planned_base(job.builder)
     else:
         below = runtime.find_base(job.builder, builder_image(job.builder).name)
     recipe = runtime.rocm_recipe(below, tree, version, labels, name=name)
@@ -270,10 +283,12 @@ def _build_with_packages(job: ImageJob, packages: tuple[str, str], recipes: Sequ
     bases = [job.builder.as_base(recipe) for recipe in recipes]
     planned = [runtime.packages_recipe(base, python, files, version or "latest", labels) for base in bases]
     if job.dry_run:
-        job.show_plan([recipe.name for recipe in planned], [*recipes, *planned])
+        spec = packages_container(job.builder, UNKNOWN, job.builder.folder / "rocm-packages" / UNKNOWN, connection())
         for recipe in recipes:
-            command = render(download_command(python, index, version))
-            job.reporter.line(f"would download these wheels in a container of {recipe.tag}: {command}")
+            job.show(f"download ROCm's packages in a container of {recipe.tag}, after its build below")
+            argv = container_argv(replace(spec, image=recipe.tag), download_command(python, index, version))
+            job.show(f"  $ {render(argv)}")
+        job.show_plan({recipe.tag: (recipe.name,) for recipe in planned}, [*recipes, *planned])
         return
     built = []
     with job.reporter.group("ROCm's pip packages"):
@@ -297,7 +312,7 @@ def build_set_images(state: State, values: Mapping[str, Any]) -> Mapping[str, Ma
     check_pythons(directory, wheel_set, pythons)
     suffix = runtime.rocm_tag(wheel_set.rocm_version)
     releases = runtime.ubuntu_releases(job.builder, "jax", values["filters"])
-    job.check(len(releases))
+    job.check(len(releases), finds_bases=not names_rocm(job.settings))
     bases, planned = _bases_of_set(job, {name: f"jax-base-{name}.{suffix}" for name in releases})
     with job.reporter.group(f"contents of {directory}"):
         for image in bases.values() if not job.dry_run else ():
@@ -333,7 +348,7 @@ def _refuse_unused(settings: Settings, rocm_version: str) -> None:
 def _bases_of_set(job: ImageJob, names: Mapping[str, str]) -> tuple[Mapping[str, BaseImage], list[Recipe]]:
     """Return the base images of a set by Ubuntu release, and their recipes if the options name a ROCm."""
     if not names_rocm(job.settings):
-        find = runtime.planned_base if job.dry_run else partial(runtime.find_base, job.builder)
+        find = partial(runtime.planned_base if job.dry_run else runtime.find_base, job.builder)
         return {release: find(name) for release, name in names.items()}, []
     pythons = chosen_pythons(job.settings)
     version, tree, labels = _obtain_rocm(job, rocm_of_image(job))

@@ -9,6 +9,7 @@ import cloup
 
 from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State, print_json
+from ci_build.cli.options.table import chosen_options
 from ci_build.images import pin_updates
 from core.errors import CiBuildError, RequestError
 from core.report import print_table
@@ -16,7 +17,7 @@ from core.report import print_table
 _PINS = click.option(
     "--pins", metavar="FILE", type=click.Path(path_type=Path), help="Pins that replace docker/images.toml."
 )
-_REGISTRY = click.option("--image-registry", metavar="HOST[/PATH]", help="Registry of the base images.")
+_MIRROR = chosen_options("image_mirror")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
@@ -47,7 +48,7 @@ _ARCH = click.option(
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @_PINS
 @_ARCH
-@_REGISTRY
+@_MIRROR
 @click.option("--cache-dir", metavar="DIR", help="Cache of downloads.  [default: user's cache]")
 @_JSON
 @click.option("--dry-run", is_flag=True, help="Print the changes without writing them.")
@@ -57,7 +58,7 @@ def update(
     names: tuple[str, ...],
     pins: Path | None,
     arch: str,
-    image_registry: str | None,
+    image_mirror: str | None,
     cache_dir: str | None,
     *,
     as_json: bool,
@@ -67,7 +68,7 @@ def update(
 
     Without NAME, update the digests of base images, and add the missing digests of files.
     """
-    job = ImageJob(state, {"pins": pins, "image_registry": image_registry, "cache_dir": cache_dir})
+    job = ImageJob(state, {"pins": pins, "image_mirror": image_mirror, "cache_dir": cache_dir})
     with job.reporter.group("images update"):
         changes = pin_updates.update(job.builder, names, arch, dry_run=dry_run)
     if as_json:
@@ -83,7 +84,7 @@ def update(
 @cloup.command("check")
 @_PINS
 @_ARCH
-@_REGISTRY
+@_MIRROR
 @_JSON
 @click.option(
     "--online", is_flag=True, help="Also check that the registry and the servers still have the pinned files."
@@ -93,15 +94,15 @@ def check(
     state: State,
     pins: Path | None,
     arch: str,
-    image_registry: str | None,
+    image_mirror: str | None,
     *,
     as_json: bool,
     online: bool,
 ) -> None:
     """Fail if a digest is missing, a Dockerfile ignores an argument, or, with --online, a pin is unavailable."""
-    if image_registry and not online:
-        raise RequestError("--image-registry has no effect without --online.", hint="Give both, or neither.")
-    job = ImageJob(state, {"pins": pins, "image_registry": image_registry})
+    if image_mirror and not online:
+        raise RequestError("--image-mirror has no effect without --online.", hint="Give both, or neither.")
+    job = ImageJob(state, {"pins": pins, "image_mirror": image_mirror})
     problems = list(pin_updates.problems(job.builder, arch, online=online))
     if as_json:
         print_json(problems)

@@ -15,11 +15,13 @@ from ci_build.cli.commands.image_build import build_set_images, set_options
 from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State, echo_error
 from ci_build.cli.options.settings import Settings
-from ci_build.cli.options.source import container_size
+from ci_build.cli.options.source import container_size, registry_problems
 from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, container_argv, make_spec
 from ci_build.containers.engine import Engine
-from ci_build.images.contents import read_checked_set
+from ci_build.images.contents import PYTHONS_LABEL, SET_LABEL, read_checked_set
+from ci_build.images.mirrors import full_name, has_registry, mirrored
+from ci_build.images.recipe import UNKNOWN, look_up_lines, stand_in
 from core.errors import InputError, MachineError, RequestError
 from core.process import render
 
@@ -31,6 +33,8 @@ HERE = "/rocm-jax"
 """The current directory in the container; rocm-jax's scripts rely on it."""
 SELFTEST = "/usr/share/jax-rocm-release/selftest.py"
 _KFD, _DRI = "dev/kfd", "dev/dri"
+_PYTHON = "PYTHON"
+"""Stand-in for the Pythons of an image in a dry run."""
 _run_options = cloup.option_group(
     "Run",
     click.option(
@@ -47,14 +51,24 @@ _run_options = cloup.option_group(
 @cloup.command()
 @click.argument("image_name", metavar="IMAGE")
 @_run_options
-@chosen_options(*_CONTAINER, "image_registry", "container_engine", "dry_run", "verbose", tables=_TABLES)
+@chosen_options(
+    *(*_CONTAINER, "image_mirror", "image_registry", "container_engine", "dry_run", "verbose"), tables=_TABLES
+)
 @click.pass_obj
 def run(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
-    """Run a command or the image's own test in IMAGE.
+    """Run a command or the image's own test in IMAGE, which is pulled if it is missing.
 
-    The container has the GPUs of this machine and the current directory at /rocm-jax.
+    A name without a registry is looked up in --image-registry if it is given, else on Docker Hub. The container has the
+    GPUs of this machine and the current directory at /rocm-jax.
     """
-    _run(state, values["image_name"], values)
+    job, name = ImageJob(state, values), values["image_name"]
+    if problems := registry_problems(job.settings, pulls=True, searches=not has_registry(name)):
+        raise RequestError(" ".join(problems), hint=f"{name} names its registry.")
+    spec_for = checked_spec(state.settings(values, _TABLES), values)
+    if job.dry_run:
+        _plan_run(job, spec_for(job.builder.engine, name))
+    else:
+        _run(job, spec_for, name)
 
 
 @cloup.command()
@@ -89,34 +103,32 @@ def test(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of op
         build_set_images(state, values)
         return
     spec_for = checked_spec(state.settings(values, _TABLES), values)
+    job = ImageJob(state, values)
     for name, labels in build_set_images(state, values).items():
         if values["dry_run"]:
-            # A dry run starts no engine.
-            _show(spec_for(Engine(program="docker"), name), labels, values["test_cmd"])
+            _show(job, spec_for(job.builder.engine, name), labels)
         else:
-            _run(state, name, values)
+            _run(job, spec_for, name)
 
 
-def _run(state: State, image_name: str, values: Mapping[str, Any]) -> None:
-    job = ImageJob(state, values)
-    spec_for = checked_spec(state.settings(values, _TABLES), values)
-    image = job.builder.find(image_name)
-    # A dry run pulls nothing.
-    if image is None and job.builder.registry and not job.dry_run:
-        image = job.builder.pull(image_name)
-    if image is None:
-        hint = "Build it with `ci_build images build runtime`."
-        raise InputError(f"There is no image {image_name} on this machine.", hint=hint)
+def _run(job: ImageJob, spec_for: Callable[[Engine, str], ContainerSpec], image_name: str) -> None:
+    image = job.builder.obtain(image_name, registry=job.builder.registry)
     for name in ("rocm_jax", "jax", "xla"):
         if commit := image.labels.get(f"com.amdgpu.{name}_commit"):
             job.reporter.line(f"{name.replace('_', '-')}: {commit}")
     spec = spec_for(job.builder.engine, image.id)
-    if job.dry_run:
-        _show(spec, image.labels, values["test_cmd"])
-        return
     runner = ContainerRunner(job.builder.host, spec, say=job.reporter.line)
-    for argv in commands(image.labels, values["test_cmd"], gpu=bool(spec.devices)):
+    for argv in commands(image.labels, job.values["test_cmd"], gpu=bool(spec.devices)):
         runner.run(argv, on_line=click.echo, on_error_line=echo_error)
+
+
+def _plan_run(job: ImageJob, spec: ContainerSpec) -> None:
+    """Print the steps of a run in an image whose labels a dry run does not read."""
+    reference = mirrored(full_name(spec.image, job.builder.registry), job.builder.mirrors)
+    job.show(*look_up_lines(stand_in(spec.image, reference), job.builder.engine))
+    if not job.values["test_cmd"]:
+        job.show(f"run the image's own test with each of its Pythons; {_PYTHON} stands for their versions")
+    _show(job, spec, {SET_LABEL: UNKNOWN, PYTHONS_LABEL: _PYTHON})
 
 
 def checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[Engine, str], ContainerSpec]:
@@ -179,13 +191,13 @@ def commands(labels: Mapping[str, str], command: str, *, gpu: bool) -> tuple[tup
     """
     if command:
         return (("bash", "-c", command),)
-    if "jax-rocm-release.set" not in labels:
+    if SET_LABEL not in labels:
         raise RequestError("The image has no built-in test.", hint="Give a command with --test-cmd.")
-    pythons = [name for name in labels.get("com.amdgpu.python_versions", "").split(",") if name]
+    pythons = [name for name in labels.get(PYTHONS_LABEL, "").split(",") if name]
     more = () if gpu else ("--no-gpu",)
     return tuple((f"/opt/python/{python}/bin/python3", SELFTEST, *more) for python in pythons)
 
 
-def _show(spec: ContainerSpec, labels: Mapping[str, str], command: str) -> None:
-    for argv in commands(labels, command, gpu=bool(spec.devices)):
-        click.echo(render(container_argv(spec, argv)))
+def _show(job: ImageJob, spec: ContainerSpec, labels: Mapping[str, str]) -> None:
+    argvs = commands(labels, job.values["test_cmd"], gpu=bool(spec.devices))
+    job.show(*(f"  $ {render(container_argv(spec, argv))}" for argv in argvs))

@@ -9,7 +9,7 @@ import cloup
 
 from ci_build.build import kernels as kernel_build
 from ci_build.build.dist_wheels import kernel_lines
-from ci_build.cli.common import State, host_runner, print_json
+from ci_build.cli.common import State, host_runner, print_json, wrap_command
 from ci_build.cli.options.request import kernels_request
 from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.table import chosen_options
@@ -85,8 +85,8 @@ def build(
         if settings.flag("json"):
             print_json(kernel_build.planned(request, version))
             return
-        for line in kernel_lines(request, version):
-            click.echo(line)
+        for line in kernel_lines(request, version, settings.cache_dir):
+            click.echo(wrap_command(line))
         return
     runner = host_runner(reporter)
     place = kernel_build.find_compilers(asked, settings.cache_dir, runner)

@@ -62,9 +62,8 @@ def release(
     opened = bucket_url.open_bucket(request.bucket)
     prepared = dist_wheels.prepare(request.wheel_set, reporter, runner, connect)
     if request.wheel_set.dry_run:
-        show_plan(
-            [*dist_wheels.plan_lines(prepared.plan, request.wheel_set.out), *way.plan_lines(request)], as_json=as_json
-        )
+        lines = [*dist_wheels.dry_run_lines(prepared, request.wheel_set), *way.plan_lines(request)]
+        show_plan(lines, as_json=as_json)
         return
     receipt = way.release_local(request, opened, prepared, reporter, runner, show=not as_json)
     if as_json:

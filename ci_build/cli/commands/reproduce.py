@@ -12,12 +12,18 @@ import cloup
 from ci_build.cli.common import State, connector, host_runner, print_json
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.settings import Settings
+from ci_build.cli.options.table import chosen_options
+from ci_build.images.manylinux import SEARCH
 from core.defaults import defaults
 from core.errors import ReproducibilityError, RequestError
 from core.model import WheelSet
 
-_FROM_CALLER = ("cache_dir", "rocm_lock", "container_engine", "image_registry", "source_mirror", "verbose")
+_FROM_CALLER = ("cache_dir", "rocm_lock", "source_mirror", "verbose")
 """Options that `reproduce` reads from its command line instead of the recorded request."""
+_SOURCE_OF_IMAGES = ("image_mirror", "image_registry")
+"""Options about the origin of the builder image: of one that is pulled or built, and of one that is searched."""
+_CONTAINER = ("container_engine", *_SOURCE_OF_IMAGES)
+"""Options that `reproduce` reads from its command line if the build runs in a container."""
 
 
 @cloup.command()
@@ -30,7 +36,7 @@ _FROM_CALLER = ("cache_dir", "rocm_lock", "container_engine", "image_registry", 
     help="Cache of downloads; build results are not read from it.  [default: user's cache]",
 )
 @click.option("--container-engine", metavar="docker|podman|FILE", help="Container engine.  [default: the first found]")
-@click.option("--image-registry", metavar="HOST[/PATH]", help="Registry of the builder image.")
+@chosen_options("image_mirror", "image_registry")
 @click.option("--source-mirror", metavar="URL|DIR", help="Mirror of jax-ml/jax, openxla/xla and ROCm/rocm-jax.")
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
 @click.option("--verbose", "-v", is_flag=True, default=None, help="Also print commands and their output.")
@@ -119,7 +125,9 @@ def _given(request: Mapping[str, Any], source: Mapping[str, Any], caller: Settin
     if remote:
         given["rbe_endpoint"], given["rbe_jobs"] = remote["endpoint"] or None, str(remote["jobs"])
         given["rbe_platform"], given["no_rbe_fallback"] = remote["platform"] or "none", not remote["fallback"] or None
-    for name in _FROM_CALLER:
+    # The environment may set options of containers that this build does not use; on the command line, they are refused.
+    used = () if container["host"] else ("container_engine", _SOURCE_OF_IMAGES[container["image"] == SEARCH])
+    for name in (*_FROM_CALLER, *(name for name in _CONTAINER if name in used or caller.typed(name))):
         if (value := caller.get(name).value) is not None:
             given[name] = value
     return given

@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 from ci_build.build.request import WheelSetRequest
 from ci_build.cli.options.rocm import find_rocm, rocm_defaults, rocm_problems, rocm_storage
 from ci_build.cli.options.settings import Problems, Setting, Settings, split_list
-from ci_build.cli.options.source import source_defaults, source_problems, source_request
+from ci_build.cli.options.source import image_mirrors, source_defaults, source_problems, source_request
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
     KERNEL_TOOLCHAINS,
@@ -76,6 +76,7 @@ def wheel_set_request(
         rocm=rocm,
         rocm_manifest=None if manifest is None else Path(str(manifest)),
         storage=rocm_storage(settings),
+        mirrors=image_mirrors(settings),
         registry=settings.text("image_registry"),
         out=Path(settings.text("out")),
         cache=settings.cache_dir,

@@ -19,13 +19,15 @@ from ci_build.build.source.pins import (
 from ci_build.build.source.sources import release_of
 from ci_build.cli.options.rocm import build_job_defaults
 from ci_build.cli.options.settings import Problems, Setting, Settings
+from ci_build.images.manylinux import SEARCH
+from ci_build.images.mirrors import parse_mirrors
 from core.errors import RequestError
 from core.source_request import ActionCache, Checkout, Compiler, Container, Credentials, Remote, SourceRequest
 from core.units import check_engine_size
 
 _ONLY_WITH_RBE = ("rbe_endpoint", "no_rbe_fallback", "rbe_platform", "rbe_jobs")
 _ONLY_IN_CONTAINER = (
-    *("builder_image", "base_docker", "container_engine"),
+    *("builder_image", "base_docker", "image_mirror", "image_registry", "container_engine"),
     *("container_network", "container_memory", "container_shm_size"),
 )
 _CREDENTIALS = ("rbe_ca", "rbe_cert", "rbe_key", "rbe_credential_helper", "rbe_bazelrc")
@@ -135,7 +137,10 @@ def source_problems(settings: Settings) -> list[str]:
     if settings.flag("host"):
         typed = filter(settings.typed, _ONLY_IN_CONTAINER)
         problems += settings.objections(typed, "applies to a container, but --host uses no container.")
-    elif settings.given("clang_path") and not settings.text("clang_path").startswith("/"):
+    else:
+        searches = settings.text("builder_image") == SEARCH
+        problems += registry_problems(settings, pulls=not searches, searches=searches)
+    if not settings.flag("host") and settings.given("clang_path") and not settings.text("clang_path").startswith("/"):
         problems.append("--clang-path is a path in the builder image, and must be absolute.")
     if settings.given("builder_image") and settings.given("base_docker"):
         problems.append("--base-docker is the base of a new builder image, but --builder-image names a finished one.")
@@ -188,6 +193,29 @@ def _sources(settings: Settings, jax_version: str) -> tuple[Checkout, ...]:
         url = repository_url(interface.xla_repository, mirror)
         found.append(Checkout(name="xla", url=url, commit="HEAD" if xla == "head" else xla))
     return tuple(found)
+
+
+def image_mirrors(settings: Settings) -> dict[str, str]:
+    """Return registry or repository of images -> mirror; raise RequestError for an invalid mirror."""
+    return parse_mirrors(settings.text("image_mirror"), settings.get("image_mirror").origin)
+
+
+def registry_problems(settings: Settings, *, pulls: bool, searches: bool) -> list[str]:
+    """Return the objections to a registry or mirror on the command line that has no effect.
+
+    Args:
+        pulls: whether base images or named images may be pulled.
+        searches: whether built images are searched in a registry or pushed to it.
+    """
+    problems = []
+    if settings.typed("image_registry") and not searches:
+        problems.append(
+            "--image-registry has no effect: built images are neither searched nor pushed; "
+            "give --image-mirror to pull base images from a mirror."
+        )
+    if settings.typed("image_mirror") and not pulls:
+        problems.append("--image-mirror has no effect: no base image is pulled.")
+    return problems
 
 
 def container_size(settings: Settings, name: str) -> str:

@@ -16,6 +16,12 @@ Table = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
 """Names and attributes of options, as arguments of click."""
 FLAG = {"is_flag": True, "default": None}
 
+
+def join_values(_: click.Context, __: click.Parameter, values: Sequence[str] | None) -> str | None:
+    """Return the values of an option that may be repeated as one comma-separated list; None if it was not given."""
+    return ",".join(values) if values else None
+
+
 _WHEEL_OPTIONS: Table = (
     (("--payload",), {"type": click.Choice([p.value for p in Payload]),
       "help": "Origin of the native code: compiled from source, or copied from published wheels."}),
@@ -75,7 +81,9 @@ SOURCE_OPTIONS: Table = (*_SOURCE_OPTIONS, *_REMOTE_OPTIONS)
 _IMAGE_OPTIONS: Table = (
     (("--base-docker",), {"metavar": "IMAGE", "help": "Base image of a new builder image."}),
     (("--builder-image", "-b"), {"metavar": "IMAGE|search", "help": "Builder image; `search` does not build one."}),
-    (("--image-registry",), {"metavar": "HOST[/PATH]", "help": "Registry to pull images from and push them to."}),
+    (("--image-mirror",), {"metavar": "PLACE=MIRROR,…", "multiple": True, "callback": join_values,
+      "help": "Mirrors of registries or repositories, such as quay.io=host/quay."}),
+    (("--image-registry",), {"metavar": "HOST[/PATH]", "help": "Registry of built images, to search and push them."}),
     (("--container-engine",), {"metavar": "docker|podman|FILE", "help": "Engine.  [default: the first found]"}),
     (("--container-network",), {"metavar": "NAME", "help": "Network of a container: host, none or a name."}),
     (("--container-memory",), {"metavar": "SIZE", "help": "Memory limit of a container, such as 64g."}),
@@ -126,7 +134,7 @@ REFUSED_WITH_PUBLISHED = (
 )
 """Options of a source build that contradict `--payload=published`."""
 CONTAINER_OPTIONS = (
-    *("image_registry", "container_engine"),
+    *("image_mirror", "image_registry", "container_engine"),
     *("container_network", "container_memory", "container_shm_size"),
 )
 """Options about containers, which the environment may set for a whole machine."""

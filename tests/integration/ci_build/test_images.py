@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from ci_build.containers.engine import find_engine
 from ci_build.images import local
 from ci_build.images.builder import ImageBuilder
+from ci_build.images.manylinux import check_obtainable
 from ci_build.images.pins import load_pins
 from ci_build.images.recipe import BaseImage, Recipe
 from core.errors import ProcessError, RequestError
@@ -22,9 +24,11 @@ from core.report import Reporter
 from tests.support import image_parts, registry
 from tests.support.engines import Engine
 from tests.support.file_server import Behaviour, serving
-from tests.support.image_parts import Place
+from tests.support.image_parts import CI_BUILD, Place
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
+PUBLIC = "public.invalid"
+"""Registry that only its mirror, the registry of the test, can replace."""
 
 
 @pytest.fixture
@@ -52,7 +56,7 @@ def place(own: Engine, tmp_path: Path) -> Iterator[Place]:
         local.push(find_engine(own.program, host), host, name, f"{address}/stand/in:1")
         # The image does not have that name in podman.
         own.run("image", "rm", f"{address}/stand/in:1", check=False)
-        bases = {"manylinux_2_28": ("stand/in", "1", "")}
+        bases = {"manylinux_2_28": (f"{PUBLIC}/stand/in", "1", "")}
         pins = image_parts.pins(tmp_path, server.url, bases, files)
         yield Place(own, tmp_path, pins, address, name, mark, server.files, server)
         image_parts.remove_images(own, mark)
@@ -64,21 +68,21 @@ def test_manylinux_is_built_once_pushed_and_found(place: Place) -> None:
     assert "base.manylinux_2_28.x86_64 has no digest: run `ci_build images update" in refused.stderr
     refused = place.ci_build("build_manylinux_dockers", code=2)
     assert "has no digest. Run `ci_build images update`" in refused.stderr
-    refused = place.ci_build("images", "update", code=2)
-    assert "no registry is configured" in refused.stderr
-    place.ci_build("images", "update", f"--image-registry={place.registry}")
+    mirror = f"--image-mirror={PUBLIC}={place.registry}"
+    place.ci_build("images", "update", mirror)
     digest = load_pins(place.pins).get("base", "manylinux_2_28", "x86_64").digest
-    place.ci_build("images", "check", "--online", f"--image-registry={place.registry}")
+    place.ci_build("images", "check", "--online", mirror)
 
     missing = place.ci_build("build_manylinux_dockers", code=6)
-    assert f"stand/in@{digest} is not on this machine, and no registry is configured" in missing.stderr
-    words = ("build_manylinux_dockers", f"--image-registry={place.registry}", "--json")
-    first = json.loads(place.ci_build(*words, "--push", "-t", "mine:7.2.0").stdout)[0]
+    assert f"Cannot pull {PUBLIC}/stand/in@{digest}: " in missing.stderr
+    assert digest not in place.engine.ask("image", "ls", "--digests")
+    words, own = ("build_manylinux_dockers", "--json"), f"--image-registry={place.registry}"
+    first = json.loads(place.ci_build(*words, mirror, own, "--push", "-t", "mine:7.2.0").stdout)[0]
     assert first["built"] is True
     assert first["digest"].startswith("sha256:")
     assert first["pushed"].startswith(f"{place.registry}/jax-manylinux_2_28@sha256:")
     labels = place.labels("mine:7.2.0")
-    assert labels["jax-rocm-release.base"] == f"stand/in@{digest}"
+    assert labels["jax-rocm-release.base"] == f"{PUBLIC}/stand/in@{digest}"
     assert labels["jax-rocm-release.bazel"] == "7.7.0"
     assert first["name"] == f"jax-manylinux_2_28:{labels['jax-rocm-release.content'][:16]}"
 
@@ -88,13 +92,116 @@ def test_manylinux_is_built_once_pushed_and_found(place: Place) -> None:
     assert len(place.server.seen) == asked
 
     place.engine.run("image", "rm", "--force", first["id"])
-    found = json.loads(place.ci_build(*words, "--builder-image=search").stdout)[0]
+    found = json.loads(place.ci_build(*words, "--builder-image=search", own).stdout)[0]
     assert (found["built"], found["id"]) == (False, first["id"])
     assert found["name"] == f"{place.registry}/{first['name']}"
     assert f"@{found['digest']}" in first["pushed"]
     host = HostRunner(place.engine.environment)
     by_name = local.pull(find_engine(place.engine.program, host), host, f"{place.registry}/mine:7.2.0")
     assert by_name.id == first["id"]
+
+
+@pytest.mark.parametrize("own", ["engine", "podman"], indirect=True)
+def test_pinned_base_is_pulled_by_digest_without_options(place: Place) -> None:
+    # A registry on loopback takes the place of quay.io, since images.toml names registries in full.
+    place.pins.write_text(place.pins.read_text().replace(PUBLIC, place.registry))
+    place.ci_build("images", "update")
+    digest = load_pins(place.pins).get("base", "manylinux_2_28", "x86_64").digest
+    assert digest not in place.engine.ask("image", "ls", "--digests")
+    done = place.ci_build("build_manylinux_dockers", "--json")
+    assert json.loads(done.stdout)[0]["built"] is True
+    assert f"pulling {place.registry}/stand/in@{digest}" in done.stderr
+    assert digest in place.engine.ask("image", "ls", "--digests")
+
+
+def test_environment_check_pulls_base_before_rocm(place: Place) -> None:
+    mirrors = {PUBLIC: place.registry}
+    place.ci_build("images", "update", f"--image-mirror={PUBLIC}={place.registry}")
+    pins = load_pins(place.pins)
+    builder = ImageBuilder(
+        pins=pins,
+        cache=place.folder / "cache",
+        host=HostRunner(place.engine.environment),
+        progress=Reporter(terminal=False),
+        connect=lambda: pytest.fail("nothing is downloaded"),
+        engine_name=place.engine.program,
+        mirrors=mirrors,
+    )
+    digest = pins.get("base", "manylinux_2_28", "x86_64").digest
+    check_obtainable(builder)
+    assert f"{place.registry}/stand/in" in place.engine.ask("image", "ls", "--digests")
+    assert digest in place.engine.ask("image", "ls", "--digests")
+
+
+def test_build_without_base_stops_before_rocm_is_fetched(place: Place) -> None:
+    name = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
+    words = ("dist_wheels", f"--therock-path={place.server.url}/{name}", "--rocm-version=7.10.0a20251120")
+    pin = load_pins().get("base", "manylinux_2_28", "x86_64").reference.removeprefix("quay.io")
+    cache = f"--cache-dir={place.folder / 'cache'}"
+    done = subprocess.run(
+        [*CI_BUILD, *words, cache, f"--image-mirror=quay.io={place.registry}", "--python-versions=3.12"],
+        env={**place.engine.environment, "CI_BUILD_CONTAINER_ENGINE": place.engine.program},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=place.folder,
+    )
+    assert done.returncode == 6, done.stderr
+    assert f"Cannot pull {place.registry}{pin}: " in done.stderr
+    assert "manifest unknown" in done.stderr
+    assert place.server.seen == []
+
+
+@pytest.mark.parametrize("own", ["engine", "podman"], indirect=True)
+def test_mirror_with_another_image_is_refused(place: Place) -> None:
+    place.ci_build("images", "update", f"--image-mirror={PUBLIC}={place.registry}")
+    digest = load_pins(place.pins).get("base", "manylinux_2_28", "x86_64").digest
+    host = HostRunner(place.engine.environment)
+    (place.folder / "evil").mkdir()
+    (place.folder / "evil" / "Dockerfile").write_text(f"FROM {place.stand_in}\nLABEL evil=1\n")
+    evil = f"jax-rocm-test-evil:{place.mark}"
+    place.engine.run("build", "--network=none", "--tag", evil, str(place.folder / "evil"))
+    mirror = f"{place.registry}/evil"
+    local.push(find_engine(place.engine.program, host), host, evil, f"{mirror}/stand/in:1")
+    words = ("build_manylinux_dockers", f"--image-mirror={PUBLIC}={mirror}")
+    refused = place.ci_build(*words, code=6)
+    assert f"Cannot pull {mirror}/stand/in@{digest}: " in refused.stderr
+    assert "manifest unknown" in refused.stderr
+    refused = place.ci_build("images", "check", "--online", words[1], code=1)
+    assert f"{mirror}/stand/in, {digest}: the registry has no such image" in refused.stderr
+    # The mirror has the digest, but other bytes under it.
+    data = place.folder / "registry" / "data"
+    blob = next(data.rglob(f"sha256/{digest[7:9]}/{digest[7:]}/data"))
+    blob.write_bytes(blob.read_bytes() + b" ")
+    changed = place.ci_build(words[0], f"--image-mirror={PUBLIC}={place.registry}", code=6)
+    assert f"Cannot pull {place.registry}/stand/in@{digest}: " in changed.stderr
+
+
+@pytest.mark.parametrize("own", ["engine", "podman"], indirect=True)
+def test_missing_images_are_pulled_from_mirror(place: Place) -> None:
+    image, mirror = f"{PUBLIC}/some/image:1", f"--image-mirror={PUBLIC}={place.registry}/hub"
+    words = ("test", image, "--no-gpu", "--container-network=none", "--test-cmd=echo from the image", mirror)
+    based = ("build_manylinux_dockers", f"--base-docker={image}", mirror)
+    for refused in (place.ci_build(*words, code=6), place.ci_build(*based, code=6)):
+        assert f"Cannot pull {place.registry}/hub/some/image:1: " in refused.stderr
+        assert "manifest unknown" in refused.stderr or "name unknown" in refused.stderr
+    host = HostRunner(place.engine.environment)
+    (place.folder / "bash").mkdir()
+    (place.folder / "bash" / "Dockerfile").write_text(f"FROM {place.stand_in}\nRUN ln -s sh /usr/bin/bash\n")
+    made = f"jax-rocm-test-bash:{place.mark}"
+    place.engine.run("build", "--network=none", "--tag", made, str(place.folder / "bash"))
+    pushed = local.push(find_engine(place.engine.program, host), host, made, f"{place.registry}/hub/some/image:1")
+    place.engine.run("image", "rm", "--force", made, f"{place.registry}/hub/some/image:1", check=False)
+    assert place.engine.run("image", "inspect", f"{place.registry}/hub/some/image:1", check=False).returncode
+    assert place.ci_build(*words).stdout == "from the image\n"
+    # The image is here now, so that no registry is needed.
+    again = place.ci_build(*words)
+    assert (again.stdout, "pulling" in again.stderr) == ("from the image\n", False)
+    place.engine.run("image", "rm", "--force", f"{place.registry}/hub/some/image:1")
+    built = place.ci_build(*based, "--json")
+    assert json.loads(built.stdout)[0]["built"] is True
+    assert f"pulling {place.registry}/hub/some/image:1" in built.stderr
+    assert pushed.startswith(f"{place.registry}/hub/some/image@sha256:")
 
 
 @pytest.mark.parametrize("buildkit", ["0", "1"])
@@ -135,7 +242,9 @@ def test_search_builds_nothing_and_checks_content(place: Place) -> None:
     words = ("build_manylinux_dockers", base, "--builder-image=search")
     assert "and no registry is configured" in place.ci_build(*words, code=6).stderr
     assert "Cannot pull" in place.ci_build(*words, f"--image-registry={place.registry}", code=6).stderr
-    name = json.loads(place.ci_build("build_manylinux_dockers", base, "--dry-run", "--json").stdout)[0]["name"]
+    built = json.loads(place.ci_build("build_manylinux_dockers", base, "--json").stdout)[0]
+    name = built["name"]
+    place.engine.run("image", "rm", "--force", built["id"])
     # Another image was pushed under that name.
     place.engine.run("tag", place.stand_in, f"{place.registry}/{name}")
     place.engine.run("push", f"{place.registry}/{name}")
@@ -159,12 +268,13 @@ def test_interrupted_download_resumes(place: Place) -> None:
 
 
 def test_changed_manifest_is_detected(place: Place) -> None:
-    place.ci_build("images", "update", f"--image-registry={place.registry}")
+    mirror = f"--image-mirror={PUBLIC}={place.registry}"
+    place.ci_build("images", "update", mirror)
     manifest = next((place.folder / "registry" / "data").rglob("repositories/stand/in/_manifests/tags/1/current/link"))
     digest = manifest.read_text().removeprefix("sha256:")
     blob = next((place.folder / "registry" / "data").rglob(f"sha256/{digest[:2]}/{digest}/data"))
     blob.write_bytes(blob.read_bytes() + b" ")
-    refused = place.ci_build("images", "check", "--online", f"--image-registry={place.registry}", code=1)
+    refused = place.ci_build("images", "check", "--online", mirror, code=1)
     assert "base.manylinux_2_28.x86_64: " in refused.stderr
 
 

@@ -59,8 +59,8 @@ def place(engine: docker.Docker, tmp_path: Path) -> Iterator[Place]:
     files |= {"bazel": ("7.7.0", image_parts.BAZEL + b"# " + unique)}
     with serving(Behaviour(files={})) as server:
         server.files = {f"/{name}": data for name, (_, data) in files.items()}
-        bases = dict.fromkeys(("ubu22", "ubu24"), ("library/ubuntu", "1", ""))
-        pins = image_parts.pins(tmp_path, server.url, {**bases, "manylinux_2_28": ("x/y", "1", "")}, files)
+        bases = dict.fromkeys(("ubu22", "ubu24"), ("public.invalid/ubuntu", "1", ""))
+        pins = image_parts.pins(tmp_path, server.url, {**bases, "manylinux_2_28": ("public.invalid/y", "1", "")}, files)
         yield Place(engine, tmp_path, pins, "", name, mark, server.files, server)
         image_parts.remove_images(engine, mark)
 
@@ -138,8 +138,8 @@ def test_images_of_set_are_built_and_tested(place: Place) -> None:
     assert sorted(said.splitlines()) == ["/rocm-jax", "JAX_PLATFORMS=cpu", "SECRET=of mine"]
     assert (place.folder / "made-here").read_text() == "hello\n"
     assert "a warning" in place.ci_build("test", image["id"], "--no-gpu", "--test-cmd=echo a warning >&2").stderr
-    nowhere = ("test", "nowhere:1", "--no-gpu", "--image-registry=127.0.0.1:1", "--dry-run")
-    assert "There is no image nowhere:1 on this machine" in place.ci_build(*nowhere, code=6).stderr
+    nowhere = ("test", "nowhere:1", "--no-gpu", "--image-registry=127.0.0.1:1", "--test-cmd=true")
+    assert "Cannot pull 127.0.0.1:1/nowhere:1: " in place.ci_build(*nowhere, code=6).stderr
     failed = place.ci_build("test", image["id"], "--no-gpu", "--test-cmd=echo words; exit 7", code=12)
     assert "exit code 7" in failed.stderr
     if not Path("/dev/kfd").exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from ci_build.build.source.build_py import IN_CONTAINER, build_commands
 from ci_build.build.source.pins import pins_for
+from ci_build.images.pins import load_pins
 from core.model import GfxTarget
 from core.versions import set_version
 from tests.integration.conftest import ci_build
@@ -33,9 +35,19 @@ def dry_run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def shown(text: str) -> list[list[str]]:
-    """Return the argument lists of build.py, without the environment in front."""
-    lines = [line.strip().removeprefix("$ ") for line in text.splitlines() if "build/build.py" in line]
-    return [[word for word in shlex.split(line) if not word.partition("=")[0].isupper()] for line in lines]
+    """Return the argument lists of build.py in containers."""
+    argvs = [shlex.split(line) for line in commands(text) if " build/build.py " in line]
+    found = []
+    for argv in argvs:
+        at = argv.index("--entrypoint")
+        found.append([argv[at + 1], *argv[at + 3 :]])
+    return found
+
+
+def commands(text: str) -> list[str]:
+    """Return the commands of a dry run in order, each on one line."""
+    lines = map(str.strip, re.sub(r" \\\n\s+", " ", text).splitlines())
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
 
 
 def test_dry_run_shows_commands_of_plan(tmp_path: Path) -> None:
@@ -50,9 +62,62 @@ def test_dry_run_shows_commands_of_plan(tmp_path: Path) -> None:
     pinned = pins_for("0.10.2")
     assert pinned is not None
     assert f"fetch jax at {pinned.jax}" in done.stdout
-    assert "would build in a container of jax-manylinux_2_28:" in done.stderr
-    assert "$ docker build --file Dockerfile --tag jax-manylinux_2_28:" in done.stderr
-    assert "docker build" not in dry_run(tmp_path, "--builder-image=mine:1").stderr
+    assert done.stderr == ""
+
+
+def test_dry_run_is_one_ordered_page(tmp_path: Path) -> None:
+    text = dry_run(tmp_path, "--container-memory=32g", "--image-mirror=quay.io=127.0.0.1:1/q").stdout
+    assert [line for line in text.splitlines() if line[0] != " "][2:-1] == [
+        "container engine: docker, whose daemon is assumed to run as root",
+        "image look-ups:",
+        "rocm:",
+        *[line for line in text.splitlines() if line.startswith("builder image: jax-manylinux_2_28:")],
+        "resolve:",
+        "fetch:",
+        "sources:",
+        "build:",
+        "repair:",
+        "take:",
+        "write:",
+    ]
+    # Only an option with one long value is wider.
+    wide = [line for line in text.splitlines() if line.endswith("\\") and len(line) > 120]
+    assert [line for line in wide if len(line.split()) > 3] == []
+    ran = commands(text)
+    starts = [" ".join(shlex.split(command)[:2]) for command in ran]
+    pip = next(start for start in starts if start.endswith(" -m"))
+    assert starts == [
+        *("docker info", "docker image", "docker pull", "docker tag", "docker image", "docker build", "docker ps"),
+        *("docker run", pip, "git -c", "git -c", "git -c", "docker run", "docker run"),
+    ]
+    (pull,) = (command for command in ran if command.startswith("docker pull"))
+    pin = load_pins().get("base", "manylinux_2_28", "x86_64")
+    assert pull == f"docker pull 127.0.0.1:1/q/pypa/manylinux_2_28_x86_64@{pin.digest}"
+    cache, jax = tmp_path / "cache", pins_for("0.10.2")
+    assert jax is not None
+    for command in (command for command in ran if " build/build.py " in command):
+        assert "--memory 32g --memory-swap 32g" in command
+        for mount in (
+            f"source={cache}/rocm/trees/DIGEST/rocm,target=/opt/rocm,readonly",
+            f"source={cache}/builds/out,target=/out",
+            f"source={cache}/bazel,target=/cache",
+            f"source={cache}/sources/jax-{jax.jax},target=/jax",
+        ):
+            assert f"--mount type=bind,{mount} " in command
+
+
+def test_dry_run_shows_look_ups_of_builder_image(tmp_path: Path) -> None:
+    named = dry_run(tmp_path, "--builder-image=mine:1").stdout
+    assert "docker build" not in named
+    assert "$ docker pull docker.io/library/mine:1\n" in named
+    searched = commands(dry_run(tmp_path, "--builder-image=search", "--image-registry=127.0.0.1:1/own").stdout)
+    assert [command for command in searched if "docker build" in command] == []
+    (pull,) = (command for command in searched if command.startswith("docker pull"))
+    assert pull.startswith("docker pull 127.0.0.1:1/own/jax-manylinux_2_28:")
+    assert searched[1] == f"docker image inspect --format '{{{{json .}}}}' {pull.rpartition('/')[2]}"
+    based = dry_run(tmp_path, "--base-docker=mine:1").stdout
+    assert "$ docker pull docker.io/library/mine:1\n" in based
+    assert "builder image: jax-manylinux_2_28:DIGEST\n" in based
 
 
 def test_dry_run_prints_json(tmp_path: Path) -> None:
@@ -86,5 +151,5 @@ def test_dry_run_uses_rocm_of_build_job(tmp_path: Path) -> None:
     url = "--rocm-build-url=https://127.0.0.1:1/{job}/{num}/" + name
     done = ci_build("dist_wheels", "--rocm-build-job=nightly", "--rocm-build-num=7", url, "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"would download https://127.0.0.1:1/nightly/7/{name}" in done.stderr
+    assert f"download https://127.0.0.1:1/nightly/7/{name}" in done.stdout
     assert all("--rocm_amdgpu_targets=gfx950" in argv for argv in shown(done.stdout))

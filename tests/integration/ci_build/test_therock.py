@@ -146,7 +146,7 @@ def test_published_set_carries_rocm_manifest(tmp_path: Path) -> None:
     words = ["--payload=published", "--targets=gfx950", f"--therock-path={root}"]
     planned = run(tmp_path, *words, "--dry-run", "dist_wheels")
     assert planned.returncode == 0, planned.stderr
-    assert f"would download {root} unless it is in the cache, verify it and record it in rocm.lock" in planned.stderr
+    assert f"rocm:\n  use {root} without copying it\n  record it in rocm.lock\n" in planned.stdout
     assert not (tmp_path / "work/rocm.lock").exists()
 
 

@@ -15,7 +15,7 @@ from ci_build.build import build_shell
 from ci_build.build.plan import SourceLayout
 from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.build_py import IN_CONTAINER
-from ci_build.build.source.builder import find_tools, load_spec, make_mounts, spec_values
+from ci_build.build.source.builder import build_mounts, create_folders, find_tools, load_spec, spec_values
 from ci_build.build.source.host_build import check_rocm, check_tools, newest_clang
 from ci_build.build.source.native import STATE
 from ci_build.build.source.source_build import SourceBuildContext, check_environment, disk_cache
@@ -38,14 +38,14 @@ def wheel_set(asked: BuildRequest) -> WheelSetRequest:
     here = Path("/nowhere")
     storage = RocmStorage(cache=here, keep_tarballs=True, limit=0)
     return WheelSetRequest(
-        build=asked, rocm=None, rocm_manifest=None, storage=storage, registry="", out=here, cache=here
+        build=asked, rocm=None, rocm_manifest=None, storage=storage, mirrors={}, registry="", out=here, cache=here
     )
 
 
 # Mounts
 
 
-def test_make_mounts_writable_only_for_outputs(tmp_path: Path) -> None:
+def test_build_mounts_writable_only_for_outputs(tmp_path: Path) -> None:
     asked = request("0.10.2", full=True)
     asked = replace(asked, source=replace(source(asked), cache=ActionCache(disk=str(tmp_path / "disk"))))
     layout = SourceLayout(checkouts=str(tmp_path / "sources"))
@@ -53,7 +53,8 @@ def test_make_mounts_writable_only_for_outputs(tmp_path: Path) -> None:
     disk = disk_cache(source(asked).cache, tmp_path / "cache")
     trees = inputs_of(asked).sources
     folders = (tmp_path / "rocm", tmp_path / "cache", tmp_path / "out")
-    mounts = make_mounts(source(asked), trees, layout, *folders, disk_cache=disk)
+    mounts = build_mounts(source(asked), trees, layout, *folders, disk_cache=disk)
+    create_folders(layout, *folders[1:], disk)
     assert {(mount.target, mount.writable) for mount in mounts} == {
         ("/opt/rocm", False),
         ("/out", True),

@@ -15,6 +15,8 @@ from ci_build.cli.commands.image_build import names_rocm, rocm_of_image
 from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State
 from ci_build.cli.options.settings import Settings
+from ci_build.containers.engine import Engine
+from ci_build.images import local
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.contents import read_commits
 from ci_build.images.local import ContainerImage, check_name, is_loopback, sanitize
@@ -35,11 +37,17 @@ def source() -> Path:
     raise AssertionError("nobody needs it")
 
 
+ENGINE = Engine(program="docker")
 RECIPE = Recipe(
     name="jax-x",
     dockerfile="ARG BASE\nFROM ${BASE}\n",
-    base=BaseImage(identity="a/b@sha256:" + "1" * 64, image=str),
-    files={"a": ContextFile(digest="1", source=source)},
+    base=BaseImage(
+        identity="a.b/b@sha256:" + "1" * 64, image=str, tag="base:1", reference="mirror.example/b@sha256:" + "1" * 64
+    ),
+    files={
+        "a": ContextFile(digest="1", source=source),
+        "downloads/b": ContextFile(digest="2", source=source, url="https://host.invalid/b"),
+    },
     arguments={"A": "b"},
     labels={"c": "d"},
 )
@@ -61,22 +69,39 @@ def test_recipe_with_other_content_has_another_digest(name: str) -> None:
 
 
 def test_describe_shows_content_and_command_without_engine() -> None:
-    base, digest, command = describe([RECIPE], no_cache=True)
-    assert base == f"{RECIPE.tag} on {RECIPE.base.identity}, with"
-    assert digest == "  a (1)"
-    argv = build_argv(RECIPE, "docker", Path(), RECIPE.base.identity, no_cache=True)
-    assert shlex.split(command.removeprefix("  $ ")) == list(argv)
-    assert {"--no-cache", "A=b", f"BASE={RECIPE.base.identity}", "c=d", RECIPE.tag} <= set(argv)
-    assert "--no-cache" not in build_argv(RECIPE, "docker", Path(), RECIPE.base.identity)
+    reference, tag = RECIPE.base.reference, RECIPE.base.tag
+    lines = [*describe([RECIPE], ENGINE, no_cache=True)]
+    texts = [line for line in lines if "$" not in line]
+    assert texts == [
+        f"look on this machine for an image with digest sha256:{'1' * 64}",
+        f"pull {reference} if it is missing",
+        "download https://host.invalid/b, sha256 2, unless it is in the cache",
+        f"build {RECIPE.tag} on {reference}, unless it exists",
+        "  contains a (1)",
+        "  contains downloads/b (2)",
+    ]
+    listed, pulled, tagged, found, built = (shlex.split(line)[1:] for line in lines if line.startswith("  $ "))
+    assert tuple(listed) == local.list_argv(ENGINE)
+    assert pulled == ["docker", "pull", reference]
+    assert tagged == ["docker", "tag", reference, tag]
+    assert found[-1] == RECIPE.tag
+    argv = build_argv(RECIPE, "docker", Path(), tag, no_cache=True)
+    assert built == list(argv)
+    assert {"--no-cache", "A=b", f"BASE={tag}", "c=d", RECIPE.tag} <= set(argv)
+    assert "--no-cache" not in build_argv(RECIPE, "docker", Path(), tag)
 
 
 def test_recipe_on_unknown_base_has_no_digest() -> None:
     unknown = ContextFile(digest=UNKNOWN, source=source)
     above = replace(RECIPE, name="jax-y", base=BaseImage(identity=RECIPE.identity, image=str), files={"rocm": unknown})
     top = replace(RECIPE, name="jax-z", base=BaseImage(identity=above.identity, image=str))
-    assert (above.tag, top.tag) == ("jax-y:CONTENT", "jax-z:CONTENT")
-    told = [line for line in describe([RECIPE, above, top]) if not line.startswith(" ")]
-    assert told[1:] == [f"jax-y:CONTENT on {RECIPE.tag}, with", "jax-z:CONTENT on jax-y:CONTENT, with"]
+    assert (above.tag, top.tag) == ("jax-y:DIGEST", "jax-z:DIGEST")
+    told = [line for line in describe([RECIPE, above, top], ENGINE) if not line.startswith(" ")]
+    assert told[0] == "DIGEST stands for the digest of content that is not known before its download"
+    assert told[-2:] == [
+        f"build jax-y:DIGEST on {RECIPE.tag}, unless it exists",
+        "build jax-z:DIGEST on jax-y:DIGEST, unless it exists",
+    ]
 
 
 def test_recipe_digest_covers_mode_and_path(image_builder: ImageBuilder) -> None:

@@ -15,10 +15,8 @@ from core.errors import RequestError
 
 _DIGEST = "1" * 64
 TEXT = f"""
-registry = "127.0.0.1:5000"
-
 [base.small.x86_64]
-repository = "a/b"
+repository = "127.0.0.1:5000/a/b"
 tag = "1"
 digest = "sha256:{_DIGEST}"
 
@@ -36,9 +34,8 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_images_toml_has_every_digest_and_no_registry() -> None:
+def test_images_toml_has_every_digest_and_full_names() -> None:
     pins = load_pins()
-    assert pins.registry == ""
     assert [pin.label for pin in pins.pins if not pin.digest] == []
     ours, others = ({(pin.kind, pin.name, pin.version) for pin in pins.pins if pin.arch == arch} for arch in ARCHES)
     # Only LLVM's archive for x86_64 needs it.
@@ -52,16 +49,16 @@ def test_images_toml_has_every_digest_and_no_registry() -> None:
             assert pin.version in pin.origin
     for ubuntu in ("ubu22", "ubu24"):  # an index, from which an engine selects the image of its machine
         assert len({pins.get("base", ubuntu, arch).reference for arch in ARCHES}) == 1
-    repositories = [pin.origin for pin in pins.pins if pin.kind == "base"]
-    assert [name for name in repositories if "." in name.partition("/")[0]] == []
+    repositories = {pin.name: pin.origin.removesuffix(f"_{pin.arch}") for pin in pins.pins if pin.kind == "base"}
+    ubuntu = "docker.io/library/ubuntu"
+    assert repositories == {"manylinux_2_28": "quay.io/pypa/manylinux_2_28", "ubu22": ubuntu, "ubu24": ubuntu}
     assert not re.search(r"\blatest\b", PINS.read_text())
 
 
 def test_get_pin_error_lists_known_pins(tmp_path: Path) -> None:
     pins = load_pins(write(tmp_path, TEXT))
     small = pins.get("base", "small", "x86_64")
-    assert small.reference == f"a/b@sha256:{'1' * 64}"
-    assert pins.registry == "127.0.0.1:5000"
+    assert small.reference == f"127.0.0.1:5000/a/b@sha256:{'1' * 64}"
     with pytest.raises(
         RequestError, match=r"no download bazel for x86_64.*Pinned for this architecture: .*python-3.12"
     ):
@@ -80,8 +77,9 @@ def test_get_pin_error_lists_known_pins(tmp_path: Path) -> None:
         (('sha256 = ""', 'sha1 = ""'), "keys version, url, sha256"),
         (("x86_64]\nrepository", "m68k]\nrepository"), "unknown architecture"),
         (('tag = "1"', "tag = 1"), "not a string"),
-        (("registry =", "registers ="), "unknown table: registers"),
-        (("registry =", "registry"), "Cannot read"),
+        (("[base.small", 'registry = "host"\n[base.small'), "unknown key: registry"),
+        (("127.0.0.1:5000/a/b", "a/b"), "base.small.x86_64: the repository names no registry: 'a/b'"),
+        (("tag =", "tag"), "Cannot read"),
     ],
 )
 def test_load_pins_refuses_invalid_file(tmp_path: Path, change: tuple[str, str], said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,10 @@ from ci_build import cli
 from ci_build.build.set_files import write_set
 from ci_build.cli.commands.image_run import SELFTEST
 from ci_build.cli.options.environment import connection
+from ci_build.images import builder
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.contents import rocm_packages
+from ci_build.images.pins import load_pins
 from core.errors import InputError, RequestError
 from core.pip import Resolved
 from core.process import HostRunner, ProcessResult
@@ -36,11 +39,20 @@ def dist(tmp_path: Path) -> Path:
     return folder
 
 
-def planned(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[str, str]:
-    """Return the output and the messages of a dry run."""
+@pytest.fixture(autouse=True)
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail the test if an engine is looked for."""
+    monkeypatch.setattr(builder, "find_engine", lambda *_: pytest.fail("a container engine was looked for"))
+    for name in ("REGISTRY", "MIRROR"):
+        monkeypatch.delenv(f"CI_BUILD_IMAGE_{name}", raising=False)
+
+
+def planned(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    """Return the output of a dry run, or the message if it fails; long commands are joined to one line."""
     assert cli.run([*words, "--dry-run"]) == code
     done = capsys.readouterr()
-    return done.out, done.err
+    assert (done.out == "") == (code != 0)
+    return re.sub(r" \\\n\s+", " ", done.err if code else done.out)
 
 
 def builds(told: str) -> list[str]:
@@ -48,33 +60,49 @@ def builds(told: str) -> list[str]:
     return re.findall(r"\$ docker build --file Dockerfile --tag (\S+)", told)
 
 
+def commands_of(told: str, *words: str) -> list[str]:
+    """Return the docker commands of a plan that begin with these words, without them."""
+    start = f"$ docker {' '.join(words)} "
+    return [line.strip().removeprefix(start) for line in told.splitlines() if line.strip().startswith(start)]
+
+
 def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, told = planned(capsys, "build_dockers", str(dist), "-f", "ubu24")
-    assert out == ""
-    assert builds(told) == ["jax-ubu24.rocm720:CONTENT"]
-    assert "jax-ubu24.rocm720:CONTENT on jax-base-ubu24.rocm720@CONTENT, with" in told
+    told = planned(capsys, "build_dockers", str(dist), "-f", "ubu24")
+    assert builds(told) == ["jax-ubu24.rocm720:DIGEST"]
+    assert "look on this machine for the image jax-base-ubu24.rocm720\n" in told
+    assert "stop if it is missing: no registry of built images is given" in told
+    assert "build jax-ubu24.rocm720:DIGEST on jax-base-ubu24.rocm720, unless it exists" in told
     assert f"wheels/{JAX} ({'1' * 16})" in told
     assert "--label com.amdgpu.jax_version=0.10.2" in told
-    _, told = planned(capsys, "build_dockers", str(dist), ROCM, "--push", "--image-registry=127.0.0.1:1", "--no-cache")
+    assert commands_of(told, "tag")[-1] == "jax-ubu24.rocm720:DIGEST jax-ubu24.rocm720"
+    told = planned(capsys, "build_dockers", str(dist), "-f", "ubu24", "--image-registry=a.b/c")
+    assert commands_of(told, "pull") == ["a.b/c/jax-base-ubu24.rocm720"]
+    told = planned(capsys, "build_dockers", str(dist), ROCM, "--push", "--image-registry=127.0.0.1:1", "--no-cache")
     names = [name.partition(":")[0] for name in builds(told)]
     both = ("ubu22", "ubu24")
     assert sorted(names) == sorted(f"jax-{what}" for name in both for what in (
         f"base-{name}", f"base-{name}.rocm720", f"{name}.rocm720"))  # fmt: skip
     assert [name.startswith("jax-ubu") for name in names] == [False] * 4 + [True] * 2
-    assert "would download https://host.invalid/therock-dist" in told
-    assert "would push the built images to 127.0.0.1:1" in told
+    assert "download https://host.invalid/therock-dist" in told
+    pins = load_pins().pins
+    ubuntus = {pin.reference for pin in pins if pin.name.startswith("ubu")}
+    assert set(commands_of(told, "pull")) == ubuntus
+    for name in both:
+        assert f"push jax-{name}.rocm720:DIGEST to 127.0.0.1:1" in told
+        assert f"127.0.0.1:1/jax-{name}.rocm720" in commands_of(told, "push")
 
 
 def test_test_dry_run_shows_commands_in_images(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("test_docker", str(dist), "-f", "ubu24")
-    out, told = planned(capsys, *words, "--no-gpu", "--container-memory=8g")
-    assert builds(told) == ["jax-ubu24.rocm720:CONTENT"]
-    (line,) = out.splitlines()
-    assert line.startswith("docker run --rm --init --pull never ")
+    told = planned(capsys, *words, "--no-gpu", "--container-memory=8g")
+    assert builds(told) == ["jax-ubu24.rocm720:DIGEST"]
+    (line,) = commands_of(told, "run")
+    assert line.startswith("--rm --init --pull never ")
     assert "--memory 8g" in line
     assert line.endswith(f"jax-ubu24.rocm720 {SELFTEST} --no-gpu")
-    out, told = planned(capsys, *words, "--docker-build-only")
-    assert (out, builds(told)) == ("", ["jax-ubu24.rocm720:CONTENT"])
+    assert told.index("docker build") < told.index("docker run")
+    told = planned(capsys, *words, "--docker-build-only")
+    assert (commands_of(told, "run"), builds(told)) == ([], ["jax-ubu24.rocm720:DIGEST"])
 
 
 def test_wrong_run_option_is_refused_before_build(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,37 +116,96 @@ def test_wrong_run_option_is_refused_before_build(dist: Path, capsys: pytest.Cap
 
 def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixture[str]) -> None:
     index = "--therock-index-url=https://host.invalid/simple"
-    _, told = planned(capsys, "build_manylinux_therock_dockers", index, "--therock-version=7.2.0", "-t", "mine:1")
+    told = planned(capsys, "build_manylinux_therock_dockers", index, "--therock-version=7.2.0", "-t", "mine:1")
     assert [name.partition(":")[0] for name in builds(told)] == [
         "jax-manylinux_2_28",
         "jax-manylinux_2_28-therock-7.2.0",
     ]
-    assert "pip wheel --no-input --pre --index-url=https://host.invalid/simple --wheel-dir=/out" in told
-    assert "'rocm[libraries,devel]==7.2.0'" in told
-    assert "would tag the image mine:1" in told
+    (download,) = commands_of(told, "run")
+    assert "pip wheel --no-input --pre --index-url=https://host.invalid/simple --wheel-dir=/out" in download
+    assert download.endswith("'rocm[libraries,devel]==7.2.0'")
+    assert "target=/out" in download
+    assert commands_of(told, "tag")[-1] == "jax-manylinux_2_28-therock-7.2.0:DIGEST mine:1"
     wrong = "--therock-index-url=folder"
-    _, told = planned(capsys, "build_base_therock_dockers", wrong, "-f", "ubu24", code=RequestError.exit_code)
+    told = planned(capsys, "build_base_therock_dockers", wrong, "-f", "ubu24", code=RequestError.exit_code)
     assert "--therock-index-url 'folder' is invalid" in told
 
 
 def test_base_and_manylinux_dry_runs_show_rocm_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    _, told = planned(capsys, "build_base_dockers", ROCM, "-f", "ubu24", "--install-llvm")
+    told = planned(capsys, "build_base_dockers", ROCM, "-f", "ubu24", "--install-llvm")
     first, second = builds(told)
-    assert (first.partition(":")[0], second) == ("jax-dev-ubu24", "jax-dev-ubu24.rocm720:CONTENT")
-    assert f"{second} on {first}, with" in told
-    assert "    rocm (CONTENT)" in told
+    assert (first.partition(":")[0], second) == ("jax-dev-ubu24", "jax-dev-ubu24.rocm720:DIGEST")
+    assert f"build {second} on {first}, unless it exists" in told
+    assert "  contains rocm (DIGEST)" in told
+    assert "DIGEST stands for the digest of content that is not known before its download\n" in told
     job = ("--rocm-build-job=nightly", "--rocm-build-url=https://host.invalid/{job}/" + ROCM.rpartition("/")[2])
-    _, told = planned(capsys, "build_base_dockers", *job, "-f", "ubu24")
-    assert builds(told)[1] == "jax-base-ubu24.rocm720:CONTENT"
+    told = planned(capsys, "build_base_dockers", *job, "-f", "ubu24")
+    assert builds(told)[1] == "jax-base-ubu24.rocm720:DIGEST"
     assert "downloads/python-3.13 (" in told
-    _, told = planned(capsys, "build_manylinux_dockers", ROCM, "--builder-image=mine:1")
-    assert builds(told) == ["jax-manylinux_2_28-therock-7.2.0:CONTENT"]
-    assert "on mine:1@CONTENT, with" in told
-    _, told = planned(capsys, "build_manylinux_dockers", "--builder-image=mine:1")
-    assert (told, builds(told)) == ("would look in a registry for mine:1, if it is missing\n", [])
+    told = planned(capsys, "build_manylinux_dockers", ROCM, "--builder-image=mine:1")
+    assert builds(told) == ["jax-manylinux_2_28-therock-7.2.0:DIGEST"]
+    assert "DIGEST on docker.io/library/mine:1, unless it exists" in told
+    told = planned(capsys, "build_manylinux_dockers", "--builder-image=mine:1")
+    assert told.splitlines() == [
+        "look on this machine for the image mine:1",
+        "  $ docker image inspect --format '{{json .}}' mine:1",
+        "pull docker.io/library/mine:1 if it is missing",
+        "  $ docker pull docker.io/library/mine:1",
+    ]
     words = ("build_manylinux_dockers", "--builder-image=mine:1", "--no-cache")
-    _, told = planned(capsys, *words, code=RequestError.exit_code)
+    told = planned(capsys, *words, code=RequestError.exit_code)
     assert "--no-cache has no effect with --builder-image" in told
+
+
+def test_manylinux_dry_run_pulls_pin_from_its_registry_or_mirror(capsys: pytest.CaptureFixture[str]) -> None:
+    digest = load_pins().get("base", "manylinux_2_28", platform.machine()).digest
+    base = f"manylinux_2_28_{platform.machine()}@{digest}"
+    told = planned(capsys, "build_manylinux_dockers")
+    assert commands_of(told, "pull") == [f"quay.io/pypa/{base}"]
+    mirrors = ("--image-mirror=docker.io=d.example", "--image-mirror=quay.io=127.0.0.1:5000/quay")
+    told = planned(capsys, "build_manylinux_dockers", *mirrors)
+    assert commands_of(told, "pull") == [f"127.0.0.1:5000/quay/pypa/{base}"]
+    (tagged,) = commands_of(told, "tag")
+    assert tagged == f"127.0.0.1:5000/quay/pypa/{base} jax-rocm-release-base:{digest.removeprefix('sha256:')}"
+    assert f"--build-arg BASE={tagged.split()[1]}" in told
+    # The mirror is no part of the image's content.
+    assert builds(told) == builds(planned(capsys, "build_manylinux_dockers"))
+
+
+def test_search_dry_run_shows_look_ups(capsys: pytest.CaptureFixture[str]) -> None:
+    (name,) = builds(planned(capsys, "build_manylinux_dockers"))
+    words = ("build_manylinux_dockers", "--builder-image=search")
+    assert planned(capsys, *words, "--image-registry=a.b/c").splitlines() == [
+        f"look on this machine for the image {name}",
+        f"  $ docker image inspect --format '{{{{json .}}}}' {name}",
+        f"pull a.b/c/{name} if it is missing",
+        f"  $ docker pull a.b/c/{name}",
+    ]
+    assert "stop if it is missing: no registry" in planned(capsys, *words)
+
+
+def test_base_docker_dry_run_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    mirror = "--image-mirror=docker.io=127.0.0.1:1"
+    told = planned(capsys, "build_manylinux_dockers", "--base-docker=mine:1", mirror)
+    assert "look on this machine for the image mine:1\n" in told
+    assert commands_of(told, "pull") == ["127.0.0.1:1/library/mine:1"]
+    assert builds(told) == ["jax-manylinux_2_28:DIGEST"]
+    podman = planned(capsys, "build_manylinux_dockers", "--base-docker=mine:1", mirror, "--container-engine=podman")
+    assert "$ podman pull --tls-verify=false 127.0.0.1:1/library/mine:1" in podman
+
+
+def test_run_dry_run_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    told = planned(capsys, "test", "mine:1", "--no-gpu", "--container-memory=8g")
+    assert commands_of(told, "pull") == ["docker.io/library/mine:1"]
+    (line,) = commands_of(told, "run")
+    assert "--memory 8g" in line
+    assert line.endswith(f"--entrypoint /opt/python/PYTHON/bin/python3 mine:1 {SELFTEST} --no-gpu")
+    assert "PYTHON stands for their versions" in told
+    told = planned(capsys, "test", "a.b/mine:1", "--no-gpu", "--test-cmd=true", "--image-mirror=a.b=c.d/e")
+    assert commands_of(told, "pull") == ["c.d/e/mine:1"]
+    assert commands_of(told, "run")[0].endswith("--entrypoint bash a.b/mine:1 -c true")
+    told = planned(capsys, "test", "mine:1", "--no-gpu", "--test-cmd=true", "--image-registry=c.d")
+    assert commands_of(told, "pull") == ["c.d/mine:1"]
 
 
 class FakeHost(HostRunner):

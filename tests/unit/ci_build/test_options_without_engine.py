@@ -34,7 +34,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CI_BUILD_IMAGE_REGISTRY", raising=False)
     monkeypatch.chdir(tmp_path)
     digest = "sha256:" + "1" * 64
-    pin = f'[base.ubu24.{platform.machine()}]\nrepository = "a/b"\ntag = "1"\ndigest = "{digest}"\n'
+    pin = f'[base.ubu24.{platform.machine()}]\nrepository = "host.example/a/b"\ntag = "1"\ndigest = "{digest}"\n'
     Path("pins.toml").write_text(pin)
 
 
@@ -47,6 +47,12 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (("build_manylinux_dockers", BASE, "--tag=a tag"), "--tag 'a tag' is not a valid image name"),
         (("build_manylinux_dockers", BASE, "--push"), "--push needs a registry"),
         (("build_manylinux_therock_dockers", "--push"), "--push needs a registry"),
+        (("build_manylinux_dockers", "--image-mirror=quay.io"), "--image-mirror is invalid: 'quay.io'"),
+        (("build_manylinux_dockers", "-b", "search", "--image-mirror=quay.io=a.b"), "--image-mirror has no effect"),
+        (("build_manylinux_dockers", "--image-registry=a.b"), "--image-registry has no effect"),
+        (("test", "a.b/image:1", "--no-gpu", "--image-registry=c.d"), "--image-registry has no effect"),
+        (("images", "check", "--image-mirror=quay.io=a.b"), "--image-mirror has no effect without --online"),
+        ((*SOURCE_BUILD, "--image-mirror=quay.io"), "--image-mirror is invalid: 'quay.io'"),
         (("build_base_therock_dockers", "--tag=a:b"), "--tag is one name, but 2 images"),
         (("build_base_dockers", "--therock-path=/x.zip", "--tag=a:b"), "--tag is one name, but 2 images"),
         (("build_manylinux_dockers", BASE, *TWO_ROCMS), "--therock"),
@@ -75,6 +81,23 @@ def test_wrong_options_are_refused_without_an_engine(
     assert cli.run([*words]) == RequestError.exit_code
     said = capsys.readouterr()
     assert (said.out, named in said.err) == ("", True), said.err
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize(
+    "words",
+    [KERNELS, ("dist_wheels", "--payload=published", "--kernels", "--kernel-toolchain=container", *KERNELS[3:])],
+)
+def test_kernels_dry_run_shows_container(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.run([*words, f"--cache-dir={tmp_path}", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "$ docker image inspect '--format={{.Id}}' mine:1\n" in out
+    assert "$ docker run --rm --init --pull never " in out
+    assert f"--mount type=bind,source={tmp_path}/kernels,target={tmp_path}/kernels" in out
+    assert "--entrypoint /bin/sh mine:1" in out
+    assert list(tmp_path.iterdir()) == [tmp_path / "pins.toml"]
 
 
 @pytest.mark.usefixtures("no_engine")

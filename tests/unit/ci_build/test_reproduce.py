@@ -63,6 +63,24 @@ def test_recorded_settings_request_same_set(tmp_path: Path, more: dict[str, Any]
     assert build_request(again)[0] == request
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, {"container_engine", "image_mirror"}),
+        ({"builder_image": "search"}, {"container_engine", "image_registry"}),
+        ({"host": True}, set()),
+    ],
+)
+def test_recorded_settings_use_callers_images(tmp_path: Path, more: dict[str, Any], expected: set[str]) -> None:
+    names = ("container_engine", "image_mirror", "image_registry")
+    machine = Settings({}, {}, {f"CI_BUILD_{name.upper()}": "quay.io=a.example" for name in names})
+    again = recorded_settings(set_of(asked({**BASE, **more})), machine, tmp_path)
+    assert {name for name in names if again.given(name)} == expected
+    # A value on the command line of `reproduce` is refused if it has no effect.
+    typed = Settings({"image_registry": "a.example"}, {}, {})
+    assert recorded_settings(set_of(asked({**BASE, **more})), typed, tmp_path).given("image_registry")
+
+
 def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
     again = recorded_settings(
         set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})), EMPTY, tmp_path

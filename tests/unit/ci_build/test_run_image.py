@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import pytest
 
 from ci_build import cli
 from ci_build.cli.commands.image_run import SELFTEST, checked_spec, commands, find_gpus
 from ci_build.cli.options.settings import Settings
-from ci_build.containers.container import container_argv
+from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.containers.engine import Engine
 from ci_build.images import runtime
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import ContainerImage
 from core.errors import MachineError, RequestError
+from core.process import HostRunner
 
 LABELS = {
     "jax-rocm-release.set": "1" * 64,
@@ -40,7 +44,17 @@ def test_commands_run_selftest_per_python_or_given_command() -> None:
         commands({}, "", gpu=True)
 
 
-def test_run_reports_commits_and_command_in_dry_run(
+class FakeContainers:
+    """A runner of containers that records their commands."""
+
+    def __init__(self, _: HostRunner, spec: ContainerSpec, **__: object) -> None:
+        self.spec = spec
+
+    def run(self, argv: Sequence[str], **_: object) -> None:
+        click.echo(shlex.join(container_argv(self.spec, argv)))
+
+
+def test_run_reports_commits_and_runs_each_python(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image = ContainerImage(
@@ -48,7 +62,8 @@ def test_run_reports_commits_and_command_in_dry_run(
     )
     monkeypatch.setattr(ImageBuilder, "find", lambda *_: image)
     monkeypatch.setattr("ci_build.images.builder.find_engine", lambda *_: ENGINE)
-    assert cli.run(["images", "run", "image", "--no-gpu", "--dry-run"]) == 0
+    monkeypatch.setattr("ci_build.cli.commands.image_run.ContainerRunner", FakeContainers)
+    assert cli.run(["images", "run", "image", "--no-gpu"]) == 0
     out, err = capsys.readouterr()
     assert err.splitlines() == ["rocm-jax: d", "jax: abc"]
     assert out.count("--shm-size 16g") == 2

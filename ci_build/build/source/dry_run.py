@@ -1,0 +1,72 @@
+"""Dry run of a build from source: the steps before the plan, and the container of the plan's commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ci_build.build.plan import SourceLayout
+from ci_build.build.request import WheelSetRequest
+from ci_build.build.source.build_py import source_of
+from ci_build.build.source.builder import DISK_CACHE, FIND_TOOLS, WORK, build_container, build_mounts
+from ci_build.containers.container import ContainerSpec, container_argv
+from ci_build.containers.engine import info_argv
+from ci_build.containers.orphans import list_argv
+from ci_build.images.builder import ImageBuilder
+from ci_build.images.manylinux import planned_build, planned_image, planned_look_ups
+from ci_build.images.recipe import UNKNOWN, UNKNOWN_NOTE
+from ci_build.rocm.request import debs_in, planned_steps
+from core.process import render
+from core.source_request import SourceInputs
+
+
+def environment_lines(request: WheelSetRequest, images: ImageBuilder | None) -> Iterator[str]:
+    """Yield the lines about the container engine, the images and the ROCm, in the order of a build.
+
+    Args:
+        images: builder of the builder image; None for a build on this machine.
+    """
+    assert request.rocm is not None
+    tree, image = planned_rocm(request), planned_image(images) if images is not None else ""
+    rocm = ["rocm:", *(f"  {line}" for line in planned_steps(request.rocm)), f"  its tree is {tree}"]
+    if UNKNOWN in f"{tree} {image}":
+        yield UNKNOWN_NOTE
+    if images is None:
+        yield from ("machine:", "  build on this machine, without a container", *rocm)
+        return
+    engine = images.engine
+    yield f"container engine: {engine.name}, whose daemon is assumed to run as root"
+    yield f"  $ {render(info_argv(engine.program))}"
+    yield "image look-ups:"
+    yield from (f"  {line}" for line in planned_look_ups(images))
+    yield from rocm
+    yield f"builder image: {image}"
+    yield from (f"  {line}" for line in planned_build(images))
+    yield "  remove containers that killed runs left; each container has labels of its run and owner, and a --cidfile"
+    yield f"    $ {render(list_argv(engine.program))}"
+    yield "  check that the image has the tools of the build"
+    bare = build_container(engine, image, source_of(request.build).container, ())
+    yield f"    $ {render(container_argv(bare, FIND_TOOLS))}"
+
+
+def planned_container(
+    request: WheelSetRequest, images: ImageBuilder | None, inputs: SourceInputs, layout: SourceLayout
+) -> ContainerSpec | None:
+    """Return the container of the build's commands; None for a build on this machine."""
+    if images is None:
+        return None
+    source, built = source_of(request.build), request.built
+    disk = Path(source.cache.disk) if source.cache.disk else None
+    if disk is not None and source.cache.read_only:
+        disk = built / DISK_CACHE
+    rocm = planned_rocm(request)
+    mounts = build_mounts(source, inputs.sources, layout, rocm, built, built / WORK, disk_cache=disk)
+    return build_container(images.engine, planned_image(images), source.container, mounts)
+
+
+def planned_rocm(request: WheelSetRequest) -> Path:
+    """Return the path of the ROCm; the name of a tree that is not unpacked yet is not known."""
+    assert request.rocm is not None
+    folder = Path(request.rocm.source)
+    in_place = folder.is_dir() and not debs_in(request.rocm.source)
+    return folder.resolve() if in_place else request.cache / "rocm" / "trees" / UNKNOWN / "rocm"

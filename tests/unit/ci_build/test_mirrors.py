@@ -1,0 +1,71 @@
+"""Registries in names of images, and mirrors in their place."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_build.images.mirrors import api_host, full_name, has_registry, mirrored, parse_mirrors
+from core.errors import RequestError
+
+MIRRORS = parse_mirrors("docker.io=m.example:5000/hub, quay.io/pypa/a=127.0.0.1:1/b,quay.io=q.example/", "it")
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("ubuntu", "docker.io/library/ubuntu"),
+        ("ubuntu:24.04", "docker.io/library/ubuntu:24.04"),
+        ("rocm/jax:7", "docker.io/rocm/jax:7"),
+        ("docker.io/ubuntu", "docker.io/library/ubuntu"),
+        ("index.docker.io/rocm/jax", "docker.io/rocm/jax"),
+        ("quay.io/pypa/a:1", "quay.io/pypa/a:1"),
+        ("localhost/a", "localhost/a"),
+        ("host:5000/a", "host:5000/a"),
+    ],
+)
+def test_full_name_completes_as_docker_does(name: str, full: str) -> None:
+    assert full_name(name) == full
+    assert has_registry(full)
+    named = has_registry(name)
+    assert full_name(name, "own.example/x") == (full if named else f"own.example/x/{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("docker.io/library/ubuntu@sha256:1", "m.example:5000/hub/library/ubuntu@sha256:1"),
+        ("quay.io/pypa/a@sha256:1", "127.0.0.1:1/b@sha256:1"),
+        ("quay.io/pypa/a:tag", "127.0.0.1:1/b:tag"),
+        ("quay.io/pypa/ab:tag", "q.example/pypa/ab:tag"),
+        ("quay.io:443/pypa/a", "quay.io:443/pypa/a"),
+        ("quay.io.example/pypa/a", "quay.io.example/pypa/a"),
+        ("ghcr.io/a/b", "ghcr.io/a/b"),
+    ],
+)
+def test_mirrored_replaces_longest_place(name: str, found: str) -> None:
+    assert mirrored(name, MIRRORS) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["quay.io", "quay.io=", "=host.example", "pypa=host.example", "quay.io=library", "quay.io=https://host.example",
+     "quay.io=host.example/Upper", "quay.io=host.example/a:tag"],
+)  # fmt: skip
+def test_parse_mirrors_refuses_other_forms(text: str) -> None:
+    with pytest.raises(RequestError, match="--image-mirror is invalid") as caught:
+        parse_mirrors(text, "--image-mirror")
+    assert "quay.io=registry.example/quay" in caught.value.hint
+
+
+def test_parse_mirrors_hides_password_and_refuses_two_mirrors() -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_mirrors("quay.io=me:secret@host.example", "--image-mirror")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(RequestError, match=r"two mirrors of quay\.io: a\.example and b\.example"):
+        parse_mirrors("quay.io=a.example,quay.io=b.example", "--image-mirror")
+    assert parse_mirrors("quay.io=a.example, quay.io=a.example/", "it") == {"quay.io": "a.example"}
+    assert parse_mirrors("", "it") == {}
+
+
+def test_api_host_of_docker_hub_differs() -> None:
+    assert (api_host("docker.io"), api_host("quay.io")) == ("registry-1.docker.io", "quay.io")
