@@ -142,6 +142,12 @@ class DriftError(CiBuildError):
     exit_code = 21
 
 
+class OtherRocmError(CiBuildError):
+    """A wheel was compiled with another ROCm than the one given to its build."""
+
+    exit_code = 22
+
+
 class SickMachineError(CiBuildError):
     """The doctor found a problem that keeps jax from using the GPU."""
 

@@ -14,6 +14,8 @@ from core.source_request import ActionCache, Credentials, Remote
 
 _PLAIN = re.compile(r"[\w@%+=:,./~^-]*")
 _NEVER = re.compile(r'["\\$`\x00-\x1f]')
+_OTHER_ROCMS = ("TF_ROCM_MULTIPLE_PATHS", "ROCM_DISTRO_URL", "ROCM_DISTRO_VERSION")
+"""Variables that select another ROCm (XLA, third_party/gpus/rocm_configure.bzl; rules_ml_toolchain, gpu/rocm)."""
 _PROGRESS = re.compile(r"^\[([\d,]+) / ([\d,]+)\]\s*(.*)$")
 _PROCESSES = re.compile(r"^INFO: [\d,]+ process(?:es)?: (.*)\.$")
 _UNREACHED = re.compile(r"^ERROR: (Failed to query remote execution capabilities: .*)$")
@@ -53,12 +55,15 @@ def environment_settings(name: str, value: str, *kinds: str) -> tuple[str, ...]:
 def device_options(wanted: Iterable[GfxTarget], rocm: str) -> tuple[str, ...]:
     """Return the options that name ROCm and the gfx targets.
 
+    ROCM_PATH selects the ROCm. Rules of some releases prefer other variables, or download a ROCm without it; empty
+    values of these variables select nothing, and end the build instead of a download (docs/build-from-source.md).
     TF_ROCM_AMDGPU_TARGETS is set for repository rules and for actions, since a release of XLA may read it in only one
     of them. HCC_AMDGPU_TARGET is hipcc's default for --offload-arch. GPU_ARCHS selects the targets of AITER.
     """
     chosen = tuple(wanted)
     options = [
         *environment_settings("ROCM_PATH", rocm),
+        *(option for name in _OTHER_ROCMS for option in environment_settings(name, "", "repo_env")),
         *environment_settings("TF_ROCM_AMDGPU_TARGETS", targets.for_bazel(chosen)),
         *environment_settings("HCC_AMDGPU_TARGET", targets.for_bazel(chosen), "action_env"),
         *environment_settings("HIPCC_COMPILE_FLAGS_APPEND", "--offload-compress", "action_env"),

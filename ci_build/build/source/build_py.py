@@ -4,7 +4,8 @@ One command builds each wheel, in the folder that contains build/build.py. Argum
 
     python build/build.py build --wheels=<jax-rocm-pjrt|jax-rocm-plugin|jaxlib> --python_version=X.Y
       --bazel_path --bazel_startup_options=--output_user_root=… [--bazel_startup_options=--bazelrc=…]
-      --clang_path (rocm-jax: --use_clang=true --clang_path, or --use_clang=false --gcc_path)
+      --clang_path (rocm-jax: --use_clang=true --clang_path, or --use_clang=false --gcc_path); ROCm wheels since 0.10.2:
+        only if the user names a clang, because without it Bazel downloads the clang and the sysroot of upstream's wheels
       --target_cpu_features=release --output_path=<an empty folder>
       ROCm wheels: --rocm_path --rocm_version=<major> --rocm_amdgpu_targets
       --bazel_options=<one option each; see `bazel_options`>
@@ -164,7 +165,7 @@ def _command(
         f"--python_version={python}",
         f"--bazel_path={paths.bazel}",
         *(f"--bazel_startup_options={option}" for option in _startup(source, interface, paths, by_jax=by_jax)),
-        *_compiler(source, interface, paths, by_jax=by_jax),
+        *_compiler(source, interface, paths, by_jax=by_jax, rocm_wheel=not jaxlib),
         "--target_cpu_features=release",
         *rocm,
         f"--output_path={output}",
@@ -192,7 +193,14 @@ def _startup(source: SourceRequest, interface: Interface, paths: BuildPaths, *, 
     return tuple(shlex.quote(option) for option in options)
 
 
-def _compiler(source: SourceRequest, interface: Interface, paths: BuildPaths, *, by_jax: bool) -> tuple[str, ...]:
+def _is_hermetic(source: SourceRequest, interface: Interface) -> bool:
+    """Return whether Bazel downloads the host compiler and the sysroot of ROCm wheels."""
+    return bool(interface.clang_options) and not source.clang
+
+
+def _compiler(
+    source: SourceRequest, interface: Interface, paths: BuildPaths, *, by_jax: bool, rocm_wheel: bool
+) -> tuple[str, ...]:
     """Return the options of the host compiler.
 
     Raises:
@@ -204,6 +212,8 @@ def _compiler(source: SourceRequest, interface: Interface, paths: BuildPaths, *,
             f"--compiler={source.compiler}: this jax is built by {', '.join(interface.compilers)} only.",
             hint="Omit --compiler.",
         )
+    if rocm_wheel and _is_hermetic(source, interface):
+        return ()
     if by_jax:
         # jax's build.py always compiles jaxlib with clang.
         return (f"--clang_path={paths.clang}",)
@@ -226,8 +236,9 @@ def bazel_options(
     # Parseable output: no colours, no cursor movements, progress once a second.
     options = ["--color=no", "--curses=no", "--show_progress_rate_limit=1"]
     if rocm_wheel:
-        options += interface.options
-        if interface.kind is BuildRepository.JAX or source.compiler is Compiler.CLANG:
+        hermetic = _is_hermetic(source, interface)
+        options += interface.options if hermetic else interface.clang_options or interface.options
+        if not hermetic and (interface.kind is BuildRepository.JAX or source.compiler is Compiler.CLANG):
             options += bazel.environment_settings("CLANG_COMPILER_PATH", paths.clang, "action_env")
         options += bazel.device_options(request.targets or (), paths.rocm)
         # A placeholder at least as long as the run path that the repair writes over it.

@@ -21,6 +21,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from ci_build.build.plan import SourceLayout
 from ci_build.build.source import bazel, sources
 from ci_build.build.source.build_py import BuildCommand, cpython_tag
+from ci_build.build.source.given_rocm import REFUSED, check_wheel
 from core.atomic import write_whole
 from core.digests import file_sha256
 from core.errors import InputError, ProcessError
@@ -30,6 +31,7 @@ from core.process import LineSink, Runner
 from core.source_request import Checkout, SourceInputs, SourceRequest
 from core.steps import step_key
 from wheelkit.archive.reader import WheelArchive
+from wheelkit.inspect.compiled_rocm import BuildRocm
 
 STATE = "state.json"
 """File of the log folder that describes the last command; `shell` reads it."""
@@ -58,6 +60,7 @@ class SourceBuilder:
         request: request for the build from source.
         inputs: commits and digests of the build.
         layout: paths of the build.
+        rocm: the ROCm given to the build, with which every wheel is compared.
         host: runner of git on this machine.
         inside: function that returns a runner in the build environment; the runner passes every line to a listener.
         work: folder on this machine that the build sees as `layout.paths.out`.
@@ -70,6 +73,7 @@ class SourceBuilder:
     request: SourceRequest
     inputs: SourceInputs
     layout: SourceLayout
+    rocm: BuildRocm
     host: Runner
     inside: Callable[[LineSink], Runner]
     work: Path
@@ -102,6 +106,7 @@ class SourceBuilder:
         Raises:
             ProcessError: the build failed; the message has the cause and the log.
             InputError: the build did not write exactly the requested wheel.
+            OtherRocmError: the wheel was compiled with another ROCm.
         """
         key = step_key(format=_FORMAT, command=command, made_of=made_of(self.inputs))
         record = self.builds / f"{key}.json"
@@ -113,6 +118,7 @@ class SourceBuilder:
             if (recorded := _recorded(record)) is not None and inputs.has(recorded):
                 return recorded
             wheel = self._run(command)
+            check_wheel(wheel, self.rocm, kept=self.logs / REFUSED, scratch=self.work, progress=self.progress)
             built = _describe(wheel, self.inputs.jax_commit)
             inputs.adopt(built, wheel)
         write_whole(record, json.dumps(to_json(built), indent=1).encode())

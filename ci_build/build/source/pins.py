@@ -36,6 +36,8 @@ class Interface:
         xla_repository: key of `repositories` for `--xla=head`.
         bazelrc: additional bazelrc in the tree, or empty.
         options: Bazel options of every ROCm wheel.
+        clang_options: Bazel options instead of `options` if the user names a host clang; empty if the build always uses
+            the clang of the build environment.
         compilers: supported host compilers.
         rbe_platform: label of the platform of remote executors.
         bazel: Bazel version of the sources.
@@ -50,6 +52,7 @@ class Interface:
     compilers: tuple[Compiler, ...]
     rbe_platform: str
     bazel: str
+    clang_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +100,7 @@ def interface_for(jax_version: str) -> Interface:
             **row,
             "kind": BuildRepository(row["kind"]),
             "options": tuple(row["options"]),
+            "clang_options": tuple(row.get("clang_options", ())),
             "compilers": tuple(Compiler(name) for name in row["compilers"]),
         }
     )

@@ -160,7 +160,9 @@ def _paths(context: SourceBuildContext, inputs: SourceInputs) -> BuildPaths:
 
 
 def _make_builder(context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Rocm) -> SourceBuilder:
-    from ci_build.build.source.native import SourceBuilder  # Start-up time: a dry run builds nothing.
+    # Start-up time: a dry run builds nothing.
+    from ci_build.build.source.given_rocm import given_rocm
+    from ci_build.build.source.native import SourceBuilder
 
     source, built, out = context.source, context.request.built, context.request.out.absolute()
     work, disk = built / WORK, disk_cache(source.cache, built)
@@ -177,6 +179,7 @@ def _make_builder(context: SourceBuildContext, inputs: SourceInputs, layout: Sou
         request=source,
         inputs=inputs.with_tools(rocm=_rocm_digest(rocm), builder=digest),
         layout=replace(layout, paths=paths),
+        rocm=given_rocm(rocm, paths.rocm, inside(lambda _: None)),
         host=context.runner,
         inside=inside,
         work=work,

@@ -15,13 +15,14 @@ from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_com
 from ci_build.build.source.native import STATE, SourceBuilder, made_of
 from ci_build.build.source.sources import check_complete
 from core.digests import file_sha256
-from core.errors import InputError, ProcessError
+from core.errors import InputError, OtherRocmError, ProcessError
 from core.pip import InputStore
 from core.process import ProcessResult
 from core.source_request import ActionCache, Checkout, Remote, SourceInputs, SourceRequest
 from core.versions import set_version
 from tests.support.golden_build_py import inputs, request
-from tests.support.made_wheel import clean_pjrt
+from tests.support.made_wheel import LIB, clean_pjrt, fat_binary, library, with_sections
+from wheelkit.inspect.compiled_rocm import BuildRocm
 
 ASKED = request("0.10.2")
 assert ASKED.source is not None
@@ -29,6 +30,14 @@ SOURCE: SourceRequest = ASKED.source
 INPUTS = inputs("0.10.2")
 PJRT = build_commands(ASKED, INPUTS, set_version(ASKED), IN_CONTAINER)[0]
 VERSION = PJRT.versions[0]
+CLANG = "AMD clang version 22.0.0git (https://github.com/RadeonOpenCompute/llvm-project roc-7.10.0 26014 7b800a19)"
+ROCM = BuildRocm(
+    version="7.10.0a20251120",
+    sonames=frozenset({"libamdhip64.so.7", "librocsolver.so.0"}),
+    compiler="22.0.0git",
+    identity=CLANG,
+    folders=("/opt/rocm",),
+)
 
 
 @dataclass
@@ -58,11 +67,14 @@ class FakeBuilder:
         out: folder of this machine that the build sees as /out.
         says: printed lines.
         version: version of the wheel; empty for no wheel.
+        needed, clang: needed libraries and compiler of the wheel's library.
     """
 
     out: Path
     says: Sequence[str] = ()
     version: str = VERSION
+    needed: tuple[str, ...] = ("libc.so.6", "libamdhip64.so.7", "librocsolver.so.0")
+    clang: str = CLANG
     returncode: int = 0
     runs: list[tuple[str, ...]] = field(default_factory=list)
     listener: Callable[[str], None] = print
@@ -91,6 +103,8 @@ class FakeBuilder:
         if self.version:
             made = clean_pjrt()
             made.version = self.version
+            compiled = library(fatbins=[fat_binary()], needed=self.needed)
+            made.files[LIB] = with_sections(compiled, (".comment", 1, 0x30, self.clang.encode() + b"\0"))
             self.listener(f"12:00 - INFO - Distribution path: {folder}/{made.write(here).name}")
         return ProcessResult(returncode=self.returncode, stdout="", stderr="")
 
@@ -122,6 +136,7 @@ def bench(tmp_path: Path) -> Bench:
         request=SOURCE,
         inputs=INPUTS,
         layout=SourceLayout(),
+        rocm=ROCM,
         host=NoGit(),
         inside=builder.inside,
         work=tmp_path / "work",
@@ -223,6 +238,44 @@ def test_build_refuses_missing_or_other_wheel(bench: Bench, version: str, says: 
     bench.builder.version, bench.builder.says = version, says
     with pytest.raises(InputError, match=words):
         bench.build()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"needed": ("libc.so.6", "librocsolver.so.1")},
+            "plugin.so needs librocsolver.so.1, and ROCm 7.10.0a20251120 has librocsolver.so.0",
+        ),
+        (
+            {"clang": CLANG.replace("7b800a19", "46fcb339")},
+            "roc-7.10.0 26014 46fcb339)', and the clang of ROCm 7.10.0a20251120 is",
+        ),
+    ],
+)
+def test_build_refuses_wheel_of_other_rocm(bench: Bench, change: dict[str, Any], words: str) -> None:
+    # rocm-jax#441 shipped a wheel that needs librocsolver.so.1 for a ROCm with librocsolver.so.0.
+    for name, value in change.items():
+        setattr(bench.builder, name, value)
+    with pytest.raises(OtherRocmError) as caught:
+        bench.build()
+    assert words in caught.value.message
+    assert caught.value.exit_code == 22
+    (kept,) = (bench.native.logs / "refused").iterdir()
+    assert str(kept) in caught.value.hint
+    assert kept.suffix == ".whl"
+    # Nothing of it is reused, so the next run builds again.
+    assert list((bench.native.builds.parent / "inputs").rglob("*.whl")) == []
+    assert list(bench.native.builds.glob("*.json")) == []
+    with pytest.raises(OtherRocmError):
+        bench.build()
+    assert len(bench.builder.runs) == 2
+
+
+def test_build_warns_of_device_code_without_compiler(bench: Bench) -> None:
+    bench.builder.clang = "clang version 18.1.8"
+    bench.build()
+    assert [text for text in bench.progress.said if "was not compared" in text]
 
 
 def test_checkout_refuses_unresolved_inputs(bench: Bench) -> None:

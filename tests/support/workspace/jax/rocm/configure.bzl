@@ -6,12 +6,26 @@ def _needed(repository, name):
         fail("%s is not set: give it with --repo_env or --action_env" % name)
     return value
 
+def _selected(repository):
+    """The ROCm that the rules of jax 0.10.2 would use; they download one if nothing selects another."""
+    variables = repository.os.environ
+    if variables.get("TF_ROCM_MULTIPLE_PATHS"):
+        return variables["TF_ROCM_MULTIPLE_PATHS"].split(":")[0]
+    if variables.get("ROCM_PATH", "").strip():
+        return variables["ROCM_PATH"]
+    if variables.get("ROCM_DISTRO_URL"):
+        fail("would download the ROCm %s" % variables["ROCM_DISTRO_URL"])
+    version = variables.get("ROCM_DISTRO_VERSION", "rocm_7.12.0_gfx908")
+    if version != "rocm_7.12.0_gfx908":
+        fail("Unknown ROCM_DISTRO_VERSION: %s. Available versions: rocm_7.12.0_gfx908" % version)
+    fail("would download the ROCm " + version)
+
 def _rocm_impl(repository):
     if repository.os.environ.get("TF_NEED_ROCM", "") != "1":
         # jaxlib is built without one.
         _write(repository, "", "", [])
         return
-    rocm = _needed(repository, "ROCM_PATH")
+    rocm = _selected(repository)
     targets = [word for word in _needed(repository, "TF_ROCM_AMDGPU_TARGETS").split(",") if word]
     told = repository.read(rocm + "/.info/version").strip()
     for target in targets:
@@ -42,7 +56,14 @@ platform(
 
 rocm_configure = repository_rule(
     implementation = _rocm_impl,
-    environ = ["ROCM_PATH", "TF_NEED_ROCM", "TF_ROCM_AMDGPU_TARGETS"],
+    environ = [
+        "ROCM_DISTRO_URL",
+        "ROCM_DISTRO_VERSION",
+        "ROCM_PATH",
+        "TF_NEED_ROCM",
+        "TF_ROCM_AMDGPU_TARGETS",
+        "TF_ROCM_MULTIPLE_PATHS",
+    ],
     local = True,
 )
 
