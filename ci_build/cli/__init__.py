@@ -26,6 +26,7 @@ SECTIONS = {
         "reproduce": ("reproduce", "Rebuild a set from source and compare it."),
         "adopt": ("adopt", "Make a wheel set from existing wheels."),
         "rocm": ("rocm", "List, show and verify the ROCm of a build."),
+        "sources": ("sources", "List and update the pinned sources of jax."),
     },
     "Inspect": {
         "inspect": ("inspect", "Report contents and problems of wheels."),

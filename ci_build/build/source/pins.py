@@ -1,4 +1,4 @@
-"""`sources.toml`: the pinned commits of JAX releases, and the interfaces of their builds."""
+"""The pinned commits of JAX releases (`pins.toml`), and the interfaces of their builds (`sources.toml`)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from core.errors import RequestError
 from core.source_request import Compiler
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+PINS = Path(__file__).with_name("pins.toml")
 
 
 class BuildRepository(enum.StrEnum):
@@ -71,14 +72,61 @@ class SourcePins:
     epoch: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PinTable:
+    """Content of `pins.toml`.
+
+    Attributes:
+        tags: release of jax -> commit of its tag.
+        unsupported: release -> reason why its ROCm wheels cannot be built from source.
+        pins: release -> pinned commits.
+    """
+
+    tags: Mapping[str, str]
+    unsupported: Mapping[str, str]
+    pins: Mapping[str, SourcePins]
+
+
+def load_pins(path: Path = PINS) -> PinTable:
+    """Read `pins.toml` or a file that replaces it.
+
+    Raises:
+        RequestError: the file cannot be read, or is not a table of pins.
+    """
+    try:
+        body = tomllib.loads(path.read_text(encoding="utf-8"))
+        pins = {
+            release: SourcePins(jax=row["jax"], xla=row["xla"], rocm_jax=row.get("rocm-jax", ""), epoch=row["epoch"])
+            for release, row in body["pins"].items()
+        }
+        return PinTable(tags=dict(body["tags"]), unsupported=dict(body["unsupported"]), pins=pins)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RequestError(f"{path} is not a table of pins: {error}.", hint="Give a copy of pins.toml.") from error
+
+
+@functools.cache
+def _pins() -> PinTable:
+    return load_pins()
+
+
 @functools.cache
 def _table() -> Mapping[str, Any]:
     return tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8"))
 
 
+def first_release() -> str:
+    """Return the oldest release with an interface."""
+    return min((row["since"] for row in _table()["interfaces"]), key=Version)
+
+
 def releases() -> tuple[str, ...]:
     """Return the JAX releases with pinned sources, oldest first."""
-    return tuple(sorted(_table()["pins"], key=Version))
+    return tuple(sorted(_pins().pins, key=Version))
+
+
+def unsupported(jax_version: str) -> str:
+    """Return the reason why a JAX release cannot be built from source; empty if there is none."""
+    return _pins().unsupported.get(Version(jax_version).base_version, "")
 
 
 def interface_for(jax_version: str) -> Interface:
@@ -90,9 +138,8 @@ def interface_for(jax_version: str) -> Interface:
     release = Version(Version(jax_version).base_version)
     rows = [row for row in _table()["interfaces"] if Version(row["since"]) <= release]
     if not rows:
-        oldest = min((row["since"] for row in _table()["interfaces"]), key=Version)
         raise RequestError(
-            f"jax {jax_version} is too old to be built from source.", hint=f"Build jax {oldest} or newer."
+            f"jax {jax_version} is too old to be built from source.", hint=f"Build jax {first_release()} or newer."
         )
     row = max(rows, key=lambda row: Version(row["since"]))
     return Interface(
@@ -108,10 +155,9 @@ def interface_for(jax_version: str) -> Interface:
 
 def pins_for(jax_version: str) -> SourcePins | None:
     """Return the pinned commits of a JAX release, or None."""
-    row = _table()["pins"].get(Version(jax_version).base_version)
-    if row is None or Version(jax_version).is_prerelease:
+    if Version(jax_version).is_prerelease:
         return None
-    return SourcePins(jax=row["jax"], xla=row["xla"], rocm_jax=row.get("rocm-jax", ""), epoch=row["epoch"])
+    return _pins().pins.get(Version(jax_version).base_version)
 
 
 def repository_url(name: str, mirror: str = "") -> str:

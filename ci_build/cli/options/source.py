@@ -15,6 +15,7 @@ from ci_build.build.source.pins import (
     pins_for,
     releases,
     repository_url,
+    unsupported,
 )
 from ci_build.build.source.sources import release_of
 from ci_build.cli.options.rocm import build_job_defaults
@@ -99,8 +100,8 @@ def _unsupported(settings: Settings, jax_version: str, interface: Interface, com
     if compiler and compiler not in interface.compilers:
         yield f"--compiler={compiler} cannot build jax {jax_version}; give {', '.join(interface.compilers)}."
     if not settings.given("jax_source_dir") and pins_for(jax_version) is None:
-        known = ", ".join(releases())
-        yield f"jax {jax_version} has no pinned sources; give --jax-source-dir, or a pinned version: {known}."
+        known, why = ", ".join(releases()), f" ({reason})" if (reason := unsupported(jax_version)) else ""
+        yield f"jax {jax_version} has no pinned sources{why}; give --jax-source-dir, or a pinned version: {known}."
     elif pins_for(jax_version) is None and interface.kind is BuildRepository.ROCM_JAX:
         yield f"jax {jax_version} needs pinned sources of rocm-jax, which builds its plugin; there are none."
 

@@ -1,0 +1,175 @@
+"""`ci_build sources` with git repositories that have the tags of upstream's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ci_build.build.source import pins, source_updates
+from ci_build.build.source.source_updates import JAX_TAG, ROCM_JAX_TAG, TaggedRepository
+from core.process import HostRunner
+from tests.integration.conftest import ci_build as run_ci_build
+from tests.support import build_py_contracts
+
+XLA = "0123456789abcdef0123456789abcdef01234567"
+
+
+class FakeUpstream:
+    """A repository with release tags, one commit each.
+
+    Like upstream's, it has tags of old releases and of other projects, pre-releases, and annotated tags.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        self.git("init", "--quiet")
+
+    def git(self, *words: str) -> str:
+        identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@localhost")
+        done = subprocess.run(
+            ["git", "-C", str(self.folder), *identity, *words], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    def tag(self, name: str, files: dict[str, str], *more: str) -> str:
+        for path, text in files.items():
+            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / path).write_text(text)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", f"--message={name}")
+        self.git("tag", *more, name)
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Path:
+    """A folder with jax-ml/jax and ROCm/rocm-jax, and an empty pins.toml beside it."""
+    jax, rocm_jax = FakeUpstream(tmp_path / "jax-ml" / "jax"), FakeUpstream(tmp_path / "ROCm" / "rocm-jax")
+    jax.tag("jax-v0.7.2", {"WORKSPACE": ""})
+    jax.tag("jaxlib-v0.8.0", {})
+    jax.tag("jax-v0.8.0", {"third_party/xla/workspace.bzl": f'XLA_COMMIT = "{"1" * 40}"\n'})
+    jax.tag("jax-v0.8.1", {}, "--annotate", "--message=release")
+    jax.tag("jax-v0.12.0rc1", {})
+    jax.tag("jax-v0.12.0", {"third_party/xla/revision.bzl": f'XLA_COMMIT = "{XLA}"\nXLA_SHA256 = "x"\n'}, "-am", "x")
+    third_party = "jax_rocm_plugin/third_party"
+    rocm_jax.tag(
+        "rocm-jax-v0.8.0",
+        {
+            f"{third_party}/jax/workspace.bzl": f'COMMIT = "{"2" * 40}"\n',
+            f"{third_party}/xla/workspace.bzl": f'XLA_COMMIT = "{"3" * 40}"\n',
+        },
+    )
+    rocm_jax.tag("rocm-jax-v0.8.1-rc", {})
+    (tmp_path / "pins.toml").write_text("[tags]\n[unsupported]\n[pins]\n")
+    return tmp_path
+
+
+def update(server: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return run_ci_build("sources", "update", f"--pins={server / 'pins.toml'}", f"--source-mirror={server}", *more)
+
+
+def test_update_pins_every_release_from_server(server: Path) -> None:
+    done = update(server, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["added"] == ["0.8.0", "0.8.1", "0.12.0"]
+    table = pins.load_pins(server / "pins.toml")
+    jax, rocm_jax = server / "jax-ml" / "jax", server / "ROCm" / "rocm-jax"
+    commit = {name: git(jax, "rev-parse", f"{JAX_TAG}{name}^{{commit}}") for name in ("0.8.0", "0.8.1", "0.12.0")}
+    assert table.tags == commit
+    assert table.pins["0.12.0"].jax == commit["0.12.0"]
+    assert (table.pins["0.12.0"].xla, table.pins["0.12.0"].rocm_jax) == (XLA, "")
+    old = table.pins["0.8.0"]
+    assert (old.jax, old.xla, old.rocm_jax) == ("2" * 40, "3" * 40, git(rocm_jax, "rev-parse", "HEAD~1"))
+    assert old.epoch == int(git(rocm_jax, "show", "--no-patch", "--format=%ct", "HEAD~1"))
+    assert list(table.unsupported) == ["0.8.1"]
+    assert source_updates.problems(table) == ()
+    assert update(server).stderr.strip().endswith("nothing changed")
+
+
+def test_update_from_checkouts_adds_next_release_only(server: Path) -> None:
+    where = [f"--jax-source-dir={server / 'jax-ml/jax'}", f"--rocm-jax-source-dir={server / 'ROCm/rocm-jax'}"]
+    pinned = server / "pins.toml"
+    words = ["sources", "update", f"--pins={pinned}", *where]
+    assert run_ci_build(*words).returncode == 0
+    before = pinned.read_text()
+    upstream = FakeUpstream.__new__(FakeUpstream)
+    upstream.folder = server / "jax-ml" / "jax"
+    commit = upstream.tag("jax-v0.12.1", {})
+    dry = run_ci_build(*words, "--dry-run")
+    assert "0.12.1: jax " + commit in dry.stderr
+    assert "1 releases would be added" in dry.stderr
+    assert pinned.read_text() == before
+    assert run_ci_build(*words).returncode == 0
+    assert pinned.read_text().startswith(before[: before.index("[unsupported]")].rstrip())
+    assert pins.load_pins(pinned).pins["0.12.1"].jax == commit
+    refused = run_ci_build(*words, "--source-mirror=/x")
+    assert (refused.returncode, "has no effect with both checkouts" in refused.stderr) == (2, True)
+
+
+def test_update_refuses_moved_tag(server: Path) -> None:
+    assert update(server).returncode == 0
+    before = (server / "pins.toml").read_text()
+    jax = server / "jax-ml" / "jax"
+    git(jax, "tag", "--force", "jax-v0.12.0", "jax-v0.8.0")
+    done = update(server)
+    assert done.returncode == 6
+    assert f"jax-v0.12.0 is {git(jax, 'rev-parse', 'jax-v0.8.0')}, and pins.toml has" in done.stderr
+    assert (server / "pins.toml").read_text() == before
+
+
+def test_update_refuses_checkout_without_tags_or_xla(server: Path) -> None:
+    done = update(server, f"--jax-source-dir={server}")
+    assert done.returncode == 6
+    assert "has no release tags jax-v*" in done.stderr
+    jax = server / "jax-ml" / "jax"
+    git(jax, "rm", "--quiet", "-r", "third_party")
+    git(jax, "-c", "user.name=x", "-c", "user.email=x@localhost", "commit", "--quiet", "--message=x")
+    git(jax, "tag", "jax-v0.13.0")
+    done = update(server)
+    assert done.returncode == 6
+    assert "pins no commit in third_party/xla/revision.bzl or third_party/xla/workspace.bzl" in done.stderr
+
+
+def test_list_prints_pins_and_reasons() -> None:
+    done = run_ci_build("sources", "list")
+    assert done.returncode == 0, done.stderr
+    assert "a1521744c6dc" in done.stdout
+    assert "0.9.0.1 cannot be built: ROCm/rocm-jax" in done.stdout
+    assert json.loads(run_ci_build("sources", "list", "--json").stdout)["tags"] == dict(pins.load_pins().tags)
+
+
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+JAX, ROCM_JAX = (Path(os.environ.get(name, "")) for name in ("JAX_CHECKOUT", "ROCM_JAX_CHECKOUT"))
+"""Checkouts with tags, which only some machines have."""
+needs_checkouts = pytest.mark.skipif(
+    not ("JAX_CHECKOUT" in os.environ and "ROCM_JAX_CHECKOUT" in os.environ),
+    reason="JAX_CHECKOUT and ROCM_JAX_CHECKOUT name no checkouts",
+)
+
+
+@needs_checkouts
+def test_pins_are_those_of_checkouts() -> None:
+    runner = HostRunner(os.environ)
+    jax = TaggedRepository(folder=JAX, prefix=JAX_TAG, runner=runner)
+    rocm_jax = TaggedRepository(folder=ROCM_JAX, prefix=ROCM_JAX_TAG, runner=runner)
+    table = pins.load_pins()
+    assert source_updates.updated(table, jax, rocm_jax) == table
+    # From nothing, so that the pinned commits are read again. The pins of 0.9.0 are those of a branch.
+    fresh = source_updates.updated(pins.PinTable(tags={}, unsupported={}, pins={}), jax, rocm_jax)
+    assert {**fresh.pins, "0.9.0": table.pins["0.9.0"]} == table.pins
+
+
+@needs_checkouts
+def test_contracts_are_those_of_checkouts() -> None:
+    recorded = json.loads(build_py_contracts.RECORDED.read_text(encoding="utf-8"))
+    found = build_py_contracts.record(JAX, ROCM_JAX)
+    assert {**found, "main": {**found["main"], "commits": recorded["main"]["commits"]}} == recorded

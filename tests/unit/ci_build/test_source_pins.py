@@ -1,0 +1,68 @@
+"""Pinned sources of jax releases, and their updates from tags."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci_build.build.source import pins, source_updates
+from ci_build.cli.options.request import build_request
+from ci_build.cli.options.settings import Settings
+from core.errors import RequestError
+
+TABLE = pins.load_pins()
+
+
+def test_pins_and_recorded_tags_agree() -> None:
+    assert source_updates.problems(TABLE) == ()
+
+
+def test_every_release_is_pinned_or_has_reason() -> None:
+    assert {*TABLE.pins, *TABLE.unsupported} == set(TABLE.tags)
+    assert not {*TABLE.pins} & {*TABLE.unsupported}
+    assert tuple(TABLE.pins) == pins.releases()
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (replace(TABLE, tags={**TABLE.tags, "0.99.0": "a" * 40}), "0.99.0 has a tag, but neither pins"),
+        (replace(TABLE, tags={**TABLE.tags, "0.11.0": "a" * 40}), f"but its tag is {'a' * 40}"),
+        (replace(TABLE, pins={**TABLE.pins, "0.99.0": TABLE.pins["0.11.0"]}), "0.99.0 has pins, but no tag"),
+    ],
+)
+def test_problems_report_difference(table: pins.PinTable, words: str) -> None:
+    (line,) = source_updates.problems(table)
+    assert words in line
+
+
+def test_moved_names_both_commits() -> None:
+    found = {**TABLE.tags, "0.11.0": "a" * 40}
+    del found["0.8.0"]
+    removed, changed = source_updates.moved(TABLE.tags, found)
+    assert removed.startswith("jax-v0.8.0 is missing, and pins.toml has 403977d2")
+    assert changed == f"jax-v0.11.0 is {'a' * 40}, and pins.toml has {TABLE.tags['0.11.0']}"
+
+
+def test_write_round_trips(tmp_path: Path) -> None:
+    path = tmp_path / "pins.toml"
+    source_updates.write(path, TABLE)
+    assert path.read_bytes() == pins.PINS.read_bytes()
+    assert pins.load_pins(path) == TABLE
+
+
+@pytest.mark.parametrize("text", ["", "pins = 1", "[tags]\n[unsupported]\n[pins.'1']\njax = 'x'"])
+def test_load_pins_refuses_other_files(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pins.toml").write_text(text)
+    with pytest.raises(RequestError, match=r"pins\.toml is not a table of pins"):
+        pins.load_pins(tmp_path / "pins.toml")
+    with pytest.raises(RequestError, match="absent is not a table of pins"):
+        pins.load_pins(tmp_path / "absent")
+
+
+def test_request_for_unsupported_release_names_reason() -> None:
+    settings = Settings({"rocm_version": "7.2.0", "therock_path": "/opt/rocm", "jax_version": "0.8.3"}, {}, {})
+    with pytest.raises(RequestError, match=r"jax 0\.8\.3 has no pinned sources \(ROCm/rocm-jax, .* no tag rocm-jax-v"):
+        build_request(settings)
