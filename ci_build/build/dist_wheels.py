@@ -142,7 +142,7 @@ def plan_lines(
         for step in stage.steps:
             yield f"  {step.what}"
             if step.build is not None:
-                yield f"    in {step.build.cwd}, wheel into {step.build.output}"
+                yield f"    in {step.build.cwd}, wheel into {step.build.output}, compared with the given ROCm"
             yield from (f"    $ {_command_line(argv, step.build, container)}" for argv in step.commands)
             if step.effect is Effect.KERNELS:
                 yield from (f"    {line}" for line in compilers)

@@ -4,8 +4,8 @@ One command builds each wheel, in the folder that contains build/build.py. Argum
 
     python build/build.py build --wheels=<jax-rocm-pjrt|jax-rocm-plugin|jaxlib> --python_version=X.Y
       --bazel_path --bazel_startup_options=--output_user_root=… [--bazel_startup_options=--bazelrc=…]
-      --clang_path (rocm-jax: --use_clang=true --clang_path, or --use_clang=false --gcc_path); ROCm wheels since 0.10.2:
-        only if the user names a clang, because without it Bazel downloads the clang and the sysroot of upstream's wheels
+      --clang_path (rocm-jax: --use_clang=true --clang_path, or --use_clang=false --gcc_path; without it, since 0.10.2,
+        Bazel downloads the clang and the sysroot of upstream's ROCm wheels)
       --target_cpu_features=release --output_path=<an empty folder>
       ROCm wheels: --rocm_path --rocm_version=<major> --rocm_amdgpu_targets
       --bazel_options=<one option each; see `bazel_options`>
@@ -193,11 +193,6 @@ def _startup(source: SourceRequest, interface: Interface, paths: BuildPaths, *, 
     return tuple(shlex.quote(option) for option in options)
 
 
-def _is_hermetic(source: SourceRequest, interface: Interface) -> bool:
-    """Return whether Bazel downloads the host compiler and the sysroot of ROCm wheels."""
-    return bool(interface.clang_options) and not source.clang
-
-
 def _compiler(
     source: SourceRequest, interface: Interface, paths: BuildPaths, *, by_jax: bool, rocm_wheel: bool
 ) -> tuple[str, ...]:
@@ -212,7 +207,7 @@ def _compiler(
             f"--compiler={source.compiler}: this jax is built by {', '.join(interface.compilers)} only.",
             hint="Omit --compiler.",
         )
-    if rocm_wheel and _is_hermetic(source, interface):
+    if rocm_wheel and interface.downloads_clang(source.clang):
         return ()
     if by_jax:
         # jax's build.py always compiles jaxlib with clang.
@@ -236,9 +231,9 @@ def bazel_options(
     # Parseable output: no colours, no cursor movements, progress once a second.
     options = ["--color=no", "--curses=no", "--show_progress_rate_limit=1"]
     if rocm_wheel:
-        hermetic = _is_hermetic(source, interface)
-        options += interface.options if hermetic else interface.clang_options or interface.options
-        if not hermetic and (interface.kind is BuildRepository.JAX or source.compiler is Compiler.CLANG):
+        options += interface.rocm_options(source.clang)
+        by_clang = interface.kind is BuildRepository.JAX or source.compiler is Compiler.CLANG
+        if by_clang and not interface.downloads_clang(source.clang):
             options += bazel.environment_settings("CLANG_COMPILER_PATH", paths.clang, "action_env")
         options += bazel.device_options(request.targets or (), paths.rocm)
         # A placeholder at least as long as the run path that the repair writes over it.

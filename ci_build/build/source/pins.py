@@ -37,8 +37,7 @@ class Interface:
         xla_repository: key of `repositories` for `--xla=head`.
         bazelrc: additional bazelrc in the tree, or empty.
         options: Bazel options of every ROCm wheel.
-        clang_options: Bazel options instead of `options` if the user names a host clang; empty if the build always uses
-            the clang of the build environment.
+        clang_options: options instead of them if the user names a host clang; empty if the build never downloads one.
         compilers: supported host compilers.
         rbe_platform: label of the platform of remote executors.
         bazel: Bazel version of the sources.
@@ -54,6 +53,14 @@ class Interface:
     rbe_platform: str
     bazel: str
     clang_options: tuple[str, ...] = ()
+
+    def downloads_clang(self, given: str) -> bool:
+        """Return whether Bazel downloads the host clang of ROCm wheels; `given` is the user's clang, or empty."""
+        return bool(self.clang_options) and not given
+
+    def rocm_options(self, given: str) -> tuple[str, ...]:
+        """Return the Bazel options of every ROCm wheel; `given` is the user's clang, or empty."""
+        return self.clang_options if given and self.clang_options else self.options
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

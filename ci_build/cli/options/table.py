@@ -57,7 +57,14 @@ _SOURCE_OPTIONS: Table = (
     (("--xla-source-dir",), {"metavar": "DIR", "help": "XLA checkout to compile instead of --xla."}),
     (("--jax-source-dir",), {"metavar": "DIR", "help": "jax checkout to build, with its jaxlib."}),
     (("--source-mirror",), {"metavar": "URL|DIR", "help": "Mirror of jax-ml/jax, openxla/xla and ROCm/rocm-jax."}),
-    (("--clang-path",), {"metavar": "FILE", "help": "Path of clang in the build environment.  [default: the newest]"}),
+    (
+        ("--clang-path",),
+        {
+            "metavar": "FILE",
+            "help": "Path of the host clang in the build environment.  [default: the newest; for ROCm wheels since jax "
+            "0.10.2, the clang that Bazel downloads]",
+        },
+    ),
     (("--one-target",), {**FLAG, "help": "Build only the first target and Python, without jaxlib."}),
     (("--host", "--no-docker", "host"), {**FLAG, "help": "Build on this machine instead of in a container."}),
 )  # fmt: skip

@@ -82,6 +82,37 @@ def test_jax_command_sets_version(release: str) -> None:
         assert f"--//jaxlib/tools:jaxlib_git_hash={inputs_of(asked).jax_commit}" in options
 
 
+@pytest.mark.parametrize("release", pins.releases())
+def test_given_rocm_is_the_only_one_that_variables_select(release: str) -> None:
+    for command in commands(request(release, full=True)):
+        options = bazel_options(command)
+        others = [f"--repo_env={name}=" for name in ("TF_ROCM_MULTIPLE_PATHS", "ROCM_DISTRO_URL", "ROCM_DISTRO_VERSION")]
+        if command.target == "jaxlib":
+            assert "--repo_env=ROCM_PATH=" in options
+        else:
+            assert {"--repo_env=ROCM_PATH=/opt/rocm", "--action_env=ROCM_PATH=/opt/rocm", *others} <= set(options)
+
+
+LOCAL, LINK_ONLY = "--config=rocm_clang_local", "--@local_config_rocm//rocm:rocm_path_type=link_only"
+
+
+@pytest.mark.parametrize("release", JAX_INTERFACE)
+@pytest.mark.parametrize("clang", ["", "/opt/clang/bin/clang"])
+def test_rocm_wheels_use_release_configuration_unless_clang_is_given(release: str, clang: str) -> None:
+    asked = request(release, full=True)
+    asked = replace(asked, source=replace(source(asked), clang=clang))
+    new = pins.interface_for(release).since == "0.10.2"
+    for command in commands(asked):
+        options = bazel_options(command)
+        rocm = command.target != "jaxlib"
+        assert ("--config=rocm_release_wheel" in options) == (rocm and new and not clang)
+        assert (LOCAL in options) == (rocm and new and bool(clang))
+        assert (LINK_ONLY in options) == rocm
+        downloaded = rocm and new and not clang
+        assert any(word.startswith("--clang_path=") for word in command.argv) == (not downloaded)
+        assert any("CLANG_COMPILER_PATH" in option for option in options) == (rocm and not downloaded)
+
+
 def test_version_suffix_empty_for_plain_release() -> None:
     default = tuple(
         GfxTarget.parse(name)
