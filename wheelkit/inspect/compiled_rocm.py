@@ -144,7 +144,8 @@ def _search_path(elf: Elf, rocm: BuildRocm) -> Iterator[str]:
         # Bazel writes `_U` for `_` in the names of its link folders.
         if _DOWNLOADED.search(entry.replace("_U", "_")):
             yield f"has the RUNPATH {entry}, which is a ROCm that Bazel downloaded"
-        elif entry.startswith("/") and _ROCM_FOLDER.search(entry) and not _BUILD_FOLDER.search(entry):
-            if not any(PurePosixPath(entry).is_relative_to(folder) for folder in own):
-                seen = ", ".join(rocm.folders) or str(_INSTALLED)
-                yield f"has the RUNPATH {entry}, and ROCm {rocm.version} is in {seen}"
+            continue
+        is_rocm = entry.startswith("/") and _ROCM_FOLDER.search(entry) and not _BUILD_FOLDER.search(entry)
+        if is_rocm and not any(PurePosixPath(entry).is_relative_to(folder) for folder in own):
+            seen = ", ".join(rocm.folders) or str(_INSTALLED)
+            yield f"has the RUNPATH {entry}, and ROCm {rocm.version} is in {seen}"

@@ -123,7 +123,7 @@ def _table() -> Mapping[str, Any]:
 
 def first_release() -> str:
     """Return the oldest release with an interface."""
-    return min((row["since"] for row in _table()["interfaces"]), key=Version)
+    return min((str(row["since"]) for row in _table()["interfaces"]), key=Version)
 
 
 def releases() -> tuple[str, ...]:

@@ -127,7 +127,9 @@ def updated(table: PinTable, jax: TaggedRepository, rocm_jax: TaggedRepository) 
                 epoch=rocm_jax.epoch(builder),
             )
         else:
-            unsupported[release] = f"ROCm/rocm-jax, which built the ROCm wheels then, has no tag {ROCM_JAX_TAG}{release}"
+            unsupported[release] = (
+                f"ROCm/rocm-jax, which built the ROCm wheels then, has no tag {ROCM_JAX_TAG}{release}"
+            )
     ready = {release: text for release, text in unsupported.items() if release not in pins}
     return replace(table, tags=found, pins=pins, unsupported=ready)
 

@@ -86,7 +86,9 @@ def test_jax_command_sets_version(release: str) -> None:
 def test_given_rocm_is_the_only_one_that_variables_select(release: str) -> None:
     for command in commands(request(release, full=True)):
         options = bazel_options(command)
-        others = [f"--repo_env={name}=" for name in ("TF_ROCM_MULTIPLE_PATHS", "ROCM_DISTRO_URL", "ROCM_DISTRO_VERSION")]
+        others = [
+            f"--repo_env={name}=" for name in ("TF_ROCM_MULTIPLE_PATHS", "ROCM_DISTRO_URL", "ROCM_DISTRO_VERSION")
+        ]
         if command.target == "jaxlib":
             assert "--repo_env=ROCM_PATH=" in options
         else:
