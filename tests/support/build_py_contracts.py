@@ -1,4 +1,4 @@
-"""Contracts of upstream's build/build.py: its options, and what it makes of our commands.
+"""Contracts of upstream's build/build.py: its options, and the Bazel commands that it runs for our commands.
 
 `python -m tests.support.build_py_contracts --jax=CHECKOUT --rocm-jax=CHECKOUT` runs the real build.py of every release
 with pinned sources, and of the checkout's HEAD (`main`), and rewrites the recorded contracts. Only Bazel and clang are

@@ -132,7 +132,7 @@ def releases() -> tuple[str, ...]:
 
 
 def unsupported(jax_version: str) -> str:
-    """Return the reason why a JAX release cannot be built from source; empty if there is none."""
+    """Return the reason why a JAX release cannot be built from source, or an empty string."""
     return _pins().unsupported.get(Version(jax_version).base_version, "")
 
 
