@@ -1,6 +1,7 @@
 """Folders by content key: created atomically, locked during use, and removed when stale.
 
-A shared lock on a folder prevents other processes from removing the folder; the lock ends with its process.
+A shared lock on a folder prevents other processes from removing the folder; the lock ends with its process. Locks are
+on the folders themselves, so that no lock files remain.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NEW = ".new-"
 """Prefix of folders that are being created or removed."""
-_YOUNG = 60
-"""Age in seconds below which a new folder may not be locked yet."""
+_MOST_RACES = 100
+"""Tries after which a folder that cannot be created is an error, and not the work of another run."""
 
 
 class ContentStore:
@@ -34,13 +34,17 @@ class ContentStore:
     def scratch(self) -> Iterator[Path]:
         """Create a locked folder on the same file system; it is removed at the end unless it was published."""
         self.root.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=NEW, dir=self.root))
-        fd = lock_shared(work)
+        creating = lock_shared(self.root)  # until the new folder has its own lock, `sweep` must not look at it
+        try:
+            work = Path(tempfile.mkdtemp(prefix=NEW, dir=self.root))
+            fd = lock_shared(work)
+        finally:
+            os.close(creating)
         try:
             yield work
         finally:
-            os.close(fd)
             remove(work)
+            os.close(fd)
 
     def publish(self, folder: Path, key: str) -> bool:
         """Rename a finished folder to its key; keep the existing folder and return False if another run was first.
@@ -59,18 +63,22 @@ class ContentStore:
         return True
 
     def sweep(self) -> None:
-        """Remove scratch folders that killed runs left."""
-        for stale in self.root.glob(f"{NEW}*"):
-            with suppress(FileNotFoundError):  # the folder was published or removed meanwhile
-                if time.time() - stale.stat().st_mtime > _YOUNG and not in_use(stale):
-                    remove(stale)
+        """Remove scratch folders that killed runs left; folders of running processes are locked."""
+        try:
+            root = _lock(self.root, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # there is no store, or another run is creating a folder; a later run sweeps
+            return
+        try:
+            dead = [folder for folder in self.root.glob(f"{NEW}*") if not in_use(folder)]
+        finally:
+            os.close(root)
+        for folder in dead:
+            remove(folder)
 
 
 def lock_shared(folder: Path) -> int:
     """Lock a folder for as long as the returned descriptor is open."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(fd, fcntl.LOCK_SH)
-    return fd
+    return _lock(folder, fcntl.LOCK_SH)
 
 
 def in_use(folder: Path) -> bool:
@@ -88,21 +96,109 @@ def in_use(folder: Path) -> bool:
     return False
 
 
+@contextmanager
+def lock_alone(folder: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
+    """Create a folder if necessary, and exclude all other processes from it.
+
+    At the end, the folder and its parent are removed if they are empty.
+
+    Args:
+        on_wait: called before a wait for another process.
+
+    Yields:
+        Whether another process had the lock.
+    """
+    waited, races = False, 0
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                fd = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not waited:
+                    on_wait()
+                waited = True
+                fd = _lock(folder, fcntl.LOCK_EX)
+        except FileNotFoundError:  # another run has just removed the empty folder or its parent
+            if (races := races + 1) > _MOST_RACES:
+                raise
+            continue
+        if _is_at(fd, folder):
+            break
+        os.close(fd)
+    try:
+        yield waited
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
+            folder.parent.rmdir()
+        os.close(fd)
+
+
+@contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Create a file and lock it; the file is removed at the end, or by the next run after a kill.
+
+    Raises:
+        BlockingIOError: another process has the lock.
+        OSError: the file cannot be created.
+    """
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        if _is_at(fd, path):
+            break
+        os.close(fd)  # the previous owner removed the file between the two calls
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(fd)
+
+
+def _lock(folder: Path, operation: int) -> int:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, operation)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Return whether a path still is the opened file; a lock on a removed file excludes nobody."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def remove(folder: Path) -> bool:
     """Remove a folder, even a read-only one; it is renamed first, so that no other run sees a partial folder.
 
     Returns:
-        Whether the folder was renamed; False if it does not exist or cannot be renamed.
+        Whether the folder was removed; False if it does not exist or cannot be renamed.
     """
     gone = folder.with_name(f"{NEW}{os.getpid()}-{folder.name}")
     try:
-        folder.rename(gone)
+        fd = lock_shared(folder)  # `sweep` of another run leaves it alone
     except OSError:
         return False
-    gone.chmod(0o700)
-    for path, folders, _ in os.walk(gone):
-        for name in folders:
-            if not (inner := Path(path, name)).is_symlink():
-                inner.chmod(0o700)
-    shutil.rmtree(gone, ignore_errors=True)
+    try:
+        folder.rename(gone)
+        gone.chmod(0o700)
+        for path, folders, _ in os.walk(gone):
+            for name in folders:
+                if not (inner := Path(path, name)).is_symlink():
+                    inner.chmod(0o700)
+        shutil.rmtree(gone, ignore_errors=True)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
     return True

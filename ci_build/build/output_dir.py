@@ -6,11 +6,12 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from core import wheelset
 from core.errors import BusyError, RequestError
+from core.store import lock_file
 
 
 def check_output_dir(out: Path) -> None:
@@ -32,21 +33,28 @@ def check_output_dir(out: Path) -> None:
 def locked(out: Path) -> Iterator[None]:
     """Lock an output folder, which may not exist, and remove leftovers of killed runs.
 
+    Nothing is left beside the folder; if the block raises, this includes new folders above it.
+
     Raises:
         RequestError: the folder has files that do not belong to a wheel set.
         BusyError: another run uses the folder.
     """
-    from filelock import FileLock, Timeout  # Start-up time: a dry run locks nothing.
-
     check_output_dir(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    missing = [folder for folder in out.parents if not folder.exists()]
     try:
-        held = FileLock(out.parent / f".{out.name}.lock").acquire(blocking=False)
-    except Timeout as error:
-        raise BusyError(f"Another run uses {out}.", hint="Wait for that run, or give another --out.") from error
-    with held:
-        remove_leftovers(out)
-        yield
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as held:
+            try:
+                held.enter_context(lock_file(out.parent / f".{out.name}.lock"))
+            except BlockingIOError as error:
+                hint = "Wait for that run, or give another --out."
+                raise BusyError(f"Another run uses {out}.", hint=hint) from error
+            remove_leftovers(out)
+            yield
+    finally:
+        with suppress(OSError):  # the first folder that is not empty ends this
+            for folder in missing:
+                folder.rmdir()
 
 
 def remove_leftovers(out: Path) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ci_build.build.output_dir import remove_leftovers, replace_folder
+from ci_build.build.output_dir import locked, remove_leftovers, replace_folder, replacement
+from core.errors import BusyError
 from core.steps import FinishedStep, StepStore
-from core.store import ContentStore
+from core.store import ContentStore, in_use, lock_alone, lock_file, lock_shared, remove
 from tests.support.sets import wheel_set
 
 DATA = b"the wheel"
@@ -57,13 +62,132 @@ def test_store_recreates_damaged_result(tmp_path: Path) -> None:
     assert keep(store, "second").saved == "second"
 
 
-def test_store_sweeps_old_scratch_folders_only(tmp_path: Path) -> None:
-    for name in (".new-old", ".new-young", "0123"):
+def test_store_sweeps_scratch_folders_of_dead_runs_only(tmp_path: Path) -> None:
+    for name in (".new-dead", ".new-alive", "0123"):
         (tmp_path / name).mkdir()
-    for name in (".new-old", "0123"):
-        os.utime(tmp_path / name, times=(0, time.time() - 48 * 3600))
+    lock = lock_shared(tmp_path / ".new-alive")
+    with ContentStore(tmp_path).scratch() as own:
+        ContentStore(tmp_path).sweep()
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([".new-alive", own.name, "0123"])
+    os.close(lock)
     ContentStore(tmp_path).sweep()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".new-young", "0123"]
+    assert [path.name for path in tmp_path.iterdir()] == ["0123"]
+    ContentStore(tmp_path / "none").sweep()
+    assert not (tmp_path / "none").exists()
+
+
+def test_store_sweep_spares_folder_before_it_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = tempfile.mkdtemp
+
+    def fake_mkdtemp(**options: Any) -> str:
+        """Let another run sweep between the creation of a folder and its lock."""
+        name = str(create(**options))
+        ContentStore(tmp_path).sweep()
+        return name
+
+    monkeypatch.setattr(tempfile, "mkdtemp", fake_mkdtemp)
+    with ContentStore(tmp_path).scratch() as work:
+        assert work.is_dir()
+
+
+def test_store_sweep_spares_folder_that_is_being_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "old").mkdir()
+    real, left = shutil.rmtree, []
+
+    def fake_rmtree(path: Path, *, ignore_errors: bool = False) -> None:
+        """Let another run sweep before the files are removed."""
+        monkeypatch.undo()
+        ContentStore(tmp_path).sweep()
+        left.append(path.is_dir())
+        real(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", fake_rmtree)
+    assert remove(tmp_path / "old")
+    assert (left, list(tmp_path.iterdir())) == ([True], [])
+
+
+def test_lock_alone_waits_and_leaves_nothing(tmp_path: Path) -> None:
+    folder, waits = tmp_path / "parts/one", []
+
+    def second() -> bool:
+        with lock_alone(folder, lambda: waits.append(in_use(folder))) as waited:
+            assert folder.is_dir()
+            return waited
+
+    with ThreadPoolExecutor(1) as pool:
+        with lock_alone(folder, lambda: None) as waited:
+            other = pool.submit(second)
+            while not waits:
+                time.sleep(0.002)
+            assert not waited
+        assert other.result()
+    assert (waits, list(tmp_path.iterdir())) == ([True], [])
+
+
+def test_lock_alone_keeps_files(tmp_path: Path) -> None:
+    with lock_alone(tmp_path / "parts/one", lambda: None):
+        (tmp_path / "parts/one/data").write_bytes(b"x")
+    assert (tmp_path / "parts/one/data").exists()
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_lock_ignores_file_that_previous_owner_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    path, real, calls = tmp_path / "lock", fcntl.flock, []
+
+    def fake_flock(fd: int, operation: int) -> None:
+        """Remove the file between its opening and the lock, as another run does at its end."""
+        calls.append(operation)
+        if len(calls) == 1:
+            path.rmdir() if what == "folder" else path.unlink()
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", fake_flock)
+    with lock_alone(path, lambda: None) if what == "folder" else lock_file(path):
+        monkeypatch.undo()
+        assert in_use(path)
+    assert len(calls) == 2
+
+
+def test_lock_file_excludes_others_and_disappears(tmp_path: Path) -> None:
+    with lock_file(tmp_path / ".dist.lock"):
+        with pytest.raises(BlockingIOError), lock_file(tmp_path / ".dist.lock"):
+            pass
+        assert (tmp_path / ".dist.lock").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lock_alone_on_impossible_folder_ends(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"), lock_alone(Path("/proc/none/x"), lambda: None):
+        pass
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_output_dir_failure_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    def build(out: Path) -> None:
+        with locked(out), replacement(out) as fresh:
+            (fresh / "wheel").write_bytes(b"x")
+            raise error
+
+    with pytest.raises(error):
+        build(tmp_path / "a/b/dist")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_output_dir_success_leaves_set_only(tmp_path: Path) -> None:
+    (tmp_path / ".dist.lock").touch()  # of a killed run
+    (tmp_path / ".dist-abcd_123").mkdir()
+    with locked(tmp_path / "dist"), replacement(tmp_path / "dist") as fresh:
+        (fresh / "wheels.json").write_text("{}")
+        with pytest.raises(BusyError, match="Another run uses"), locked(tmp_path / "dist"):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["dist"]
+
+
+def test_output_dir_error_in_block_is_not_another_run(tmp_path: Path) -> None:
+    with pytest.raises(BlockingIOError), locked(tmp_path / "dist"):
+        raise BlockingIOError
 
 
 def test_store_removes_leftovers_but_not_files_in_use(tmp_path: Path) -> None:
