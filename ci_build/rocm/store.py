@@ -1,6 +1,6 @@
 """Store of ROCm trees and tarballs by content, shared by all runs.
 
-    parts/<sha256 of the URL>/     the downloaded beginning of a tarball
+    parts/<sha256 of the URL>/     the received bytes of an unfinished download
     tarballs/<sha256>/<name>       complete tarballs
     trees/<sha256>-<selection>/    tree.json, contents.json, and the tree itself in rocm/
     origins/<sha256 of the URL>    the server's version of a complete file, and its sha256
@@ -13,23 +13,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from ci_build.rocm.packages import Packages, prefix_of
 from core.digests import file_sha256
 from core.errors import ArchiveError, InputError
 from core.http.client import Client
 from core.http.download import ChangedError, Hash, RemoteFile, load_version
+from core.http.part import PartFile
 from core.model import Progress
 from core.process import without_credentials
-from core.store import ContentStore, lock_shared, remove
+from core.store import ContentStore, in_use, lock_alone, lock_shared, remove
 from core.unpack.contents import Contents, differences, dump_contents, load_contents
 from core.unpack.decompress import Chunks, chunks_of, format_of
 from core.unpack.extract import Wanted, extract
@@ -51,12 +49,16 @@ class StoredTree:
         root: the read-only prefix of ROCm.
         sha256, size: digest and bytes of the unpacked tarball.
         contents: every path of the tarball, including paths that were not unpacked.
+        lock: descriptor that prevents other processes from removing the tree.
+        unpacked: whether this run unpacked the tree.
     """
 
     root: Path
     sha256: str
     size: int
     contents: Contents
+    lock: int = field(compare=False)
+    unpacked: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +70,7 @@ class Selection:
 
 
 class RocmStore:
-    """Trees and tarballs below one folder.
+    """Trees and tarballs below one folder; leftovers of killed runs are removed.
 
     Args:
         keep_tarballs: keep downloaded tarballs, which also allows interrupted downloads to resume; otherwise only trees
@@ -78,6 +80,7 @@ class RocmStore:
     def __init__(self, root: Path, *, progress: Progress, keep_tarballs: bool = True) -> None:
         self.root = root
         self._trees = ContentStore(root / "trees")
+        self._trees.sweep()
         self._progress = progress
         self._keep = keep_tarballs
 
@@ -114,32 +117,22 @@ class RocmStore:
         """
         if tree := self._find_download(client, url, name, selection, sha256):
             return tree
-        part = self.root / "parts" / hashlib.sha256(url.encode()).hexdigest()
-        part.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(part.with_suffix(".lock"))
-        try:
-            alone, waited = lock.acquire(blocking=False), False
-        except Timeout:
-            self._progress.step(f"wait for another run that downloads {name}")
-            alone, waited = lock.acquire(), True
-        with alone:
+        folder = self.root / "parts" / hashlib.sha256(url.encode()).hexdigest()
+        with lock_alone(folder, lambda: self._progress.step(f"wait for another run that downloads {name}")) as waited:
             if waited and (tree := self._find_download(client, url, name, selection, sha256)):
                 return tree
-            part.mkdir(exist_ok=True)
-            held, data = lock_shared(part), part / "data"
+            part = PartFile(folder)
+            begun = part.begun
             try:
-                begun = data.exists()
-                try:
-                    return self._fetch(client, url, name, selection, part, sha256)
-                except (ChangedError, ArchiveError, WrongDigestError) as error:
-                    if not (begun or (isinstance(error, ChangedError) and data.exists())):
-                        raise
-                    # The stored part is of an older version of the file, or lost bytes in a crash.
-                    self._progress.step(f"download again from the start: {error.message}")
-                    data.unlink(missing_ok=True)
-                    return self._fetch(client, url, name, selection, part, sha256)
-            finally:
-                os.close(held)
+                return self._fetch(client, url, name, selection, part, sha256)
+            except (ChangedError, ArchiveError, WrongDigestError) as error:
+                if not (begun or (isinstance(error, ChangedError) and part.data.exists())):
+                    part.clear()
+                    raise
+                # The stored part is of an older version of the file, or lost bytes in a crash.
+                self._progress.step(f"download again from the start: {error.message}")
+                part.clear()
+                return self._fetch(client, url, name, selection, part, sha256)
 
     def from_packages(
         self,
@@ -159,6 +152,13 @@ class RocmStore:
         chunks = prefix(tuple(packages.files.values()))
         return self._unpack(chunks, "tar", selection, name=f"{where}.tar", where=where, digest=lambda: packages.digest)
 
+    def discard(self, tree: StoredTree) -> None:
+        """Remove a tree that this run unpacked and cannot use, unless another process uses it."""
+        os.close(tree.lock)
+        entry = tree.root.parent
+        if tree.unpacked and not in_use(entry):
+            remove(entry)
+
     def _find(self, sha256: str, selection: Selection) -> StoredTree | None:
         """Return the tree of a tarball if it is complete, and lock it until this process ends."""
         entry = self._entry(sha256, selection)
@@ -168,7 +168,9 @@ class RocmStore:
             return None
         try:
             marker, contents = _read_marker(entry), load_contents((entry / "contents.json").read_bytes())
-            tree = StoredTree(root=entry / "rocm", sha256=marker["sha256"], size=marker["size"], contents=contents)
+            tree = StoredTree(
+                root=entry / "rocm", sha256=marker["sha256"], size=marker["size"], contents=contents, lock=fd
+            )
             good = marker["format"] == _FORMAT and self._survived(entry, tree)
         except (OSError, ValueError, KeyError, TypeError):
             good = False
@@ -206,16 +208,14 @@ class RocmStore:
             return None
 
     def _fetch(
-        self, client: Client, url: str, name: str, selection: Selection, part: Path, expected: str
+        self, client: Client, url: str, name: str, selection: Selection, part: PartFile, expected: str
     ) -> StoredTree:
-        remote, hashed, data = RemoteFile(client, url), hashlib.sha256(), part / "data"
-        begun = data.stat().st_size if data.exists() else 0
-        if begun:
-            remote.version = load_version(part / "version.json")[0] or remote.version
-        self._progress.step(f"fetch and unpack {name}{f', from byte {begun} on' if begun else ''}")
+        remote, hashed = RemoteFile(client, url), hashlib.sha256()
+        remote.version = part.version or remote.version
+        self._progress.step(f"fetch and unpack {name}{f', from byte {part.prefix} on' if part.prefix else ''}")
         try:
             tree = self._unpack(
-                self._arriving(remote, hashed, part, begun),
+                self._arriving(remote, hashed, part),
                 format_of(name),
                 selection,
                 name=name,
@@ -226,31 +226,23 @@ class RocmStore:
                 cancel=remote.cancel,
             )
         except (ArchiveError, WrongDigestError):
-            data.unlink(missing_ok=True)
+            part.clear()
             raise
         if self._keep:
-            final = self.root / "tarballs" / tree.sha256
-            final.mkdir(parents=True, exist_ok=True)
-            data.replace(final / name)
-        shutil.rmtree(part, ignore_errors=True)
-        origin = self.root / "origins" / part.name
+            part.finish(self.root / "tarballs" / tree.sha256 / name)
+        part.clear()
+        origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
         origin.parent.mkdir(exist_ok=True)
         origin.write_text(remote.version.to_json(sha256=tree.sha256), encoding="utf-8")
         return tree
 
-    def _arriving(self, remote: RemoteFile, hashed: Hash, part: Path, begun: int) -> Chunks:
+    def _arriving(self, remote: RemoteFile, hashed: Hash, part: PartFile) -> Chunks:
         """Yield the stored part, then the rest of the download, which is also stored if tarballs are kept."""
-        if begun:
-            yield from _read(part / "data", hashed)
-        noted = False
-        with (part / "data").open("ab") if self._keep else nullcontext() as file:
-            for chunk in remote.chunks(begun, hashed):
-                if file is not None:
-                    if not noted:
-                        (part / "version.json").write_text(remote.version.to_json(), encoding="utf-8")
-                        noted = True
-                    file.write(chunk)
-                yield chunk
+        for data in part.first_bytes():
+            hashed.update(data)
+            yield data
+        with part:
+            yield from remote.chunks(part.prefix, hashed, part if self._keep else None)
 
     def _unpack(
         self,
@@ -285,7 +277,6 @@ class RocmStore:
                         self._progress.advance(size, total())
                     yield chunk
 
-        self._trees.sweep()
         try:
             with self._trees.scratch() as work:
                 (work / "rocm").mkdir()
@@ -314,7 +305,7 @@ class RocmStore:
         tree = self._find(sha256, selection)
         if tree is None:
             raise InputError(f"{entry} was removed while it was being written.", hint="Run the same command again.")
-        return tree
+        return replace(tree, unpacked=True)
 
     def _entry(self, sha256: str, selection: Selection) -> Path:
         return self._trees.folder(f"{sha256}-{selection.name}")

@@ -16,13 +16,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import urllib3
 from urllib3.exceptions import HTTPError, ProtocolError
 
 from core.errors import InputError
 from core.http.client import TRANSIENT, Client, Session, StoppedError, canonical
+
+if TYPE_CHECKING:  # it imports this module
+    from core.http.part import PartFile
 
 PIECE = 4 << 20
 """Bytes of one range request."""
@@ -101,17 +104,19 @@ class RemoteFile:
         self._open: set[urllib3.BaseHTTPResponse] = set()
         self._lock = threading.Lock()
 
-    def chunks(self, start: int, sha256: Hash) -> Iterator[memoryview]:
+    def chunks(self, start: int, sha256: Hash, part: PartFile | None = None) -> Iterator[memoryview]:
         """Return the bytes from `start` on, in order; closing the iterator cancels the download.
 
         Each chunk is valid until the next one is requested.
 
         Args:
             sha256: hash of the bytes before `start`; it is updated with these bytes.
+            part: storage of the received bytes; bytes that it has are not requested again.
 
         Raises:
             InputError: the file does not exist, or all tries failed.
             ChangedError: the file changed.
+            MachineError: the received bytes cannot be stored.
         """
         if start and start == self.version.size:
             return
@@ -121,7 +126,7 @@ class RemoteFile:
                 try:
                     # A request for one byte shows whether the server supports ranges; if not, it sends the whole file.
                     with self._get(start, start + 1) as response:
-                        for chunk in self._whole(response, start, sha256) if response.status == 200 else ():
+                        for chunk in self._whole(response, start, sha256, part) if response.status == 200 else ():
                             start += len(chunk)
                             retries = self._session.retries
                             yield chunk
@@ -131,7 +136,7 @@ class RemoteFile:
             if status == 416 and self.version.size != start:
                 raise self._changed(f"it has {self.version.size} bytes, but {start} were downloaded")
             if status == 206:
-                yield from self._ranges(start, sha256)
+                yield from self._ranges(start, sha256, part)
 
     def probe(self) -> FileVersion:
         """Return the version of the file on the server; at most one byte is read."""
@@ -152,21 +157,25 @@ class RemoteFile:
                 with suppress(Exception):  # the response has just ended
                     response.shutdown()
 
-    def _ranges(self, start: int, sha256: Hash) -> Iterator[memoryview]:
+    def _ranges(self, start: int, sha256: Hash, part: PartFile | None) -> Iterator[memoryview]:
         """Download pieces in parallel, and return them in order.
 
         Buffers are reused, because allocating memory costs as much time as hashing it.
         """
         assert self.version.size is not None
+        longest = PIECE
+        if part is not None:
+            part.begin(self.version)
+            longest = part.piece
         free: list[memoryview] = []
         waiting: deque[tuple[Future[None], memoryview, int]] = deque()
         with ThreadPoolExecutor(self._connections, "fetch") as pool, ThreadPoolExecutor(1, "hash") as hasher:
             try:
                 while waiting or start < self.version.size:
                     while len(waiting) < AHEAD and start < self.version.size:
-                        size = min(PIECE, self.version.size - start)
-                        buffer = free.pop() if free else memoryview(bytearray(PIECE))
-                        waiting.append((pool.submit(self._piece, start, buffer[:size]), buffer, size))
+                        size = min(longest - start % longest, self.version.size - start)
+                        buffer = free.pop() if free else memoryview(bytearray(longest))
+                        waiting.append((pool.submit(self._piece, start, buffer[:size], part), buffer, size))
                         start += size
                     piece, buffer, size = waiting.popleft()
                     piece.result()
@@ -179,15 +188,18 @@ class RemoteFile:
                 self.cancel()
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _piece(self, start: int, into: memoryview) -> None:
+    def _piece(self, start: int, into: memoryview, part: PartFile | None) -> None:
         """Fill a buffer with the bytes from `start` on; each try resumes where the last one ended."""
-        retries, done, size = self._session.retries, 0, len(into)
+        retries, size = self._session.retries, len(into)
+        done = part.read(start, into) if part is not None else 0
         while done < size:
             try:
                 with self._get(start + done, start + size) as response:
                     if response.status != 206:
                         raise ProtocolError("the server no longer supports ranges")
-                    while done < size and (data := response.read(min(_READ, size - done), decode_content=False)):
+                    while done < size and (data := _read(response, size - done, part)):
+                        if part is not None:
+                            part.write(start + done, data)
                         into[done : done + len(data)] = data
                         done += len(data)
                         retries = self._session.retries
@@ -196,12 +208,18 @@ class RemoteFile:
             except TRANSIENT as error:
                 retries = retries.failed(error)
 
-    def _whole(self, response: urllib3.BaseHTTPResponse, start: int, sha256: Hash) -> Iterator[memoryview]:
+    def _whole(
+        self, response: urllib3.BaseHTTPResponse, start: int, sha256: Hash, part: PartFile | None
+    ) -> Iterator[memoryview]:
         """Read a response that begins at byte 0; compare the bytes before `start` and return the rest."""
+        if part is not None:
+            part.begin(self.version)
         again, at = hashlib.sha256(), 0
-        while data := response.read(min(_READ, start - at) if at < start else _READ, decode_content=False):
+        while data := _read(response, start - at if at < start else _READ, part):
             at += len(data)
             if at > start:
+                if part is not None:
+                    part.write(at - len(data), data)
                 sha256.update(data)
                 yield memoryview(data)
                 continue
@@ -259,3 +277,9 @@ class RemoteFile:
 
     def _changed(self, what: str) -> ChangedError:
         return ChangedError(f"{self._session.name} changed during the download: {what}.", hint="Fetch it again.")
+
+
+def _read(response: urllib3.BaseHTTPResponse, most: int, part: PartFile | None) -> bytes:
+    """Return bytes of a body; if they are stored, without waiting for more bytes than the connection has."""
+    read = response.read if part is None else response.read1
+    return read(min(_READ, most), decode_content=False)

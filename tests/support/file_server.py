@@ -30,6 +30,8 @@ class Behaviour:
         longer: difference of Content-Length from the real length.
         answers: statuses of the first responses, before normal operation.
         answers_later: statuses of the responses after the first dropped connection.
+        broken: path -> status of all responses.
+        hold_after: bytes of all bodies after which connections stall until `released` is set; 0 for never.
         moved: path -> target of a redirect.
         etag: whether responses have an ETag; with `restless`, another one at each request.
         plain_plus: whether `+` in the URL means a space, as in some object stores.
@@ -43,6 +45,9 @@ class Behaviour:
     longer: int = 0
     answers: list[int] = field(default_factory=list)
     answers_later: list[int] = field(default_factory=list)
+    broken: dict[str, int] = field(default_factory=dict)
+    hold_after: int = 0
+    released: threading.Event = field(default_factory=threading.Event)
     moved: dict[str, str] = field(default_factory=dict)
     etag: bool = True
     restless: bool = False
@@ -69,6 +74,8 @@ class _Handler(BaseHTTPRequestHandler):
         told.authorizations.append(self.headers.get("Authorization", ""))
         if told.answers:
             self._empty(told.answers.pop(0))
+        elif path in told.broken:
+            self._empty(told.broken[path])
         elif path in told.moved:
             self._empty(302, Location=told.moved[path])
         elif path not in told.files:
@@ -105,6 +112,8 @@ class _Handler(BaseHTTPRequestHandler):
             limit, self.close_connection = told.drop_after, True
         for at in range(0, limit, 65536):
             time.sleep(told.pause)
+            if told.hold_after and told.sent >= told.hold_after:
+                told.released.wait()
             piece = body[at : min(at + 65536, limit)]
             self.wfile.write(piece)
             told.sent += len(piece)
@@ -147,7 +156,10 @@ def serving(behaviour: Behaviour, context: ssl.SSLContext | None = None) -> Iter
     """Serve on loopback until the end of the block, at `url` of the behaviour."""
     with served(type("Handler", (_Handler,), {"behaviour": behaviour}), context) as address:
         behaviour.url = f"http://{address}"
-        yield behaviour
+        try:
+            yield behaviour
+        finally:
+            behaviour.released.set()
 
 
 @contextmanager

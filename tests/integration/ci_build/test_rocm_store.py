@@ -5,34 +5,36 @@ from __future__ import annotations
 import errno
 import gzip
 import hashlib
-import io
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
 
 import pytest
 
 from ci_build.rocm.facts import selection
 from ci_build.rocm.store import RocmStore, StoredTree, WrongDigestError
 from core import cache
-from core.errors import ArchiveError, InputError
+from core.errors import ArchiveError, InputError, MachineError
 from core.http.client import Client, RetryPolicy
+from core.http.download import FileVersion
+from core.http.part import PartFile
 from core.report import Reporter
-from core.store import in_use
+from core.store import in_use, lock_shared
 from core.unpack.contents import differences
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_rocm import COMPRESS, NAME, make_rocm, tarball
 
 PATH = f"/tarball/{NAME}"
 CHILD = """
+import signal
 import sys
 from pathlib import Path
 from core.report import Reporter
@@ -40,6 +42,8 @@ from core.http import download
 from core.http.client import Client
 from ci_build.rocm.facts import selection
 from ci_build.rocm.store import RocmStore
+for sign in (signal.SIGINT, signal.SIGTERM):  # as in the command line
+    signal.signal(sign, signal.default_int_handler)
 download.PIECE = 128 << 10
 store = RocmStore(Path(sys.argv[1]), progress=Reporter(terminal=False))
 tree = store.from_url(Client(connections=2), sys.argv[2], sys.argv[3], selection(full=True))
@@ -83,22 +87,40 @@ def picture(root: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+    return sorted(path.name for path in folder.iterdir())
+
+
+def listing(root: Path) -> list[str]:
+    """Return all paths below a folder, except for the empty folder of all trees."""
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path != root / "trees")
 
 
 def kill_at(size: int, root: Path, url: str) -> bool:
     """Run the child and kill it after the given number of bytes; return False if it ended first."""
-    argv = [sys.executable, "-c", CHILD, str(root), url, url.rpartition("/")[2]]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+    with start(root, url) as child:
         while child.poll() is None and arrived(root) < size:
             time.sleep(0.002)
         child.send_signal(signal.SIGKILL)
         return child.wait() == -signal.SIGKILL
 
 
+def start(root: Path, url: str) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-c", CHILD, str(root), url, url.rpartition("/")[2]]
+    return subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 def arrived(root: Path) -> int:
     """Return the number of the tarball's bytes on disk; -1 without a file."""
-    return max((path.stat().st_size for path in root.glob("parts/*/data")), default=-1)
+    return max((sum(array("Q", path.read_bytes())[1:]) for path in root.glob("parts/*/received")), default=-1)
+
+
+def settle(told: Behaviour) -> None:
+    """Wait until a server has noticed that its client was killed, and count the bytes from then on."""
+    told.pause, before = 0, -1
+    while before != told.sent:
+        before = told.sent
+        time.sleep(0.3)
+    told.sent = 0
 
 
 @pytest.mark.parametrize(("ranges", "compression"), [(True, "gz"), (False, "gz"), (True, "xz"), (True, "zst")])
@@ -113,34 +135,124 @@ def test_store_killed_anywhere_resumes_to_same_tree(
     with serving(Behaviour(files={path: data}, pause=0.02, ranges=ranges)) as told:
         for size in (0, 1, 300_000, 1_000_000, 2_000_000, 3_500_000):
             assert kill_at(size, root, told.url + path)
-            # The part is a prefix of the file, and no incomplete tree has a final name.
-            (part,) = root.glob("parts/*/data")
-            begun = part.stat().st_size
-            assert part.read_bytes() == data[:begun]
+            # The part has only bytes of the file, and no incomplete tree has a final name.
+            (folder,) = root.glob("parts/*")
+            part = PartFile(folder)
+            assert b"".join(part.first_bytes()) == data[: part.prefix]
             assert not list(root.glob("trees/[!.]*"))
+        begun = arrived(root)
         assert begun >= 3_500_000
-        told.pause, before = 0, -1
-        while before != told.sent:  # the server may still write to the killed process
-            before = told.sent
-            time.sleep(0.3)
-        told.sent = 0
+        settle(told)
         tree = from_url(told, root, path=path)
         if ranges:
             assert told.sent <= len(data) - begun + 2
     assert picture(tree.root) == expected
     assert tree.sha256 == hashlib.sha256(data).hexdigest()
-    assert names(root / "parts") == []
+    assert names(root) == ["origins", "tarballs", "trees"]
+    assert names(root / "trees") == [tree.root.parent.name]
     assert names(root / "tarballs") == [tree.sha256]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_store_killed_download_keeps_every_received_byte(tmp_path: Path, data: bytes, *, ranges: bool) -> None:
+    # The server stalls in the middle of several pieces, so that the process has received all that was sent.
+    with serving(Behaviour(files={PATH: data}, ranges=ranges, hold_after=2_500_000)) as told:
+        with start(tmp_path, told.url + PATH) as child:
+            wait_for(lambda: told.sent >= told.hold_after and arrived(tmp_path) >= told.sent - ranges)
+            child.send_signal(signal.SIGKILL)
+        received = arrived(tmp_path)
+        assert received == told.sent - ranges  # the first request for a range is for one byte, which is not stored
+        counts = array("Q", next(tmp_path.glob("parts/*/received")).read_bytes())
+        assert not ranges or any(0 < count < counts[0] for count in counts[1:]), "no piece was interrupted"
+        told.released.set()
+        settle(told)
+        tree = from_url(told, tmp_path)
+        assert told.sent == (len(data) - received + 1 if ranges else len(data))
+    assert tree.sha256 == hashlib.sha256(data).hexdigest()
+    assert (tmp_path / "tarballs" / tree.sha256 / NAME).read_bytes() == data
+
+
+def wait_for(reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_store_resumes_with_any_size_of_pieces(tmp_path: Path, told: Behaviour, data: bytes) -> None:
+    folder = tmp_path / "parts" / hashlib.sha256((told.url + PATH).encode()).hexdigest()
+    folder.mkdir(parents=True)
+    # Three pieces of 100,000 bytes: complete, begun, missing; written by another version of this program.
+    (folder / "data").write_bytes(data[:150_000])
+    (folder / "received").write_bytes(array("Q", [100_000, 100_000, 50_000]).tobytes())
+    (folder / "version.json").write_text(FileVersion(size=len(data)).to_json())
+    assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
+    assert told.sent == len(data) - 150_000 + 1
+
+
+@pytest.mark.parametrize("status", [403, 404])
+@pytest.mark.parametrize("keep", [True, False])
+def test_store_leaves_nothing_of_absent_file(tmp_path: Path, told: Behaviour, status: int, *, keep: bool) -> None:
+    told.broken[PATH] = status
+    with pytest.raises(InputError, match=f"returned {status}"):
+        from_url(told, tmp_path, keep=keep)
+    assert listing(tmp_path) == []
+
+
+def test_store_leaves_nothing_if_no_byte_arrives(tmp_path: Path, data: bytes) -> None:
+    # The server answers the first request, for one byte, and then no more.
+    with serving(Behaviour(files={PATH: data}, pause=0.3)) as told, ThreadPoolExecutor(1) as pool:
+        fetching = pool.submit(from_url, told, tmp_path)
+        wait_for(lambda: len(told.seen) == 1)
+        told.broken[PATH] = 403
+        with pytest.raises(InputError, match="returned 403"):
+            fetching.result()
+    assert listing(tmp_path) == []
+
+
+def test_store_removes_tree_of_killed_run_at_once(tmp_path: Path, told: Behaviour) -> None:
+    told.pause = 0.02
+    assert kill_at(1_000_000, tmp_path, told.url + PATH)
+    assert [name[:5] for name in names(tmp_path / "trees")] == [".new-"]
+    store(tmp_path)
+    assert names(tmp_path / "trees") == []
+
+
+def test_store_keeps_tree_of_living_run(tmp_path: Path, data: bytes) -> None:
+    with serving(Behaviour(files={PATH: data}, hold_after=1_000_000)) as told:
+        with start(tmp_path, told.url + PATH) as child:
+            wait_for(lambda: arrived(tmp_path) > 900_000)
+            before = names(tmp_path / "trees")
+            for _ in range(3):
+                store(tmp_path)
+            assert names(tmp_path / "trees") == before
+            told.released.set()
+            assert child.wait() == 0
+        assert len(before) == 1
+    assert [name for name in names(tmp_path / "trees") if name in before] == []
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_store_interrupted_leaves_received_bytes_only(tmp_path: Path, data: bytes, sign: signal.Signals) -> None:
+    with serving(Behaviour(files={PATH: data}, pause=0.02)) as told, start(tmp_path, told.url + PATH) as child:
+        wait_for(lambda: arrived(tmp_path) > 500_000)
+        child.send_signal(sign)
+        assert child.wait() != 0
+    (folder,) = (tmp_path / "parts").iterdir()
+    parts = [f"parts/{folder.name}", *(f"parts/{folder.name}/{name}" for name in names(folder))]
+    assert listing(tmp_path) == ["parts", *parts]
+    assert names(folder) == ["data", "received", "version.json"]
 
 
 def test_store_removes_files_of_killed_runs_only(tmp_path: Path, told: Behaviour) -> None:
     trees = tmp_path / "trees"
     (trees / ".new-dead/rocm/a").mkdir(parents=True)
     (trees / ".new-dead/rocm/a").chmod(0o555)
-    os.utime(trees / ".new-dead", (1, 1))
-    (trees / ".new-fresh").mkdir()
+    (trees / ".new-alive").mkdir()
+    lock = lock_shared(trees / ".new-alive")
     tree = from_url(told, tmp_path)
-    assert names(trees) == sorted([".new-fresh", tree.root.parent.name])
+    os.close(lock)
+    assert names(trees) == sorted([".new-alive", tree.root.parent.name])
 
 
 def test_store_shares_tree_between_runs(tmp_path: Path, told: Behaviour, data: bytes) -> None:
@@ -177,16 +289,14 @@ def test_store_fetches_unpinned_file_again_after_change(tmp_path: Path, told: Be
 
 def test_store_without_tarball_cache_keeps_tree_only(tmp_path: Path, told: Behaviour, data: bytes) -> None:
     tree = from_url(told, tmp_path, keep=False)
-    assert names(tmp_path) == ["origins", "parts", "trees"]
-    assert names(tmp_path / "parts") == []
+    assert names(tmp_path) == ["origins", "trees"]
     assert tree.size == len(data)
 
 
 def test_store_refuses_other_sha256_and_leaves_nothing(tmp_path: Path, data: bytes) -> None:
     with serving(Behaviour(files={PATH: data})) as told, pytest.raises(WrongDigestError, match="has sha256"):
         from_url(told, tmp_path, sha256="0" * 64)
-    assert names(tmp_path / "trees") == []
-    assert not list(tmp_path.rglob("data"))
+    assert listing(tmp_path) == []
 
 
 def test_store_refuses_wrong_body_and_leaves_nothing(tmp_path: Path) -> None:
@@ -194,8 +304,7 @@ def test_store_refuses_wrong_body_and_leaves_nothing(tmp_path: Path) -> None:
     words = f"{NAME}: The archive is damaged"
     with serving(Behaviour(files={PATH: page})) as told, pytest.raises(ArchiveError, match=words):
         from_url(told, tmp_path)
-    assert names(tmp_path / "trees") == []
-    assert not list(tmp_path.rglob("data"))
+    assert listing(tmp_path) == []
 
 
 def test_store_fetches_changed_file_from_start(tmp_path: Path, data: bytes) -> None:
@@ -212,9 +321,10 @@ def test_store_keeps_bytes_after_network_failure(tmp_path: Path, data: bytes) ->
     broken = Behaviour(files={PATH: data}, ranges=False, drop_after=1_000_000, drops=1, answers_later=[500] * 9)
     with serving(broken) as told, pytest.raises(InputError, match="tries failed"):
         from_url(told, tmp_path)
-    (part,) = tmp_path.glob("parts/*/data")
-    assert 0 < part.stat().st_size <= 1_000_000
-    assert part.read_bytes() == data[: part.stat().st_size]
+    (folder,) = tmp_path.glob("parts/*")
+    part = PartFile(folder)
+    assert part.prefix == 1_000_000
+    assert b"".join(part.first_bytes()) == data[: part.prefix]
     assert names(tmp_path / "trees") == []
 
 
@@ -255,22 +365,18 @@ def test_store_fetches_damaged_partial_file_again(
     (part / "data").write_bytes(data[:1000] + bytes(1_000_000))
     tree = from_url(told, tmp_path, sha256=sha256 if pinned else "")
     assert tree.sha256 == sha256
-    assert names(tmp_path / "parts") == []
+    assert not (tmp_path / "parts").exists()
 
 
 def test_store_handles_short_writes(
     tmp_path: Path, told: Behaviour, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class FakeFullDisk(io.FileIO):
-        def write(self, data: Any, /) -> int:
-            return super().write(memoryview(data)[:100_000]) or 0
+    written = os.pwrite
 
-    opened = Path.open
+    def fake_pwrite(fd: int, data: memoryview, at: int) -> int:
+        return written(fd, data[:10_000], at)
 
-    def fake_open(path: Path, mode: str = "r", *more: Any, **named: Any) -> IO[Any]:
-        return io.BufferedWriter(FakeFullDisk(path, mode)) if mode == "ab" else opened(path, mode, *more, **named)
-
-    monkeypatch.setattr(Path, "open", fake_open)
+    monkeypatch.setattr(os, "pwrite", fake_pwrite)
     tree = from_url(told, tmp_path)
     assert (tmp_path / "tarballs" / tree.sha256 / NAME).read_bytes() == data
 
@@ -289,6 +395,29 @@ def test_store_names_full_disk_and_keeps_bytes(
     assert names(tmp_path / "trees") == []
     assert arrived(tmp_path) > 0
     assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_store_reports_full_disk_of_download_without_retry(
+    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch, *, ranges: bool
+) -> None:
+    written, room = os.pwrite, 1_000_000
+
+    def fake_pwrite(fd: int, data: memoryview, at: int) -> int:
+        nonlocal room
+        if room <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        room -= len(data)
+        return written(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", fake_pwrite)
+    with serving(Behaviour(files={PATH: data}, ranges=ranges)) as told:
+        with pytest.raises(MachineError, match=rf"Cannot write {tmp_path}/parts/.*/data: No space left"):
+            from_url(told, tmp_path)
+        assert len(told.seen) <= 7
+        assert 0 < arrived(tmp_path) <= 1_000_000
+        room = 10**9
+        assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
 
 
 def test_store_concurrent_runs_fetch_once(tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
