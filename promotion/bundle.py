@@ -16,6 +16,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
@@ -29,7 +30,9 @@ from promotion.index.core_metadata import core_metadata
 from promotion.index.ledger import LedgerWheel
 from promotion.index.pages import pages
 from promotion.index.reader import IndexedWheel
+from promotion.stage import find_staged, stage
 from promotion.storage.bucket import Bucket, fetch_to, sha256_of
+from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import METADATA_SUFFIX, ReleasedIndex, StagedSet
 
 _SECONDS = 1800.0
@@ -81,6 +84,28 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
         _tar(root, part)
         part.replace(out)
     return out
+
+
+@contextmanager
+def staged_for_bundle(
+    bucket: Bucket, folder: Path, beside: Path, progress: Progress
+) -> Iterator[tuple[Bucket, StagedSet]]:
+    """Provide the set in a folder as a staged set, for the duration of the block.
+
+    A set that is not staged yet is staged in a temporary bucket, so that the bundle leaves nothing but the archive.
+
+    Args:
+        beside: folder of the archive, in which the temporary bucket is created.
+
+    Yields:
+        The bucket, and the set in it.
+    """
+    if staged := find_staged(bucket, folder):
+        yield bucket, staged
+        return
+    with tempfile.TemporaryDirectory(prefix=".bundle-", dir=beside) as work:
+        temporary = DirBucket(Path(work))
+        yield temporary, stage(temporary, folder, progress=progress)
 
 
 def _find(bucket: Bucket, staged: StagedSet) -> tuple[WheelSet, Mapping[str, str], Mapping[str, str]]:

@@ -135,13 +135,18 @@ def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
         RequestError: the text names neither a staged set nor the folder of a set.
     """
     folder = Path(text)
-    if (folder / WHEELS_JSON).is_file():
-        return promotion_stage.find_staged(bucket, folder) or promotion_stage.stage(bucket, folder, progress=reporter)
-    if folder.is_dir():
+    if not folder.is_dir():
+        return parse_staged(text)
+    check_set_folder(folder)
+    return promotion_stage.find_staged(bucket, folder) or promotion_stage.stage(bucket, folder, progress=reporter)
+
+
+def check_set_folder(folder: Path) -> None:
+    """Raise RequestError if a folder has no wheels.json."""
+    if not (folder / WHEELS_JSON).is_file():
         raise RequestError(
             f"{folder} has no {WHEELS_JSON}.", hint="Build a set with `ci_build dist_wheels` or `ci_build adopt`."
         )
-    return parse_staged(text)
 
 
 def find_signer(key: SigningKey, reporter: Reporter) -> Signer:

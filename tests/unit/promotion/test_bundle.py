@@ -1,0 +1,89 @@
+"""Bundles that fail leave nothing beside the archive, in particular no bucket."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ci_build import cli
+from ci_build.cli.commands import bundle as command
+from core.errors import RequestError, WheelSetError
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.wheel_sets import make_set, make_wheels, write_set
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return write_set(tmp_path / "dist", wheels, make_set(wheels, python_versions=("3.12",)))
+
+
+def listing(tmp_path: Path) -> list[str]:
+    return sorted(str(path) for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("out", ["missing/x.tar", "/proc/none/x.tar"])
+def test_bundle_into_missing_folder_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str], out: str) -> None:
+    before = listing(folder.parent)
+    assert cli.run(["bundle", str(folder), f"--out={out}"]) == RequestError.exit_code
+    assert f"--out: the folder {Path(out).absolute().parent} does not exist." in capsys.readouterr().err
+    assert listing(folder.parent) == before
+
+
+def test_bundle_into_read_only_file_system_leaves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = listing(folder.parent)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write to read-only folders
+    assert cli.run(["bundle", str(folder), "--out=x.tar"]) == RequestError.exit_code
+    assert f"--out: the folder {Path.cwd()} is not writable." in capsys.readouterr().err
+    assert listing(folder.parent) == before
+
+
+@pytest.mark.parametrize("out", [(), ("--out=x.tar",), ("--bucket=other",)])
+def test_bundle_of_incomplete_set_leaves_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str], out: tuple[str, ...]
+) -> None:
+    before = listing(folder.parent)
+    assert cli.run(["bundle", str(folder), *out]) == WheelSetError.exit_code
+    assert "has no lock file" in capsys.readouterr().err
+    assert listing(folder.parent) == before
+
+
+def test_bundle_interrupted_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = listing(folder.parent)
+    seen: list[Path] = []
+
+    def fake_bundle(bucket: DirBucket, *_: object) -> Path:
+        seen.extend(bucket.root.rglob("*.whl"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "write_bundle", fake_bundle)
+    assert cli.run(["bundle", str(folder)]) == 130
+    assert len(seen) == len([*folder.glob("*.whl")])
+    assert listing(folder.parent) == before
+
+
+def test_bundle_uses_staged_set_of_bucket(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket = DirBucket(Path("bucket"))
+    staged, used = stage(bucket, folder), []
+
+    def fake_bundle(bucket: DirBucket, *more: object) -> Path:
+        used.extend([bucket.root, more[0]])
+        return Path("x.tar")
+
+    monkeypatch.setattr(command, "write_bundle", fake_bundle)
+    before = listing(folder.parent)
+    assert cli.run(["bundle", str(folder)]) == 0
+    assert cli.run(["bundle", str(staged)]) == 0
+    assert used == [bucket.root, staged] * 2
+    assert capsys.readouterr().out == "x.tar\n" * 2
+    assert listing(folder.parent) == before
