@@ -60,7 +60,8 @@ def prepare(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, co
     if build.payload is Payload.PUBLISHED:
         lines = planned_steps(request.rocm) if request.rocm is not None and request.dry_run else ()
         before = ("rocm:", *(f"  {line}" for line in lines)) if lines else ()
-        return PreparedBuild(plan=make_plan(build, rocm_manifest=manifest), before=before)
+        trust = context.rocm.trust if context.rocm else None
+        return PreparedBuild(plan=make_plan(build, rocm_manifest=manifest, rocm_trust=trust), before=before)
     return source_build.prepare(replace(context, manifest=manifest))
 
 

@@ -13,6 +13,7 @@ from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, BuildPath
 from ci_build.build.source.sources import fetch_commands
 from core import targets, versions
 from core.model import BuildRequest, to_json
+from core.rocm_trust import ROCM_TRUST, RocmTrust
 from core.source_request import Checkout, SourceInputs
 from kernels import recipe as kernels_recipe
 from kernels.catalog import load_catalog
@@ -84,6 +85,7 @@ class BuildPlan:
         index: name of the index that the set belongs to.
         pins: exact versions of projects that the set needs but does not contain, such as jax.
         rocm_manifest: content of the ROCm manifest in the set; empty for none.
+        rocm_trust: how the ROCm was verified; None without a ROCm, and in a dry run.
     """
 
     request: BuildRequest
@@ -93,11 +95,14 @@ class BuildPlan:
     pins: tuple[tuple[str, str], ...]
     stages: tuple[Stage, ...]
     rocm_manifest: bytes = b""
+    rocm_trust: RocmTrust | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the request and its inputs as JSON values, as stored in `wheels.json`."""
         body: dict[str, Any] = to_json(self.request)
         body["rocm_manifest"] = hashlib.sha256(self.rocm_manifest).hexdigest() if self.rocm_manifest else ""
+        if self.rocm_trust is not None:
+            body[ROCM_TRUST] = to_json(self.rocm_trust)
         if self.inputs is not None:
             body["source"] |= to_json(self.inputs)
         return body
@@ -125,6 +130,7 @@ def make_plan(
     inputs: SourceInputs | None = None,
     *,
     rocm_manifest: bytes = b"",
+    rocm_trust: RocmTrust | None = None,
     layout: SourceLayout = SourceLayout(),
 ) -> BuildPlan:
     """Return the plan of a request.
@@ -150,6 +156,7 @@ def make_plan(
             _write(rocm_manifest),
         ),
         rocm_manifest=rocm_manifest,
+        rocm_trust=rocm_trust,
     )
 
 

@@ -18,7 +18,14 @@ from core.http.client import Connect
 from core.model import WheelSet
 from core.process import HostRunner
 from core.report import Reporter
+from core.rocm_trust import ROCM_TRUST
 from wheelkit.inspect.compare import Difference, compare_wheels
+
+_WITHOUT_EFFECT = (
+    *("source.cache", "source.xla", "source.container", "source.remote", "source.credentials"),
+    ROCM_TRUST,
+)
+"""Parts of a recorded request that do not change the wheels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,15 +108,15 @@ def reproduce(
 
 
 def _other_inputs(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
-    """Return the differences of two recorded requests, except for caches, executors and the option for XLA's commit."""
+    """Return the differences of two recorded requests that can change the wheels.
+
+    Caches, executors, the option for XLA's commit and the way in which the ROCm was verified cannot.
+    """
     differences = []
     for key in sorted({*before, *now}):
         name = f"{path}{key}"
         old, new = before.get(key), now.get(key)
-        if (
-            name in ("source.cache", "source.xla", "source.container", "source.remote", "source.credentials")
-            or old == new
-        ):
+        if name in _WITHOUT_EFFECT or old == new:
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             differences += _other_inputs(old, new, f"{name}.")

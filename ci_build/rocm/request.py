@@ -31,6 +31,7 @@ class RocmSource:
         version: required version; empty accepts any.
         targets: gfx targets of the build; empty if nothing is built.
         sha256: required digest of the tarball, or empty.
+        require_checksum: refuse a ROCm whose checksum is not known before it is used.
         full: unpack the whole tarball instead of the files that a build needs.
         lock: path of rocm.lock; None writes no lock.
         locked: refuse a ROCm that differs from the lock.
@@ -40,6 +41,7 @@ class RocmSource:
     version: str = ""
     targets: tuple[GfxTarget, ...] = ()
     sha256: str = ""
+    require_checksum: bool = False
     full: bool = False
     lock: Path | None = None
     locked: bool = False
@@ -125,6 +127,11 @@ def check_source(rocm_source: RocmSource) -> None:
         raise RequestError(
             "--therock-sha256 applies to a tarball, but a folder was given.", hint="Omit --therock-sha256."
         )
+    elif path.is_dir() and rocm_source.require_checksum and not debs_in(rocm_source.source):
+        raise RequestError(
+            f"--require-checksum: the folder {path} has no checksum.",
+            hint="Give a tarball or packages, or omit --require-checksum.",
+        )
 
 
 def _check_name(rocm_source: RocmSource) -> None:
@@ -178,3 +185,5 @@ def planned_steps(source: RocmSource) -> Iterator[str]:
         yield f"unpack {location} unless it is in the cache"
     if source.lock is not None:
         yield f"compare it with {source.lock}" if source.locked else f"record it in {source.lock}"
+    if source.require_checksum:
+        yield "refuse it without a given, locked or published checksum"

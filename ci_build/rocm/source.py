@@ -6,10 +6,10 @@ The source's name is checked before the download, and its files are checked befo
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ci_build.rocm.checksum import expected_sha256, require_checksum, transport, trust_notes, trust_text
 from ci_build.rocm.debs import packages_of, prefix_of_debs
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
 from ci_build.rocm.listing import parse_name
@@ -26,14 +26,15 @@ from ci_build.rocm.request import (
     is_index,
     is_url,
 )
-from ci_build.rocm.store import RocmStore
+from ci_build.rocm.store import RocmStore, StoredTree
 from core import cache
-from core.errors import InputError, RequestError
-from core.http.client import Client, Connect, canonical, sidecar, without_user
+from core.errors import CiBuildError, InputError, RequestError
+from core.http.client import Client, Connect, canonical, without_user
 from core.model import Progress
 from core.pip import InputStore
 from core.process import Runner, without_credentials
 from core.report import Reporter
+from core.rocm_trust import ChecksumOrigin, RocmTrust
 from core.unpack.contents import Contents
 from core.unpack.contents import differences as changes_of
 
@@ -45,7 +46,8 @@ class Rocm:
     Attributes:
         root: the read-only prefix.
         contents: all paths of the tarball or the packages; None for a folder.
-        trust: reason to trust the files, for the log.
+        trust: how the files were verified.
+        trust_text: reason to trust the files, for the log.
         notes: remarks for the user.
     """
 
@@ -53,8 +55,26 @@ class Rocm:
     contents: Contents | None
     facts: RocmFacts
     lock: RocmLock
-    trust: str
+    trust: RocmTrust
+    trust_text: str
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Files:
+    """The files of a source.
+
+    Attributes:
+        stored: their tree in the cache; None for a folder that is used in place.
+        packages: the packages that the tree was unpacked from; None for a tarball or folder.
+        origin: origin of their checksum.
+        problem: reason why the server has no checksum; empty if this does not matter.
+    """
+
+    stored: StoredTree | None
+    packages: Packages | None = None
+    origin: ChecksumOrigin
+    problem: str = ""
 
 
 def obtain_rocm(source: RocmSource, storage: RocmStorage, reporter: Reporter, runner: Runner, connect: Connect) -> Rocm:
@@ -64,7 +84,7 @@ def obtain_rocm(source: RocmSource, storage: RocmStorage, reporter: Reporter, ru
         rocm = obtain(source, store, connect(), progress=reporter, runner=runner)
     for note in rocm.notes:
         reporter.warning(note)
-    reporter.line(f"ROCm {rocm.facts.version}, {rocm.facts.compiler}, in {rocm.root}; {rocm.trust}")
+    reporter.line(f"ROCm {rocm.facts.version}, {rocm.facts.compiler}, in {rocm.root}; {rocm.trust_text}")
     for entry in cache.collect(storage.cache, limit=storage.limit, kinds=cache.ROCM):
         reporter.line(f"removed {entry.name} from the cache, which was over its limit")
     return rocm
@@ -98,9 +118,8 @@ def obtain(rocm_source: RocmSource, store: RocmStore, client: Client, *, progres
         RequestError: the ROCm differs from the request or the lock.
         InputError: the download failed, or the ROCm lacks files that a build for the targets needs.
     """
-    version, chosen = rocm_source.full_version, selection(full=rocm_source.full)
     locked = load_lock(rocm_source.lock) if rocm_source.lock else None
-    name, url, source = file_name(rocm_source.source), "", str(Path(rocm_source.source).absolute())
+    url, source = "", str(Path(rocm_source.source).absolute())
     if is_index(rocm_source.source):
         source = SCHEME + without_user(canonical(rocm_source.source.removeprefix(SCHEME)))
     elif is_url(rocm_source.source):
@@ -112,27 +131,64 @@ def obtain(rocm_source: RocmSource, store: RocmStore, client: Client, *, progres
             hint="Give the locked source, or write a new lock without --locked.",
         )
     pinned = locked if locked is not None and locked.source == source else None
-    packages, stored = None, None
+    files = _fetch(rocm_source, pinned, source, url, store, client, progress, runner)
+    try:
+        rocm = _inspect(rocm_source, pinned, source, files, progress)
+    except CiBuildError:
+        if files.stored is not None:
+            store.discard(files.stored)
+        raise
+    if rocm_source.lock is not None and not rocm_source.locked:
+        write_lock(rocm_source.lock, rocm.lock)
+    return rocm
+
+
+def _fetch(
+    rocm_source: RocmSource,
+    pinned: RocmLock | None,
+    source: str,
+    url: str,
+    store: RocmStore,
+    client: Client,
+    progress: Progress,
+    runner: Runner,
+) -> _Files:
+    """Download and unpack a source; a folder is used in place.
+
+    Args:
+        source: the source as the lock records it.
+        url: URL of a tarball, with its credentials; empty for other sources.
+    """
+    chosen = selection(full=rocm_source.full)
     if is_index(source):
-        packages, trust = _packages(rocm_source, pinned, store, runner, progress)
-        version = packages.version
-        stored = store.from_packages(packages, chosen)
-    elif debs := debs_in(source):
+        packages, origin = _packages(rocm_source, pinned, store, runner, progress)
+        return _Files(stored=store.from_packages(packages, chosen), packages=packages, origin=origin)
+    if debs := debs_in(source):
+        if not rocm_source.locked:
+            require_checksum(rocm_source, "its packages are not locked")
+        origin = ChecksumOrigin.LOCK if rocm_source.locked else ChecksumOrigin.LOCAL
         progress.step(f"read {len(debs)} packages in {source}")
-        packages, trust = packages_of(debs, progress), "its packages are local files"
+        packages = packages_of(debs, progress)
         stored = store.from_packages(packages, chosen, prefix_of_debs)
-    else:
-        sha256, trust = _expected(rocm_source, pinned, client, url)
-        if url:
-            stored = store.from_url(client, url, name, chosen, sha256=sha256)
-        elif Path(source).is_file():
-            stored = store.from_file(Path(source), chosen, sha256=sha256)
-        elif not Path(source).is_dir():
-            raise InputError(f"{source} does not exist.", hint="Give a URL, a tarball, or the folder of a ROCm.")
-    # A folder is used in place.
+        return _Files(stored=stored, packages=packages, origin=origin)
+    sha256, origin, problem = expected_sha256(rocm_source, pinned, client, url)
+    if url:
+        tree = store.from_url(client, url, file_name(rocm_source.source), chosen, sha256=sha256)
+        return _Files(stored=tree, origin=origin, problem=problem)
+    if Path(source).is_file():
+        return _Files(stored=store.from_file(Path(source), chosen, sha256=sha256), origin=origin)
+    if not Path(source).is_dir():
+        raise InputError(f"{source} does not exist.", hint="Give a URL, a tarball, or the folder of a ROCm.")
+    return _Files(stored=None, origin=origin)
+
+
+def _inspect(rocm_source: RocmSource, pinned: RocmLock | None, source: str, files: _Files, progress: Progress) -> Rocm:
+    """Inspect a fetched ROCm, and compare it with the request and the lock; raises as `obtain` does."""
+    stored, packages = files.stored, files.packages
     root, contents = (stored.root, stored.contents) if stored else (Path(source), None)
+    version = packages.version if packages and is_index(source) else rocm_source.full_version
     facts, notes = read_facts(root, contents, version, progress=progress)
-    parts = parse_name(name)
+    parts = parse_name(file_name(rocm_source.source))
     lock = make_lock(
         facts,
         root,
@@ -150,15 +206,22 @@ def obtain(rocm_source: RocmSource, store: RocmStore, client: Client, *, progres
             f"{source} cannot be used for this build. {' '.join(lacking)}",
             hint="Give a ROCm for these targets, or other --targets.",
         )
-    if rocm_source.lock is not None and not rocm_source.locked:
-        write_lock(rocm_source.lock, lock)
-    return Rocm(root=root, contents=contents, facts=facts, lock=lock, trust=trust, notes=(*notes, *worse))
+    trust = RocmTrust(checksum=files.origin, transport=transport(source))
+    return Rocm(
+        root=root,
+        contents=contents,
+        facts=facts,
+        lock=lock,
+        trust=trust,
+        trust_text=trust_text(rocm_source, files.origin, packages=packages is not None),
+        notes=(*notes, *worse, *trust_notes(rocm_source, trust, files.problem)),
+    )
 
 
 def _packages(
     rocm_source: RocmSource, pinned: RocmLock | None, store: RocmStore, runner: Runner, progress: Progress
-) -> tuple[Packages, str]:
-    """Return the packages of an index, or of the lock with --locked, and the reason to trust them."""
+) -> tuple[Packages, ChecksumOrigin]:
+    """Return the packages of an index, or of the lock with --locked, and the origin of their digests."""
     locked = dict(pinned.packages) if pinned is not None else {}
     packages = fetch_packages(
         rocm_source,
@@ -173,35 +236,7 @@ def _packages(
             hint="Ask the publisher; if a file was replaced on purpose, remove it from the lock.",
         )
     is_locked = bool(packages.sha256.keys() & locked.keys())
-    return (
-        packages,
-        f"its packages match {rocm_source.lock}" if is_locked else "its packages match the digests of the index",
-    )
-
-
-def _expected(rocm_source: RocmSource, pinned: RocmLock | None, client: Client, url: str) -> tuple[str, str]:
-    """Return the required sha256 of the tarball, or empty, and its origin."""
-    if given := rocm_source.sha256.lower():
-        return given, "its sha256 matches the given one"
-    if pinned is not None and pinned.sha256 and (rocm_source.locked or url):
-        return pinned.sha256, f"its sha256 matches {rocm_source.lock}"
-    if url:
-        beside = client.text(sidecar(url), limit=1 << 16) or ""
-        if found := _sidecar_digest(beside, file_name(rocm_source.source)):
-            return found, "its sha256 matches the sidecar file on the server"
-        return "", "its sha256 is unverified, since none was given or published; the lock pins it"
-    return "", "it is a local file"
-
-
-def _sidecar_digest(text: str, name: str) -> str:
-    """Return the sha256 for a file name in the output of `sha256sum` or `sha256sum --tag`; empty if there is none.
-
-    If the output has only one digest, the file name does not matter.
-    """
-    digests = re.compile(r"(?<![0-9a-fA-F])[0-9a-fA-F]{64}(?![0-9a-fA-F])")
-    lines = [(line, match[0].lower()) for line in text.splitlines() if (match := digests.search(line))]
-    ours = lines if len(lines) == 1 else [row for row in lines if name in re.split(r"[\s*()]+", row[0])]
-    return ours[0][1] if ours else ""
+    return packages, ChecksumOrigin.LOCK if is_locked else ChecksumOrigin.INDEX
 
 
 def _check_lock(rocm_source: RocmSource, pinned: RocmLock, found: RocmLock) -> None:

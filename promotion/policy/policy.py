@@ -111,6 +111,7 @@ class Policy:
         unsigned: whether evidence without a signature, or with an unknown key, counts.
         files: files other than wheels that the set must contain.
         required_targets: gfx targets that the set must be for.
+        verified_rocm: whether the checksum of the set's ROCm must have been known before its encrypted download.
         sizes: project -> maximum size of its wheels in megabytes (10^6 bytes).
         growth_percent: permitted growth of a wheel since the last promoted set.
         growth_blocks: whether more growth blocks the promotion instead of causing a warning.
@@ -141,6 +142,7 @@ class Policy:
     growth_blocks: bool
     gates: Mapping[str, GateRule]
     attestations: AttestationRule
+    verified_rocm: bool = False
     bypasses: tuple[Bypass, ...] = ()
     void: tuple[str, ...] = ()
 
@@ -239,9 +241,10 @@ def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
     keys, alarm = values.pop("keys"), values.pop("growth")
     if set(alarm) != {"percent", "verdict"} or alarm["verdict"] not in ("warn", "block"):
         raise ValueError(f"growth must have a percent and a verdict of warn or block, not {alarm!r}")
-    unsigned = values.pop("unsigned")
-    if type(unsigned) is not bool:
-        raise ValueError(f"unsigned must be true or false, not {unsigned!r}")
+    switches = {name: values.pop(name) for name in ("unsigned", "verified_rocm")}
+    for name, switch in switches.items():
+        if type(switch) is not bool:
+            raise ValueError(f"{name} must be true or false, not {switch!r}")
     return {
         "tier": _target_tier(values.pop("tier")),
         "tiers": {target: _target_tier(tier) for target, tier in values.pop("tiers").items()},
@@ -252,7 +255,7 @@ def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
             for name in ("max_age_days", "stale_days")
         },
         "keys": None if keys == "any" else {name: public_key(text) for name, text in keys.items()},
-        "unsigned": unsigned,
+        **switches,
         "sizes": {project: whole_number(size, least=1) for project, size in values.pop("sizes").items()},
         "growth_percent": whole_number(alarm["percent"], least=0),
         "growth_blocks": alarm["verdict"] == "block",

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from core.model import RocmVersion, WheelSet
+from core.model import Payload, RocmVersion, WheelSet
+from core.rocm_trust import ROCM_TRUST, ChecksumOrigin, load_trust
 from core.targets import covers
 from core.units import human
 from promotion.index.ledger import PromotedSet
@@ -65,6 +66,27 @@ def device_member_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]
             for path in expand(paths, wheel_set):
                 for target in missing_targets(promised.get(path, ()), wheel_set.targets):
                     yield f"{wheel.filename}: {path} does not declare code for {target}."
+
+
+def rocm_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
+    """Yield a sentence if the set's ROCm may have been replaced on its way, or if this is unknown.
+
+    Published wheels were not built with a ROCm; the ROCm beside them, if any, is checked.
+    """
+    has_rocm = ROCM_TRUST in wheel_set.request or wheel_set.request.get("payload") != Payload.PUBLISHED
+    if not policy.verified_rocm or not has_rocm:
+        return
+    trust = load_trust(wheel_set.request)
+    if trust is None:
+        yield "The set does not record how its ROCm was verified. Build it again."
+        return
+    again = "Build the set again with --therock-sha256, or with a rocm.lock that pins the ROCm."
+    if trust.checksum is ChecksumOrigin.FIRST_USE:
+        yield f"The ROCm of the set was trusted on first use: its checksum was unknown. {again}"
+    if trust.checksum is ChecksumOrigin.LOCAL:
+        yield f"The ROCm of the set came from local files without a checksum. {again}"
+    if not trust.encrypted:
+        yield "The ROCm of the set came over http://, which is not encrypted. Build the set again with an https URL."
 
 
 def size_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:

@@ -22,6 +22,7 @@ from promotion.policy.set_rules import (
     expand,
     growth_problems,
     order_problems,
+    rocm_problems,
     set_problems,
     size_problems,
     variant_problems,
@@ -68,6 +69,7 @@ def verdict(
     blocked = [
         *_foreign_evidence(wheel_set, files),
         *set_problems(wheel_set, policy),
+        *rocm_problems(wheel_set, policy),
         *device_member_problems(wheel_set, policy),
         *variant_problems(wheel_set, offered or {}),
         *size_problems(wheel_set, policy),

@@ -146,7 +146,8 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
     else:
         builder = _make_builder(context, inputs, layout, context.rocm)
         inputs, layout = builder.inputs, builder.layout
-    plan = make_plan(request.build, inputs, rocm_manifest=context.manifest, layout=layout)
+    trust = context.rocm.trust if context.rocm else None
+    plan = make_plan(request.build, inputs, rocm_manifest=context.manifest, rocm_trust=trust, layout=layout)
     return PreparedBuild(plan=plan, builder=builder, before=before, container=container)
 
 

@@ -40,7 +40,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _ROCM = (
     *("rocm_version", "therock_path", "therock", "family", "therock_listing", "therock_sha256"),
     *("therock_index_url", "therock_version", "rocm_build_job", "rocm_build_num", "rocm_build_url"),
-    *("rocm_lock", "locked"),
+    *("rocm_lock", "locked", "require_checksum"),
 )
 """Options that select the ROCm of an image."""
 _PACKAGES = ("therock_index_url", "therock_version")

@@ -72,6 +72,7 @@ def find_rocm(settings: Settings, reporter: Reporter, runner: HostRunner, connec
     return RocmSource(
         source=str(path),
         sha256=settings.text("therock_sha256"),
+        require_checksum=settings.flag("require_checksum"),
         full=settings.flag("rocm_full"),
         lock=lock,
         locked=locked,
@@ -165,7 +166,9 @@ def _refuse_contradictions(settings: Settings) -> None:
         problems += settings.objections(_NEED_A_LISTING, "has no effect without --therock.")
     if not source and not settings.flag("locked"):
         text = "has no effect without --therock-path, --therock, --therock-index-url or --locked."
-        problems += settings.objections(("rocm_lock",), text)
+        # The environment may require checksums for a whole machine, also for builds without a ROCm.
+        unused = ("rocm_lock", *filter(settings.typed, ("require_checksum",)))
+        problems += settings.objections(unused, text)
     if problems:
         raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
 

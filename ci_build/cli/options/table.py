@@ -42,6 +42,7 @@ _ROCM_OPTIONS: Table = (
     (("--therock-index-url",), {"metavar": "URL", "help": "ROCm from the pip packages of an index."}),
     (("--therock-version",), {"metavar": "X.Y.Z", "help": "Version of the index's packages.  [default: the newest]"}),
     (("--therock-sha256",), {"metavar": "HEX", "help": "Expected sha256 of the tarball."}),
+    (("--require-checksum",), {**FLAG, "help": "Refuse a ROCm without a given, locked or published checksum."}),
     (("--rocm-lock",), {"metavar": "FILE", "help": "Lock file that records the exact ROCm."}),
     (("--locked",), {**FLAG, "help": "Refuse any ROCm except the locked one."}),
     (("--rocm-full", "--full", "rocm_full"), {**FLAG, "help": "Also unpack files that no build needs."}),

@@ -49,6 +49,9 @@ def test_seed_command_verifies_and_locks_rocm_first(tmp_path: Path, told: Behavi
     assert done.returncode == 18, done.stderr
     assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr
     assert "its sha256 is unverified, since none was given or published; the lock pins it" in done.stderr
+    warnings = " ".join(done.stderr.split())
+    assert f"{told.url}{PATH} is trusted on first use: no sha256 was given or locked" in warnings
+    assert f"{told.url}{PATH} is not encrypted: the network can replace its files." in warnings
     lock = tmp_path / "work/rocm.lock"
     assert hashlib.sha256(told.files[PATH]).hexdigest() in lock.read_text()
     told.seen.clear()
@@ -85,6 +88,7 @@ def test_seed_command_verifies_and_locks_rocm_first(tmp_path: Path, told: Behavi
     [
         (["--targets=gfx950"], 2, "is for gfx94X-dcgpu, but --targets has gfx950"),
         (["--therock-sha256=" + "0" * 64], 6, "has sha256"),
+        (["--require-checksum"], 6, "has no checksum: none was given or locked, and http"),
         (["--locked"], 2, "--locked needs rocm.lock, which does not exist"),
         (["--therock=nightly"], 2, "--therock-path and --therock both name a ROCm. --therock needs --family."),
         (["--rocm-manifest=x"], 2, "--rocm-manifest has no effect with a whole ROCm"),
@@ -119,6 +123,24 @@ def test_rocm_options_without_rocm_are_refused(tmp_path: Path) -> None:
     done = run(tmp_path, *given, "--payload=published", "--dry-run", "dist_wheels")
     assert done.returncode == 2
     assert [word for word in words if f"{word} has no effect without" not in done.stderr] == [], done.stderr
+
+
+def test_require_checksum_of_machine_applies_to_rocms_only(
+    tmp_path: Path, told: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--payload=published", "--targets=gfx942", "--dry-run", "dist_wheels"]
+    refused = run(tmp_path, "--require-checksum", *words)
+    assert refused.returncode == 2
+    assert "--require-checksum has no effect without --therock-path" in refused.stderr
+    monkeypatch.setenv("CI_BUILD_REQUIRE_CHECKSUM", "1")
+    assert run(tmp_path, *words).returncode == 0
+    planned = seeds_command(tmp_path, told, "--dry-run")
+    assert "refuse it without a given, locked or published checksum" in planned.stdout
+    assert told.seen == []
+    done = seeds_command(tmp_path, told)
+    assert (done.returncode, "has no checksum: none was given or locked" in done.stderr) == (6, True), done.stderr
+    monkeypatch.setenv("CI_BUILD_REQUIRE_CHECKSUM", "0")
+    assert seeds_command(tmp_path, told).returncode == 18
 
 
 def test_therock_picks_newest_build_of_listing(tmp_path: Path, told: Behaviour) -> None:

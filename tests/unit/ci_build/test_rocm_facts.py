@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from ci_build.rocm.checksum import sidecar_digest
 from ci_build.rocm.facts import parts, problems, read_facts, selection
 from ci_build.rocm.lock import RocmLock, differences, load_lock, write_lock
 from ci_build.rocm.request import RocmSource, check_source
-from ci_build.rocm.source import Rocm, _sidecar_digest, obtain
+from ci_build.rocm.source import Rocm, obtain
 from ci_build.rocm.store import RocmStore
 from core.errors import CiBuildError, InputError, RequestError
 from core.http.client import Client
@@ -145,6 +146,22 @@ def test_obtain_refuses_incomplete_tree(
     with pytest.raises(error, match=words):
         get(tmp_path, asked)
     assert not (tmp_path / "rocm.lock").exists()
+    assert list((tmp_path / "store/trees").iterdir()) == []
+
+
+def test_obtain_leaves_no_tree_of_tarball_with_one_root_folder(tmp_path: Path) -> None:
+    make_rocm(tmp_path / "made/therock-dist")
+    (tmp_path / NAME).write_bytes(tarball(tmp_path / "made"))
+    with pytest.raises(CiBuildError):
+        get(tmp_path, RocmSource(source=str(tmp_path / NAME), version=VERSION, targets=(GFX942,)))
+    assert list((tmp_path / "store/trees").iterdir()) == []
+
+
+def test_obtain_keeps_accepted_tree_that_other_request_refuses(tmp_path: Path, file: Path) -> None:
+    root = get(tmp_path, RocmSource(source=str(file), targets=(GFX942,))).root
+    with pytest.raises(InputError, match="cannot be used for this build"):
+        get(tmp_path, RocmSource(source=str(file.rename(tmp_path / "rocm.tar.gz")), version=VERSION, targets=(GFX950,)))
+    assert root.is_dir()
 
 
 def test_obtain_counts_packed_kernels_and_warns_of_unlisted(tmp_path: Path) -> None:
@@ -259,6 +276,7 @@ def test_obtain_refuses_missing_file_and_other_formats(tmp_path: Path) -> None:
         (RocmSource(source="ftp://me:secret@host/rocm.tar.gz"), "not an http or https URL"),
         (RocmSource(source=__file__), "not a supported tarball"),
         (RocmSource(source="/", sha256="0" * 64), "a folder was given"),
+        (RocmSource(source="/", require_checksum=True), "--require-checksum: the folder / has no checksum"),
         (RocmSource(source="https://host/rocm.tar.gz", sha256="0" * 63), "is not a SHA-256"),
         (RocmSource(source=__file__, sha256="g" * 64), "is not a SHA-256"),
         (RocmSource(source="https://host/rocm.tar.gz", sha256="abc"), "is not a SHA-256 digest"),
@@ -285,10 +303,11 @@ def test_check_refuses_impossible_source(asked: RocmSource, words: str) -> None:
         (f"{'0' * 64}  other\n{'1' * 64}  another\n", ""),
         (f"{'1' * 128}  {NAME}\n", ""),
         ("<html>not found</html>", ""),
+        (f"<!DOCTYPE html>\n<script nonce={'1' * 64}>\n", ""),
     ],
 )
 def test_sidecar_digest_is_parsed(text: str, told: str) -> None:
-    assert _sidecar_digest(text, NAME) == told
+    assert sidecar_digest(text, NAME) == told
 
 
 @pytest.mark.parametrize("source", ["https://host/a%2Bb.tar.xz", "pip+https://host/", "/", "/not/there", "/no/x.zip"])

@@ -54,6 +54,8 @@ def test_load_policy_applies_index_values(tmp_path: Path) -> None:
         ("tiers = {}", 'tiers = { gfx942 = "rumour" }'),
         ("tiers = {}", ""),
         ("python_versions = []", "python_versions = [3.11]"),
+        ("verified_rocm = false", 'verified_rocm = "yes"'),
+        ("verified_rocm = false\n", ""),
         ("pythons = 1", "pythons = 0"),
         ("pythons = 1", "pythons = true"),
         ("sizes = {}", 'sizes = { jaxlib = "big" }'),
@@ -162,6 +164,7 @@ def test_release_requires_at_least_nightly(index: str) -> None:
         assert {*getattr(release, field)} >= {*getattr(nightly, field)}
     assert all(release.sizes[project] <= most for project, most in nightly.sizes.items())
     assert (release.unsigned, release.keys is None, release.bypasses) == (False, False, ())
+    assert release.verified_rocm >= nightly.verified_rocm
 
 
 def _known(rule: GateRule) -> int:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from core.model import dump_wheel_set, load_wheel_set
+from core.rocm_trust import ROCM_TRUST, ChecksumOrigin, load_trust
 from promotion.index.ledger import PromotedSet
 from promotion.policy.policy import load_policy
-from promotion.policy.set_rules import growth_problems, order_problems, set_problems, size_problems, variant_problems
+from promotion.policy.set_rules import (
+    growth_problems,
+    order_problems,
+    rocm_problems,
+    set_problems,
+    size_problems,
+    variant_problems,
+)
+from promotion.policy.verdict import verdict
 from tests.support import sets
 
 SET = sets.wheel_set()
@@ -59,6 +71,67 @@ def test_growth_problems_reports_growth_beyond_policy() -> None:
         "jax-rocm7-pjrt grew from 1.0 kB to 1.3 kB since set abababababab; 25 % are allowed."
     ]
     assert [*growth_problems(more, policy, before())] == [], "a project that was not there has not grown"
+
+
+FIRST_USE = "The ROCm of the set was trusted on first use"
+LOCAL = "The ROCm of the set came from local files without a checksum"
+HTTP = "The ROCm of the set came over http://"
+UNKNOWN = "The set does not record how its ROCm was verified"
+
+
+def with_rocm(checksum: Any, transport: Any = "https", payload: str = "source") -> dict[str, Any]:
+    return {"payload": payload, ROCM_TRUST: {"checksum": checksum, "transport": transport}}
+
+
+@pytest.mark.parametrize(
+    ("request_", "reasons"),
+    [
+        (with_rocm("option"), ()),
+        (with_rocm("lock"), ()),
+        (with_rocm("lock", "local"), ()),
+        (with_rocm("sidecar"), ()),
+        (with_rocm("index"), ()),
+        (with_rocm("first-use"), (FIRST_USE,)),
+        (with_rocm("first-use", "http"), (FIRST_USE, HTTP)),
+        (with_rocm("first-use", payload="published"), (FIRST_USE,)),
+        (with_rocm("option", "http"), (HTTP,)),
+        (with_rocm("sidecar", "http"), (HTTP,)),
+        (with_rocm("local", "local"), (LOCAL,)),
+        ({"payload": "published"}, ()),
+        ({"payload": "source"}, (UNKNOWN,)),
+        ({"adopted": True}, (UNKNOWN,)),
+        (with_rocm("rumour"), (UNKNOWN,)),
+        (with_rocm(1), (UNKNOWN,)),
+        (with_rocm("lock", None), (UNKNOWN,)),
+        ({"payload": "published", ROCM_TRUST: None}, (UNKNOWN,)),
+        ({"payload": "source", ROCM_TRUST: ["lock", "https"]}, (UNKNOWN,)),
+    ],
+    ids=str,
+)
+def test_rocm_problems_refuse_unverified_rocm(request_: dict[str, Any], reasons: tuple[str, ...]) -> None:
+    built = replace(SET, request=request_)
+    strict, lax = replace(POLICY, verified_rocm=True), replace(POLICY, verified_rocm=False)
+    found = [*rocm_problems(built, strict)]
+    assert [text for text, part in zip(found, reasons, strict=True) if not text.startswith(part)] == []
+    assert [*rocm_problems(built, lax)] == []
+    blocked = [verdict(built, (), policy, now=datetime.now(UTC)).blocked_by for policy in (strict, lax)]
+    assert {*blocked[0]} - {*blocked[1]} == {*found}
+
+
+def test_release_policy_requires_verified_rocm() -> None:
+    channels = ("local", "nightly", "release")
+    assert [load_policy("multi-arch", channel=channel).verified_rocm for channel in channels] == [False, False, True]
+
+
+def test_set_of_older_version_still_loads() -> None:
+    old = replace(SET, request={"payload": "source", "rocm_manifest": ""})
+    assert old.digest == "075ae2e9fbf78b97e4a8e7a2e5550fe0808ec7e48f31953b307e93e9b7f9c245"
+    assert load_wheel_set(dump_wheel_set(old)) == old
+    assert load_trust(old.request) is None
+    new = replace(old, request={**old.request, **with_rocm("lock")})
+    loaded = load_trust(load_wheel_set(dump_wheel_set(new)).request)
+    assert loaded is not None
+    assert loaded.checksum is ChecksumOrigin.LOCK
 
 
 NAME = "jax-rocm7-plugin"

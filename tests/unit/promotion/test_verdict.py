@@ -495,13 +495,14 @@ def test_verdict_uses_every_field_of_policy(wheel_set: WheelSet) -> None:
         "growth_percent": {"growth_percent": 0, "growth_blocks": True},
         "growth_blocks": {"growth_percent": 0, "growth_blocks": True},
         "attestations": {"attestations": replace(POLICY.attestations, required=("jaxlib",))},
+        "verified_rocm": {"verified_rocm": True},
         "gates": {"gates": {**POLICY.gates, "device": replace(DEVICE, per="target")}},
     }
     of_the_index = {"stale_days"}
     names = {"channel", "sha256", "bypasses", "void"}
     assert set(stricter) == set(Policy.__dataclass_fields__) - names - of_the_index
     big = tuple(replace(wheel, size=2_000_000) for wheel in wheel_set.wheels)
-    large = replace(wheel_set, wheels=big)
+    large = replace(wheel_set, wheels=big, request={"payload": "source"})
     smaller = promoted(large, size=1_900_000)
     for name, values in stricter.items():
         evidence = passing_evidence(large)

@@ -1,0 +1,58 @@
+"""How the files of a ROCm were verified, as recorded in wheels.json."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ROCM_TRUST = "rocm_trust"
+"""Key of `WheelSet.request`; sets that an older version built do not have it."""
+
+
+class ChecksumOrigin(enum.StrEnum):
+    """Origin of the checksum that a ROCm was compared with."""
+
+    OPTION = "option"
+    """given on the command line"""
+    LOCK = "lock"
+    """pinned in rocm.lock"""
+    SIDECAR = "sidecar"
+    """`.sha256` file beside the tarball on the server"""
+    INDEX = "index"
+    """digests of the index of packages"""
+    FIRST_USE = "first-use"
+    """none was known when the ROCm was downloaded"""
+    LOCAL = "local"
+    """none, for files of this machine"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RocmTrust:
+    """How the files of a ROCm were verified.
+
+    Attributes:
+        transport: scheme of the URL, such as https; `local` for files of this machine.
+    """
+
+    checksum: ChecksumOrigin
+    transport: str
+
+    @property
+    def has_checksum(self) -> bool:
+        """Whether the checksum was known before the ROCm was obtained."""
+        return self.checksum not in (ChecksumOrigin.FIRST_USE, ChecksumOrigin.LOCAL)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the files did not come over an unencrypted connection."""
+        return self.transport != "http"
+
+
+def load_trust(request: Mapping[str, object]) -> RocmTrust | None:
+    """Return the record in a set's request; None if it is missing or invalid."""
+    match request.get(ROCM_TRUST):
+        case {"checksum": str(checksum), "transport": str(transport)} if checksum in [*ChecksumOrigin]:
+            return RocmTrust(checksum=ChecksumOrigin(checksum), transport=transport)
+        case _:
+            return None

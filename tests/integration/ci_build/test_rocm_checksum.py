@@ -1,0 +1,184 @@
+"""Checksums of ROCms from a real server: their origin, servers without one, --require-checksum, and the record."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci_build.build import dist_wheels
+from ci_build.build.request import WheelSetRequest
+from ci_build.rocm.request import RocmSource, RocmStorage, check_source
+from ci_build.rocm.source import Rocm, obtain
+from ci_build.rocm.store import RocmStore
+from core.errors import CiBuildError, InputError
+from core.http.client import Client, RetryPolicy
+from core.process import HostRunner
+from core.report import Reporter
+from core.rocm_trust import ChecksumOrigin, RocmTrust, load_trust
+from tests.support.file_server import Behaviour, serving
+from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
+from tests.support.sets import published_request
+
+PATH = f"/tarball/{NAME}"
+SIDECAR = f"{PATH}.sha256"
+REPORTER = Reporter(terminal=False)
+QUICK = RetryPolicy(connect=2, read=2, tries=2, first_wait=0.01, longest_wait=0.01)
+PAGE = b"<!DOCTYPE html><html>" + b"<p>Sign in, please.</p>" * 5000
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[Behaviour]:
+    with serving(Behaviour(files={PATH: tarball(make_rocm(tmp_path / "made"))})) as server:
+        yield server
+
+
+@pytest.fixture
+def asked(tmp_path: Path, told: Behaviour) -> RocmSource:
+    return RocmSource(source=told.url + PATH, version=VERSION, lock=tmp_path / "rocm.lock")
+
+
+def get(tmp_path: Path, asked: RocmSource) -> Rocm:
+    check_source(asked)
+    store = RocmStore(tmp_path / "store", progress=REPORTER)
+    return obtain(asked, store, Client(policy=QUICK), progress=REPORTER, runner=HostRunner({}))
+
+
+def digest(told: Behaviour) -> str:
+    return hashlib.sha256(told.files[PATH]).hexdigest()
+
+
+def without_checksum(told: Behaviour, how: str) -> None:
+    """Make the server unable to serve a checksum."""
+    match how:
+        case "500":
+            told.broken[SIDECAR] = 500
+        case "page":
+            told.files[SIDECAR] = PAGE
+        case "page with digest":
+            told.files[SIDECAR] = f"<html><script nonce={'1' * 64}></html>".encode()
+        case "other file":
+            told.files[SIDECAR] = f"{'1' * 64}  a.tar.gz\n{'2' * 64}  b.tar.gz\n".encode()
+        case "not text":
+            told.files[SIDECAR] = bytes(range(256))
+
+
+HOW = ("absent", "500", "page", "page with digest", "other file", "not text")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_rocm_without_checksum_is_trusted_on_first_use(
+    tmp_path: Path, told: Behaviour, asked: RocmSource, how: str
+) -> None:
+    without_checksum(told, how)
+    rocm = get(tmp_path, asked)
+    assert rocm.trust == RocmTrust(checksum=ChecksumOrigin.FIRST_USE, transport="http")
+    (note,) = (note for note in rocm.notes if "first use" in note)
+    assert note.startswith(f"{told.url}{PATH} is trusted on first use: no sha256 was given or locked, and ")
+    assert f"{SIDECAR} " in note or f"{SIDECAR}:" in note
+    assert f"{tmp_path / 'rocm.lock'} pins it for later builds" in note
+    # The lock has the digest now.
+    again = get(tmp_path, asked)
+    assert again.trust.checksum is ChecksumOrigin.LOCK
+    assert not [note for note in again.notes if "first use" in note]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_require_checksum_refuses_rocm_without_one(
+    tmp_path: Path, told: Behaviour, asked: RocmSource, how: str
+) -> None:
+    without_checksum(told, how)
+    words = f"{PATH} has no checksum: none was given or locked, and .*{SIDECAR}"
+    with pytest.raises(InputError, match=words) as caught:
+        get(tmp_path, replace(asked, require_checksum=True))
+    assert "Give --therock-sha256, or a rocm.lock" in str(caught.value)
+    assert not [path for path, _ in told.seen if path == PATH], "the tarball was requested"
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("require", [True, False])
+@pytest.mark.parametrize("origin", [ChecksumOrigin.OPTION, ChecksumOrigin.LOCK])
+def test_given_or_locked_checksum_needs_no_server(
+    tmp_path: Path, told: Behaviour, asked: RocmSource, origin: ChecksumOrigin, how: str, *, require: bool
+) -> None:
+    if origin is ChecksumOrigin.LOCK:
+        get(tmp_path / "before", asked)
+    without_checksum(told, how)
+    told.seen.clear()
+    sha256 = digest(told) if origin is ChecksumOrigin.OPTION else ""
+    rocm = get(tmp_path, replace(asked, sha256=sha256, require_checksum=require))
+    assert rocm.trust == RocmTrust(checksum=origin, transport="http")
+    assert not [path for path, _ in told.seen if path == SIDECAR]
+    assert [note for note in rocm.notes if "is not encrypted" in note]
+
+
+def test_published_checksum_is_required(tmp_path: Path, told: Behaviour, asked: RocmSource) -> None:
+    told.files[SIDECAR] = f"{digest(told)}  {NAME}\n".encode()
+    asked = replace(asked, require_checksum=True)
+    rocm = get(tmp_path, asked)
+    assert rocm.trust.checksum is ChecksumOrigin.SIDECAR
+    (tmp_path / "rocm.lock").unlink()
+    told.files[SIDECAR] = f"{'1' * 64}  {NAME}\n".encode()
+    with pytest.raises(InputError, match=f"has sha256 .*, not {'1' * 64}"):
+        get(tmp_path / "new", asked)
+
+
+def test_sidecar_that_answers_later_is_used(tmp_path: Path, told: Behaviour, asked: RocmSource) -> None:
+    told.files[SIDECAR] = digest(told).encode()
+    told.answers = [503]
+    assert get(tmp_path, asked).trust.checksum is ChecksumOrigin.SIDECAR
+
+
+def test_unreachable_server_is_named_by_tarball(tmp_path: Path, asked: RocmSource) -> None:
+    with pytest.raises(InputError, match=rf"Cannot download http://127.0.0.1:9{PATH}: 2 tries failed"):
+        get(tmp_path, replace(asked, source=f"http://127.0.0.1:9{PATH}"))
+
+
+@pytest.mark.parametrize("what", ["tarball", "folder", "packages"])
+def test_local_rocm_is_recorded_as_local(tmp_path: Path, told: Behaviour, what: str) -> None:
+    source = tmp_path / "made"
+    if what == "tarball":
+        source = tmp_path / NAME
+        source.write_bytes(told.files[PATH])
+    elif what == "packages":
+        source = tmp_path / "debs"
+        source.mkdir()
+        (source / "rocm.deb").write_bytes(b"!<arch>\n")
+    asked = RocmSource(source=str(source), lock=tmp_path / "rocm.lock")
+    with pytest.raises(CiBuildError, match="checksum"):
+        get(tmp_path, replace(asked, require_checksum=True))
+    if what == "packages":
+        return
+    rocm = get(tmp_path, asked)
+    assert rocm.trust == RocmTrust(checksum=ChecksumOrigin.LOCAL, transport="local")
+    assert [note for note in rocm.notes if "first use" in note or "encrypted" in note] == []
+    if what == "tarball":
+        locked = get(tmp_path, replace(asked, require_checksum=True))
+        assert locked.trust.checksum is ChecksumOrigin.LOCK
+        source.write_bytes(tarball(tmp_path / "made", extra=b"replaced"))
+        with pytest.raises(InputError, match="has sha256"):
+            get(tmp_path, replace(asked, require_checksum=True))
+
+
+def test_plan_of_set_records_trust(tmp_path: Path, asked: RocmSource) -> None:
+    request = WheelSetRequest(
+        build=published_request("gfx942", rocm_version=replace(published_request().rocm_version, text=VERSION)),
+        rocm=asked,
+        rocm_manifest=None,
+        storage=RocmStorage(cache=tmp_path / "cache", keep_tarballs=True, limit=10**12),
+        registry="",
+        out=tmp_path / "dist",
+        cache=tmp_path / "cache",
+    )
+    origins = []
+    for _ in range(2):
+        prepared = dist_wheels.prepare(request, REPORTER, HostRunner({}), lambda: Client(policy=QUICK))
+        trust = load_trust(prepared.plan.record())
+        assert trust is not None
+        assert trust.transport == "http"
+        origins.append(trust.checksum.value)
+    assert origins == ["first-use", "lock"]
