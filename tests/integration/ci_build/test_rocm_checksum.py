@@ -171,6 +171,7 @@ def test_plan_of_set_records_trust(tmp_path: Path, asked: RocmSource) -> None:
         rocm_manifest=None,
         storage=RocmStorage(cache=tmp_path / "cache", keep_tarballs=True, limit=10**12),
         registry="",
+        mirrors={},
         out=tmp_path / "dist",
         cache=tmp_path / "cache",
     )
