@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.options.environment import child_environment
 from ci_build.cli.options.release import bucket_option
 from core.report import print_table
 from promotion.storage.keys import ReleasedIndex
@@ -52,7 +52,7 @@ def bisect(
             key = hashlib.sha256("\0".join(words).encode()).hexdigest()
             work = state.settings({}).cache_dir / "bisect" / key
         result = bisection.run(
-            opened, released, found, command, python, os.environ.get("PATH", os.defpath), work, runner, reporter
+            opened, released, found, command, python, child_environment().get("PATH", ""), work, runner, reporter
         )
     if as_json:
         print_json(result)
