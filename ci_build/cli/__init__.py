@@ -25,6 +25,7 @@ SECTIONS = {
         "shell": ("shell", "Open a shell in the environment of a source build."),
         "reproduce": ("reproduce", "Rebuild a set from source and compare it."),
         "adopt": ("adopt", "Make a wheel set from existing wheels."),
+        "repair": ("repair", "Repair existing wheels for chosen GPU targets."),
         "rocm": ("rocm", "List, show and verify the ROCm of a build."),
         "sources": ("sources", "List and update the pinned sources of jax."),
     },
@@ -120,7 +121,7 @@ def run(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
-        main.main(args=arguments, prog_name="ci_build", standalone_mode=False)
+        ended = main.main(args=arguments, prog_name="ci_build", standalone_mode=False)
     except CiBuildError as error:
         click.echo(f"error: {without_credentials(str(error))}", err=True)
         return error.exit_code
@@ -145,4 +146,5 @@ def run(arguments: list[str] | None = None) -> int:
         file = f": {error.filename}" if error.filename else ""
         click.echo(f"error: {reason}{file}. Fix this and run the command again.", err=True)
         return MachineError.exit_code
-    return 0
+    # A command that calls `exit` of its context returns its exit code here.
+    return ended if isinstance(ended, int) else 0

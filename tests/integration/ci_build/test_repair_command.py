@@ -1,0 +1,93 @@
+"""`ci_build repair` with the published wheels: the bytes of `dist_wheels`, inspection, installation, refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.model import load_wheel_set
+from tests.integration.conftest import ci_build, succeed
+
+pytestmark = pytest.mark.network
+OPTIONS = ("--targets=gfx1151",)
+NAME = "jax_rocm7_plugin-0.10.2+rocm7.2.0.gfx1151-cp312-cp312-manylinux_2_28_x86_64.whl"
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def repair(*words: str) -> list[dict[str, Any]]:
+    rows = json.loads(succeed("repair", *words, *OPTIONS, "--json").stdout)
+    assert isinstance(rows, list)
+    return rows
+
+
+def test_repaired_plugin_passes_inspection_and_installs(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+    source, out = real_wheel("jax-rocm7-plugin", "0.10.2"), tmp_path / "a" / "out"
+    before = sha256(source)
+    (row,) = repair(str(source), f"--out={out}", f"--cache-dir={tmp_path / 'cache'}")
+    made = out / NAME
+    assert [*out.iterdir()] == [made]
+    assert (row["path"], row["sha256"], row["source_sha256"]) == (str(made), sha256(made), before)
+    assert (row["targets"], row["size"]) == (["gfx1151"], made.stat().st_size)
+    assert row["size"] < row["size_before"]
+    assert sha256(source) == before
+    done = ci_build("inspect", str(made), *OPTIONS, "--rocm-version=7.2.0")
+    assert done.returncode == 0, done.stdout
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--python-version=3.12"]
+    pip += ["--only-binary=:all:", "--platform=manylinux_2_28_x86_64", f"--target={tmp_path / 'site'}", str(made)]
+    subprocess.run(pip, check=True, capture_output=True)
+    assert (tmp_path / "site" / "jax_rocm7_plugin" / "_linalg.so").is_file()
+    # Another run does not overwrite the wheel.
+    again = ci_build("repair", str(source), f"--out={out}", *OPTIONS)
+    assert (again.returncode, f"has {NAME} already" in again.stderr) == (2, True), again.stderr
+    assert sha256(made) == row["sha256"]
+
+
+def test_failed_repair_leaves_nothing_behind(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+    good = real_wheel("jax-rocm7-plugin", "0.10.2", "3.11")
+    bad = Path(shutil.copy(real_wheel("jax-rocm7-plugin", "0.10.2"), tmp_path))
+    data = bytearray(bad.read_bytes())
+    data[len(data) // 2] ^= 1
+    bad.write_bytes(data)
+    words = (f"--out={tmp_path / 'a' / 'out'}", f"--cache-dir={tmp_path / 'cache'}", "--rocm-version=7.2.0", *OPTIONS)
+    done = ci_build("repair", str(good), str(bad), *words)
+    assert done.returncode == 7, done.stderr
+    assert bad.name in done.stderr
+    assert str(tmp_path / "cache") not in done.stderr
+    assert not (tmp_path / "a").exists()
+
+
+def test_repair_refuses_target_that_wheel_lacks(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+    source = real_wheel("jax-rocm7-plugin", "0.10.2")
+    words = (f"--out={tmp_path / 'out'}", f"--cache-dir={tmp_path / 'cache'}", "--targets=gfx1250")
+    done = ci_build("repair", str(source), *words)
+    assert done.returncode == 9, done.stderr
+    assert "gfx1250" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.heavy
+def test_repair_gives_the_bytes_of_dist_wheels(
+    real_wheel: Callable[..., Path], work_cache: Path, tmp_path: Path
+) -> None:
+    words = ("--payload=published", "--python-versions=3.12", *OPTIONS, f"--cache-dir={work_cache}")
+    succeed("dist_wheels", *words, f"--out={tmp_path / 'dist'}")
+    made = load_wheel_set((tmp_path / "dist" / "wheels.json").read_text())
+    sources = [str(real_wheel(name, "0.10.2")) for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin")]
+    # The published jaxlib stays unchanged.
+    jaxlib = next(wheel for wheel in made.wheels if wheel.name == "jaxlib")
+    sources.append(str(shutil.copy(tmp_path / "dist" / jaxlib.filename, tmp_path)))
+    # Another cache, so that no finished step of the set is reused.
+    rows = repair(*sources, f"--out={tmp_path / 'out'}", f"--cache-dir={tmp_path / 'cache'}")
+    assert {row["filename"]: row["sha256"] for row in rows} == {w.filename: w.sha256 for w in made.wheels}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {wheel.filename for wheel in made.wheels}

@@ -1,0 +1,182 @@
+"""Plans of `ci_build repair`: names, recipes, refusals; publication of all wheels or none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from ci_build.build import repair_wheels
+from ci_build.build.plan import Effect, make_plan
+from ci_build.build.repair_wheels import PlannedRepair, RepairRequest, plan_repairs, unmet_pins
+from core.errors import CiBuildError, InputError, RequestError
+from core.model import GfxTarget, RocmVersion
+from tests.support.made_wheel import MadeWheel
+from tests.support.sets import published_request
+from tests.support.silent import Silent
+from tests.support.wheel_sets import pjrt, plain, plugin
+
+JAXLIB = "cp312-cp312-manylinux_2_27_x86_64"
+
+
+def request(folder: Path, **changes: Any) -> RepairRequest:
+    made = RepairRequest(
+        wheels=(str(folder / "in"),),
+        targets=(GfxTarget.parse("gfx1151"),),
+        rocm=RocmVersion(text="7.2.0"),
+        rocm_version_extra=True,
+        post_release=None,
+        strip=True,
+        out=folder / "out",
+        cache=folder / "cache",
+    )
+    return replace(made, **changes)
+
+
+def planned(folder: Path, *wheels: MadeWheel, **changes: Any) -> list[PlannedRepair]:
+    (folder / "in").mkdir(exist_ok=True)
+    for wheel in wheels:
+        wheel.write(folder / "in")
+    return sorted(plan_repairs(request(folder, **changes), Silent()), key=lambda item: item.filename)
+
+
+def test_plan_repairs_names_wheels_like_dist_wheels(tmp_path: Path) -> None:
+    items = planned(tmp_path, pjrt("0.10.2"), plugin("0.10.2"), plain("jaxlib", "0.10.2", tag=JAXLIB))
+    assert [item.filename for item in items] == [
+        "jax_rocm7_pjrt-0.10.2+rocm7.2.0.gfx1151-py3-none-manylinux_2_28_x86_64.whl",
+        "jax_rocm7_plugin-0.10.2+rocm7.2.0.gfx1151-cp312-cp312-manylinux_2_28_x86_64.whl",
+        f"jaxlib-0.10.2-{JAXLIB}.whl",
+    ]
+    steps = {step.project: step for stage in make_plan(published_request("gfx1151")).stages for step in stage.steps}
+    assert [item.step.recipe for item in items] == [steps[item.step.project].recipe for item in items]
+    assert [item.step.effect for item in items] == [steps[item.step.project].effect for item in items]
+    assert not (tmp_path / "out").exists()
+
+
+def test_plan_repairs_applies_version_options(tmp_path: Path) -> None:
+    options = {"rocm_version_extra": False, "post_release": 2, "strip": False, "targets": None}
+    (item,) = planned(tmp_path, pjrt("0.10.2"), **options)
+    assert item.version == "0.10.2.post2+gfxall.unstripped"
+    recipe = item.step.recipe
+    assert recipe is not None
+    assert (recipe.targets, recipe.strip) == (None, False)
+
+
+def test_plan_repairs_keeps_records_of_own_wheels(tmp_path: Path) -> None:
+    made = pjrt("0.10.2+rocm7.10.0a20251120")
+    info = {"rocm_version": "7.10.0a20251120", "sources": {"jax": "c0ffee"}}
+    made.files["jax_plugins/xla_rocm7/build_info.json"] = json.dumps(info).encode()
+    (item,) = planned(tmp_path, made, rocm=None)
+    assert item.version == "0.10.2+rocm7.10.0a20251120.gfx1151"
+    recipe = item.step.recipe
+    assert recipe is not None
+    assert recipe.build_info["sources"] == {"jax": "c0ffee"}
+
+
+def test_plan_repairs_retags_jaxlib_without_manylinux_tag(tmp_path: Path) -> None:
+    (item,) = planned(tmp_path, plain("jaxlib", "0.10.2", tag="cp312-cp312-linux_x86_64"))
+    assert item.step.effect is Effect.RETAG
+    assert item.filename == "jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl"
+
+
+@pytest.mark.parametrize(
+    ("wheels", "changes", "said"),
+    [
+        ([plain("numpy", "2.0")], {}, "is a wheel of numpy, which has no recipe"),
+        ([plain("jax-aiter", "0.10.2", tag=JAXLIB)], {}, "is a wheel of jax-aiter, which has no recipe"),
+        ([plain("jaxlib", "0.10.2", tag="cp312-cp312-win_amd64")], {}, "is for the platform win_amd64"),
+        ([plain("jaxlib", "0.10.2", tag="cp312-cp312-manylinux_2_27_aarch64")], {}, "manylinux_2_27_aarch64"),
+        ([pjrt("0.10.2")], {"rocm": RocmVersion(text="6.4.0")}, "is for ROCm 7, but --rocm-version is 6.4.0"),
+        ([pjrt("0.10.2")], {"rocm": None}, "have no ROCm version. Give --rocm-version=7.x.y"),
+        ([pjrt("0.10.2"), pjrt("0.10.2+rocm7.2.0")], {}, "would be made of 2 wheels"),
+        ([], {}, "There is no wheel in"),
+    ],
+)
+def test_plan_repairs_refuses_foreign_wheels(
+    wheels: list[MadeWheel], changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CiBuildError, match=r".") as raised:
+        planned(tmp_path, *wheels, **changes)
+    assert said in str(raised.value)
+
+
+def test_plan_repairs_lists_every_foreign_wheel(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as raised:
+        planned(tmp_path, plain("numpy", "2.0"), plain("scipy", "1.0"), pjrt("0.10.2"))
+    assert "numpy" in str(raised.value)
+    assert "scipy" in str(raised.value)
+
+
+def test_plan_repairs_refuses_existing_wheel(tmp_path: Path) -> None:
+    (item,) = planned(tmp_path, pjrt("0.10.2"))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / item.filename).write_text("mine")
+    with pytest.raises(RequestError, match=rf"has {item.filename.replace('+', '.')} already"):
+        planned(tmp_path)
+    # A dangling link is not overwritten either.
+    (tmp_path / "out" / item.filename).unlink()
+    (tmp_path / "out" / item.filename).symlink_to("nowhere")
+    with pytest.raises(RequestError, match="already"):
+        planned(tmp_path)
+
+
+def test_unmet_pins_names_missing_pjrt(tmp_path: Path) -> None:
+    items = planned(tmp_path, plugin("0.10.2"))
+    (text,) = unmet_pins(items)
+    assert "requires jax-rocm7-pjrt 0.10.2+rocm7.2.0.gfx1151: repair that wheel" in text
+    assert [*unmet_pins(planned(tmp_path, pjrt("0.10.2")))] == []
+
+
+def test_publish_writes_all_wheels_or_none(tmp_path: Path) -> None:
+    out, made = tmp_path / "out", [tmp_path / "a.whl", tmp_path / "b.whl"]
+    out.mkdir()
+    for path in made:
+        path.write_text(path.name)
+    (out / "b.whl").write_text("mine")
+    with pytest.raises(RequestError, match=r"has b\.whl already"):
+        repair_wheels._publish(out, made)
+    assert {path.name: path.read_text() for path in out.iterdir()} == {"b.whl": "mine"}
+    (out / "b.whl").unlink()
+    repair_wheels._publish(out, made)
+    assert sorted(path.name for path in out.iterdir()) == ["a.whl", "b.whl"]
+
+
+def test_publish_works_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuse)
+    (tmp_path / "a.whl").write_text("a")
+    out = tmp_path / "out"
+    out.mkdir()
+    repair_wheels._publish(out, [tmp_path / "a.whl"])
+    assert (out / "a.whl").read_text() == "a"
+    with pytest.raises(RequestError, match="already"):
+        repair_wheels._publish(out, [tmp_path / "a.whl"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(["--out=o"], "--targets is missing"), (["--targets=all"], "--out is missing")]
+)
+def test_repair_needs_targets_and_out(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["repair", "x.whl", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_repair_dry_run_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pjrt("0.10.2").write(tmp_path)
+    words = ["repair", ".", "--targets=gfx1151", "--rocm-version=7.2.0", "--out=out", "--cache-dir=cache", "--dry-run"]
+    assert cli.run(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("to out/jax_rocm7_pjrt-0.10.2+rocm7.2.0.gfx1151-py3-none-manylinux_2_28_x86_64.whl")
+    assert "  version 0.10.2+rocm7.2.0.gfx1151, ROCm 7.2.0, targets gfx1151" in lines
+    assert cli.run([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"plan": lines}
+    assert [path.suffix for path in tmp_path.iterdir()] == [".whl"]
