@@ -22,13 +22,16 @@ from typing import Any
 
 BUILD = Path(__file__).resolve().parent
 ROOT = BUILD.parent
-VENV = ROOT / ".venv"
+# A container sees the checkout read-only, and its Python differs from that of the host.
+HOLDER = Path(os.environ.get("JAX_ROCM_RELEASE_VENV") or ROOT)
+"""Folder with `.venv`: the checkout, or the value of JAX_ROCM_RELEASE_VENV."""
+VENV = HOLDER / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "stamp.json"
 """Record of the content of `.venv`; it is written last and read before every use."""
-LOCK_FILE = ROOT / ".venv.lock"
+LOCK_FILE = HOLDER / ".venv.lock"
 """Shared lock of programs that run from `.venv`; exclusive while `.venv` is recreated."""
-SETUP_LOCK_FILE = ROOT / ".venv.setup.lock"
+SETUP_LOCK_FILE = HOLDER / ".venv.setup.lock"
 """Exclusive lock of a set-up."""
 PATIENCE = 60.0
 """Seconds to wait for the programs that run from `.venv` before it is recreated."""

@@ -13,7 +13,7 @@ from core.store import in_use, remove
 _TREES = "rocm/trees"
 """Folder of ROCm trees; names of unfinished trees, which may also be large, begin with a dot."""
 ROCM = (_TREES, "rocm/tarballs", "rocm/parts")
-IMAGES = ("images/files", "images/rocm-packages", "images/contexts")
+IMAGES = ("images/files", "images/rocm-packages", "images/contexts", "images/gates")
 KINDS = (*ROCM, *IMAGES, "inputs", "steps", "sources", "bazel", "bisect")
 """Folders of the cache; each contains one subfolder for each entry."""
 _YOUNG = 3600

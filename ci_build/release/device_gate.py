@@ -28,7 +28,7 @@ from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.evidence import first_lines
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.machine import detect_machine
-from promotion.gates.device.request import DeviceRequest
+from promotion.gates.device.request import DeviceRequest, check_image
 from promotion.gates.device.run import make_gate, make_merge_gate
 from promotion.gates.device.run_record import record_evidence
 from promotion.gates.device.shards import collect_shards, parse_shard
@@ -38,7 +38,6 @@ from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 
-_IMAGE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 SHOWN_FAILURES = 3
 """Number of failures that are printed with their tracebacks."""
 _TRACEBACK_LINES = 40
@@ -112,14 +111,16 @@ def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
             "Give a number or auto.",
         ),
         (
-            request.image and not _IMAGE.fullmatch(request.image),
-            f"--image has no digest: {request.image}.",
-            "Write it like NAME@sha256:….",
+            request.image and platform is JaxPlatform.CUDA,
+            "--image does not support the platform cuda.",
+            "Start the container yourself, and run the gate in it without --image.",
         ),
     )
     for wrong, text, hint in checks:
         if wrong:
             raise RequestError(text, hint=hint)
+    if request.image:
+        check_image(request.image)
 
 
 def covered_targets(config: DeviceGateConfig, wheel_set: WheelSet) -> tuple[str, ...] | None:

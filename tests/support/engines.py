@@ -58,12 +58,13 @@ class Engine(ABC):
                 forky.remove(tree)
                 try:
                     forky.fill(tree, script, *words, based=based)
-                    self._import(tree, tag)
+                    self.import_folder(tree, tag)
                 finally:
                     forky.remove(tree)
         return tag
 
-    def _import(self, tree: Path, tag: str) -> None:
+    def import_folder(self, tree: Path, tag: str) -> None:
+        """Make an image of one layer from a folder."""
         with subprocess.Popen(["tar", "-C", tree, "-c", "."], stdout=subprocess.PIPE) as tar:
             argv = [self.program, "import", "-", tag]
             done = subprocess.run(

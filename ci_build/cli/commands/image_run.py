@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +18,11 @@ from ci_build.cli.options.source import container_size, registry_problems
 from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, container_argv, make_spec
 from ci_build.containers.engine import Engine
+from ci_build.containers.gpus import find_gpus
 from ci_build.images.contents import PYTHONS_LABEL, SET_LABEL, read_checked_set
 from ci_build.images.mirrors import full_name, has_registry, mirrored
 from ci_build.images.recipe import UNKNOWN, look_up_lines, stand_in
-from core.errors import InputError, MachineError, RequestError
+from core.errors import InputError, RequestError
 from core.process import render
 
 _CONTAINER = ("container_network", "container_memory", "container_shm_size")
@@ -32,7 +32,6 @@ _TABLES = ("images_run", "build")
 HERE = "/rocm-jax"
 """The current directory in the container; rocm-jax's scripts rely on it."""
 SELFTEST = "/usr/share/jax-rocm-release/selftest.py"
-_KFD, _DRI = "dev/kfd", "dev/dri"
 _PYTHON = "PYTHON"
 """Stand-in for the Pythons of an image in a dry run."""
 _run_options = cloup.option_group(
@@ -164,23 +163,6 @@ def checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[Eng
         )
 
     return spec_for
-
-
-def find_gpus(root: Path = Path("/")) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the device files of AMD GPUs and their group IDs; group names differ between images.
-
-    Raises:
-        MachineError: the machine has no AMD GPU.
-    """
-    if not (root / _KFD).exists():
-        raise MachineError(
-            "No AMD GPU is available to a container: this machine has no /dev/kfd.",
-            hint="Run `python3 build/ci_build doctor` for the reason, or give --no-gpu.",
-        )
-    files = [root / _KFD, *sorted((root / _DRI).glob("renderD*"))]
-    groups = {path.stat().st_gid for path in files if stat.S_IMODE(path.stat().st_mode) & 0o006 != 0o006}
-    devices = [f"/{_KFD}"] + ([f"/{_DRI}"] if (root / _DRI).is_dir() else [])
-    return tuple(devices), tuple(str(group) for group in sorted(groups - {0}))
 
 
 def commands(labels: Mapping[str, str], command: str, *, gpu: bool) -> tuple[tuple[str, ...], ...]:

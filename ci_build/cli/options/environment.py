@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import platform
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,9 @@ ENV_PREFIX = "CI_BUILD_"
 """Prefix of the environment variables of options."""
 SIGNING_KEY = ENV_PREFIX + "SIGNING_KEY"
 """Environment variable that may contain the text of the key that signs evidence."""
+_FOR_GATES = re.compile(
+    r"(?i:https?_proxy|all_proxy|no_proxy)|(PIP|AWS)_\w+|(ROCR|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|KUBE_CPU_REQUEST"
+)
 
 
 def child_environment() -> dict[str, str]:
@@ -32,6 +36,11 @@ def child_environment() -> dict[str, str]:
     folder = writable_folder(usual, "cache")
     caches = {} if folder == usual else {"XDG_CACHE_HOME": str(folder)}
     return {name: value for name, value in os.environ.items() if name != SIGNING_KEY} | caches
+
+
+def gate_environment() -> dict[str, str]:
+    """Return the variables that a gate in a container needs: proxies, pip, AWS, GPU masks and Kubernetes' limits."""
+    return {name: value for name, value in os.environ.items() if _FOR_GATES.fullmatch(name)}
 
 
 def find_signing_key(file: Path | None) -> SigningKey:

@@ -261,8 +261,12 @@ Installer = Pip | Uv
 
 def configured_uv(runner: Runner, *, cache: Path | None = None, direct: str = LOOPBACK) -> Uv:
     """Return uv with the user's pip configuration; see `Uv`."""
-    config = parse_config(runner.run((sys.executable, *_PIP, "config", "list")).stdout)
-    return Uv(find_uv_bin(), config, cache=cache, direct=direct)
+    return Uv(find_uv_bin(), pip_config(runner), cache=cache, direct=direct)
+
+
+def pip_config(runner: Runner) -> Mapping[str, str]:
+    """Return the user's pip configuration; see `parse_config`."""
+    return parse_config(runner.run((sys.executable, *_PIP, "config", "list")).stdout)
 
 
 def configured_installers(runner: Runner, cache: Path | None = None) -> tuple[Installer, ...]:

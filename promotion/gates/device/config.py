@@ -22,7 +22,7 @@ from promotion.gates.device.suite import SIZES_FILE, SuiteSource, suite_sizes
 from promotion.storage.bucket import sha256_of
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
-_NOT_REPEATED = ("size", "test_list", "tests", "shard", "image", "work")
+_NOT_REPEATED = ("size", "test_list", "tests", "shard", "inside", "work")
 """Options that do not affect how a single test runs."""
 
 
@@ -146,6 +146,7 @@ class DeviceGateConfig:
             "tools": sha256_of(LOCK)[:16],
             "also": sha256_of(self.request.also) if self.request.also else "",
             "skips": json.dumps(sorted((skip.pattern, skip.id) for skip in self.skips)),
+            **({"image": self.request.image} if self.request.image else {}),
         }
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from core.errors import RequestError
 
 RETRIES = 40
 """Maximum number of failed tests to retry; with more failures, retries would add no information."""
 TEST_TIMEOUT = 900.0
 """Seconds for each test, with its fixtures."""
+_IMAGE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +32,8 @@ class DeviceRequest:
         workers_per_device: number, or "auto" to derive the number from device memory, cores and RAM; empty means 1.
         workers: number of workers on a CPU; 0 derives the number.
         cpus: number of cores to use; None uses all allotted cores.
-        image: name and digest of the container's image, for the evidence.
+        image: container image in which the gate runs, as NAME@sha256:…; empty runs the gate on this machine.
+        inside: container engine with its version if the gate already runs in a container of `image`.
         work: folder of the run, from which an interrupted run resumes; None uses a temporary folder.
         test_timeout: seconds for each test.
     """
@@ -48,6 +53,18 @@ class DeviceRequest:
     workers: int = 0
     cpus: int | None = None
     image: str = ""
+    inside: str = ""
     work: Path | None = None
     retries: int = RETRIES
     test_timeout: float = TEST_TIMEOUT
+
+
+def check_image(image: str) -> str:
+    """Return the value of `--image`.
+
+    Raises:
+        RequestError: the image is not given by its digest.
+    """
+    if not _IMAGE.fullmatch(image):
+        raise RequestError(f"--image has no digest: {image}.", hint="Write it like NAME@sha256:….")
+    return image

@@ -25,6 +25,7 @@ from promotion.gates.device.evidence import checks_of_tests
 from promotion.gates.device.lease import JaxPlatform, leases, visible_devices, whole_machine_lease, workers_per_device
 from promotion.gates.device.machine import detect_allotment
 from promotion.gates.device.preflight import PREFIX, ExpectedMachine, check_host, check_jax, query_jax
+from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.results import judge
 from promotion.gates.device.sessions.harness import DONE, Harness, RunPlan, RunReport
 from promotion.gates.device.sessions.passes import VIRTUAL_DEVICES, Suite, base_env, passes
@@ -132,6 +133,7 @@ class _GateRun:
         details = {
             "suite": suite.commit,
             "image": config.request.image,
+            "container": _container(config.request),
             "devices": [device.token for device in self.devices],
             "shard": str(shard or ""),
             "sessions": report.sessions,
@@ -226,6 +228,12 @@ class _GateRun:
         if not any(check.failed for check in after):
             return report.results
         return tuple(judge(result.id, report.attempts[result.id], machine_unfit=True) for result in report.results)
+
+
+def _container(request: DeviceRequest) -> dict[str, str]:
+    """Return image, digest and engine of the container in which the gate runs; empty without a container."""
+    name, _, digest = request.image.partition("@")
+    return {"image": name, "digest": digest, "engine": request.inside} if request.inside else {}
 
 
 def install_site(context: GateContext, config: DeviceGateConfig) -> Site:

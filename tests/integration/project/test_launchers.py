@@ -252,6 +252,14 @@ def test_changed_lock_recreates_idle_venv(tree: Tree) -> None:
     assert json.loads(out)["version"] == 2
 
 
+def test_venv_is_in_the_folder_that_the_environment_names(tree: Tree, tmp_path: Path) -> None:
+    holder = tmp_path / "holder"
+    holder.mkdir()
+    done = tree.run(env={"JAX_ROCM_RELEASE_VENV": str(holder)})
+    assert said(done)["prefix"] == str(holder / ".venv")
+    assert not [*tree.root.glob(".venv*")]
+
+
 @pytest.mark.heavy
 def test_a_broken_interpreter_and_a_moved_folder_are_rebuilt(tree: Tree) -> None:
     assert said(tree.run())["version"] == 1

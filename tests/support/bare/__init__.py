@@ -99,6 +99,11 @@ def package_index() -> Index:
     return Index(settings=settings, hosts=tuple(hosts))
 
 
+def image(engine: docker.Docker, suite: str) -> str:
+    """Return the name of the image of a release of Debian with Python and no further tools."""
+    return engine.image(f"bare-{suite}", _BASE, forky.mirror(), suite, based=False)
+
+
 @contextlib.contextmanager
 def running(
     engine: docker.Docker,
@@ -116,14 +121,14 @@ def running(
         user: `uid:gid` of the caller's commands; only root can write to HOME.
         mounts: files of this machine that are mounted into the container.
     """
-    image = engine.image(f"bare-{suite}", _BASE, forky.mirror(), suite, based=False)
+    name = image(engine, suite)
     addresses = {name: f"127.77.0.{number}" for number, (name, _) in enumerate(index.hosts, 1)}
     argv = ["run", "--detach", "--rm", "--init", "--network=none", f"--cpuset-cpus={_CORES}"]
     argv += [f"--add-host={name}:{address}" for name, address in addresses.items()]
     bound = {path: path for path in mounts}
     bound |= {index.settings["cert"]: _CERTIFICATES} if "cert" in index.settings else {}
     argv += [f"--mount=type=bind,source={source},target={target},readonly" for source, target in bound.items()]
-    container = Bare(engine=engine, id=engine.ask(*argv, image, "sleep", str(_SECONDS)))
+    container = Bare(engine=engine, id=engine.ask(*argv, name, "sleep", str(_SECONDS)))
     try:
         settings = {**index.settings, **({"cert": _CERTIFICATES} if "cert" in index.settings else {})}
         text = "[global]\n" + "".join(f"{name} = {value}\n" for name, value in settings.items())

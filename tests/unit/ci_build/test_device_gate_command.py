@@ -32,6 +32,7 @@ V = TestVerdict
         ({"platform": "cpu", "shard": "1/2", "tests": ("a",)}, "--shard contradicts"),
         ({"family": "gfx942", "workers_per_device": "many"}, "--workers-per-device is invalid"),
         ({"family": "gfx942", "image": "name:latest"}, "has no digest"),
+        ({"platform": "cuda", "image": "name@sha256:" + "0" * 64}, "--image does not support the platform cuda"),
     ],
 )
 def test_check_options_refuses_options_without_effect(given_: dict[str, Any], said: str) -> None:

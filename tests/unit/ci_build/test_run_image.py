@@ -11,10 +11,11 @@ import click
 import pytest
 
 from ci_build import cli
-from ci_build.cli.commands.image_run import SELFTEST, checked_spec, commands, find_gpus
+from ci_build.cli.commands.image_run import SELFTEST, checked_spec, commands
 from ci_build.cli.options.settings import Settings
 from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.containers.engine import Engine
+from ci_build.containers.gpus import find_gpus
 from ci_build.images import runtime
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import ContainerImage

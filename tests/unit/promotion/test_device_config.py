@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.cli.commands.gate import device
+from ci_build.cli.commands.gate_device import device
 from promotion.gates.device.config import reproduce
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.suite import SuiteSource
@@ -26,6 +26,7 @@ EVERYTHING = device_config(
     python="3.12",
     retries=0,
     test_timeout=2.5,
+    image="runner@sha256:" + "1" * 64,
 )
 
 
@@ -39,6 +40,7 @@ def test_reproduce_repeats_all_options() -> None:
             "--workers-per-device=12",
             "--workers=3",
             "--cpus=4",
+            f"--image=runner@sha256:{'1' * 64}",
             "--retries=0",
             "--test-timeout=2.5",
             "--bucket=s3://b c",
@@ -58,7 +60,8 @@ def test_options_omit_defaults() -> None:
 def test_options_cover_each_option_of_the_command() -> None:
     """A new option needs a decision whether it is reproduced."""
     which = {"--size", "--test-list", "--test", "--shard"}
-    kept = {"--image", "--work", "--redo", "--json", "--junit", "--channel", "--signing-key"}
+    kept = {"--inside", "--work", "--redo", "--json", "--junit", "--channel", "--signing-key"}
+    kept |= {f"--container-{name}" for name in ("engine", "network", "memory", "shm-size")} | {"--cache-dir"}
     offered = {parameter.opts[0] for parameter in device.params if parameter.param_type_name == "option"}
     assert offered - which - kept == EVERYTHING.options.keys()
 

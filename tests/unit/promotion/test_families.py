@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.cli.commands.gate import device, merge
+from ci_build.cli.commands.gate_device import device, merge
 from core.errors import RequestError
 from core.model import GfxTarget
 from core.targets import family_of, load_table

@@ -1,0 +1,206 @@
+"""The commands `ci_build gate device` and `ci_build gate merge`, and what all gate commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import cloup
+
+from ci_build.cli.common import State, echo_error, host_runner, open_bucket, print_json
+from ci_build.cli.options.environment import child_environment, find_signing_key, gate_environment
+from ci_build.cli.options.release import bucket_option, channel_option, junit_option, signing_key_option
+from ci_build.cli.options.settings import Settings
+from ci_build.cli.options.source import container_size
+from ci_build.cli.options.table import chosen_options
+from ci_build.containers.container import require_container
+from core.atomic import write_whole
+from core.errors import CiBuildError, RequestError
+from core.model import Evidence
+from promotion.evidence.known_tests import PLATFORMS
+from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.request import RETRIES, TEST_TIMEOUT, DeviceRequest
+from promotion.policy.families import SIZES
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_IMAGE_OPTIONS = ("container_engine", "container_network", "container_memory", "container_shm_size", "cache_dir")
+"""Options of the container of --image."""
+_TABLES = ("images_run", "build")
+"""Tables of defaults.toml with the defaults of these options."""
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
+"""Option of all gates."""
+
+
+def fields_of(options: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given values that are fields of an options class, by field name."""
+    return {name: values[name] for name in options.__slots__ if values.get(name) is not None}
+
+
+def finish(evidences: Sequence[Evidence], junit: Path | None = None, *, as_json: bool) -> None:
+    """Write evidence as JUnit XML and JSON, and raise for failed gates."""
+    # Start-up time: evidence loads cryptography.
+    from promotion.gates.common.junit import junit as junit_xml
+    from promotion.gates.common.runs import raise_for_failures
+
+    if junit:
+        write_whole(junit, junit_xml(evidences))
+    if as_json:
+        print_json(evidences)
+    raise_for_failures(evidences)
+
+
+_DEVICE_OPTIONS = (
+    click.option("--platform", type=click.Choice(PLATFORMS), default=PLATFORMS[0], show_default=True,
+                 help="Platform of the tests."),
+    click.option("--family", metavar="NAME", default="", help="GPU family of the runner, such as gfx94X-dcgpu."),
+    click.option("--jax-tests", metavar="PATH|URL@commit", default="",
+                 help="Checkout or address of JAX's suite.  [default: the smoke suite]"),
+    click.option("--size", type=click.Choice(SIZES), help="Size of JAX's suite.  [default: large]"),
+    click.option("--also", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+                 help="Hash-locked requirements to install with the set, such as NVIDIA's plugin."),
+    click.option("--python", metavar="X.Y", default="",
+                 help="Python version to test with.  [default: the set's first version on this machine]"),
+    click.option("--image", metavar="NAME@sha256:…", default="",
+                 help="Container image in which the tests run; its digest becomes part of the evidence."),
+)  # fmt: skip
+"""Options that select a run of the device gate."""
+_RUN_OPTIONS = (
+    click.option("--test-list", metavar="FILE", type=click.Path(path_type=Path),
+                 help="File with the test files and tests to run, one per line; stores no evidence."),
+    click.option("--test", "tests", metavar="ID", multiple=True, help="Test to run; stores no evidence."),
+    click.option("--shard", metavar="I/N", default="", help="Run shard I of N; `gate merge` joins the shards."),
+    click.option("--devices", metavar="N", type=click.IntRange(1),
+                 help="Required number of devices.  [default: the family's number in promotion/policy/families.toml]"),
+    click.option("--workers-per-device", metavar="N|auto", default="",
+                 help="Workers that share a device.  [default: 1]"),
+    click.option("--workers", metavar="N", type=click.IntRange(1),
+                 help="Number of workers on a CPU.  [default: derived from cores and memory]"),
+    click.option("--cpus", metavar="N", type=click.IntRange(1),
+                 help="Number of cores to use.  [default: all that this process may use]"),
+    click.option("--rocm", metavar="DIR", type=click.Path(path_type=Path, exists=True),
+                 help="Root of the ROCm to load.  [default: the ROCm that the loader finds]"),
+    click.option("--inside", metavar="ENGINE", default="", hidden=True,
+                 help="Engine of the container of --image in which this command runs; set by --image itself."),
+    click.option("--work", metavar="DIR", type=click.Path(path_type=Path),
+                 help="Folder for the run's state; an interrupted run in it resumes."),
+    click.option("--retries", metavar="N", type=click.IntRange(0), default=RETRIES, show_default=True,
+                 help="Retry failures in fresh processes if there are at most N."),
+    click.option("--test-timeout", metavar="SECONDS", type=click.FloatRange(1.0), default=TEST_TIMEOUT,
+                 show_default=True, help="Time limit of a test."),
+    click.option("--redo", is_flag=True, help="Run the gate even if it passed on this set before."),
+    junit_option,
+)  # fmt: skip
+"""Options that control a run of the device gate."""
+_COMMON_OPTIONS = (json_option, channel_option, bucket_option, signing_key_option)
+
+
+def _with(options: Sequence[Callable[[_F], _F]]) -> Callable[[_F], _F]:
+    """Return a decorator that adds these options to a command."""
+    return lambda function: reduce(lambda decorated, option: option(decorated), reversed(options), function)
+
+
+@cloup.command(short_help="Run JAX's tests or the smoke suite on devices.")
+@click.argument("wheel_set", metavar="SET")
+@_with(_DEVICE_OPTIONS)
+@_with(_RUN_OPTIONS)
+@_with(_COMMON_OPTIONS)
+@chosen_options(*_IMAGE_OPTIONS, tables=_TABLES)
+@click.pass_obj
+def device(state: State, /, *, redo: bool, **values: object) -> None:
+    """Test a set's wheels on this machine's devices with JAX's own suite or the smoke suite.
+
+    SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as printed by `stage`. With --image, the
+    command pulls the image if it is missing, and runs itself in a container of this image. The container has the GPUs
+    and cannot change the wheels. The image needs Python 3.11 or newer as `python3`.
+    """
+    from ci_build.release import device_gate  # Start-up time: the gates load auditwheel.
+
+    if values["image"] and not values["inside"]:
+        _device_gate_in_image(state, values, redo=redo)
+        return
+    settings = _container_settings(state, values)
+    if unused := [settings.get(name).origin for name in _IMAGE_OPTIONS if settings.typed(name)]:
+        raise RequestError(f"{', '.join(unused)} has no effect without --image.", hint="Give --image, or omit this.")
+    require_container(inside=str(values["inside"]), image=str(values["image"]))
+    _device_gate(state, values, partial(device_gate.run, redo=redo), may_stage=True)
+
+
+@click.command(short_help="Join the shards of a device run.")
+@click.argument("wheel_set", metavar="SET")
+@_with(_DEVICE_OPTIONS)
+@_with(_COMMON_OPTIONS)
+@click.pass_obj
+def merge(state: State, /, **values: object) -> None:
+    """Join the shards that `gate device --shard` stored; the options must be those of the shards.
+
+    SET is a folder with wheels.json, or INDEX/DIGEST as printed by `stage`.
+    """
+    from ci_build.release import device_gate  # Start-up time: the gates load auditwheel.
+
+    _device_gate(state, values, device_gate.join, may_stage=False)
+
+
+def _container_settings(state: State, values: Mapping[str, Any]) -> Settings:
+    """Return the settings of the options of the container; other options of a gate have other rules for URLs."""
+    return state.settings({name: values[name] for name in _IMAGE_OPTIONS}, _TABLES)
+
+
+def _device_gate_in_image(state: State, values: Mapping[str, Any], *, redo: bool) -> None:
+    from ci_build.release import device_gate, device_image, gating  # Start-up time: the gates load auditwheel.
+
+    settings, reporter = _container_settings(state, values), state.reporter()
+    options, key, runner = (
+        DeviceRequest(**fields_of(DeviceRequest, values)),
+        values["signing_key"],
+        host_runner(reporter),
+    )
+    device_gate.check_options(options, JaxPlatform(options.platform))
+    container = device_image.ContainerSettings(
+        engine=settings.text("container_engine"),
+        network=settings.text("container_network"),
+        memory=container_size(settings, "container_memory"),
+        shm_size=container_size(settings, "container_shm_size"),
+        cache=settings.cache_dir,
+        variables=gate_environment(),
+    )
+    bucket = open_bucket(values["bucket"], reporter, existing=not Path(values["wheel_set"]).is_dir())
+    gating.find_signer(find_signing_key(key), reporter)  # creates the user's own key
+    run = device_image.ImageGateRun(
+        request=options,
+        settings=container,
+        staged=gating.find_set(values["wheel_set"], bucket, reporter),
+        bucket=(values["bucket"], bucket),
+        channel=values["channel"],
+        key=find_signing_key(key),
+        redo=redo,
+    )
+    code, evidences = device_image.run_in_image(run, reporter, runner, echo_error)
+    if code:
+        # The command in the container has printed its errors.
+        with suppress(CiBuildError):
+            finish(evidences, values["junit"], as_json=values["as_json"])
+        click.get_current_context().exit(code)
+    finish(evidences, values["junit"], as_json=values["as_json"])
+
+
+def _device_gate(
+    state: State, values: Mapping[str, Any], run: Callable[..., tuple[Evidence, ...]], *, may_stage: bool
+) -> None:
+    from ci_build.release import device_gate, gating  # Start-up time: the gates load auditwheel.
+
+    options = DeviceRequest(**fields_of(DeviceRequest, values))
+    wheel_set, bucket, reporter = values["wheel_set"], values["bucket"], state.reporter()
+    runner = host_runner(reporter)
+    with reporter.group(f"gate {'device' if may_stage else 'merge'} on {options.platform}"):
+        opened = open_bucket(bucket, reporter, existing=not (may_stage and Path(wheel_set).is_dir()))
+        signer = gating.find_signer(find_signing_key(values["signing_key"]), reporter)
+        config = device_gate.parse_config(options, child_environment(), runner, signer, bucket)
+        staged = gating.find_set(wheel_set, opened, reporter)
+        evidences = run(config, staged, opened, reporter, runner)
+    device_gate.show(config, evidences, staged, opened, values["channel"], reporter)
+    finish(evidences, values.get("junit"), as_json=values["as_json"])

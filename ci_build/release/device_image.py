@@ -1,0 +1,269 @@
+"""The device gate in a container: the image by its digest, the mounts, and the command.
+
+The container has the GPUs, and a read-only root, checkout and staged set. It can write to the bucket, to `--work`, and
+to a folder of the cache with the packages for the image's Python. The secrets of the gate are files or variables of the
+container, never words of a command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, make_spec
+from ci_build.containers.engine import Engine, find_engine
+from ci_build.containers.gpus import find_gpus
+from ci_build.images import local
+from ci_build.release.request import SigningKey
+from core.errors import InputError, MachineError, RequestError
+from core.model import Evidence
+from core.process import HostRunner, LineSink
+from core.report import Reporter
+from core.store import lock_shared
+from promotion.evidence.evidence import SCHEMA_VERSION, load_evidence
+from promotion.gates.common.installers import pip_config
+from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.request import DeviceRequest
+from promotion.gates.device.suite import parse_source
+from promotion.storage.bucket import Bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+
+REPOSITORY = "/ci_build"
+"""This checkout in the container."""
+_ROOT = Path(__file__).parents[2]
+_CACHE, _KEY = "/cache", "/signing-key"
+_ENGINE_FAILED = (125, 126, 127)
+"""Exit codes of `docker run` and `podman run`: the container was not started, or its program cannot be started."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContainerSettings:
+    """Settings of the container of a gate.
+
+    Attributes:
+        engine: docker, podman, or the path of a client; empty for any.
+        network: network of the container, such as host or none.
+        memory: limit of memory such as 64g; empty for no limit.
+        shm_size: size of /dev/shm such as 16g.
+        cache: the user's cache folder.
+        variables: environment variables for the gate; they may be secret.
+    """
+
+    engine: str
+    network: str
+    memory: str
+    shm_size: str
+    cache: Path
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageGateRun:
+    """A request to run the device gate in a container.
+
+    Attributes:
+        bucket: value of `--bucket`, and the bucket.
+        key: key that signs evidence.
+    """
+
+    request: DeviceRequest
+    settings: ContainerSettings
+    staged: StagedSet
+    bucket: tuple[str, Bucket]
+    channel: str
+    key: SigningKey
+    redo: bool
+
+    @property
+    def bucket_name(self) -> str:
+        """The value of `--bucket` in the container."""
+        text, bucket = self.bucket
+        return str(bucket.root.absolute()) if isinstance(bucket, DirBucket) else text
+
+
+def run_in_image(
+    run: ImageGateRun, reporter: Reporter, host: HostRunner, on_error_line: LineSink
+) -> tuple[int, tuple[Evidence, ...]]:
+    """Run the gate in a container, and return its exit code and its evidence; an early failure has no evidence.
+
+    Args:
+        on_error_line: callback for each line that the gate prints on standard error.
+
+    Raises:
+        RequestError: the container cannot reach the bucket.
+        InputError: the image cannot be pulled, or has another digest.
+        NoContainerEngineError: no container engine answers.
+        MachineError: the machine has no AMD GPU, or the image cannot run the gate.
+    """
+    settings, image_name = run.settings, run.request.image
+    if settings.network == "none" and not isinstance(run.bucket[1], DirBucket):
+        raise RequestError(
+            f"--container-network=none contradicts the bucket {run.bucket[0]}.", hint="Give a folder as --bucket."
+        )
+    devices, groups = find_gpus() if run.request.platform == JaxPlatform.ROCM else ((), ())
+    engine = find_engine(settings.engine or None, host)
+    image = find_image(engine, host, image_name, reporter)
+    folder = settings.cache / "images" / "gates" / image_name.partition("@sha256:")[2][:16]
+    with _cache_folder(folder) as scratch, tempfile.TemporaryDirectory(prefix="gate-secrets-") as secrets:
+        pip = pip_config(host)
+        variables = {**settings.variables, **{_pip_variable(name): value for name, value in pip.items()}}
+        spec = make_spec(engine, image.id, mounts=[*mounts(run, folder, pip), _key_mount(run.key, Path(secrets))])
+        spec = replace(
+            spec,
+            env={
+                **spec.env,
+                "JAX_ROCM_RELEASE_VENV": _CACHE,
+                "TMPDIR": f"{_CACHE}/{scratch.name}",
+                "XDG_CACHE_HOME": f"{_CACHE}/xdg",
+                "PIP_CONFIG_FILE": os.devnull,
+            },
+            env_files=(_env_file(variables, Path(secrets)),),
+            devices=devices,
+            groups=groups,
+            network=settings.network,
+            memory=settings.memory,
+            shm_size=settings.shm_size,
+        )
+        reporter.step(f"gate in {image_name} with {engine.name} {engine.version}")
+        return _run(run, spec, engine, reporter, host, on_error_line)
+
+
+def _run(
+    run: ImageGateRun,
+    spec: ContainerSpec,
+    engine: Engine,
+    reporter: Reporter,
+    host: HostRunner,
+    on_error_line: LineSink,
+) -> tuple[int, tuple[Evidence, ...]]:
+    runner = ContainerRunner(host, spec, say=reporter.line)
+    argv = gate_argv(run, f"{engine.name} {engine.version}")
+    done = runner.run(argv, check=False, on_line=lambda _: None, on_error_line=on_error_line)
+    if done.returncode in _ENGINE_FAILED:
+        reason = (done.stderr.strip().splitlines() or ["no reason was given"])[-1].rstrip(".")
+        raise MachineError(
+            f"The gate cannot start in {run.request.image}: {reason}.",
+            hint="The image needs Python 3.11 or newer as `python3`.",
+        )
+    items = json.loads(done.stdout) if done.stdout.strip() else []
+    bodies = (json.dumps({"schema": SCHEMA_VERSION, **item}).encode() for item in items)
+    return done.returncode, tuple(load_evidence(body, "The output of the gate") for body in bodies)
+
+
+def find_image(engine: Engine, host: HostRunner, name: str, reporter: Reporter) -> local.ContainerImage:
+    """Return the image NAME@sha256:…, pulled if this machine lacks it; containers are started by its id.
+
+    Raises:
+        InputError: the image cannot be pulled, or the engine reports another digest.
+    """
+    image = local.find(engine, host, name)
+    if image is None:
+        reporter.step(f"pulling {name}")
+        image = local.pull(engine, host, name)
+    digest = name.partition("@")[2]
+    found = {known.partition("@")[2] for known in image.digests}
+    if digest not in found:
+        raise InputError(
+            f"The image {name} has another digest: {', '.join(sorted(found)) or 'none of a registry'}.",
+            hint="Remove the image, and run the gate again.",
+        )
+    return image
+
+
+def gate_argv(run: ImageGateRun, inside: str) -> tuple[str, ...]:
+    """Return the command that runs the gate in the container.
+
+    Args:
+        inside: engine and its version.
+    """
+    words = ["python3", f"{REPOSITORY}/build/ci_build", "gate", "device", str(run.staged)]
+    words += [f"--bucket={run.bucket_name}", f"--channel={run.channel}", f"--signing-key={_KEY}", "--json"]
+    request = replace(run.request, inside=inside)
+    for option in fields(DeviceRequest):
+        value, name = getattr(request, option.name), f"--{option.name.replace('_', '-')}"
+        if value == option.default:
+            continue
+        if option.name == "jax_tests":
+            source = parse_source(value)
+            value = value if source.remote else str(Path(source.location).absolute()) + f"@{source.commit}".rstrip("@")
+        values = value if isinstance(value, tuple) else (value,)
+        name = "--test" if option.name == "tests" else name
+        words += [f"{name}={word.absolute() if isinstance(word, Path) else word}" for word in values]
+    return (*words, *(["--redo"] if run.redo else []))
+
+
+def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[Mount]:
+    """Yield the mounts of the container; paths of the user have the same place in it.
+
+    Args:
+        folder: folder of the cache for this image.
+        pip: pip's configuration, whose certificates and local indexes are mounted too.
+    """
+    request = run.request
+    yield Mount(_ROOT, REPOSITORY)
+    yield Mount(folder, _CACHE, writable=True)
+    if isinstance(run.bucket[1], DirBucket):
+        root = Path(run.bucket_name)
+        staged, evidence = root / run.staged.root, root / run.staged.evidence
+        evidence.mkdir(exist_ok=True)
+        yield from (Mount(path, str(path), writable=path != staged) for path in (root, staged, evidence))
+    if request.work is not None:
+        request.work.mkdir(parents=True, exist_ok=True)
+        yield Mount(request.work.absolute(), str(request.work.absolute()), writable=True)
+    given = [path.absolute() for path in (request.rocm, request.also, request.test_list) if path is not None]
+    source = parse_source(request.jax_tests) if request.jax_tests else None
+    if source is not None and (not source.remote or source.location.startswith("file://")):
+        given.append(Path(source.location.removeprefix("file://")).absolute())
+    words = [word for value in pip.values() for word in value.split()]
+    # The pages of an index may refer to files beside its folder.
+    local_files = [Path(word.removeprefix("file://")).parent for word in words if word.startswith("file:///")]
+    local_files += [Path(word) for word in words if word.startswith("/") and word != os.devnull]
+    given += [path for path in local_files if path.exists()]
+    yield from (Mount(path, str(path)) for path in dict.fromkeys(given))
+
+
+@contextmanager
+def _cache_folder(folder: Path) -> Iterator[Path]:
+    """Lock the cache folder of an image, and provide a temporary folder in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = lock_shared(folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as scratch:
+            yield Path(scratch)
+    finally:
+        os.close(descriptor)
+
+
+def _key_mount(key: SigningKey, secrets: Path) -> Mount:
+    """Return the mount of the signing key; a key from the environment is written to a file for the time of the run."""
+    if key.file is not None:
+        return Mount(key.file.absolute(), _KEY)
+    file = secrets / "key"
+    file.touch(mode=0o600)
+    file.write_text(key.text, encoding="utf-8")
+    return Mount(file, _KEY)
+
+
+def _env_file(variables: Mapping[str, str], secrets: Path) -> Path:
+    """Write variables to a file for the engine.
+
+    Raises:
+        RequestError: a value has several lines, which the engine cannot read.
+    """
+    if several := sorted(name for name, value in variables.items() if "\n" in value):
+        raise RequestError(f"{', '.join(several)} has several lines.", hint="Unset it, or write it in one line.")
+    file = secrets / "variables"
+    file.touch(mode=0o600)
+    file.write_text("".join(f"{name}={value}\n" for name, value in variables.items()), encoding="utf-8")
+    return file
+
+
+def _pip_variable(name: str) -> str:
+    """Return the environment variable of a setting of pip: PIP_INDEX_URL for index-url."""
+    return f"PIP_{name.upper().replace('-', '_')}"

@@ -1,0 +1,184 @@
+"""`gate device --image` with a real Docker: the gate runs in the image that a registry on loopback serves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.build.adopt import adopt
+from core.model import RocmVersion
+from promotion.storage.keys import StagedSet
+from tests.integration.conftest import ci_build
+from tests.support import bare, docker, registry
+from tests.support.files import write_files
+from tests.support.silent import Silent
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+SCRIPT = """
+set -exu -o allexport
+export JAX_ENABLE_X64=1
+python -m pytest -n auto tests
+"""
+TESTS = """
+import errno, os, pathlib
+import jax, jax.numpy as jnp, pytest
+
+BUCKET = pathlib.Path({bucket!r})
+
+def test_runs_in_a_container():
+    assert pathlib.Path("/.dockerenv").exists()
+    assert "bookworm" in pathlib.Path("/etc/os-release").read_text()
+
+@pytest.mark.parametrize("place", ["/", "/usr", "/ci_build", "/ci_build/build"])
+def test_root_is_read_only(place):
+    with pytest.raises(OSError) as raised:
+        pathlib.Path(place, "mine").touch()
+    assert raised.value.errno == errno.EROFS
+
+def test_wheels_are_read_only():
+    wheels = [*BUCKET.glob("v2-staging/*/*/*.whl")]
+    assert len(wheels) == 2
+    for path in wheels:
+        for change in (path.unlink, lambda: os.open(path, os.O_WRONLY)):
+            with pytest.raises(OSError) as raised:
+                change()
+            assert raised.value.errno == errno.EROFS
+
+def test_has_no_capabilities():
+    assert "CapEff:\\t0000000000000000" in pathlib.Path("/proc/self/status").read_text()
+
+@pytest.mark.parametrize("n", range(4))
+def test_sum(n):
+    assert int(jax.jit(jnp.sum)(jnp.arange(n))) == n * (n - 1) // 2
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with a set, a suite and a bucket, and an image that a registry serves.
+
+    Attributes:
+        image: name of the image with its digest.
+        digest: digest of the set.
+    """
+
+    folder: Path
+    engine: docker.Docker
+    image: str
+    digest: str
+
+    def gate(self, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
+        argv = ("gate", "device", "set", *words, f"--container-engine={docker.CLIENT}", "--cache-dir=cache", "--json")
+        done = ci_build(*argv, cwd=self.folder, env=self.engine.environment)
+        return done.returncode, json.loads(done.stdout) if done.stdout else [], done.stderr
+
+    def containers(self) -> list[str]:
+        return self.engine.ask("ps", "--all", "--quiet", "--filter", "label=jax-rocm-release.run").split()
+
+
+@pytest.fixture(scope="module")
+def place(
+    engine: docker.Docker, real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    if why := registry.obstacle():
+        pytest.skip(f"a registry {why}")
+    folder = tmp_path_factory.mktemp("image")
+    wheels = [str(real_wheel("jax-rocm7-pjrt", "0.10.2")), str(real_wheel("jax-rocm7-plugin", "0.10.2", "3.11"))]
+    made = adopt(wheels, out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent())
+    tests = TESTS.format(bucket=str(folder / "bucket"))
+    settings = "[tool.pytest.ini_options]\npython_files = '*_test.py'\n"
+    files = {"ci/run_pytest_cpu.sh": SCRIPT, "tests/place_test.py": tests, "pyproject.toml": settings}
+    write_files(folder / "jax", files)
+    built = bare.image(engine, "bookworm")
+    with registry.running(folder / "registry") as address:
+        name = f"{address}/runner"
+        engine.run("tag", built, f"{name}:1")
+        engine.run("push", f"{name}:1")
+        (image,) = (
+            known
+            for known in json.loads(engine.ask("image", "inspect", "--format={{json .RepoDigests}}", f"{name}:1"))
+            if known.startswith(f"{name}@")
+        )
+        # This also removes the digest, so that the gate has to pull the image.
+        engine.run("image", "rm", f"{name}:1")
+        yield Place(folder, engine, image, made.digest)
+        engine.run("image", "rm", image, check=False)
+
+
+def run_of(evidence: Mapping[str, Any]) -> Mapping[str, Any]:
+    (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
+    assert isinstance(run, dict)
+    return run
+
+
+def test_gate_runs_in_image_and_evidence_says_so(place: Place) -> None:
+    words = ("--platform=cpu", f"--image={place.image}", "--jax-tests=jax", "--junit=junit.xml")
+    code, found, said = place.gate(*words)
+    assert code == 0, said
+    (evidence,) = found
+    assert (evidence["outcome"], evidence["counts"]["passed"]) == ("passed", 11)
+    version = place.engine.ask("version", "--format={{.Server.Version}}")
+    name, _, digest = place.image.partition("@")
+    run = run_of(evidence)
+    assert run["container"] == {"image": name, "digest": digest, "engine": f"docker {version}"}
+    assert run["image"] == evidence["settings"]["image"] == place.image
+    assert f"pulling {place.image}" in said
+    folder = place.folder / "bucket" / StagedSet(index="multi-arch", digest=place.digest).evidence / "device-cpu/any"
+    (stored,) = folder.glob("[0-9a-f]*.json")
+    assert json.loads(stored.read_text())["settings"]["image"] == place.image
+    assert stored.with_name(f"{stored.name}.sig").is_file()
+    assert "place_test.py" in (place.folder / "junit.xml").read_text()
+    assert place.containers() == []
+    # The evidence counts for runs in this image only.
+    code, again, said = place.gate(*words)
+    assert (code, again) == (0, [evidence])
+    assert "passed before" in said
+    assert "pulling" not in said
+
+
+def test_gate_reports_failures_of_tests_in_image(place: Place) -> None:
+    bad = place.folder / "bad"
+    shutil.copytree(place.folder / "jax", bad)
+    (bad / "tests" / "place_test.py").write_text("def test_wrong():\n    assert 1 == 2, 'apples'\n")
+    code, (evidence,), said = place.gate("--platform=cpu", f"--image={place.image}", "--jax-tests=bad")
+    assert (code, evidence["outcome"]) == (15, "failed"), said
+    assert "apples" in said
+    assert f"--image={place.image}" in said
+
+
+def test_gate_refuses_image_that_registry_lacks(place: Place) -> None:
+    name, _, _ = place.image.partition("@")
+    code, found, said = place.gate("--platform=cpu", f"--image={name}@sha256:{'0' * 64}", "--jax-tests=jax")
+    assert (code, found) == (6, []), said
+    assert f"Cannot pull {name}@sha256:{'0' * 64}" in said
+    assert place.containers() == []
+
+
+def test_gate_reports_image_without_python(place: Place) -> None:
+    name = f"{place.image.partition('@')[0]}-empty"
+    tree = place.folder / "empty"
+    (tree / "etc").mkdir(parents=True)
+    place.engine.import_folder(tree, f"{name}:1")
+    place.engine.run("push", f"{name}:1")
+    known = json.loads(place.engine.ask("image", "inspect", "--format={{json .RepoDigests}}", f"{name}:1"))
+    image = next(text for text in known if text.startswith(f"{name}@"))
+    code, found, said = place.gate("--platform=cpu", f"--image={image}", "--jax-tests=jax")
+    assert (code, found) == (18, []), said
+    assert f"The gate cannot start in {image}" in said
+    assert "python3" in said
+    assert place.containers() == []
+
+
+def test_gate_for_rocm_needs_gpu_before_the_image(place: Place) -> None:
+    if Path("/dev/kfd").exists():
+        pytest.skip("this machine has an AMD GPU")
+    words = ("--platform=rocm", "--family=gfx94X-dcgpu", "--python=3.11", f"--image={place.image}")
+    code, found, said = place.gate(*words)
+    assert (code, found) == (18, []), said
+    assert "this machine has no /dev/kfd" in said

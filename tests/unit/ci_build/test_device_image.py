@@ -1,0 +1,274 @@
+"""The device gate in a container: image by digest, mounts, variables, command, and evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from ci_build.containers.container import Mount, require_container
+from ci_build.containers.engine import Engine
+from ci_build.release import device_image
+from ci_build.release.device_image import ContainerSettings, ImageGateRun, find_image, gate_argv, mounts, run_in_image
+from ci_build.release.request import SigningKey
+from core.errors import InputError, MachineError, RequestError
+from core.model import Evidence, Outcome, to_json
+from core.process import HostRunner, ProcessResult
+from core.report import Reporter
+from promotion.gates.device.request import DeviceRequest
+from promotion.gates.device.run import _container
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.fake_devices import device_config
+from tests.support.memory_bucket import MemoryBucket
+from tests.support.sets import evidence
+from tests.support.signing_key import SIGNING_KEY, signing_key
+
+DIGEST = "sha256:" + "a" * 64
+IMAGE = f"example.org/runner@{DIGEST}"
+ID = "sha256:" + "b" * 64
+ENGINE = Engine(program="docker", version="27.1")
+REPORTER = Reporter(terminal=False)
+
+
+class FakeDocker(HostRunner):
+    """A docker client, as Docker 20.10 to 27 answer it.
+
+    Args:
+        local: names and digests of images on this machine; the digest of each is among RepoDigests.
+        registry: names of images that can be pulled.
+        ends: exit code and output of `docker run`.
+    """
+
+    def __init__(
+        self, local: Mapping[str, str], registry: Sequence[str] = (), ends: tuple[int, str, str] = (0, "[]", "")
+    ) -> None:
+        super().__init__({})
+        self.local, self.registry, self.ends = dict(local), registry, ends
+        self.argvs: list[list[str]] = []
+        self.variables = ""
+
+    def run(self, argv: Sequence[str], **more: Any) -> ProcessResult:
+        self.argvs.append([*argv])
+        match [*argv][1:3]:
+            case ["image", "inspect"]:
+                name = argv[-1]
+                if name not in self.local:
+                    return ProcessResult(returncode=1, stdout="[]\n", stderr=f"Error: No such image: {name}")
+                known = f"example.org/runner@{self.local[name]}"
+                facts = {"Id": ID, "RepoDigests": [known], "Config": {"Labels": None}}
+                return ProcessResult(returncode=0, stdout=json.dumps(facts), stderr="")
+            case ["pull", name]:
+                if name in self.registry:
+                    self.local[name] = name.partition("@")[2]
+                return ProcessResult(returncode=0, stdout="", stderr="")
+            case ["run", _]:
+                self.variables = Path(argv[[*argv].index("--env-file") + 1]).read_text()
+                return ProcessResult(returncode=self.ends[0], stdout=self.ends[1], stderr=self.ends[2])
+            case ["-m", "pip"]:
+                return ProcessResult(
+                    returncode=0, stdout="global.index-url='https://user:word@index.invalid/simple'\n", stderr=""
+                )
+            case _:
+                return ProcessResult(returncode=0, stdout="", stderr="")
+
+
+def test_find_image_pulls_missing_image_once() -> None:
+    docker = FakeDocker({}, [IMAGE])
+    assert find_image(ENGINE, docker, IMAGE, REPORTER).id == ID
+    assert ["docker", "pull", IMAGE] in docker.argvs
+    docker.argvs.clear()
+    assert find_image(ENGINE, docker, IMAGE, REPORTER).id == ID
+    assert not any("pull" in argv for argv in docker.argvs)
+
+
+def test_find_image_refuses_other_digest() -> None:
+    other = "sha256:" + "c" * 64
+    with pytest.raises(InputError, match=f"has another digest: {other}"):
+        find_image(ENGINE, FakeDocker({IMAGE: other}), IMAGE, REPORTER)
+
+
+def gate_run(folder: Path, **changes: Any) -> ImageGateRun:
+    """Return a run on a staged set in a bucket below a folder."""
+    staged = StagedSet(index="multi-arch", digest="d" * 64)
+    bucket = DirBucket(folder / "bucket")
+    (bucket.root / staged.root).mkdir(parents=True, exist_ok=True)
+    values: dict[str, Any] = {
+        "request": DeviceRequest(platform="cpu", image=IMAGE),
+        "settings": ContainerSettings(
+            engine="", network="host", memory="", shm_size="16g", cache=folder / "cache",
+            variables={"AWS_SECRET_ACCESS_KEY": "hush"},
+        ),
+        "staged": staged,
+        "bucket": (str(folder / "bucket"), bucket),
+        "channel": "local",
+        "key": SigningKey(file=None, text="key text", origin="CI_BUILD_SIGNING_KEY"),
+        "redo": False,
+    }  # fmt: skip
+    return ImageGateRun(**{**values, **changes})
+
+
+def test_gate_argv_passes_every_option(tmp_path: Path) -> None:
+    request = DeviceRequest(
+        platform="rocm", family="gfx94X-dcgpu", jax_tests="jax@" + "0" * 40, size="small", test_list=Path("list"),
+        tests=("a", "b"), shard="1/2", python="3.12", also=Path("also.txt"), rocm=Path("/opt/rocm"), devices=2,
+        workers_per_device="2", workers=3, cpus=4, image=IMAGE, work=Path("work"), retries=1, test_timeout=2.5,
+    )  # fmt: skip
+    assert all(getattr(request, option.name) != option.default for option in fields(request) if option.name != "inside")
+    words = gate_argv(gate_run(tmp_path, request=request, redo=True), "docker 27.1")
+    here = Path.cwd()
+    assert words[:5] == ("python3", "/ci_build/build/ci_build", "gate", "device", "multi-arch/" + "d" * 64)
+    assert {*words[5:]} == {
+        f"--bucket={tmp_path / 'bucket'}", "--channel=local", "--signing-key=/signing-key", "--json", "--redo",
+        "--platform=rocm", "--family=gfx94X-dcgpu", f"--jax-tests={here / 'jax'}@{'0' * 40}", "--size=small",
+        f"--test-list={here / 'list'}", "--test=a", "--test=b", "--shard=1/2", "--python=3.12",
+        f"--also={here / 'also.txt'}", "--rocm=/opt/rocm", "--devices=2", "--workers-per-device=2", "--workers=3",
+        "--cpus=4", f"--image={IMAGE}", "--inside=docker 27.1", f"--work={here / 'work'}", "--retries=1",
+        "--test-timeout=2.5",
+    }  # fmt: skip
+
+
+def test_mounts_keep_wheels_read_only(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    (tmp_path / "w").mkdir()
+    request = DeviceRequest(platform="cpu", image=IMAGE, jax_tests=str(tmp_path / "jax"), work=tmp_path / "work")
+    pip = {
+        "cert": str(tmp_path / "ca.pem"),
+        "extra-index-url": f"https://index.invalid/simple file://{tmp_path}/w/simple",
+    }
+    made = [*mounts(gate_run(tmp_path, request=request), tmp_path / "cache", pip)]
+    staged = tmp_path / "bucket/v2-staging/multi-arch" / ("d" * 64)
+    writable = {mount.target: mount.writable for mount in made}
+    assert writable == {
+        "/ci_build": False,
+        "/cache": True,
+        str(tmp_path / "bucket"): True,
+        str(staged): False,
+        str(staged / "evidence"): True,
+        str(tmp_path / "work"): True,
+        str(tmp_path / "jax"): False,
+        str(tmp_path / "w"): False,
+        str(tmp_path / "ca.pem"): False,
+    }
+    assert Mount(staged, str(staged)) in made
+
+
+def option_values(argv: Sequence[str], name: str) -> list[str]:
+    return [argv[at + 1] for at, word in enumerate(argv) if word == name]
+
+
+def test_run_in_image_returns_evidence_and_hides_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = evidence(details={"checks": []})
+    docker = FakeDocker({IMAGE: DIGEST}, ends=(15, json.dumps([to_json(stored)]), "said\n"))
+    monkeypatch.setattr(device_image, "find_engine", lambda *_: ENGINE)
+    code, found = run_in_image(gate_run(tmp_path), REPORTER, docker, lambda _: None)
+    assert (code, found) == (15, (stored,))
+    (argv,) = (argv for argv in docker.argvs if argv[1] == "run")
+    # The image is named by its id, so that no other image of this name can run.
+    assert ID in argv
+    assert option_values(argv, "--network") == ["host"]
+    assert "--read-only" in argv
+    assert not [word for word in argv for secret in ("hush", "user:word", "key text") if secret in word]
+    assert "AWS_SECRET_ACCESS_KEY=hush\n" in docker.variables
+    assert "PIP_INDEX_URL=https://user:word@index.invalid/simple\n" in docker.variables
+    assert option_values(argv, "--device") == []
+    # Neither secrets nor temporary folders are left.
+    assert [*(tmp_path / "cache/images/gates" / ("a" * 16)).iterdir()] == []
+
+
+def test_run_in_image_gives_gpus_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker = FakeDocker({IMAGE: DIGEST})
+    monkeypatch.setattr(device_image, "find_engine", lambda *_: ENGINE)
+    monkeypatch.setattr(device_image, "find_gpus", lambda: (("/dev/kfd", "/dev/dri"), ("44", "109")))
+    request = DeviceRequest(platform="rocm", family="gfx94X-dcgpu", image=IMAGE)
+    run_in_image(gate_run(tmp_path, request=request), REPORTER, docker, lambda _: None)
+    (argv,) = (argv for argv in docker.argvs if argv[1] == "run")
+    assert option_values(argv, "--device") == ["/dev/kfd", "/dev/dri"]
+    assert option_values(argv, "--group-add") == ["44", "109"]
+    assert option_values(argv, "--shm-size") == ["16g"]
+
+
+def test_run_in_image_reports_image_without_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker = FakeDocker(
+        {IMAGE: DIGEST}, ends=(127, "", 'exec: "python3": executable file not found in $PATH: unknown.\n')
+    )
+    monkeypatch.setattr(device_image, "find_engine", lambda *_: ENGINE)
+    with pytest.raises(MachineError, match="The gate cannot start in example") as raised:
+        run_in_image(gate_run(tmp_path), REPORTER, docker, lambda _: None)
+    assert "executable file not found" in str(raised.value)
+
+
+def test_run_in_image_refuses_remote_bucket_without_network(tmp_path: Path) -> None:
+    run = gate_run(tmp_path, bucket=("s3://wheels", MemoryBucket()))
+    offline = ContainerSettings(engine="", network="none", memory="", shm_size="", cache=tmp_path, variables={})
+    with pytest.raises(RequestError, match="contradicts the bucket s3://wheels"):
+        run_in_image(gate_run(tmp_path, bucket=run.bucket, settings=offline), REPORTER, FakeDocker({}), lambda _: None)
+
+
+def test_evidence_names_image_and_engine() -> None:
+    config = device_config(image=IMAGE, inside="docker 27.1")
+    expected = {"image": "example.org/runner", "digest": DIGEST, "engine": "docker 27.1"}
+    assert _container(config.request) == expected
+    assert config.settings["image"] == IMAGE
+    assert config.options["--image"] == IMAGE
+    assert "--inside" not in config.options
+    # Evidence of a run without an image has the settings of earlier versions.
+    assert "image" not in device_config().settings
+    assert _container(device_config().request) == {}
+
+
+def test_require_container_refuses_claim_outside_a_container(tmp_path: Path) -> None:
+    require_container(inside="", image="", root=tmp_path)
+    with pytest.raises(RequestError, match="--inside needs --image and a container"):
+        require_container(inside="docker 27.1", image=IMAGE, root=tmp_path)
+    (tmp_path / ".dockerenv").touch()
+    require_container(inside="docker 27.1", image=IMAGE, root=tmp_path)
+    with pytest.raises(RequestError, match="--inside needs --image"):
+        require_container(inside="docker 27.1", image="", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--image=example.org/runner:latest"], "--image has no digest: example.org/runner:latest."),
+        ([f"--image={IMAGE}", "--platform=cuda"], "--image does not support the platform cuda."),
+        (["--container-network=none"], "--container-network has no effect without --image."),
+        ([f"--image={IMAGE}", "--container-shm-size=much"], "'much'"),
+    ],
+)
+def test_gate_device_refuses_wrong_image_options(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    platform = [] if any("--platform" in word for word in words) else ["--platform=cpu"]
+    assert cli.run(["gate", "device", "set", *platform, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [0, 15, 18])
+def test_gate_device_exits_like_the_gate_in_the_container(
+    code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(SIGNING_KEY, signing_key())
+    (tmp_path / "bucket").mkdir()
+    outcome = {0: Outcome.PASSED, 15: Outcome.FAILED, 18: Outcome.ERROR}[code]
+    stored = evidence(outcome=outcome, details={"checks": []})
+    runs: list[ImageGateRun] = []
+
+    def fake(run: ImageGateRun, *_: object) -> tuple[int, tuple[Evidence, ...]]:
+        runs.append(run)
+        return code, (stored,)
+
+    monkeypatch.setattr(device_image, "run_in_image", fake)
+    words = ["--platform=cpu", f"--image={IMAGE}", "--json", "--cache-dir=cache", "--container-network=none"]
+    assert cli.run(["gate", "device", "multi-arch/" + "d" * 64, *words]) == code
+    assert json.loads(capsys.readouterr().out) == [to_json(stored)]
+    (run,) = runs
+    assert (run.settings.network, run.settings.shm_size, run.settings.cache) == ("none", "16g", tmp_path / "cache")
+    assert run.key.text == signing_key()
