@@ -12,5 +12,7 @@ DEFAULTS_FILE = Path(__file__).with_suffix(".toml")
 
 @cache
 def defaults() -> dict[str, Any]:
-    """Return the parsed table of defaults."""
-    return tomllib.loads(DEFAULTS_FILE.read_text(encoding="utf-8"))
+    """Return the parsed table of defaults; a build is for all supported Pythons."""
+    tables = tomllib.loads(DEFAULTS_FILE.read_text(encoding="utf-8"))
+    tables["build"]["python_versions"] = ",".join(tables["pythons"]["supported"])
+    return tables

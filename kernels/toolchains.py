@@ -16,6 +16,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from core.defaults import defaults
 from core.digests import file_sha256
 from core.errors import InputError, MachineError
 from core.model import Progress
@@ -26,7 +27,7 @@ from wheelkit.archive.verify import verify_record
 
 TOOLCHAINS_TOML = Path(__file__).with_name("toolchains.toml")
 LOCK = Path(__file__).parents[1] / "build" / "requirements-kernels.lock"
-_PYTHON = "3.12"
+_PYTHON = defaults()["pythons"]["main"]
 """Python version whose wheels are downloaded, independent of the running interpreter."""
 _LAYOUT = "2"
 """Version of the folder's layout; a new version unpacks the wheels again."""

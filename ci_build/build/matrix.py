@@ -1,8 +1,9 @@
-"""The build matrix: one command for each combination of Python, JAX, ROCm and GPU family."""
+"""The build matrix: one command for each combination of JAX, ROCm and GPU family, with all Pythons of a set."""
 
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,14 +25,15 @@ class Axes:
 
     Attributes:
         pythons, jax_versions, rocm_versions, families: values in the order of the cells.
-        join_pythons: build all Pythons of a set in one cell, so that its pjrt wheel is built once.
+        split_pythons: build each Python in a separate cell. Every cell then builds the pjrt wheel, whose name contains
+            no Python version, so an index accepts the set of one of these cells only.
     """
 
     pythons: tuple[str, ...]
     jax_versions: tuple[str, ...]
     rocm_versions: tuple[str, ...]
     families: tuple[str, ...]
-    join_pythons: bool = False
+    split_pythons: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,17 +42,21 @@ class Cell:
 
     Attributes:
         name: short unique name of the cell and of the set's folder.
-        python: one Python version, or several separated by commas.
+        python: Python versions separated by commas.
+        pythons: Python versions as a list.
         command: build command as an argument list.
+        run: build command as a line of a shell script.
     """
 
     name: str
     python: str
+    pythons: tuple[str, ...]
     jax: str
     rocm: str
     family: str
     targets: tuple[str, ...]
     command: tuple[str, ...]
+    run: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,8 +88,8 @@ def make_matrix(
                 excluded.append(Excluded(python=python, jax=jax, rocm=rocm, family=family, why=why))
             else:
                 good.append(python)
-        groups = [tuple(good)] if axes.join_pythons and good else [(python,) for python in good]
-        cells += [_cell(pythons, jax, rocm, family, payload, more) for pythons in groups]
+        groups = [(python,) for python in good] if axes.split_pythons else [tuple(good)]
+        cells += [_cell(pythons, jax, rocm, family, payload, more) for pythons in groups if pythons]
     if not cells:
         raise RequestError(
             f"Every combination is excluded: {'; '.join(dict.fromkeys(item.why for item in excluded))}.",
@@ -124,24 +130,25 @@ def _exclusion(python: str, jax: str, payload: Payload, more: Sequence[str]) -> 
 def _cell(pythons: tuple[str, ...], jax: str, rocm: str, family: str, payload: Payload, more: Sequence[str]) -> Cell:
     name = f"jax{jax}-rocm{rocm}-{family}-py{'-'.join(pythons)}"
     where = (f"--therock={rocm}", f"--family={family}") if payload is Payload.SOURCE else ()
+    command = (
+        *("python3", "build/ci_build", "dist_wheels"),
+        f"--payload={payload}",
+        f"--jax-version={jax}",
+        f"--python-versions={_SPLIT.join(pythons)}",
+        f"--rocm-version={rocm}",
+        f"--targets={family}",
+        *where,
+        f"--out=dist/{name}",
+        *more,
+    )
     return Cell(
         name=name,
         python=_SPLIT.join(pythons),
+        pythons=pythons,
         jax=jax,
         rocm=rocm,
         family=family,
         targets=tuple(map(str, expand(family))),
-        command=(
-            "python3",
-            "build/ci_build",
-            "dist_wheels",
-            f"--payload={payload}",
-            f"--jax-version={jax}",
-            f"--python-versions={_SPLIT.join(pythons)}",
-            f"--rocm-version={rocm}",
-            f"--targets={family}",
-            *where,
-            f"--out=dist/{name}",
-            *more,
-        ),
+        command=command,
+        run=shlex.join(command),
     )

@@ -22,7 +22,7 @@ ROCM_MAJOR = int(_DEFAULTS["published"]["rocm_version"].partition(".")[0])
 """ROCm major of the published wheels."""
 ROCM_INDEX: str = _DEFAULTS["rocm_packages"]["stable_index_url"]
 """Index of ROCm's packages."""
-BEST_PYTHON = SUPPORTED[len(SUPPORTED) // 2 - 1]
+BEST_PYTHON: str = _DEFAULTS["pythons"]["main"]
 """Python to propose instead of an unsupported one: neither the oldest nor one that many wheels do not support yet."""
 
 

@@ -16,6 +16,7 @@ from ci_build.images.local import sanitize
 from ci_build.images.manylinux import BUILDER, tool_pins
 from ci_build.images.pins import DOCKER
 from ci_build.images.recipe import BaseImage, ContextFile, Recipe, existing_file, layer, stand_in, text_file
+from core.defaults import defaults
 from core.digests import file_sha256
 from core.errors import InputError, RequestError
 
@@ -24,7 +25,7 @@ OURS = ("com.amdgpu.", "jax-rocm-release.commit.")
 UBUNTU = "ubu"
 """Prefix of the names of Ubuntu base images, as in ubu24."""
 _SYSTEM = re.compile(rf"{UBUNTU}[0-9]+|manylinux_[0-9]+_[0-9]+")
-DEFAULT_PYTHON = "3.12"
+DEFAULT_PYTHON = defaults()["pythons"]["main"]
 """Version that `python3` runs in an image, if this version is among the requested Pythons."""
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from promotion.policy.families import GATE, SANITY, Families, Family, Trigger, TriggerSettings
+
+_GATE = ("python3", "build/ci_build", "gate")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,6 +22,7 @@ class Job:
         devices: `single` or `multi`.
         shard: number of the shard and count of shards, such as 1/2.
         argv: command to run in the root of the checkout.
+        run: the same command as a line of a shell script.
     """
 
     name: str
@@ -31,6 +35,7 @@ class Job:
     shard: str
     minutes: int
     argv: tuple[str, ...]
+    run: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +46,7 @@ class MergeJob:
     family: str
     python: str
     argv: tuple[str, ...]
+    run: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +67,7 @@ def job_matrix(
     names: Iterable[str] = (),
     jax_tests: str = "",
     seed: str = "",
+    image: str = "",
 ) -> JobMatrix:
     """Return every job of a trigger; equal arguments give an equal matrix.
 
@@ -70,6 +77,7 @@ def job_matrix(
         names: families to test, even outside of the trigger. By default, all families of the trigger.
         jax_tests: JAX's own suite, `PATH` or `URL@commit`. If empty, the smoke suite runs.
         seed: text that varies which of several runners is drawn.
+        image: container image in which the tests run, as NAME@sha256:…; empty runs them without a container.
 
     Raises:
         RequestError: a family is unknown.
@@ -84,29 +92,44 @@ def job_matrix(
         if not family.single and not family.multi:
             without.append(family.name)
         for python in pythons:
-            jobs += _jobs(family, occasion, python, wheel_set=wheel_set, jax_tests=jax_tests, seed=seed)
+            run = _RunOptions(family=family, python=python, jax_tests=jax_tests, image=image)
+            jobs += _jobs(run, occasion, wheel_set=wheel_set, seed=seed)
     sharded = {(job.family, job.python): job for job in jobs if not job.shard.endswith("/1")}
-    command = ("python3", "build/ci_build", "gate", "merge", wheel_set)
-    merges = tuple(
-        MergeJob(
-            name=f"{family} py{python} {job.suite} merge", family=family, python=python,
-            argv=(*command, *_run_of(family, python, job.suite, jax_tests)),
+    merges = []
+    for (name, python), job in sharded.items():
+        run = _RunOptions(family=families.of(name), python=python, jax_tests=jax_tests, image=image)
+        argv = (*_GATE, "merge", wheel_set, *run.words(job.suite))
+        merges.append(
+            MergeJob(
+                name=f"{name} py{python} {job.suite} merge",
+                family=name,
+                python=python,
+                argv=argv,
+                run=shlex.join(argv),
+            )
         )
-        for (family, python), job in sharded.items()
-    )  # fmt: skip
-    return JobMatrix(jobs=tuple(jobs), merges=merges, without_runner=tuple(without))
+    return JobMatrix(jobs=tuple(jobs), merges=tuple(merges), without_runner=tuple(without))
 
 
-def _run_of(family: str, python: str, suite: str, jax_tests: str) -> list[str]:
-    """Return the options that identify a run, for the jobs of its shards and for the merge job."""
-    options = ["--platform", "rocm", "--family", family, "--python", python]
-    return options if suite == SANITY else [*options, "--jax-tests", jax_tests, "--size", suite]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RunOptions:
+    """Options that identify a run, for the jobs of its shards and for the merge job."""
+
+    family: Family
+    python: str
+    jax_tests: str
+    image: str
+
+    def words(self, suite: str) -> list[str]:
+        """Return the options as words of a command."""
+        options = ["--platform", "rocm", "--family", self.family.name, "--python", self.python]
+        options += [] if suite == SANITY else ["--jax-tests", self.jax_tests, "--size", suite]
+        return options + (["--image", self.image] if self.image else [])
 
 
-def _jobs(
-    family: Family, occasion: TriggerSettings, python: str, *, wheel_set: str, jax_tests: str, seed: str
-) -> Iterable[Job]:
-    suite = SANITY if family.sanity_only or not jax_tests else occasion.size
+def _jobs(run: _RunOptions, occasion: TriggerSettings, *, wheel_set: str, seed: str) -> Iterable[Job]:
+    family, python = run.family, run.python
+    suite = SANITY if family.sanity_only or not run.jax_tests else occasion.size
     # A machine with several accelerators also runs the tests for one.
     several = bool(occasion.multi and family.multi)
     devices, runners = ("multi", family.multi) if several else ("single", family.single)
@@ -116,14 +139,14 @@ def _jobs(
             shard = f"{number}/{shards}"
             weights = {label: machines.weight for label, machines in runners.items()}
             label = draw(weights, f"{seed}:{family.name}:{python}:{devices}:{shard}")
-            argv = ["python3", "build/ci_build", "gate", GATE, wheel_set]
-            argv += [*_run_of(family.name, python, suite, jax_tests), "--devices", str(runners[label].devices)]
+            argv = [*_GATE, GATE, wheel_set, *run.words(suite), "--devices", str(runners[label].devices)]
             if shards > 1:
                 argv += ["--shard", shard]
             yield Job(
                 name=f"{family.name} py{python} {suite} {devices} {shard}",
                 family=family.name, targets=family.targets, runs_on=label, python=python, suite=suite,
                 devices=devices, shard=shard, minutes=family.minutes or occasion.minutes, argv=tuple(argv),
+                run=shlex.join(argv),
             )  # fmt: skip
 
 

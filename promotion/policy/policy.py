@@ -30,6 +30,8 @@ _SCHEMA_VERSION = 2
 _MOST_DAYS = 36_500
 _FOR_TARGETS = {"min_passed", "may_skip", "known_failures", "settings"}
 """Requirements of a gate that may differ between targets."""
+_SUPPORTED = "supported"
+"""Value of python_versions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +114,7 @@ class Policy:
         files: files other than wheels that the set must contain.
         required_targets: gfx targets that the set must be for.
         verified_rocm: whether the checksum of the set's ROCm must have been known before its encrypted download.
+        python_versions: required Python versions. None means the supported ones that the set's JAX release supports.
         sizes: project -> maximum size of its wheels in megabytes (10^6 bytes).
         growth_percent: permitted growth of a wheel since the last promoted set.
         growth_blocks: whether more growth blocks the promotion instead of causing a warning.
@@ -126,7 +129,7 @@ class Policy:
     tier: Tier
     tiers: Mapping[str, Tier]
     pythons: int
-    python_versions: tuple[str, ...]
+    python_versions: tuple[str, ...] | None
     wheels: tuple[str, ...]
     wheels_per_python: tuple[str, ...]
     pins: tuple[str, ...]
@@ -238,7 +241,7 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
     """Return the fields of a Policy; every key that is not parsed by name must be a list of strings."""
-    keys, alarm = values.pop("keys"), values.pop("growth")
+    keys, alarm, python_versions = values.pop("keys"), values.pop("growth"), values.pop("python_versions")
     if set(alarm) != {"percent", "verdict"} or alarm["verdict"] not in ("warn", "block"):
         raise ValueError(f"growth must have a percent and a verdict of warn or block, not {alarm!r}")
     switches = {name: values.pop(name) for name in ("unsigned", "verified_rocm")}
@@ -248,6 +251,7 @@ def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
     return {
         "tier": _target_tier(values.pop("tier")),
         "tiers": {target: _target_tier(tier) for target, tier in values.pop("tiers").items()},
+        "python_versions": None if python_versions == _SUPPORTED else _strings(python_versions),
         "pythons": whole_number(values.pop("pythons"), least=1),
         "device_members": {name: _strings(paths) for name, paths in values.pop("device_members").items()},
         **{

@@ -8,15 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from core.defaults import defaults
 from core.model import Payload, RocmVersion, WheelSet
 from core.rocm_trust import ROCM_TRUST, ChecksumOrigin, load_trust
 from core.targets import covers
 from core.units import human
 from promotion.index.ledger import PromotedSet
 from promotion.policy.policy import Policy
+from wheelkit.recipe_base import requires_python
 
 _MEGA = 1_000_000
 _VARIANT = re.compile(r"gfx|dcgpu|dgpu|igpu|targets|unstripped")
@@ -29,7 +32,7 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
         yield "The set names no gfx target."
     if len(wheel_set.python_versions) < policy.pythons:
         yield f"The set is for {len(wheel_set.python_versions)} Python versions; {policy.pythons} are required."
-    for version in policy.python_versions:
+    for version in _required_pythons(wheel_set, policy):
         if version not in wheel_set.python_versions:
             yield f"The set is not for Python {version}."
     names = [wheel.name for wheel in wheel_set.wheels]
@@ -55,6 +58,18 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     for name in policy.files:
         if name not in wheel_set.files:
             yield f"The set has no {name}."
+
+
+def _required_pythons(wheel_set: WheelSet, policy: Policy) -> tuple[str, ...]:
+    """Return the Python versions that a policy requires of a set."""
+    if policy.python_versions is not None:
+        return policy.python_versions
+    supported = tuple(defaults()["pythons"]["supported"])
+    try:
+        allowed = SpecifierSet(requires_python(wheel_set.jax_version))
+    except InvalidVersion:
+        return supported
+    return tuple(version for version in supported if version in allowed)
 
 
 def device_member_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:

@@ -12,6 +12,7 @@ from shutil import which
 
 from ci_build.build.source.build_py import BuildPaths, source_of
 from ci_build.build.source.pins import interface_for
+from core.defaults import defaults
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import Runner
@@ -37,7 +38,7 @@ def host_paths(source: SourceRequest, checkouts: Sequence[Checkout], cache: Path
         bazel=which("bazel") or which("bazelisk") or "bazel",
         clang=own or newest_clang(Path("/usr/lib")) or which("clang") or "clang",
         gcc=which("gcc") or "gcc",
-        pythons=dict.fromkeys(("3.11", "3.12", "3.13", "3.14"), sys.executable),
+        pythons=dict.fromkeys(defaults()["pythons"]["supported"], sys.executable),
         credentials=source.credentials,
         home=str(Path.home()),
     )

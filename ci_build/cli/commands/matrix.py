@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+
 import click
 import cloup
 
@@ -12,7 +15,8 @@ from ci_build.cli.options.request import require_known_pythons
 from ci_build.cli.options.settings import split_list
 from core.defaults import defaults
 from core.errors import RequestError
-from core.model import Payload
+from core.model import Payload, to_json
+from promotion.gates.device.request import check_image
 from promotion.policy.families import Trigger, load_families
 from promotion.policy.jobs import job_matrix
 
@@ -24,6 +28,16 @@ _PYTHONS = click.option(
     show_default=True,
     help="Python versions.",
 )
+_FORMAT = click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["json", "github"]),
+    default="json",
+    show_default=True,
+    help="JSON, or lines for the file $GITHUB_OUTPUT of GitHub Actions.",
+)
+_MOST_JOBS = 256
+"""Maximum number of jobs of a matrix in GitHub Actions (its documentation, "Running variations of jobs")."""
 
 
 class _BuildsByDefault(cloup.Group):
@@ -68,27 +82,36 @@ def matrix() -> None:
     show_default=True,
     help="Origin of the native code.",
 )
-@click.option("--join-pythons", is_flag=True, help="Build all Pythons of a set in one job, with one pjrt.")
+@click.option(
+    "--split-pythons",
+    is_flag=True,
+    help="Build each Python in a separate job, for tests; an index accepts the set of one of these jobs only.",
+)
+@_FORMAT
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 def builds(
-    *, python_versions: str, jax_versions: str, rocm_versions: str, families: str, payload: str, join_pythons: bool,
-    more: tuple[str, ...],
+    *, python_versions: str, jax_versions: str, rocm_versions: str, families: str, payload: str, split_pythons: bool,
+    output_format: str, more: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Print the builds of a CI service with their commands.
 
-    `include` is the matrix for the CI service; `excluded` lists the excluded combinations with reasons. MORE arguments
-    are added to the command of every build.
+    One build makes the set for all Pythons of a JAX release, a ROCm and a family. `include` is the matrix for the CI
+    service; `excluded` lists the excluded combinations with reasons. MORE arguments are added to the command of every
+    build.
     """
     # Import cycle: the command line loads this module.
     from ci_build.cli import main
 
+    if "--join-pythons" in more:
+        hint = "Omit it; --split-pythons prints a build for each Python."
+        raise RequestError("--join-pythons was removed: builds join their Pythons by default.", hint=hint)
     require_known_pythons(split_list(python_versions), "--python-versions")
     axes = Axes(
         pythons=split_list(python_versions),
         jax_versions=split_list(jax_versions),
         rocm_versions=split_list(rocm_versions),
         families=split_list(families),
-        join_pythons=join_pythons,
+        split_pythons=split_pythons,
     )
     cells, excluded = make_matrix(axes, Payload(payload), more)
     for cell in cells:
@@ -97,7 +120,7 @@ def builds(
                 f"The command of {cell.name} would be refused: {reason.removesuffix('.')}.",
                 hint="See `ci_build dist_wheels --help`.",
             )
-    print_json({"include": cells, "excluded": excluded})
+    _print(output_format, cells, {}, {"excluded": excluded})
 
 
 @matrix.command()
@@ -112,9 +135,17 @@ def builds(
     "--jax-tests", default="", metavar="PATH|URL@COMMIT", help="JAX's test suite.  [default: the smoke suite]"
 )
 @click.option("--seed", default="", metavar="TEXT", help="Seed that selects one of several runners.")
+@click.option(
+    "--image",
+    default="",
+    metavar="NAME@sha256:…",
+    help="Container image in which every job runs its tests.  [default: none]",
+)
+@_FORMAT
 def tests(
-    *, wheel_set: str, when: str, python_versions: str, families: tuple[str, ...], jax_tests: str, seed: str
-) -> None:
+    *, wheel_set: str, when: str, python_versions: str, families: tuple[str, ...], jax_tests: str, seed: str,
+    image: str, output_format: str,
+) -> None:  # fmt: skip
     """Print the test jobs of SET with their runners and commands.
 
     `include` is the matrix for the CI service. `merge` lists the jobs that join the shards of a run afterwards, on any
@@ -125,6 +156,35 @@ def tests(
     require_known_pythons(pythons, "--python-versions")
     jobs = job_matrix(
         load_families(), when=Trigger(when), wheel_set=wheel_set, pythons=pythons, names=families,
-        jax_tests=jax_tests, seed=seed,
+        jax_tests=jax_tests, seed=seed, image=image and check_image(image),
     )  # fmt: skip
-    print_json({"include": jobs.jobs, "merge": jobs.merges, "without_runner": jobs.without_runner})
+    _print(output_format, jobs.jobs, {"merge": jobs.merges}, {"without_runner": jobs.without_runner})
+
+
+def _print(
+    output_format: str, include: Sequence[object], more: Mapping[str, Sequence[object]], notes: Mapping[str, object]
+) -> None:
+    """Print a matrix.
+
+    GitHub Actions reads a matrix as `{"include": […]}` on one line; an empty matrix fails a workflow, so each matrix
+    has its number of jobs beside it.
+
+    Args:
+        more: further matrices by name.
+        notes: further values by name.
+
+    Raises:
+        RequestError: a matrix has too many jobs for GitHub Actions.
+    """
+    if output_format == "json":
+        print_json({"include": include, **more, **notes})
+        return
+    matrices = {"matrix": include, **more}
+    for name, jobs in matrices.items():
+        if len(jobs) > _MOST_JOBS:
+            text = f"The {name} has {len(jobs)} jobs; GitHub Actions allows {_MOST_JOBS}."
+            raise RequestError(text, hint="Print several matrices, for example one for each JAX release.")
+    lines: dict[str, object] = {name: {"include": jobs} for name, jobs in matrices.items()}
+    lines |= {f"{name}_count": len(jobs) for name, jobs in matrices.items()}
+    for name, value in {**lines, **notes}.items():
+        click.echo(f"{name}={json.dumps(to_json(value), separators=(',', ':'))}")

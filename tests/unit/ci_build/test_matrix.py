@@ -1,9 +1,15 @@
-"""The matrix of builds: every combination once, with a command that requests exactly that combination."""
+"""The matrix of builds: every combination once, with a command that requests exactly that combination.
+
+The set of a cell meets the release policy.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click.testing
@@ -12,12 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci_build.build.matrix import Axes, Cell, make_matrix
+from ci_build.build.plan import make_plan
 from ci_build.cli.commands import matrix as command
 from ci_build.cli.options.request import build_request
 from ci_build.cli.options.settings import Settings, split_list
 from core.defaults import defaults
 from core.errors import RequestError, UnknownTargetError
-from core.model import BuildRequest, Payload, to_json
+from core.model import BuildRequest, Payload, WheelSet, to_json
+from promotion.evidence.evidence import EvidenceFile
+from promotion.policy.policy import load_policy
+from promotion.policy.verdict import verdict
+from tests.support.wheel_sets import make_set, make_wheels, passing_evidence
 
 AXES = Axes(
     pythons=("3.11", "3.12"),
@@ -29,10 +40,11 @@ AXES = Axes(
 
 def test_make_matrix_excludes_unsupported_python() -> None:
     cells, excluded = make_matrix(AXES, Payload.SOURCE)
-    assert len(cells) == 12
-    assert {(cell.python, cell.jax) for cell in cells} == {
-        ("3.11", "0.10.2"), ("3.12", "0.10.2"), ("3.12", "0.11.0"),
-    }  # fmt: skip
+    assert {(cell.jax, cell.python, cell.pythons) for cell in cells} == {
+        ("0.10.2", "3.11,3.12", ("3.11", "3.12")),
+        ("0.11.0", "3.12", ("3.12",)),
+    }
+    assert len(cells) == 8
     assert {(item.python, item.jax, item.why) for item in excluded} == {
         ("3.11", "0.11.0", "jax 0.11.0 needs Python >=3.12")
     }
@@ -46,23 +58,80 @@ def parsed(cell: Cell) -> BuildRequest:
 
 
 @pytest.mark.parametrize("payload", Payload)
-@pytest.mark.parametrize("join", [False, True])
-def test_make_matrix_command_requests_cell(payload: Payload, *, join: bool) -> None:
-    cells, _ = make_matrix(replace(AXES, join_pythons=join), payload)
+@pytest.mark.parametrize("split", [False, True])
+def test_make_matrix_command_requests_cell(payload: Payload, *, split: bool) -> None:
+    cells, _ = make_matrix(replace(AXES, split_pythons=split), payload)
     for cell in cells:
         made = parsed(cell)
         assert (made.payload, made.jax_version, str(made.rocm_version)) == (payload, cell.jax, cell.rocm)
-        assert ",".join(made.python_versions) == cell.python
+        assert made.python_versions == cell.pythons
+        assert shlex.split(cell.run) == [*cell.command]
         assert tuple(map(str, made.targets or ())) == cell.targets
         assert f"--out=dist/{cell.name}" in cell.command
     assert len({cell.name for cell in cells}) == len(cells)
 
 
-def test_make_matrix_joins_pythons() -> None:
-    cells, excluded = make_matrix(replace(AXES, join_pythons=True), Payload.SOURCE)
-    assert {(cell.jax, cell.python) for cell in cells} == {("0.10.2", "3.11,3.12"), ("0.11.0", "3.12")}
-    assert len(cells) == 8
+def test_make_matrix_splits_pythons_on_request() -> None:
+    cells, excluded = make_matrix(replace(AXES, split_pythons=True), Payload.SOURCE)
+    assert {(cell.python, cell.jax) for cell in cells} == {
+        ("3.11", "0.10.2"), ("3.12", "0.10.2"), ("3.12", "0.11.0"),
+    }  # fmt: skip
+    assert len(cells) == 12
     assert len(excluded) == 4
+
+
+def set_of(cell: Cell, folder: Path) -> WheelSet:
+    """Return a set with the wheels that the plan of a cell's command expects."""
+    plan = make_plan(parsed(cell))
+    wheels = make_wheels(folder, version=plan.version, pythons=cell.pythons)
+    expected = {name.partition("==")[0] for stage in plan.stages for name in stage.expected_wheels}
+    assert {wheel.wheel.name for wheel in wheels} == expected
+    assert len(wheels) == sum(len(stage.expected_wheels) for stage in plan.stages)
+    return make_set(wheels, index=plan.index, targets=cell.targets, jax_version=cell.jax, rocm_version=cell.rocm)
+
+
+def blocked(wheel_set: WheelSet) -> tuple[str, ...]:
+    """Return the reasons why the release policy blocks a set that passed all gates, with any key."""
+    policy = replace(load_policy(wheel_set.index, channel="release"), keys=None, unsigned=True)
+    evidence = [EvidenceFile(evidence=item) for item in passing_evidence(wheel_set, policy)]
+    return verdict(wheel_set, evidence, policy, now=datetime(2026, 1, 3, tzinfo=UTC)).blocked_by
+
+
+def default_axes(*more: str) -> tuple[Cell, ...]:
+    """Return the cells of the command line with these options and otherwise the defaults."""
+    argv = ["--rocm-versions=7.2.0", "--families=gfx94X-dcgpu", "--payload=published", *more]
+    done = click.testing.CliRunner().invoke(command.matrix, argv)
+    assert done.exit_code == 0, done.output
+    rows: list[dict[str, Any]] = json.loads(done.output)["include"]
+    values: list[dict[str, Any]]
+    values = [{name: tuple(v) if isinstance(v, list) else v for name, v in row.items()} for row in rows]
+    return tuple(Cell(**row) for row in values)
+
+
+@pytest.mark.parametrize("jax", ["0.10.2", "0.11.0"])
+def test_set_of_a_cell_meets_release_policy(jax: str, tmp_path: Path) -> None:
+    (cell,) = default_axes(f"--jax-versions={jax}")
+    made = set_of(cell, tmp_path)
+    assert len(made.python_versions) == {"0.10.2": 4, "0.11.0": 3}[jax]
+    assert blocked(made) == ()
+
+
+def test_set_of_a_split_cell_does_not_meet_release_policy(tmp_path: Path) -> None:
+    cells = default_axes("--split-pythons")
+    assert [cell.pythons for cell in cells] == [("3.11",), ("3.12",), ("3.13",), ("3.14",)]
+    assert blocked(set_of(cells[1], tmp_path)) == (
+        "The set is not for Python 3.11.",
+        "The set is not for Python 3.13.",
+        "The set is not for Python 3.14.",
+    )
+
+
+def test_published_pjrt_is_equal_in_split_cells() -> None:
+    plans = [make_plan(parsed(cell)) for cell in default_axes("--split-pythons")]
+    recipes = {repr(step.recipe) for plan in plans for stage in plan.stages for step in stage.steps
+               if step.recipe is not None and step.project == "jax-rocm7-pjrt"}  # fmt: skip
+    assert len(plans) == 4
+    assert len(recipes) == 1
 
 
 VALUES = st.lists(st.sampled_from(["3.11", "3.12", "3.13", "3.14"]), min_size=1, unique=True).map(tuple)
@@ -77,7 +146,9 @@ def test_make_matrix_covers_every_combination_once(pythons: tuple[str, ...], rel
             make_matrix(axes, Payload.SOURCE)
         return
     cells, excluded = make_matrix(axes, Payload.SOURCE)
-    seen = [(cell.python, cell.jax) for cell in cells] + [(item.python, item.jax) for item in excluded]
+    seen = [(python, cell.jax) for cell in cells for python in cell.pythons] + [
+        (item.python, item.jax) for item in excluded
+    ]
     assert sorted(seen) == sorted((python, jax) for python in pythons for jax in releases)
     assert make_matrix(axes, Payload.SOURCE) == (cells, excluded)
 
@@ -149,6 +220,64 @@ def test_matrix_refuses_arguments_of_no_build(more: str, said: str) -> None:
     assert isinstance(done.exception, RequestError)
     assert said in str(done.exception)
     assert done.output == ""
+
+
+def printed_lines(*argv: str) -> dict[str, Any]:
+    """Return the outputs of a step that GitHub Actions reads from its file: one line `name=value` for each."""
+    done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--format=github"])
+    assert done.exit_code == 0, done.output
+    rows = [line.partition("=") for line in done.output.splitlines()]
+    assert all(name.isidentifier() for name, _, _ in rows)
+    return {name: json.loads(value) for name, _, value in rows}
+
+
+def test_matrix_prints_outputs_of_github_actions() -> None:
+    argv = ("--rocm-versions=7.2.0", "--families=gfx94X-dcgpu,gfx950-dcgpu", "--jax-versions=0.11.0")
+    outputs = printed_lines(*argv)
+    done = click.testing.CliRunner().invoke(command.matrix, [*argv])
+    assert outputs["matrix"] == {"include": json.loads(done.output)["include"]}
+    assert outputs["matrix"]["include"][0]["pythons"] == ["3.12", "3.13", "3.14"]
+    assert outputs["matrix_count"] == 2
+    assert {item["python"] for item in outputs["excluded"]} == {"3.11"}
+
+
+def test_matrix_prints_outputs_of_test_jobs() -> None:
+    outputs = printed_lines("tests", "I/D", "--when=nightly", "--family=gfx94X-dcgpu", "--family=gfx906",
+                            "--python-versions=3.12", "--jax-tests=/jax")  # fmt: skip
+    assert [job["shard"] for job in outputs["matrix"]["include"]] == ["1/2", "2/2"]
+    assert all(shlex.split(job["run"]) == job["argv"] for job in outputs["matrix"]["include"])
+    assert len(outputs["merge"]["include"]) == outputs["merge_count"] == 1
+    assert outputs["without_runner"] == ["gfx906"]
+
+
+def test_matrix_refuses_more_jobs_than_github_allows() -> None:
+    versions = ",".join(f"7.{minor}.{patch}" for minor in range(20) for patch in range(13))
+    argv = [f"--rocm-versions={versions}", "--families=gfx942", "--payload=published"]
+    done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--format=github"])
+    assert isinstance(done.exception, RequestError)
+    assert "The matrix has 260 jobs; GitHub Actions allows 256." in str(done.exception)
+
+
+def test_matrix_refuses_removed_option() -> None:
+    argv = ["--rocm-versions=7.2.0", "--families=gfx942", "--join-pythons"]
+    done = click.testing.CliRunner().invoke(command.matrix, argv)
+    assert isinstance(done.exception, RequestError)
+    assert "--split-pythons prints a build for each Python" in str(done.exception)
+
+
+IMAGE = "example.org/runner@sha256:" + "a" * 64
+
+
+def test_matrix_passes_image_to_every_test_job() -> None:
+    words = ("tests", "I/D", "--when=nightly", "--python-versions=3.12", "--jax-tests=/jax", f"--image={IMAGE}")
+    body = json.loads(click.testing.CliRunner().invoke(command.matrix, [*words]).output)
+    assert body["merge"]
+    for job in (*body["include"], *body["merge"]):
+        at = job["argv"].index("--image")
+        assert job["argv"][at + 1] == IMAGE
+    done = click.testing.CliRunner().invoke(command.matrix, [*words[:-1], "--image=example.org/runner:latest"])
+    assert isinstance(done.exception, RequestError)
+    assert "--image has no digest: example.org/runner:latest." in str(done.exception)
 
 
 def test_split_list() -> None:

@@ -56,6 +56,7 @@ def test_load_policy_applies_index_values(tmp_path: Path) -> None:
         ("python_versions = []", "python_versions = [3.11]"),
         ("verified_rocm = false", 'verified_rocm = "yes"'),
         ("verified_rocm = false\n", ""),
+        ("python_versions = []", 'python_versions = "all"'),
         ("pythons = 1", "pythons = 0"),
         ("pythons = 1", "pythons = true"),
         ("sizes = {}", 'sizes = { jaxlib = "big" }'),
@@ -109,7 +110,7 @@ def test_load_policy_refuses_invalid_file(tmp_path: Path, old: str, new: str) ->
 def test_load_policy_refuses_invalid_base_channel(tmp_path: Path, like: str) -> None:
     path = policy_file(tmp_path, 'like = "local"', f'like = "{like}"')
     if like == "local":
-        assert load_policy("multi-arch", channel="release", file=path).python_versions
+        assert load_policy("multi-arch", channel="release", file=path).python_versions is None
         return
     with pytest.raises(RequestError, match=r"policy\.toml"):
         load_policy("multi-arch", channel="release", file=path)
@@ -160,7 +161,9 @@ def test_release_requires_at_least_nightly(index: str) -> None:
         assert rule.may_skip or not own.may_skip
         assert _known(own) <= _known(rule)
         assert rule.settings.items() <= own.settings.items(), name
-    for field in ("wheels", "wheels_per_python", "pins", "python_versions"):
+    assert nightly.python_versions == ()
+    assert release.python_versions is None
+    for field in ("wheels", "wheels_per_python", "pins"):
         assert {*getattr(release, field)} >= {*getattr(nightly, field)}
     assert all(release.sizes[project] <= most for project, most in nightly.sizes.items())
     assert (release.unsigned, release.keys is None, release.bypasses) == (False, False, ())
