@@ -11,7 +11,7 @@ import cloup
 from ci_build.cli.commands.gate_device import device, fields_of, finish, json_option, merge
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import find_signing_key
-from ci_build.cli.options.release import bucket_option, junit_option, signing_key_option
+from ci_build.cli.options.release import bucket_option, channel_option, junit_option, signing_key_option
 from ci_build.release.request import CORPORA, STRUCTURE
 from core.defaults import defaults
 from promotion.evidence import known_tests

@@ -24,7 +24,7 @@ from ci_build.cli.options.request import build_request
 from ci_build.cli.options.settings import Settings, split_list
 from core.defaults import defaults
 from core.errors import RequestError, UnknownTargetError
-from core.model import BuildRequest, Payload, WheelSet, to_json
+from core.model import PYLOCK, SBOM, BuildRequest, Payload, WheelSet, to_json
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.policy import load_policy
 from promotion.policy.verdict import verdict
@@ -87,7 +87,8 @@ def set_of(cell: Cell, folder: Path) -> WheelSet:
     expected = {name.partition("==")[0] for stage in plan.stages for name in stage.expected_wheels}
     assert {wheel.wheel.name for wheel in wheels} == expected
     assert len(wheels) == sum(len(stage.expected_wheels) for stage in plan.stages)
-    return make_set(wheels, index=plan.index, targets=cell.targets, jax_version=cell.jax, rocm_version=cell.rocm)
+    made = make_set(wheels, index=plan.index, targets=cell.targets, jax_version=cell.jax, rocm_version=cell.rocm)
+    return replace(made, files={**made.files, PYLOCK: "0" * 64, SBOM: "0" * 64})
 
 
 def blocked(wheel_set: WheelSet) -> tuple[str, ...]:
