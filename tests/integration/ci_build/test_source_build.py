@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from core.errors import OtherRocmError
 from tests.integration.conftest import ci_build
 from tests.support import docker
 from tests.support.source_place import (
@@ -125,6 +126,37 @@ def test_second_run_reuses_everything(place: Place, dist: Path) -> None:
     assert moved.returncode == 0, moved.stderr
     assert not list(place.folder.glob("elsewhere.logs/*.log"))
     assert wheels_json(place.folder / "elsewhere")["digest"] == wheels_json(dist)["digest"]
+
+
+def empty_library(path: Path) -> None:
+    """Write a library whose soname is its file name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    words = ["-shared", "-nostdlib", f"-Wl,-soname,{path.name}", "-x", "c", "/dev/null", "-o", str(path)]
+    subprocess.run(["gcc", *words], check=True)
+
+
+def test_wheel_linked_with_another_rocm_is_refused(place: Place) -> None:
+    # As in rocm-jax#441: the rules link with a downloaded ROCm that has librocsolver.so.1.
+    rocm = place.folder / "rocm-0"
+    shutil.copytree(docker.rocm(VERSION), rocm, copy_function=os.link, symlinks=True)
+    empty_library(rocm / "lib" / "librocsolver.so.0")
+    jax = jax_in(place.folder / "jax-other-rocm")
+    empty_library(jax / "downloaded" / "librocsolver.so.1")
+    rules = jax / "rocm" / "defs.bzl"
+    before = '(["-lamdhip64"] if links_hip else [])'
+    assert before in rules.read_text()
+    linked = '["-Wl,--no-as-needed", "/jax/downloaded/librocsolver.so.1"]'
+    rules.write_text(rules.read_text().replace(before, f"{before} + {linked}"))
+    commit_all(jax)
+    out = place.folder / "other-rocm"
+    done = replace(place, rocm=rocm).run(out, "--targets=gfx942", "--one-target", jax=jax)
+    assert done.returncode == OtherRocmError.exit_code, done.stderr
+    needs = f"xla_rocm_plugin.so needs librocsolver.so.1, and ROCm {VERSION} has librocsolver.so.0"
+    assert needs in done.stderr
+    assert not out.exists()
+    (kept,) = (place.folder / "other-rocm.logs" / "refused").iterdir()
+    assert str(kept) in done.stderr
+    assert kept.name.startswith("jax_rocm7_pjrt-")
 
 
 def test_other_xla_is_compiled_with_disk_cache(place: Place) -> None:
