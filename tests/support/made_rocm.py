@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import lzma
 import tarfile
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import zstandard
 from isal import igzip
@@ -21,6 +23,9 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
 }
 HIP, BLAS = "libamdhip64.so.7", "librocblas.so.5"
+_TABLE = Path(__file__).parents[1] / "data" / "therock_layouts.toml"
+LAYOUTS: dict[str, dict[str, Any]] = {row["name"]: row for row in tomllib.loads(_TABLE.read_text())["layouts"]}
+"""Layouts of TheRock's tarballs by name, oldest first."""
 
 
 def make_useless_tools(folder: Path) -> Path:
@@ -35,8 +40,15 @@ def make_useless_tools(folder: Path) -> Path:
     return folder
 
 
-def make_rocm(root: Path, *, told: str = "7.10.0", targets: Sequence[str] = ("gfx942",)) -> Path:
-    """Write the ROCm tree."""
+def make_rocm(
+    root: Path, *, told: str = "7.10.0", targets: Sequence[str] = ("gfx942",), layout: str = "llvm-only"
+) -> Path:
+    """Write the ROCm tree.
+
+    Args:
+        layout: a name of `LAYOUTS`; the default is that of the seed's tarball.
+    """
+    bitcode = LAYOUTS[layout]["device_libraries"]
     for soname, version in ((HIP, "7.2.53211"), (BLAS, "5.2.0")):
         real = f"{soname.partition('.so')[0]}.so.{version}"
         tiny_elf(root / "lib" / real, soname=soname, symbols=[TinySymbol("hipFree", version="hip_4.2", defined=True)])
@@ -48,23 +60,32 @@ def make_rocm(root: Path, *, told: str = "7.10.0", targets: Sequence[str] = ("gf
         "include/hip/hip_runtime.h": "#pragma once\n",
         "lib/llvm/bin/clang": "clang",
         "lib/llvm/include/llvm/Config/llvm-config.h": '#define LLVM_VERSION_STRING "20.0.0git"\n',
-        "lib/llvm/amdgcn/bitcode/ocml.bc": "ocml",
-        "lib/llvm/amdgcn/bitcode/ockl.bc": "ockl",
+        f"{bitcode}/ocml.bc": "ocml",
+        f"{bitcode}/ockl.bc": "ockl",
         "share/doc/rocm/README": "x" * 5000,
     }
     for target in targets:
-        files |= {
-            f"lib/llvm/amdgcn/bitcode/oclc_isa_version_{target[3:]}.bc": target,
-            f"lib/rocblas/library/TensileLibrary_lazy_{target}.dat": "t" * 9000,
-            f"lib/hipblaslt/library/{target}/Kernels.so-000-{target}.hsaco": "k" * 9000,
-            f"share/miopen/db/{target}130.HIP.fdb.txt": "db",
-        }
+        files[f"{bitcode}/oclc_isa_version_{target[3:]}.bc"] = target
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
+    lay_out(root, layout, targets)
     for program in ("bin/hipcc", "lib/llvm/bin/clang"):
         (root / program).chmod(0o755)
     return root
+
+
+def lay_out(root: Path, layout: str, targets: Sequence[str]) -> None:
+    """Add to a tree with compiler and device libraries what else a layout has: links, kernels and configuration."""
+    row = LAYOUTS[layout]
+    files = dict(row["configs"])
+    for target in targets:
+        files |= {name.format(target=target): f"kernels for {target}" * 500 for name in row["kernels"]}
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    for name, target in row["links"].items():
+        (root / name).symlink_to(target)
 
 
 def tarball(root: Path, extra: bytes = b"", compression: str = "gz") -> bytes:

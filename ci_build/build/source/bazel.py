@@ -25,6 +25,8 @@ _REMOTE_WARNING = re.compile(r"^WARNING: (.*\b[Rr]emote\b.*)$")
 _ERROR = re.compile(r"^ERROR: (?!Build did NOT complete)(.*)$")
 _TARGET = re.compile(r"(?:from target |target '?|no such target ')((?:@@?[\w.~+-]*)?//[^\s)':]*(?::[^\s)',;]+)?)")
 _COMPILER = re.compile(r"(?:^|: )(?:fatal )?error: |^Error in \w+: |: undefined (?:reference to|symbol: )")
+_RESULTS = re.compile(r"^Target \S+ up-to-date:$")
+_RESULT = re.compile(r"^  (\S.*)$")
 _BUILD_FILE = re.compile(r"^(/\S*?)/BUILD(?:\.bazel)?:\d+:\d+: ")
 
 
@@ -52,13 +54,16 @@ def environment_settings(name: str, value: str, *kinds: str) -> tuple[str, ...]:
     return tuple(f"--{kind}={name}={word(value)}" for kind in kinds or ("repo_env", "action_env"))
 
 
-def device_options(wanted: Iterable[GfxTarget], rocm: str) -> tuple[str, ...]:
-    """Return the options that name ROCm and the gfx targets.
+def device_options(wanted: Iterable[GfxTarget], rocm: str, device_libraries: str) -> tuple[str, ...]:
+    """Return the options that name ROCm, its device libraries and the gfx targets.
 
     ROCM_PATH selects the ROCm. Rules of some releases prefer other variables, or download a ROCm without it; empty
     values of these variables select nothing, and end the build instead of a download (docs/build-from-source.md).
     TF_ROCM_AMDGPU_TARGETS is set for repository rules and for actions, since a release of XLA may read it in only one
     of them. HCC_AMDGPU_TARGET is hipcc's default for --offload-arch. GPU_ARCHS selects the targets of AITER.
+
+    Args:
+        device_libraries: folder of device libraries that clang does not find by itself; empty if it does.
     """
     chosen = tuple(wanted)
     options = [
@@ -68,6 +73,9 @@ def device_options(wanted: Iterable[GfxTarget], rocm: str) -> tuple[str, ...]:
         *environment_settings("HCC_AMDGPU_TARGET", targets.for_bazel(chosen), "action_env"),
         *environment_settings("HIPCC_COMPILE_FLAGS_APPEND", "--offload-compress", "action_env"),
     ]
+    if device_libraries:
+        # Wrappers of hipcc pass their environment on; XLA's repository rules know only older variables of hipcc.
+        options += environment_settings("HIP_DEVICE_LIB_PATH", device_libraries, "action_env")
     if processors := targets.for_aiter(chosen):
         options += environment_settings("GPU_ARCHS", processors, "action_env")
     return tuple(options)
@@ -180,6 +188,27 @@ class ActionCounts:
     def summary(self) -> str:
         """Return the counts in one line; empty if no action ran."""
         return ", ".join(f"{count:,} {how}" for how, count in self.counts.items() if how != "internal")
+
+
+@dataclass(kw_only=True, slots=True)
+class Results:
+    """Output files of the built target, parsed from every line of the output in order.
+
+    Bazel prints them after a successful build of one target, also if nothing had to run.
+
+    Attributes:
+        files: paths relative to the workspace, such as bazel-bin/jaxlib/tools/dist/x.whl.
+    """
+
+    files: list[str] = field(default_factory=list)
+    listing: bool = False
+
+    def feed(self, line: str) -> None:
+        """Parse one line."""
+        if self.listing and (match := _RESULT.match(line)):
+            self.files.append(match[1].rstrip())
+        else:
+            self.listing = _RESULTS.match(line) is not None
 
 
 @dataclass(kw_only=True, slots=True)

@@ -13,8 +13,7 @@ One command builds each wheel, in the folder that contains build/build.py. Argum
 The wheel's version is set before the build: jax reads ML_WHEEL_TYPE and ML_WHEEL_VERSION_SUFFIX as repo_env,
 rocm-jax reads JAX_RELEASE, WHEEL_VERSION_SUFFIX and ROCM_VERSION_EXTRA from the environment.
 
-The output names each wheel: jax's build.py logs `Distribution path: <path>`, and the wheel builder of rocm-jax prints
-`Output wheel: <path>`.
+`ci_build.build.source.output` describes how the output names the wheels.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ class BuildPaths:
 
     Attributes:
         rocm: read-only prefix of the ROCm.
+        device_libraries: folder of device libraries that the ROCm's clang does not find by itself, or empty.
         sources: folders of jax, xla and rocm-jax by name.
         cache: folder for Bazel's own output.
         disk_cache: folder of `--disk-cache`.
@@ -70,6 +70,7 @@ class BuildPaths:
     gcc: str
     pythons: Mapping[str, str] = field(default_factory=dict)
     credentials: Credentials = _CREDENTIALS
+    device_libraries: str = ""
     path: str = ""
     home: str = "/tmp/home"  # noqa: S108 - inside a container
 
@@ -228,14 +229,14 @@ def bazel_options(
     """
     source, interface = source_of(request), interface_for(request.jax_version)
     by_jax = not rocm_wheel or interface.kind is BuildRepository.JAX
-    # Parseable output: no colours, no cursor movements, progress once a second.
-    options = ["--color=no", "--curses=no", "--show_progress_rate_limit=1"]
+    # Parseable output: no colours, no cursor movements, progress once a second, the files of the one built target.
+    options = ["--color=no", "--curses=no", "--show_progress_rate_limit=1", "--show_result=1"]
     if rocm_wheel:
         options += interface.rocm_options(source.clang)
         by_clang = interface.kind is BuildRepository.JAX or source.compiler is Compiler.CLANG
         if by_clang and not interface.downloads_clang(source.clang):
             options += bazel.environment_settings("CLANG_COMPILER_PATH", paths.clang, "action_env")
-        options += bazel.device_options(request.targets or (), paths.rocm)
+        options += bazel.device_options(request.targets or (), paths.rocm, paths.device_libraries)
         # A placeholder at least as long as the run path that the repair writes over it.
         longest = max(len(layouts.runpath(kind, request.targets)) for kind in ("pjrt", "plugin"))
         room = "/opt/rocm/lib/" + "room/" * (longest // len("room/") + 1)

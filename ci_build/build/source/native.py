@@ -7,25 +7,24 @@ the gfx targets. The output of a build is written to a log beside the set, line 
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any
 
 from filelock import FileLock
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 
 from ci_build.build.plan import SourceLayout
 from ci_build.build.source import bazel, sources
-from ci_build.build.source.build_py import BuildCommand, cpython_tag
+from ci_build.build.source.build_py import BuildCommand
 from ci_build.build.source.given_rocm import REFUSED, check_wheel
+from ci_build.build.source.output import BuildOutput, BuildProgress
 from core.atomic import write_whole
 from core.digests import file_sha256
 from core.errors import InputError, ProcessError
-from core.model import Progress, to_json
+from core.model import to_json
 from core.pip import InputStore, Resolved
 from core.process import LineSink, Runner
 from core.source_request import Checkout, SourceInputs, SourceRequest
@@ -35,21 +34,10 @@ from wheelkit.inspect.compiled_rocm import BuildRocm
 
 STATE = "state.json"
 """File of the log folder that describes the last command; `shell` reads it."""
-_WHEEL = re.compile(r"(?:Distribution path|Output wheel): (\S.*?\.whl)\s*$")
 _KEEP = 1 << 16
 _KILLED = 137
 """Exit code of a container whose command was killed."""
 _FORMAT = 1
-
-
-class BuildProgress(Progress, Protocol):
-    """Progress of a build; `core.report` implements it."""
-
-    def count(self, done: int, total: int, what: str) -> None:
-        """Report the number of finished actions, their total, and the current action."""
-
-    def warning(self, text: str) -> None:
-        """Report a problem that does not stop the build."""
 
 
 @dataclass(kw_only=True)
@@ -135,16 +123,18 @@ class SourceBuilder:
         python = f" for Python {command.python}" if command.python else ""
         self.progress.step(f"build {command.project}{python}, log in {log}")
         with log.open("w", encoding="utf-8", buffering=1) as file:
-            output = _Output(file, self.progress, command.cwd)
+            output = BuildOutput(file, self.progress, command.cwd)
             runner = self.inside(output.line)
             done = runner.run(command.argv, env=command.env, cwd=command.cwd, check=False, keep=_KEEP)
         if done.returncode:
             self._write_state(command, log, "failed")
             raise self._failure(command, output, done.returncode, log)
-        name = name_of_built(output.wheels, command)
-        wheel = folder / name
+        wheel = folder / output.wheels.requested(command)
         if not wheel.is_file():
             raise InputError(f"The build of {command.target} did not write the wheel {wheel}.", hint=f"Read {log}.")
+        for other in folder.iterdir():  # copies of the wheels of earlier builds, several hundred megabytes each
+            if other != wheel and other.suffix == ".whl":
+                other.unlink()
         self._write_state(command, log, "done")
         self._report_actions(command, output.actions)
         return wheel
@@ -161,7 +151,7 @@ class SourceBuilder:
         if warnings:
             self.progress.warning(f"{command.project}: {': '.join(warnings)}")
 
-    def _failure(self, command: BuildCommand, output: _Output, returncode: int, log: Path) -> ProcessError:
+    def _failure(self, command: BuildCommand, output: BuildOutput, returncode: int, log: Path) -> ProcessError:
         """Return the error of a failed build."""
         ended = f"exit code {returncode}; last line: {output.last or 'none'}"
         cause = output.failure.summary() or ended
@@ -184,72 +174,6 @@ class SourceBuilder:
             "where": self.where,
         }
         write_whole(self.logs / STATE, json.dumps(body, indent=1).encode())
-
-
-class _Output:
-    """The output of a build: written to the log, and parsed for progress, wheels and errors."""
-
-    def __init__(self, log: TextIO, progress: BuildProgress, root: str) -> None:
-        self._log, self._progress = log, progress
-        self.wheels: list[str] = []
-        self.failure = bazel.Failure(root=root)
-        self.actions = bazel.ActionCounts()
-        self.last = ""
-
-    def line(self, line: str) -> None:
-        """Log and parse one line."""
-        line = line.rstrip("\r")
-        self._log.write(f"{time.strftime('%H:%M:%S')} {line}\n")
-        if (progress := bazel.progress_of(line)) is not None:
-            self._progress.count(*progress)
-            return
-        if (path := wheel_path(line)) is not None:
-            self.wheels.append(path)
-        self.failure.feed(line)
-        self.actions.feed(line)
-        if line.strip():
-            self.last = line.strip()
-
-
-def wheel_path(line: str) -> str | None:
-    """Return the path of the wheel that a line of the output names; None for other lines."""
-    match = _WHEEL.search(line)
-    return match[1] if match else None
-
-
-def name_of_built(named: list[str], command: BuildCommand) -> str:
-    """Return the file name of the one wheel that a build wrote to `command.output`.
-
-    Raises:
-        InputError: the output names no wheel, several wheels, or a wheel that was not requested.
-    """
-    paths = list(dict.fromkeys(named))
-    if len(paths) != 1:
-        what = f"{len(paths)} wheels ({', '.join(paths)})" if paths else "no wheel"
-        raise InputError(f"The output of the build of {command.target} names {what}.", hint="Read its log.")
-    folder, _, name = paths[0].rpartition("/")
-    try:
-        project, version, _, tags = parse_wheel_filename(name)
-    except InvalidWheelFilename as error:
-        raise InputError(f"The build wrote a file that is not a wheel: {name}.", hint="Read its log.") from error
-    expected = {cpython_tag(command.python)} if command.python else {"py3"}
-    interpreters = {tag.interpreter for tag in tags}
-    wrong = [
-        text
-        for text, fits in (
-            (f"it is in {folder}", folder == command.output),
-            (f"its project is {project}", project == command.project),
-            (f"its version is {version}", str(version) in command.versions),
-            (f"its interpreter tag is {', '.join(sorted(interpreters))}", interpreters == expected),
-        )
-        if not fits
-    ]
-    if wrong:
-        raise InputError(
-            f"The build wrote {name} instead of the requested wheel: {'; '.join(wrong)}.",
-            hint=f"Read its log. The requested wheel is {command.project} {command.versions[0]} in {command.output}.",
-        )
-    return name
 
 
 def made_of(inputs: SourceInputs) -> dict[str, Any]:

@@ -35,10 +35,11 @@ ln -s /usr/bin/bazel /usr/local/bin/bazel
 ln -s llvm-21 /usr/lib/llvm-18
 mkdir -p /opt/rh/gcc-toolset-14/root/usr/bin
 for name in gcc g++; do ln -s "/usr/bin/$name" /opt/rh/gcc-toolset-14/root/usr/bin/$name; done
-for minor in 13 14; do
-  bin=/opt/python/cp3$minor-cp3$minor/bin
+# Debian has two Pythons; 3.13 stands in for the two older ones.
+for minor in 11 12 13 14; do
+  bin=/opt/python/cp3$minor-cp3$minor/bin real=/usr/bin/python3.$((minor < 13 ? 13 : minor))
   mkdir -p "$bin"
-  for name in python python3 "python3.$minor"; do ln -s "/usr/bin/python3.$minor" "$bin/$name"; done
+  for name in python python3 "python3.$minor"; do ln -s "$real" "$bin/$name"; done
 done
 # Each container starts Bazel anew, which takes half as long with the classes of a build in a cache (JEP 483) and only
 # the quick one of Java's compilers.

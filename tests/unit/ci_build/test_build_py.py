@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from ci_build.build.source import bazel, pins
 from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands, version_suffix
-from ci_build.build.source.native import name_of_built, wheel_path
+from ci_build.build.source.output import BuiltWheels
 from core.errors import InputError, RequestError
 from core.model import BuildRequest, GfxTarget
 from core.source_request import ActionCache, Compiler, Credentials, Remote, SourceRequest
@@ -64,6 +65,18 @@ def test_targets_reach_every_device_compiler(release: str) -> None:
         assert "--action_env=HCC_AMDGPU_TARGET=gfx942,gfx950,gfx1100" in options
         assert '--action_env=GPU_ARCHS="gfx942;gfx950"' in options
         assert "--action_env=HIPCC_COMPILE_FLAGS_APPEND=--offload-compress" in options
+
+
+@pytest.mark.parametrize("release", pins.releases())
+def test_hidden_device_libraries_reach_every_device_compiler(release: str) -> None:
+    asked = request(release, full=True)
+    folder = "/opt/rocm/lib/llvm/amdgcn/bitcode"
+    places = replace(IN_CONTAINER, device_libraries=folder)
+    for command in build_commands(asked, inputs_of(asked), set_version(asked), places):
+        found = [option for option in bazel_options(command) if "HIP_DEVICE_LIB_PATH" in option]
+        # jaxlib has no device code.
+        assert found == ([] if command.project == "jaxlib" else [f"--action_env=HIP_DEVICE_LIB_PATH={folder}"])
+    assert not any("HIP_DEVICE_LIB_PATH" in word for command in commands(asked) for word in command.argv)
 
 
 def test_aiter_targets_only_with_kernels() -> None:
@@ -257,29 +270,76 @@ def test_options_round_trip_through_build_py_shell(release: str) -> None:
 # Output of the build
 
 
+def named(lines: Sequence[str], command: BuildCommand, **fields: str) -> str:
+    """Return the wheel of a build that prints these lines."""
+    wheels = BuiltWheels()
+    for line in lines:
+        wheels.feed(line.format(out=command.output, version=command.versions[0], **fields))
+    return wheels.requested(command)
+
+
+BUILT = ("Target //jaxlib/tools:x up-to-date:", "  bazel-bin/jaxlib/tools/dist/{name}")
+"""The end of Bazel's output."""
+
+
 @pytest.mark.parametrize(
-    ("line", "path"),
+    ("line", "copied", "written"),
     [
-        (
-            "2026-01-01 10:00:00,1 - INFO - Distribution path: /out/a/b-1-py3-none-any.whl",
-            "/out/a/b-1-py3-none-any.whl",
-        ),
-        ("Output wheel: /out/a b/b-1-py3-none-any.whl", "/out/a b/b-1-py3-none-any.whl"),
-        ("INFO: Build completed successfully", None),
-        ("Distribution path: /out/x.tar.gz", None),
+        ("2026-01-01 10:00:00,1 - INFO - Distribution path: /out/a/b-1.whl", ["/out/a/b-1.whl"], []),
+        ("Output wheel: /out/a b/b-1.whl", [], ["/out/a b/b-1.whl"]),
+        ("Output wheel: bazel-out/k8-opt/bin/jaxlib/tools/dist/b-1.whl", [], []),
+        ("INFO: Build completed successfully", [], []),
+        ("Distribution path: /out/x.tar.gz", [], []),
     ],
 )
-def test_wheel_path_of_line(line: str, path: str | None) -> None:
-    assert wheel_path(line) == path
+def test_wheels_of_line(line: str, copied: list[str], written: list[str]) -> None:
+    wheels = BuiltWheels()
+    wheels.feed(line)
+    assert (wheels.copied, wheels.written) == (copied, written)
 
 
-def test_name_of_built_accepts_requested_wheel() -> None:
+def test_results_of_bazel() -> None:
+    results = bazel.Results()
+    for line in (
+        "  before.whl",
+        "INFO: Found 1 target...",
+        "Target //jaxlib/tools:jaxlib_wheel up-to-date:",
+        "  bazel-bin/jaxlib/tools/dist/a b.whl",
+        "  bazel-bin/jaxlib/tools/dist/b.whl",
+        "INFO: Elapsed time: 1s",
+        "  after.whl",
+        "Target //jaxlib/tools:other failed to build",
+        "  failed.whl",
+    ):
+        results.feed(line)
+    assert results.files == ["bazel-bin/jaxlib/tools/dist/a b.whl", "bazel-bin/jaxlib/tools/dist/b.whl"]
+
+
+def test_requested_wheel_is_the_one_that_bazel_built() -> None:
     pjrt, plugin, *_ = commands(request("0.10.2"))
-    version = pjrt.versions[0]
-    name = f"jax_rocm7_pjrt-{version}-py3-none-manylinux_2_27_x86_64.whl"
-    assert name_of_built([f"{pjrt.output}/{name}"] * 2, pjrt) == name
-    name = f"jax_rocm7_plugin-{version}-cp312-cp312-manylinux_2_27_x86_64.whl"
-    assert name_of_built([f"{plugin.output}/{name}"], plugin) == name
+    name = f"jax_rocm7_plugin-{plugin.versions[0]}-cp312-cp312-manylinux_2_28_x86_64.whl"
+    # Both fit the request exactly; the first one is of another commit.
+    copies = [f"Distribution path: {{out}}/{name.replace('2_28', '2_27')}", "Distribution path: {out}/{name}"]
+    action = ["INFO: From BuildJaxWheel x:", "Output wheel: bazel-out/k8-opt/bin/jaxlib/tools/dist/{name}"]
+    assert named([*action, *BUILT, *copies, *copies], plugin, name=name) == name
+    assert named([*BUILT, *reversed(copies)], plugin, name=name) == name
+    # The wheel builder of rocm-jax writes the wheel itself.
+    name = f"jax_rocm7_pjrt-{pjrt.versions[0]}-py3-none-manylinux_2_27_x86_64.whl"
+    target = ["Target //pjrt/tools:build_gpu_plugin_wheel up-to-date:", "  bazel-bin/pjrt/tools/build_gpu_plugin_wheel"]
+    assert named([*target, "Output wheel: {out}/{name}"], pjrt, name=name) == name
+
+
+def test_requested_wheel_refuses_stale_copies() -> None:
+    pjrt, *_ = commands(request("0.10.2"))
+    name = f"jax_rocm7_pjrt-{pjrt.versions[0]}-py3-none-manylinux_2_27_x86_64.whl"
+    copy = "Distribution path: {out}/{name}"
+    for lines, words in (
+        ([copy], "but Bazel built no file"),
+        ([BUILT[0], BUILT[1].replace("bazel-bin", "bazel-out/k8-opt-ST-1/bin"), copy], "but Bazel built bazel-out/k8"),
+        ([BUILT[0], BUILT[1].replace("{name}", "other.whl"), copy], "dist/other.whl"),
+    ):
+        with pytest.raises(InputError, match=words):
+            named(lines, pjrt, name=name)
 
 
 @pytest.mark.parametrize(
@@ -294,12 +354,14 @@ def test_name_of_built_accepts_requested_wheel() -> None:
         (["{out}/what.whl"], "not a wheel"),
     ],
 )
-def test_name_of_built_refuses_other_wheels(said: list[str], words: str) -> None:
+def test_requested_wheel_refuses_other_wheels(said: list[str], words: str) -> None:
     pjrt, *_ = commands(request("0.10.2"))
-    version = pjrt.versions[0]
-    fields = {"out": pjrt.output, "version": version, "name": f"jax_rocm7_pjrt-{version}-py3-none-any.whl"}
-    with pytest.raises(InputError, match=re.escape(words)):
-        name_of_built([path.format(**fields) for path in said], pjrt)
+    name = f"jax_rocm7_pjrt-{pjrt.versions[0]}-py3-none-any.whl"
+    for mark in ("Output wheel", "Distribution path"):
+        lines = [f"{mark}: {path}" for path in said]
+        results = [f"  bazel-bin/jaxlib/tools/dist/{path.rpartition('/')[2]}" for path in said]
+        with pytest.raises(InputError, match=re.escape(words)):
+            named(["Target //x:x up-to-date:", *results, *lines], pjrt, name=name)
 
 
 def test_progress_of_bazel_line() -> None:

@@ -105,7 +105,13 @@ class FakeBuilder:
             made.version = self.version
             compiled = library(fatbins=[fat_binary()], needed=self.needed)
             made.files[LIB] = with_sections(compiled, (".comment", 1, 0x30, self.clang.encode() + b"\0"))
-            self.listener(f"12:00 - INFO - Distribution path: {folder}/{made.write(here).name}")
+            name = made.write(here).name
+            for line in (
+                "Target //jaxlib/tools:jax_rocm_pjrt_wheel up-to-date:",
+                f"  bazel-bin/jaxlib/tools/dist/{name}",
+                f"12:00 - INFO - Distribution path: {folder}/{name}",
+            ):
+                self.listener(line)
         return ProcessResult(returncode=self.returncode, stdout="", stderr="")
 
 

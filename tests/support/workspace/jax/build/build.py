@@ -4,7 +4,6 @@ Options go into .jax_configure.bazelrc, then each wheel is one `bazel build`, th
 """
 
 import argparse
-import glob
 import logging
 import os
 import shlex
@@ -77,8 +76,8 @@ def main() -> None:
     kind = {"type": "snapshot", "suffix": ""}
     for option in args.bazel_options:
         for key in kind:
-            if f"ML_WHEEL_{'VERSION_' if key == 'suffix' else ''}{key.upper()}=" in option:
-                kind[key] = option.rpartition("=")[2].strip('"')
+            if f"ML_WHEEL_{'VERSION_' if key == 'suffix' else ''}{key.upper()}" in option:
+                kind[key] = option.split("=")[-1]
     ending = kind["suffix"] if kind["type"] == "release" else "dev0+selfbuilt"
     for wheel in args.wheels.split(","):
         if wheel not in LABELS:
@@ -92,13 +91,20 @@ def main() -> None:
         done = subprocess.run(shlex.split(command), check=False)
         if done.returncode:
             raise RuntimeError(f"Command failed with return code {done.returncode}")
-        name = wheel.replace("rocm", f"rocm{args.rocm_version}").replace("-", "_")
-        folder = Path(args.output_path)
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in Path("bazel-bin/jaxlib/tools/dist").glob(f"{name}-*{glob.escape(ending)}-*.whl"):
-            copy = Path(shutil.copy(path, folder / path.name))
-            copy.chmod(0o644)
-            log.info("Distribution path: %s", copy)
+        collect(wheel, ending, args.output_path)
+
+
+def collect(wheel: str, ending: str, output_path: str) -> None:
+    """Copy every wheel of the project and version, of whichever build, as upstream does."""
+    name = wheel.replace("rocm", "rocm*").replace("-", "_")
+    python = "py" if wheel.endswith("-pjrt") else "cp"
+    folder = Path(output_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in Path("bazel-bin/jaxlib/tools/dist").glob(f"{name}*{ending}-{python}*.whl"):
+        copy = folder / path.name
+        copy.unlink(missing_ok=True)
+        shutil.copy2(path, copy)
+        log.info("Distribution path: %s", copy)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,8 @@ def main(target: str, commit: str, *files: str) -> None:
             entry = zipfile.ZipInfo(path, when)
             entry.external_attr = (0o755 if path.endswith(".so") else 0o644) << 16
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
+    # jax's wheel builder prints the same, with a path inside Bazel's output tree.
+    sys.stderr.write(f"Output wheel: {target}\n\n  pip install {target} --force-reinstall\n\n")
 
 
 def digest(data: bytes) -> str:
