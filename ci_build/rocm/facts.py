@@ -131,13 +131,30 @@ def _compiler(root: Path) -> str:
     return f"clang {max(numbers, key=lambda name: [int(part) for part in re.findall(r'[0-9]+', name)])}"
 
 
-def _device_libraries(root: Path) -> dict[str, str]:
-    """Return the sha256 of the device libraries in the first folder that has any; the other folders are links."""
+def device_library_folder(root: Path) -> str:
+    """Return the first folder below a prefix that has device libraries; the other folders are links. Empty for none."""
     for glob in parts()["device_libraries"]["folders"]:
         for folder in sorted(root.glob(glob)):
-            if bitcode := sorted(folder.glob("*.bc")):
-                return {path.relative_to(root).as_posix(): file_sha256(path) for path in bitcode}
-    return {}
+            if next(folder.glob("*.bc"), None) is not None:
+                return folder.relative_to(root).as_posix()
+    return ""
+
+
+def hidden_device_libraries(root: Path, folder: str) -> str:
+    """Return the folder of the device libraries if clang needs HIP_DEVICE_LIB_PATH to find them; otherwise empty.
+
+    With `--rocm-path` clang searches `amdgcn/bitcode` below that prefix, and `lib/amdgcn/bitcode` in its resource
+    folder (RocmInstallationDetector in clang/lib/Driver/ToolChains/AMDGPU.cpp, LLVM 18 to 21).
+    """
+    found = (root / "amdgcn" / "bitcode").is_dir() or re.search(r"/lib/clang/[^/]+/lib/amdgcn/bitcode$", folder)
+    return "" if found else folder
+
+
+def _device_libraries(root: Path) -> dict[str, str]:
+    """Return the sha256 of the device libraries."""
+    if not (folder := device_library_folder(root)):
+        return {}
+    return {path.relative_to(root).as_posix(): file_sha256(path) for path in sorted((root / folder).glob("*.bc"))}
 
 
 def _processors(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:

@@ -47,6 +47,11 @@ class RocmLock:
     device_libraries: Mapping[str, str]
     packages: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    @property
+    def device_library_folder(self) -> str:
+        """Folder of the device libraries below the prefix; empty if there are none."""
+        return next((path.rpartition("/")[0] for path in self.device_libraries), "")
+
 
 def make_lock(
     facts: RocmFacts, root: Path, *, source: str, sha256: str, size: int, family: str, packages: Mapping[str, str]

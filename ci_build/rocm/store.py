@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_build.rocm.packages import Packages, prefix_of
+from ci_build.rocm.tree import link_device_libraries
 from core.digests import file_sha256
 from core.errors import ArchiveError, InputError
 from core.http.client import Client
@@ -32,7 +33,7 @@ from core.unpack.contents import Contents, differences, dump_contents, load_cont
 from core.unpack.decompress import Chunks, chunks_of, format_of
 from core.unpack.extract import Wanted, extract
 
-_FORMAT = 1
+_FORMAT = 2
 """Format of tree.json; a tree of another format is unpacked again."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -293,6 +294,7 @@ class RocmStore:
                         hint="If the file was replaced on purpose, give the new sha256 or remove it from rocm.lock.",
                     )
                 entry = self._entry(sha256, selection)
+                link_device_libraries(work / "rocm", contents)
                 (work / "contents.json").write_bytes(dump_contents(contents))
                 (work / "boot").write_text(_text(_BOOT))
                 marker = {"format": _FORMAT, "name": name, "sha256": sha256, "size": size}

@@ -6,6 +6,7 @@ site-packages with the `_rocm_sdk_*` packages of the rocm-sdk wheels.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from pathlib import Path
 from core.digests import file_sha256
 from core.errors import ElfError, InputError, RequestError
 from core.model import Progress
+from core.unpack.contents import Contents, Item
+from core.unpack.tar import Kind
 from wheelkit.elf import libstdcxx
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
@@ -28,6 +31,19 @@ VERSION_FILE = ".info/version"
 
 _READABLE = b"\x7fELF\x02\x01"
 """64 bits, little endian (gABI, "ELF identification")."""
+
+
+def link_device_libraries(root: Path, contents: Contents) -> None:
+    """Add the link from amdgcn to lib/llvm/amdgcn to an unpacked tree without it, and record it in its contents.
+
+    TheRock's trees have this link since 2026-02-03 (commit 4058a195d). Compilers with `--rocm-path` find the device
+    libraries only there, and the Bazel rules of XLA (toolchain_data in third_party/gpus/rocm/BUILD.tpl, since jax
+    0.10.2) and of rules_ml_toolchain give actions only `amdgcn/**`, also on remote executors.
+    """
+    link = root / "amdgcn"
+    if (root / "lib/llvm/amdgcn/bitcode").is_dir() and not os.path.lexists(link):
+        link.symlink_to("lib/llvm/amdgcn")
+        contents["amdgcn"] = Item(kind=Kind.SYMLINK, link="lib/llvm/amdgcn")
 
 
 @dataclass(kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from tests.integration.conftest import CI_BUILD
 from tests.support import docker
@@ -126,6 +127,16 @@ class Place:
         """Return the containers of these tests; other tests may use the same daemon."""
         mine = f"--filter=volume={self.folder / self.cache / 'builds' / 'out'}"
         return set(self.engine.ask("ps", "--all", "--quiet", mine).split())
+
+
+def pack_rocm(rocm: Path, tarball: Path) -> Path:
+    """Write a .tar.zst with a ROCm."""
+    plain = tarball.with_suffix("")
+    subprocess.run(["tar", "-C", rocm, "-cf", plain, "."], check=True)
+    with plain.open("rb") as data, tarball.open("wb") as file:
+        zstandard.ZstdCompressor(level=1, threads=-1).copy_stream(data, file)
+    plain.unlink()
+    return tarball
 
 
 def jax_in(folder: Path) -> Path:

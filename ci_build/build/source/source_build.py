@@ -31,7 +31,7 @@ from ci_build.images.manylinux import builder_image, check_obtainable
 from ci_build.images.pins import load_pins
 from ci_build.rocm.lock import dump_lock
 from core import steps
-from core.errors import MachineError
+from core.errors import MachineError, RequestError
 from core.process import HostRunner, LineSink, Runner
 from core.report import Reporter
 from core.source_request import ActionCache, SourceInputs, SourceRequest
@@ -137,7 +137,9 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
         own_commit=request.own_commit,
         offline=context.rocm is None,
     )
-    layout = SourceLayout(paths=_paths(context, inputs), checkouts=str(request.cache / "sources"))
+    paths = _paths(context, inputs)
+    paths = replace(paths, device_libraries=_device_libraries(context, paths.rocm))
+    layout = SourceLayout(paths=paths, checkouts=str(request.cache / "sources"))
     builder, before, container = None, tuple[str, ...](), None
     if context.rocm is None:
         images = None if context.source.container.host else context.images()
@@ -158,6 +160,30 @@ def _paths(context: SourceBuildContext, inputs: SourceInputs) -> BuildPaths:
         return replace(IN_CONTAINER, clang=source.clang or IN_CONTAINER.clang)
     rocm = planned_rocm(request) if context.rocm is None else context.rocm.root
     return host_paths(source, inputs.sources, request.cache, request.built, str(rocm))
+
+
+def _device_libraries(context: SourceBuildContext, prefix: str) -> str:
+    """Return the folder for HIP_DEVICE_LIB_PATH as seen by the build; empty if clang finds the device libraries itself.
+
+    Unpacked trees have the link where clang looks; only a folder of the user, which is not changed, may lack it.
+
+    Raises:
+        RequestError: the folder's device libraries cannot reach remote executors.
+    """
+    root = planned_rocm(context.request) if context.rocm is None else context.rocm.root
+    if not root.is_dir():
+        return ""
+    # Start-up time: a dry run with a URL reads no ROCm.
+    from ci_build.rocm.facts import device_library_folder, hidden_device_libraries
+
+    folder = context.rocm.lock.device_library_folder if context.rocm else device_library_folder(root)
+    hidden = hidden_device_libraries(root, folder)
+    if hidden and context.source.remote is not None:
+        raise RequestError(
+            f"{root} has its device libraries in {hidden} only, where actions on remote executors cannot see them.",
+            hint=f"Run `ln -s {hidden.removesuffix('/bitcode')} {root}/amdgcn`, or give the tarball.",
+        )
+    return f"{prefix}/{hidden}" if hidden else ""
 
 
 def _make_builder(context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Rocm) -> SourceBuilder:

@@ -81,9 +81,10 @@ def test_outputs_belong_to_caller_and_rest_is_read_only(spec: ContainerSpec, hos
 def test_mounted_rocm_compiles_and_stays_unchanged(spec: ContainerSpec, host: HostRunner, tmp_path: Path) -> None:
     (tmp_path / "add.hip").write_text("__attribute__((global)) void add(int *a) { *a += 1; }")
     tmp_path.chmod(0o777)
-    mounts = (Mount(docker.rocm("7.10.0a20251120"), "/opt/rocm"), Mount(tmp_path, "/out", writable=True))
+    mounts = (Mount(docker.rocm("7.10.0a20251120", "link"), "/opt/rocm"), Mount(tmp_path, "/out", writable=True))
     somebody = ContainerRunner(host, replace(spec, user="1234:1235", mounts=mounts, workdir="/out"))
-    compiler = "/opt/rocm/lib/llvm/bin/clang++ -x hip -nogpuinc --offload-arch=gfx942 --offload-arch=gfx1151"
+    compiler = "/opt/rocm/lib/llvm/bin/clang++ -x hip -nogpuinc --rocm-path=/opt/rocm"
+    compiler += " --offload-arch=gfx942 --offload-arch=gfx1151"
     somebody.run(["sh", "-c", f"{compiler} --offload-device-only --gpu-bundle-output -c add.hip -o add.bundle"])
     made = tmp_path / "add.bundle"
     found = {entry.name for entry in parse_entries(made.read_bytes()) if not entry.is_host}

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from core.errors import OtherRocmError
 from tests.integration.conftest import ci_build
@@ -32,6 +31,7 @@ from tests.support.source_place import (
     contents,
     jax_in,
     mark_xla,
+    pack_rocm,
     processes_in,
     wait_for,
     wheels_json,
@@ -46,13 +46,10 @@ TARBALL = f"therock-dist-linux-multiarch-{VERSION}.tar.zst"
 @pytest.fixture(scope="module")
 def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("source-build")
-    rocm = docker.rocm(VERSION)
-    tarball = folder / TARBALL
-    with tarball.open("wb") as file, zstandard.ZstdCompressor(level=1, threads=-1).stream_writer(file) as packed:
-        subprocess.run(["tar", "-C", rocm, "-cf", folder / "tar", "."], check=True)
-        with (folder / "tar").open("rb") as plain:
-            shutil.copyfileobj(plain, packed, 1 << 20)
-        (folder / "tar").unlink()
+    # The seed's layout, in which clang does not find the device libraries.
+    rocm = docker.rocm(VERSION, "llvm-only")
+    assert not (rocm / "amdgcn").exists()
+    tarball = pack_rocm(rocm, folder / TARBALL)
     return Place(folder=folder, engine=engine, rocm=tarball, jax=jax_in(folder / "jax"))
 
 
@@ -174,7 +171,7 @@ def test_other_xla_is_compiled_with_disk_cache(place: Place) -> None:
     assert len(filled) > 10
     # Bazel compiles that folder instead of jax's pinned XLA. In another output tree, nothing has been built yet.
     mark_xla(xla, "this is another one")
-    clean, out = replace(place, cache="cache-xla", rocm=docker.rocm(VERSION)), place.folder / "read-only"
+    clean, out = replace(place, cache="cache-xla", rocm=docker.rocm(VERSION, "link")), place.folder / "read-only"
     done = clean.run(out, *words, "--cache-read-only")
     assert done.returncode == 0, done.stderr
     (pjrt,) = out.glob("jax_rocm7_pjrt-*.whl")
@@ -186,6 +183,52 @@ def test_other_xla_is_compiled_with_disk_cache(place: Place) -> None:
     # Compiled wheels are removed.
     assert "sandbox" in told
     assert contents(cache) == filled
+
+
+def test_pythons_share_one_cache(place: Place) -> None:
+    """build.py copies the wheels of other Pythons and commits too; only those that Bazel built are used."""
+    shared = replace(place, cache="cache-pythons", rocm=docker.rocm(VERSION, "link"))
+    three, fourth = shared.folder / "three", shared.folder / "fourth"
+    done = shared.run(three, "--targets", "gfx942", "--python-versions=3.11,3.12,3.13")
+    assert done.returncode == 0, done.stderr
+    assert len(list(three.glob("*.whl"))) == 7
+    log = (three.with_name("three.logs") / "jaxlib-3.13.log").read_text()
+    assert log.count("Distribution path: ") == 3
+    assert "Output wheel: bazel-out/" in log
+    done = shared.run(fourth, "--targets", "gfx942", "--python-versions=3.14")
+    assert done.returncode == 0, done.stderr
+    before = {path.name: path.read_bytes() for path in fourth.glob("*.whl")}
+    # Everything is built already, but nothing is recorded: Bazel runs and has nothing to do.
+    for path in (*(shared.folder / "cache-pythons" / "builds").glob("*.json"), fourth / "wheels.json"):
+        path.unlink()
+    again = shared.folder / "again"
+    done = shared.run(again, "--targets", "gfx942", "--python-versions=3.14")
+    assert done.returncode == 0, done.stderr
+    assert {path.name: path.read_bytes() for path in again.glob("*.whl")} == before
+    log = (again.with_name("again.logs") / "jaxlib-3.14.log").read_text()
+    assert (log.count("Distribution path: "), "Output wheel: " in log) == (4, False)
+    # Another commit, whose wheels have another platform tag: both fit the request.
+    jax = jax_in(shared.folder / "later")
+    rules = jax / "rocm" / "defs.bzl"
+    rules.write_text(rules.read_text().replace("manylinux_2_27_x86_64", "manylinux_2_28_x86_64"))
+    commit = commit_all(jax)
+    out = shared.folder / "later-dist"
+    done = shared.run(out, "--targets", "gfx942", "--python-versions=3.14", jax=jax)
+    assert done.returncode == 0, done.stderr
+    assert "manylinux_2_27" in (out.with_name("later-dist.logs") / "jaxlib-3.14.log").read_text()
+    (jaxlib,) = out.glob("jaxlib-*.whl")
+    with WheelArchive(jaxlib) as archive:
+        assert commit.encode() in archive.read("jaxlib/version.py")
+
+
+def test_folder_with_hidden_device_libraries(place: Place) -> None:
+    """A folder is used in place, without the link that unpacked tarballs get."""
+    folder = replace(place, cache="cache-pythons", rocm=docker.rocm(VERSION, "llvm-only"))
+    out = place.folder / "hidden"
+    done = folder.run(out, "--targets", "gfx1100", "--one-target")
+    assert done.returncode == 0, done.stderr
+    state = json.loads((out.with_name("hidden.logs") / "state.json").read_text())
+    assert "--bazel_options=--action_env=HIP_DEVICE_LIB_PATH=/opt/rocm/lib/llvm/amdgcn/bitcode" in state["argv"]
 
 
 def test_failed_build_is_summarised_and_keeps_set(place: Place, dist: Path) -> None:

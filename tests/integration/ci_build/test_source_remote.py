@@ -31,6 +31,7 @@ from tests.support.source_place import (
     contents,
     jax_in,
     mark_xla,
+    pack_rocm,
     processes_in,
     use_modules,
     wait_for,
@@ -74,7 +75,9 @@ def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Pl
         file, data = make_wheel(name, NIGHTLY, {f"{name}/__init__.py": (b"", 0o644)})
         (index / file).write_bytes(data)
     settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
-    return Place(folder=folder, engine=engine, rocm=docker.rocm(VERSION), jax=jax, settings=settings)
+    # The seed's layout: the executors get the device libraries through the link that the unpacked tree has.
+    tarball = pack_rocm(docker.rocm(VERSION, "llvm-only"), folder / f"therock-dist-linux-multiarch-{VERSION}.tar.zst")
+    return Place(folder=folder, engine=engine, rocm=tarball, jax=jax, settings=settings)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +111,7 @@ def test_remote_build_survives_killed_executor(place: Place, service: rbe.Servic
     out, keys = place.folder / "remote", service.keys
     options = [*SMALL, "--rbe", f"--rbe-endpoint={service.endpoint}", *keys.tls, f"--rbe-bazelrc={keys.bazelrc()}"]
     with contextlib.ExitStack() as stack:
-        first, second = (stack.enter_context(service.worker(name, place.rocm)) for name in ("first", "second"))
+        first, second = (stack.enter_context(service.worker(name)) for name in ("first", "second"))
         process = place.start(out, *options)
         log = place.folder / "remote.logs" / f"jax-rocm-plugin-{PYTHON}.log"
         # Actions of the second build are running, so those of the first worker must run again.
@@ -136,7 +139,7 @@ def test_remote_build_survives_killed_executor(place: Place, service: rbe.Servic
 
 def test_reproduce_runs_every_remote_action_again(place: Place, service: rbe.Service) -> None:
     """The executors' cache of the earlier build is removed; `remote` is the set of that build."""
-    with service.worker("again", place.rocm) as worker:
+    with service.worker("again") as worker:
         words = [f"--cache-dir={place.folder / place.cache}", f"--rocm-lock={place.folder / 'remote.lock'}"]
         done = ci_build("reproduce", str(place.folder / "remote"), *words, env=place.environment)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -153,7 +156,7 @@ def test_other_xla_reuses_remote_cache(place: Place, service: rbe.Service, xla: 
         before = contents(service.stored)
         out = place.folder / name
         # Another output tree, where nothing has been built yet.
-        clean = replace(place, cache=f"cache-{name}")
+        clean = replace(place, cache=f"cache-{name}", rocm=docker.rocm(VERSION, "link"))
         done = clean.run(out, *SMALL, f"--xla={commit}", f"--source-mirror={xla.mirror}", *cache, *more)
         assert done.returncode == 0, done.stderr
         made[name] = wheels_json(out)
@@ -181,7 +184,8 @@ def test_rejected_credentials_fall_back_or_fail(place: Place, service: rbe.Servi
     keys = service.keys
     there = ["--rbe", f"--rbe-endpoint={service.endpoint}", "--rbe-platform=none"]
     # The output tree is that of an earlier build, so little remains to be built.
-    warm, alone, refused = replace(place, cache="cache-taken"), place.folder / "alone", place.folder / "refused"
+    warm = replace(place, cache="cache-taken", rocm=docker.rocm(VERSION, "link"))
+    alone, refused = place.folder / "alone", place.folder / "refused"
     token = f"--rbe-bazelrc={keys.bazelrc(IMPATIENT)}"
     done = warm.run(alone, *SMALL, *there, f"--rbe-ca={keys.folder / 'ca.crt'}", token)
     assert done.returncode == 0, done.stderr
@@ -200,8 +204,8 @@ def test_lost_executors_fall_back_to_local_build(place: Place, service: rbe.Serv
     keys, out = service.keys, place.folder / "gone"
     options = [*SMALL, "--targets=gfx950", "--rbe", f"--rbe-endpoint={service.endpoint}", *keys.tls]
     options.append(f"--rbe-bazelrc={keys.bazelrc(IMPATIENT)}")
-    with service.worker("only", place.rocm) as worker:
-        process = replace(place, cache="cache-gone").start(out, *options)
+    with service.worker("only") as worker:
+        process = replace(place, cache="cache-gone", rocm=docker.rocm(VERSION, "link")).start(out, *options)
         wait_for(lambda: service.ran(worker) > 1, process)
         service.stop()
         _, said = process.communicate(timeout=SECONDS)

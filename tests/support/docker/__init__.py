@@ -8,6 +8,8 @@ and the requirements of `tests.support.forky`.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 import signal
@@ -21,6 +23,7 @@ from filelock import FileLock
 
 from tests.support import forky
 from tests.support.engines import Engine
+from tests.support.made_rocm import LAYOUTS, lay_out
 
 CLIENT = "/usr/bin/docker"
 """Debian's client. Another client on PATH may lack features that image builds need."""
@@ -52,9 +55,24 @@ class Docker(Engine):
         return self.image("builder", _HERE / "builder.sh")
 
 
-def rocm(version: str) -> Path:
-    """Return the prefix of a ROCm made of Debian's packages, in TheRock's layout; see rocm.sh."""
-    return forky.made("rocm", _HERE / "rocm.sh", version) / "rocm"
+def rocm(version: str, layout: str = "llvm-only") -> Path:
+    """Return the prefix of a ROCm made of Debian's packages, in one of TheRock's layouts.
+
+    See rocm.sh and tests/data/therock_layouts.toml. The default is the layout of the seed's tarball.
+    """
+    row = LAYOUTS[layout]
+    base = forky.made("rocm", _HERE / "rocm.sh", version, row["device_libraries"])
+    tree = base.with_name(f"{base.name}-{hashlib.sha256(json.dumps(row, default=str).encode()).hexdigest()[:12]}")
+    with FileLock(f"{tree}.lock"):
+        if not tree.exists():
+            fresh = tree.with_suffix(".new")
+            forky.remove(fresh)
+            shutil.copytree(base / "rocm", fresh / "rocm", copy_function=os.link, symlinks=True)
+            names = (base / "rocm" / row["device_libraries"]).glob("oclc_isa_version_*.bc")
+            gfx = [f"gfx{path.stem.removeprefix('oclc_isa_version_')}" for path in names]
+            lay_out(fresh / "rocm", layout, sorted(gfx))
+            fresh.rename(tree)
+    return tree / "rocm"
 
 
 def rocm_here(version: str) -> Path:

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Turns a folder with a Debian into one with a ROCm, FOLDER/rocm, laid out as TheRock does: rocm.sh FOLDER VERSION.
-# Compiler, device libraries, HIP and its headers are the real ones of Debian's packages. Two things are not:
-# libamdhip64 gets the soname that it has in ROCm 7, and the kernels of rocBLAS, hipBLASLt and MIOpen, which would be
-# gigabytes that nothing here runs, are small files named as the real ones. Run as root.
+# Turns a folder with a Debian into one with a ROCm, FOLDER/rocm: rocm.sh FOLDER VERSION DEVICE_LIBRARIES, where the last
+# one is the folder with the device libraries, in a layout of TheRock; clang finds them nowhere else. Compiler, device
+# libraries, HIP and its headers are the real ones of Debian's packages; libamdhip64 gets the soname that it has in
+# ROCm 7. Links, and small files in place of gigabytes of kernels, are added by tests.support.made_rocm. Run as root.
 set -eu
-tree=$1 version=$2
+tree=$1 version=$2 bitcode=$3
 mkdir "$tree/work"
 chroot "$tree" sh -eu <<'INSIDE'
 apt-get -qq update
@@ -22,16 +22,15 @@ INSIDE
 from=$tree/work/x/usr
 rocm=$tree/rocm
 llvm=$rocm/lib/llvm
-mkdir -p "$rocm/.info" "$rocm/bin" "$rocm/include" "$llvm/bin" "$llvm/lib/clang" "$llvm/amdgcn" "$rocm/amdgcn"
+mkdir -p "$rocm/.info" "$rocm/bin" "$rocm/include" "$llvm/bin" "$llvm/lib/clang" "$(dirname "$rocm/$bitcode")"
 echo "$version" | sed 's/[^0-9.].*//' >"$rocm/.info/version"
 for name in clang-21 clang clang++ lld ld.lld clang-offload-bundler clang-linker-wrapper llvm-objcopy llvm-objdump; do
   cp -P "$from/lib/llvm-21/bin/$name" "$llvm/bin/"
 done
 cp -P "$from"/lib/*/libLLVM*.so* "$from"/lib/*/libclang-cpp.so* "$llvm/lib/"
 cp -r "$from/lib/llvm-21/lib/clang/21" "$llvm/lib/clang/"
-mv "$llvm/lib/clang/21/amdgcn/bitcode" "$llvm/amdgcn/"
-ln -s ../../../../amdgcn/bitcode "$llvm/lib/clang/21/amdgcn/bitcode"
-ln -s ../lib/llvm/amdgcn/bitcode "$rocm/amdgcn/bitcode"
+mv "$llvm/lib/clang/21/amdgcn/bitcode" "$rocm/$bitcode"
+rmdir "$llvm/lib/clang/21/amdgcn"
 cp "$from/bin/hipcc" "$from/bin/hipconfig" "$rocm/bin/"
 cp -r "$from/include/hip" "$from/include/hsa" "$rocm/include/"
 cp -P "$from"/lib/*/libamdhip64.so* "$from"/lib/*/libhiprtc*.so* "$from"/lib/*/libhsa-runtime64.so* \
@@ -41,12 +40,6 @@ find "$rocm/lib" -maxdepth 1 -type f -name '*.so.*' -exec sed -i 's/libamdhip64\
 rm "$rocm/lib/libamdhip64.so.6"
 ln -s "$(cd "$rocm/lib" && ls libamdhip64.so.6.*)" "$rocm/lib/libamdhip64.so.7"
 ln -sf libamdhip64.so.7 "$rocm/lib/libamdhip64.so"
-mkdir -p "$rocm/lib/rocblas/library" "$rocm/share/miopen/db" "$rocm/share/hip"
+mkdir -p "$rocm/share/hip"
 cp "$from/share/hip/version" "$rocm/share/hip/"
-for bitcode in "$llvm"/amdgcn/bitcode/oclc_isa_version_*.bc; do
-  gfx=gfx$(basename "$bitcode" .bc | sed 's/oclc_isa_version_//')
-  mkdir -p "$rocm/lib/hipblaslt/library/$gfx"
-  for name in "lib/rocblas/library/TensileLibrary_lazy_$gfx.dat" "share/miopen/db/$gfx.HIP.fdb.txt" \
-    "lib/hipblaslt/library/$gfx/TensileLibrary_lazy_$gfx.dat"; do echo "kernels for $gfx" >"$rocm/$name"; done
-done
 find "$tree" -mindepth 1 -maxdepth 1 ! -name rocm -exec rm -rf --one-file-system {} +

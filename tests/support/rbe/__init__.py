@@ -79,11 +79,11 @@ class Service:
         self.server.wait()
 
     @contextlib.contextmanager
-    def worker(self, name: str, rocm: Path) -> Iterator[Worker]:
-        """Run a worker with a ROCm at /opt/rocm."""
+    def worker(self, name: str) -> Iterator[Worker]:
+        """Run a worker; it has no ROCm, so that actions see only the files that Bazel sends."""
         words = ["run", "--detach", "--init", "--network=host", f"--user={_NOBODY}", "--cap-drop=ALL", "--read-only"]
         words += ["--tmpfs=/tmp:exec,mode=1777", "--tmpfs=/work:exec,mode=1777", "--env=HOME=/tmp"]
-        words += [f"--volume={rocm}:/opt/rocm:ro", f"--volume={self.keys.folder}:/keys:ro"]
+        words += [f"--volume={self.keys.folder}:/keys:ro"]
         words += [self.docker.builder(), "sh", "-c", _WORKER, "sh"]
         url = self.endpoint.replace("grpcs://", "https://")
         with _container(self.docker, *words, url, name) as container:

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from ci_build.rocm.checksum import sidecar_digest
-from ci_build.rocm.facts import parts, problems, read_facts, selection
+from ci_build.rocm.facts import (
+    device_library_folder,
+    hidden_device_libraries,
+    parts,
+    problems,
+    read_facts,
+    selection,
+)
 from ci_build.rocm.lock import RocmLock, differences, load_lock, write_lock
 from ci_build.rocm.request import RocmSource, check_source
 from ci_build.rocm.source import Rocm, obtain
@@ -25,7 +32,8 @@ from core.process import HostRunner
 from core.report import Reporter
 from core.targets import load_table
 from core.units import parse_size
-from tests.support.made_rocm import HIP, NAME, VERSION, make_rocm, tarball
+from core.unpack.contents import differences as changes_of
+from tests.support.made_rocm import HIP, LAYOUTS, NAME, VERSION, make_rocm, tarball
 
 REPORTER = Reporter(terminal=False)
 GFX942, GFX950, GFX1100, GENERIC = map(GfxTarget.parse, ("gfx942", "gfx950", "gfx1100", "gfx9-4-generic"))
@@ -73,10 +81,58 @@ def test_obtain_unpacks_and_locks_tarball(tmp_path: Path, file: Path) -> None:
     assert get(tmp_path, replace(asked, locked=True)).root == rocm.root
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_unpacked_tree_has_device_libraries_where_clang_looks(tmp_path: Path, layout: str) -> None:
+    made = make_rocm(tmp_path / "made", layout=layout)
+    assert (made / "amdgcn").is_symlink() == (layout != "llvm-only")
+    file = tmp_path / "rocm.tar.gz"
+    file.write_bytes(tarball(made))
+    rocm = get(tmp_path, RocmSource(source=str(file), version=VERSION, targets=(GFX942,)))
+    assert (rocm.root / "amdgcn").readlink() == Path("lib/llvm/amdgcn")
+    assert rocm.lock.device_library_folder == LAYOUTS[layout]["device_libraries"]
+    assert hidden_device_libraries(rocm.root, rocm.lock.device_library_folder) == ""
+    assert rocm.facts.kernels["rocBLAS"] == rocm.facts.kernels["MIOpen"] == ("gfx942",)
+    # The link is part of the tree that `rocm verify` expects.
+    assert rocm.contents is not None
+    assert changes_of(rocm.root, rocm.contents) == ()
+
+
+def test_tree_of_earlier_version_is_unpacked_again(tmp_path: Path, file: Path) -> None:
+    asked = RocmSource(source=str(file), targets=(GFX942,))
+    root = get(tmp_path, asked).root
+    marker = root.parent / "tree.json"
+    marker.write_text(marker.read_text().replace('"format": 2', '"format": 1'))
+    (root / "amdgcn").unlink()
+    assert (get(tmp_path, asked).root / "amdgcn").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("folder", "link", "hidden"),
+    [
+        ("lib/llvm/amdgcn/bitcode", "", "lib/llvm/amdgcn/bitcode"),
+        ("lib/llvm/amdgcn/bitcode", "lib/llvm/amdgcn", ""),
+        ("lib/llvm/amdgcn/bitcode", "nowhere", "lib/llvm/amdgcn/bitcode"),
+        ("amdgcn/bitcode", "", ""),
+        ("llvm/amdgcn/bitcode", "", "llvm/amdgcn/bitcode"),
+        ("lib/llvm/lib/clang/20/lib/amdgcn/bitcode", "", ""),
+        ("lib/llvm/lib/clang/20/amdgcn/bitcode", "", "lib/llvm/lib/clang/20/amdgcn/bitcode"),
+    ],
+)
+def test_hidden_device_libraries_of_folder(tmp_path: Path, folder: str, link: str, hidden: str) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "ocml.bc").write_text("")
+    if link:
+        (tmp_path / "amdgcn").symlink_to(link)
+    assert device_library_folder(tmp_path) == folder
+    assert hidden_device_libraries(tmp_path, folder) == hidden
+    assert device_library_folder(tmp_path / "nothing") == ""
+
+
 def test_obtain_uses_folder_in_place(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm", told="7.2.0-43")
     rocm = get(tmp_path, RocmSource(source=str(root), version="7.2.0", targets=(GFX942,)))
     assert (rocm.root, rocm.lock.sha256, rocm.contents) == (root, "", None)
+    assert not (root / "amdgcn").exists()
     assert rocm.facts.kernels["hipBLASLt"] == ("gfx942",)
     assert not (tmp_path / "store").exists()
 

@@ -20,28 +20,48 @@ def _selected(repository):
         fail("Unknown ROCM_DISTRO_VERSION: %s. Available versions: rocm_7.12.0_gfx908" % version)
     fail("would download the ROCm " + version)
 
+# The files of a ROCm that actions can see, as XLA selects them (toolchain_data in third_party/gpus/rocm/BUILD.tpl of jax
+# 0.11.0): device libraries below amdgcn and in clang's resource folder, and nowhere else.
+_TOOLCHAIN = [
+    ".info/version",
+    "amdgcn/**",
+    "bin/hipcc",
+    "include/**",
+    "lib/llvm/bin/*",
+    "lib/llvm/lib/*.so*",
+    "lib/llvm/lib/clang/*/include/**",
+    "lib/llvm/lib/clang/*/lib/**/*.bc",
+    "share/hip/version",
+]
+
 def _rocm_impl(repository):
     if repository.os.environ.get("TF_NEED_ROCM", "") != "1":
         # jaxlib is built without one.
-        _write(repository, "", "", [])
+        _write(repository, "", [])
         return
     rocm = _selected(repository)
     targets = [word for word in _needed(repository, "TF_ROCM_AMDGPU_TARGETS").split(",") if word]
     told = repository.read(rocm + "/.info/version").strip()
-    for target in targets:
-        # A generic target is gfx9-4-generic, a file is oclc_isa_version_9-4-generic.bc; features follow a colon.
-        name = "oclc_isa_version_%s.bc" % target.split(":")[0].removeprefix("gfx")
-        if not repository.path("%s/amdgcn/bitcode/%s" % (rocm, name)).exists:
-            fail("the ROCm in %s has no device library for %s" % (rocm, target))
-    _write(repository, rocm, told, targets)
+    repository.symlink(rocm, "rocm/rocm_dist")
+    _write(repository, told, targets)
 
-def _write(repository, rocm, told, targets):
+def _write(repository, told, targets):
     repository.file("BUILD.bazel", "")
-    repository.file("rocm/rocm.bzl", "ROCM_PATH = %r\nROCM_VERSION = %r\nTARGETS = %r\n" % (rocm, told, targets))
+    repository.file("rocm/rocm.bzl", "ROCM_VERSION = %r\nTARGETS = %r\n" % (told, targets))
     repository.file("rocm/BUILD.bazel", """
 load("@jax//rocm:flags.bzl", "string_flag")
 
 package(default_visibility = ["//visibility:public"])
+
+filegroup(
+    name = "toolchain_data",
+    srcs = glob(%r, allow_empty = True),
+)
+
+filegroup(
+    name = "hip_libs",
+    srcs = glob(["rocm_dist/lib/libamdhip64.so*"], allow_empty = True),
+)
 
 string_flag(
     name = "rocm_path_type",
@@ -52,7 +72,7 @@ platform(
     name = "linux_x64",
     constraint_values = ["@platforms//os:linux", "@platforms//cpu:x86_64"],
 )
-""")
+""" % ["rocm_dist/" + pattern for pattern in _TOOLCHAIN])
 
 rocm_configure = repository_rule(
     implementation = _rocm_impl,

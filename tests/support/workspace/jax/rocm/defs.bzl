@@ -2,25 +2,28 @@
 
 load("@jax_wheel//:wheel.bzl", "WHEEL_VERSION")
 load("@local_config_python//:python.bzl", "INCLUDE", "PYTHON", "TAG")
-load("@local_config_rocm//rocm:rocm.bzl", "ROCM_PATH", "ROCM_VERSION", "TARGETS")
+load("@local_config_rocm//rocm:rocm.bzl", "ROCM_VERSION", "TARGETS")
 load("//rocm:flags.bzl", "Text")
+
+# Below the folder of an action, here and on remote executors; there need not be a ROCm anywhere else.
+_ROCM = Label("@local_config_rocm//rocm:rocm.bzl").workspace_root + "/rocm/rocm_dist"
 
 def _hip_object_impl(context):
     if not TARGETS:
         fail("this build is without ROCm: give --config=rocm")
     object = context.actions.declare_file(context.label.name + ".o")
     arguments = context.actions.args()
-    arguments.add_all(["-x", "hip", "-c", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "--rocm-path=" + ROCM_PATH])
+    arguments.add_all(["-x", "hip", "-c", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "--rocm-path=" + _ROCM])
     arguments.add_all(["--offload-arch=" + target for target in TARGETS])
 
     # Objects do not depend on the folder that they are compiled in.
     arguments.add_all(["-fuse-cuid=none", context.file.src, "-o", object])
     context.actions.run(
-        executable = ROCM_PATH + "/bin/hipcc",
+        executable = _ROCM + "/bin/hipcc",
         arguments = [arguments],
-        inputs = [context.file.src],
+        inputs = depset([context.file.src], transitive = [context.attr._rocm.files]),
         outputs = [object],
-        env = {"ROCM_PATH": ROCM_PATH, "HIP_CLANG_PATH": ROCM_PATH + "/lib/llvm/bin", "ROCM_VERSION": ROCM_VERSION},
+        env = {"HIP_CLANG_PATH": _ROCM + "/lib/llvm/bin", "ROCM_VERSION": ROCM_VERSION},
         use_default_shell_env = True,
         mnemonic = "HipCompile",
         progress_message = "Compiling %{input} for " + ",".join(TARGETS),
@@ -29,7 +32,10 @@ def _hip_object_impl(context):
 
 hip_object = rule(
     implementation = _hip_object_impl,
-    attrs = {"src": attr.label(allow_single_file = [".hip"], mandatory = True)},
+    attrs = {
+        "src": attr.label(allow_single_file = [".hip"], mandatory = True),
+        "_rocm": attr.label(default = "@local_config_rocm//rocm:toolchain_data"),
+    },
 )
 
 # Where the ROCm of whoever installs a wheel may be. Nobody can make this list longer afterwards.
@@ -52,10 +58,10 @@ def rocm_library(name, srcs, kernels = None, links_hip = True, **more):
         name = name,
         srcs = srcs + objects,
         linkshared = True,
-        additional_linker_inputs = ["exports.lds"],
+        additional_linker_inputs = ["exports.lds", "@local_config_rocm//rocm:hip_libs"],
         linkopts = [
             "-Wl,--version-script=$(location exports.lds)",
-            "-L%s/lib" % ROCM_PATH,
+            "-L%s/lib" % _ROCM,
         ] + ["-Wl,-rpath," + folder for folder in _SEARCHED] + (["-lamdhip64"] if links_hip else []),
         **more
     )
@@ -86,7 +92,7 @@ def _wheel_impl(context):
         inputs = depset([context.file._script], transitive = [target.files for target in context.attr.files]),
         outputs = [wheel],
         use_default_shell_env = True,
-        mnemonic = "JaxWheel",
+        mnemonic = "BuildJaxWheel",
         progress_message = "Packing " + file,
     )
     return [DefaultInfo(files = depset([wheel]))]
