@@ -95,7 +95,8 @@ def update(
     for release in new:
         reason = after.unsupported.get(release)
         reporter.line(f"{release}: {reason or f'jax {after.pins[release].jax}, XLA {after.pins[release].xla}'}")
-    changed = f"{len(new)} releases {'would be added' if dry_run else 'added'} to {path}"
+    count = f"{len(new)} release{'' if len(new) == 1 else 's'}"
+    changed = f"{count} {'would be added' if dry_run else 'added'} to {path}"
     reporter.line(changed if new else "nothing changed")
 
 
