@@ -112,6 +112,11 @@ def test_check_covers_all_architectures(tmp_path: Path, capsys: pytest.CaptureFi
     assert "download.python-3.12.aarch64 has no digest" in capsys.readouterr().err
 
 
+def test_check_refuses_mirror_without_online(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["images", "check", "--image-mirror=quay.io=a.b"]) == RequestError.exit_code
+    assert "--image-mirror has no effect without --online" in capsys.readouterr().err
+
+
 def test_save_changes_only_digests(tmp_path: Path) -> None:
     path = write(tmp_path, TEXT)
     path.chmod(0o640)

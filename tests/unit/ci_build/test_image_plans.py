@@ -162,7 +162,7 @@ def test_manylinux_dry_run_pulls_pin_from_its_registry_or_mirror(capsys: pytest.
     base = f"manylinux_2_28_{platform.machine()}@{digest}"
     told = planned(capsys, "build_manylinux_dockers")
     assert commands_of(told, "pull") == [f"quay.io/pypa/{base}"]
-    mirrors = ("--image-mirror=docker.io=d.example", "--image-mirror=quay.io=127.0.0.1:5000/quay")
+    mirrors = ("--image-mirror=quay.io=127.0.0.1:5000/quay", "--image-mirror=docker.io=d.example")
     told = planned(capsys, "build_manylinux_dockers", *mirrors)
     assert commands_of(told, "pull") == [f"127.0.0.1:5000/quay/pypa/{base}"]
     (tagged,) = commands_of(told, "tag")

@@ -51,7 +51,6 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (("build_manylinux_dockers", "-b", "search", "--image-mirror=quay.io=a.b"), "--image-mirror has no effect"),
         (("build_manylinux_dockers", "--image-registry=a.b"), "--image-registry has no effect"),
         (("test", "a.b/image:1", "--no-gpu", "--image-registry=c.d"), "--image-registry has no effect"),
-        (("images", "check", "--image-mirror=quay.io=a.b"), "--image-mirror has no effect without --online"),
         ((*SOURCE_BUILD, "--image-mirror=quay.io"), "--image-mirror is invalid: 'quay.io'"),
         (("build_base_therock_dockers", "--tag=a:b"), "--tag is one name, but 2 images"),
         (("build_base_dockers", "--therock-path=/x.zip", "--tag=a:b"), "--tag is one name, but 2 images"),
