@@ -1,4 +1,4 @@
-# ROCm from pip packages (rocm[libraries,devel]), with a link at /opt/rocm.
+# ROCm from pip packages (rocm[libraries,devel,device-…]), with a link at /opt/rocm.
 #
 # ci_build resolves the packages in a container of the same image and adds them to the build context. They are installed
 # by hash, without an index, into a separate environment.

@@ -28,12 +28,15 @@ from core.errors import InputError, ProcessError, RequestError, WheelSetError
 from core.model import PYLOCK, WheelSet
 from core.pip import InputStore, Resolved
 from core.store import ContentStore, remove
+from core.targets import lists
 
 SET_LABEL = "jax-rocm-release.set"
 """Label with the digest of the set in an image."""
 PYTHONS_LABEL = "com.amdgpu.python_versions"
 """Label with the Pythons of an image, comma-separated."""
-_REQUIREMENT = "rocm[libraries,devel]"
+_EXTRAS = ("libraries", "devel", *(f"device-{target}" for target in lists()["default-wheels"]))
+_REQUIREMENT = f"rocm[{','.join(_EXTRAS)}]"
+"""ROCm with device code for the default targets; pip warns of extras that packages of one family do not have."""
 _DONE = "wheels.json"
 _CERTIFICATES = "/etc/ssl/jax-rocm-release.pem"
 

@@ -1,28 +1,45 @@
-"""Names of TheRock's tarballs, and pages that list them."""
+"""Names of TheRock's tarballs, and pages that list them.
+
+Names, and tarballs with tests beside the others: TheRock, build_tools/build_tarballs.py. A listing is the HTML page of
+build_tools/index_generation_s3_tar.py, whose script contains every name, or the bucket's own XML (Amazon S3 API
+Reference, ListObjectsV2 and ListObjects), which has at most 1000 keys a page.
+"""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote, urljoin
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit, urlunsplit
 
 from packaging.version import InvalidVersion, Version
 
+from core import targets
 from core.errors import InputError, RequestError
+from core.process import without_credentials
 
 if TYPE_CHECKING:  # names are parsed without a connection
     from core.http.client import Client
 
 MULTIARCH = "multiarch"
 """Word in place of the family in the name of a tarball for all families."""
+NIGHTLY_DAYS = 3
+"""Age in days up to which a build is a nightly."""
 
+_TESTS = "-tests"
+"""End of the family in the name of a tarball that also contains tests."""
 _NAME = re.compile(
     r"therock-dist-linux-(?P<family>[A-Za-z0-9-]+?)-(?P<version>[0-9]+\.[0-9][^/\\-]*)\.tar\.(?:gz|xz|zst)"
 )
-_LISTED = re.compile(r"therock-dist-linux-[A-Za-z0-9_.+%-]+?\.tar\.(?:gz|xz|zst)(?![A-Za-z0-9_.+%-])")
+_LISTED = re.compile(
+    r"(?P<folder>(?:[A-Za-z0-9_.~%:@-]*/)*)"
+    r"(?P<name>therock-dist-linux-[A-Za-z0-9_.+%-]+?\.tar\.(?:gz|xz|zst))(?![A-Za-z0-9_.+%-])"
+)
+_NIGHTLY = re.compile(r"[0-9.]+(?:a|rc)([0-9]{8})")
+_CONTINUATION = ("continuation-token", "start-after", "marker")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,60 +64,173 @@ def parse_name(name: str) -> tuple[str, str] | None:
     return match["family"], match["version"]
 
 
+def nightly_date(version: str) -> date | None:
+    """Return the date in a nightly's version, such as 2025-11-20 for 7.10.0a20251120; None for other versions.
+
+    Source: TheRock, build_tools/compute_rocm_package_version.py; older nightlies are numbered rcYYYYMMDD.
+    """
+    match = _NIGHTLY.fullmatch(version)
+    try:
+        return datetime.strptime(match[1], "%Y%m%d").date() if match else None
+    except ValueError:
+        return None
+
+
+def check_age(version: str, today: date, hint: str) -> None:
+    """Refuse a nightly that is older than `NIGHTLY_DAYS`; other versions have no age.
+
+    Raises:
+        InputError: the nightly is too old.
+    """
+    day = nightly_date(version)
+    if day is not None and (age := (today - day).days) > NIGHTLY_DAYS:
+        raise InputError(
+            f"The newest nightly is {version} of {day}, {age} days old; the limit is {NIGHTLY_DAYS} days.", hint=hint
+        )
+
+
 def read_listing(text: str, url: str) -> tuple[Build, ...]:
-    """Return the tarballs in a page of HTML, JSON or XML, newest first."""
+    """Return the tarballs without tests in a page of HTML, JSON or XML, newest first."""
+    is_bucket = "<ListBucketResult" in text
     builds = {}
-    for match in _LISTED.findall(html.unescape(text)):
-        name = unquote(match)
-        if build := parse_name(name):
-            builds[name] = Build(name=name, family=build[0], version=build[1], url=urljoin(url, quote(name)))
+    for link in _keys(text, url) if is_bucket else _links(text, url):
+        name = unquote(urlsplit(link).path).rpartition("/")[2]
+        if (parts := parse_name(name)) and not parts[0].endswith(_TESTS):
+            builds[link] = Build(name=name, family=parts[0], version=parts[1], url=link)
     return tuple(sorted(builds.values(), key=lambda b: (Version(b.version), b.family, b.name), reverse=True))
 
 
-def list_builds(client: Client, url: str) -> tuple[Build, ...]:
-    """Return the builds of a listing page, newest first.
+def _links(text: str, url: str) -> Iterator[str]:
+    """Yield the URLs of tarballs in HTML or JSON; the text of a link repeats the name without its folder."""
+    found: dict[str, set[str]] = {}
+    for match in _LISTED.finditer(html.unescape(text).replace("\\/", "/")):
+        found.setdefault(unquote(match["name"]), set()).add(match["folder"])
+    for name, folders in found.items():
+        for folder in sorted(folders - {""}) or [""]:
+            yield urljoin(url, folder + quote(name))
+
+
+def _keys(text: str, url: str) -> Iterator[str]:
+    """Yield the URLs of a bucket's keys; the URL of the listing has the bucket in its path or in its host name."""
+    parts, encoded = urlsplit(url), "url" in _elements(text, "EncodingType")
+    path = parts.path if parts.path.endswith("/") else parts.path.rpartition("/")[0] + "/"
+    if parts.path.strip("/") in _elements(text, "Name"):
+        path = f"/{parts.path.strip('/')}/"
+    for key in _elements(text, "Key"):
+        key = unquote(key) if encoded else key
+        # A site may answer with the bucket's listing below the key's own prefix.
+        root = path if path.strip("/") in _elements(text, "Name") or not key.startswith(path[1:]) else "/"
+        yield urlunsplit((parts.scheme, parts.netloc, quote(root + key), "", ""))
+
+
+def _elements(text: str, tag: str) -> list[str]:
+    """Return the texts of all elements with a tag."""
+    return [html.unescape(value) for value in re.findall(rf"<{tag}>([^<]*)</{tag}>", text)]
+
+
+def _next_page(text: str, url: str) -> str:
+    """Return the URL of a truncated listing's next page; empty after the last page.
 
     Raises:
-        InputError: the page does not exist, or lists no tarball.
+        InputError: the listing is truncated and does not name its next page.
     """
-    url = url if url.endswith(("/", ".html", ".xml")) or "?" in url else url + "/"
-    text = client.text(url)
-    builds = read_listing(text or "", url)
+    if "true" not in (value.strip().lower() for value in _elements(text, "IsTruncated")):
+        return ""
+    tokens, markers = _elements(text, "NextContinuationToken"), _elements(text, "NextMarker")
+    if tokens:
+        more = {"list-type": "2", "continuation-token": tokens[-1]}
+    elif last := markers or _elements(text, "Key"):
+        more = {"marker": last[-1]}
+    else:
+        raise InputError(
+            f"{without_credentials(url)} is truncated and does not name its next page.",
+            hint="Give another --therock-listing.",
+        )
+    parts = urlsplit(url)
+    query = {name: value for name, value in parse_qsl(parts.query, keep_blank_values=True) if name not in _CONTINUATION}
+    return urlunsplit(parts._replace(query=urlencode({**query, **more})))
+
+
+def list_builds(client: Client, url: str) -> tuple[Build, ...]:
+    """Return the builds of a listing with all its pages, newest first.
+
+    Raises:
+        InputError: a page does not exist or repeats, or the listing has no tarball.
+    """
+    first = url if url.endswith(("/", ".html", ".xml")) or "?" in url else url + "/"
+    builds: set[Build] = set()
+    pages: set[str] = set()
+    page = first
+    while page:
+        text = client.text(page)
+        if text is None or page in pages:
+            problem = "does not exist" if text is None else "names itself as its next page"
+            raise InputError(
+                f"{without_credentials(page)} {problem}.",
+                hint="Give the page that lists the tarballs with --therock-listing.",
+            )
+        pages.add(page)
+        builds.update(read_listing(text, page))
+        page = _next_page(text, page)
     if not builds:
         raise InputError(
-            f"{url} {'does not exist' if text is None else 'lists no tarball of TheRock'}.",
+            f"{without_credentials(first)} lists no tarball of TheRock.",
             hint="Give the page that lists the tarballs with --therock-listing.",
         )
-    return builds
+    return tuple(sorted(builds, key=lambda b: (Version(b.version), b.family, b.name, b.url), reverse=True))
 
 
-def choose(builds: Sequence[Build], wish: str, families: Sequence[str]) -> Build:
+def choose(builds: Sequence[Build], wish: str, families: Sequence[str], today: date) -> Build:
     """Return the newest build that has all families.
 
     Args:
         wish: nightly, latest, or a version.
+        today: the day from which the age of a nightly is counted.
 
     Returns:
-        The tarball of a single family if there is only one, else the tarball that has all families.
+        The tarball with the fewest targets besides those of the families; the tarball of all families is the last
+        choice.
 
     Raises:
-        RequestError: no build has all families.
+        RequestError: no build has all families, or several have the same name.
+        InputError: the newest nightly is too old.
     """
     versions = sorted({build.version for build in builds}, key=Version, reverse=True)
     match wish:
         case "nightly":
-            candidates = [version for version in versions if Version(version).is_prerelease]
+            dated = {version: day for version in versions if (day := nightly_date(version))}
+            candidates = sorted(dated, key=lambda version: dated[version], reverse=True)
         case "latest":
             candidates = [version for version in versions if not Version(version).is_prerelease]
         case _:
             candidates = [version for version in versions if version == wish]
     for version in candidates:
-        there = {build.family: build for build in builds if build.version == version}
-        for family in (*families, MULTIARCH) if len(families) == 1 else (MULTIARCH,):
-            if family in there:
-                return there[family]
+        fitting = _fitting([build for build in builds if build.version == version], families)
+        if not fitting:
+            continue
+        if wish == "nightly":
+            hint = f"Give --therock={version} to use it, or --therock-listing with another page."
+            check_age(version, today, hint)
+        if len(same := [build.url for build in fitting if build.name == fitting[0].name]) > 1:
+            raise RequestError(
+                f"The listing has several {fitting[0].name}: {', '.join(map(without_credentials, same))}.",
+                hint="Give one of them with --therock-path, or the listing of one folder.",
+            )
+        return fitting[0]
     newest = ", ".join(f"{build.family} {build.version}" for build in builds[:4])
     raise RequestError(
         f"No build that matches {wish!r} has a tarball for {' and '.join(families)}.",
         hint=f"The newest are {newest}; see `ci_build rocm list`.",
     )
+
+
+def _fitting(builds: Sequence[Build], families: Sequence[str]) -> list[Build]:
+    """Return the builds with every target of the families, best first."""
+    known = targets.load_table().families
+    wanted = {target for family in families for target in known.get(family, (MULTIARCH,))}
+
+    def excess(build: Build) -> tuple[bool, bool, int, str]:
+        return build.family == MULTIARCH, build.family not in families, len(known.get(build.family, ())), build.family
+
+    fits = [build for build in builds if build.family == MULTIARCH or wanted <= set(known.get(build.family, ()))]
+    return sorted(fits, key=excess)

@@ -123,7 +123,8 @@ def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixtu
     ]
     (download,) = commands_of(told, "run")
     assert "pip wheel --no-input --pre --index-url=https://host.invalid/simple --wheel-dir=/out" in download
-    assert download.endswith("'rocm[libraries,devel]==7.2.0'")
+    assert "'rocm[libraries,devel,device-gfx908," in download
+    assert download.endswith("device-gfx1201]==7.2.0'")
     assert "target=/out" in download
     assert commands_of(told, "tag")[-1] == "jax-manylinux_2_28-therock-7.2.0:DIGEST mine:1"
     wrong = "--therock-index-url=folder"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 
 import pytest
 
-from ci_build.rocm.listing import choose, parse_name, read_listing
-from core.errors import RequestError
+from ci_build.rocm.listing import check_age, choose, nightly_date, parse_name, read_listing
+from core.errors import InputError, RequestError
+from tests.support.fake_therock import names_of, page_of
 
 URL = "https://host/tarball/"
+TODAY = date(2025, 11, 22)
 NAMES = (
     "therock-dist-linux-gfx94X-dcgpu-7.9.0.tar.gz",
     "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251119.tar.gz",
@@ -22,10 +25,12 @@ NAMES = (
     "therock-dist-windows-gfx1151-7.10.0a20251122.tar.gz",
     "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251122.tar.gz.sha256",
     "therock-dist-linux-gfx94X-dcgpu-latest.tar.gz",
+    "therock-dist-linux-gfx94X-dcgpu-tests-7.10.0a20251122.tar.gz",
+    "therock-dist-linux-multiarch-tests-7.10.0a20251122.tar.gz",
 )
-SCRIPT = f"<html><script>const files = {json.dumps([{'name': name, 'mtime': 1.5} for name in NAMES])};</script>"
+SCRIPT = page_of(NAMES)
 LINKS = "".join(f'<a href="{name.replace("+", "%2B")}">{name}</a> 1.2G\n' for name in NAMES)
-OBJECTS = "<ListBucketResult>" + "".join(f"<Key>tarball/{name}</Key>" for name in NAMES) + "</ListBucketResult>"
+JSON = json.dumps({"files": list(NAMES)})
 
 
 @pytest.mark.parametrize(
@@ -43,7 +48,7 @@ def test_tarball_name_gives_family_and_version(name: str, told: tuple[str, str] 
     assert parse_name(name) == told
 
 
-@pytest.mark.parametrize("page", [SCRIPT, LINKS, OBJECTS, LINKS.replace("-", "&#45;")])
+@pytest.mark.parametrize("page", [SCRIPT, LINKS, JSON, LINKS.replace("-", "&#45;")])
 def test_list_builds_reads_every_form_of_page(page: str) -> None:
     builds = read_listing(page, URL)
     assert len(builds) == 8
@@ -54,6 +59,35 @@ def test_list_builds_reads_every_form_of_page(page: str) -> None:
     ]
 
 
+def test_list_builds_omits_tarballs_with_tests() -> None:
+    builds = read_listing(page_of(names_of("7.15.0a20260701")), URL)
+    assert sorted(build.family for build in builds) == ["gfx110X-all", "gfx1151", "gfx94X-dcgpu", "multiarch"]
+
+
+@pytest.mark.parametrize(
+    ("page", "url", "found"),
+    [
+        ('<a href="v4/NAME">NAME</a>', URL, URL + "v4/NAME"),
+        ('<a href="/v4/NAME">NAME</a>', URL, "https://host/v4/NAME"),
+        ('{"name": "v4\\/NAME"}', URL, URL + "v4/NAME"),
+        ("<ListBucketResult><Name>b</Name><Key>v4/tarball/NAME</Key>", "https://b/", "https://b/v4/tarball/NAME"),
+        ("<ListBucketResult><Name>b</Name><Key>v4/NAME</Key>", "https://s3/b?list-type=2", "https://s3/b/v4/NAME"),
+        ("<ListBucketResult><Name>v4</Name><Key>v4/NAME</Key>", "https://s3/v4/", "https://s3/v4/v4/NAME"),
+        # A site that answers with the listing of the folder's keys.
+        ("<ListBucketResult><Name>b</Name><Key>tarball/NAME</Key>", URL, URL + "NAME"),
+        ("<ListBucketResult><Key>a b/NAME</Key>", "https://b/?prefix=a+b/", "https://b/a%20b/NAME"),
+        (
+            "<ListBucketResult><EncodingType>url</EncodingType><Key>a%2Bb/NAME</Key>",
+            "https://b/",
+            "https://b/a%2Bb/NAME",
+        ),
+    ],
+)
+def test_read_listing_keeps_folders_in_urls(page: str, url: str, found: str) -> None:
+    (build,) = read_listing(page.replace("NAME", NAMES[3]), url)
+    assert build.url == found.replace("NAME", NAMES[3])
+
+
 @pytest.mark.parametrize(
     ("wish", "families", "chosen"),
     [
@@ -62,6 +96,9 @@ def test_list_builds_reads_every_form_of_page(page: str) -> None:
         # The newest day of the first family is incomplete.
         ("nightly", ["gfx94X-dcgpu", "gfx110X-all"], NAMES[5]),
         ("nightly", ["multiarch"], NAMES[5]),
+        # A target of a family, and two of one family.
+        ("nightly", ["gfx942"], NAMES[3]),
+        ("nightly", ["gfx1100", "gfx1101"], NAMES[4]),
         ("latest", ["gfx94X-dcgpu"], NAMES[0]),
         # The multi-arch tarball has it.
         ("latest", ["gfx110X-all"], NAMES[6]),
@@ -70,7 +107,7 @@ def test_list_builds_reads_every_form_of_page(page: str) -> None:
     ],
 )
 def test_choose_build_picks_newest_complete(wish: str, families: list[str], chosen: str) -> None:
-    assert choose(read_listing(SCRIPT, URL), wish, families).name == chosen
+    assert choose(read_listing(SCRIPT, URL), wish, families, TODAY).name == chosen
 
 
 @pytest.mark.parametrize(
@@ -78,5 +115,48 @@ def test_choose_build_picks_newest_complete(wish: str, families: list[str], chos
 )
 def test_choose_build_failure_names_newest(wish: str, families: list[str]) -> None:
     with pytest.raises(RequestError, match=f"No build that matches '{wish}' has .*") as caught:
-        choose(read_listing(SCRIPT, URL), wish, families)
+        choose(read_listing(SCRIPT, URL), wish, families, TODAY)
     assert "gfx94X-dcgpu 7.10.0a20251121" in caught.value.hint
+
+
+def test_choose_nightly_takes_newest_day_of_nightlies_only() -> None:
+    versions = ("7.14.0a20260701", "7.15.0a20260630", "7.16.0rc1", "7.17.0.dev0+abc", "7.18.0a20260629+bkc.20260701")
+    builds = read_listing(page_of([name for version in versions for name in names_of(version)]), URL)
+    assert choose(builds, "nightly", ["gfx94X-dcgpu"], date(2026, 7, 2)).version == "7.14.0a20260701"
+
+
+def test_choose_nightly_refuses_old_build_with_its_date() -> None:
+    builds = read_listing(SCRIPT, URL)
+    assert choose(builds, "nightly", ["gfx94X-dcgpu"], date(2025, 11, 24)).version == "7.10.0a20251121"
+    with pytest.raises(InputError) as caught:
+        choose(builds, "nightly", ["gfx94X-dcgpu"], date(2025, 11, 25))
+    assert caught.value.message == (
+        "The newest nightly is 7.10.0a20251121 of 2025-11-21, 4 days old; the limit is 3 days."
+    )
+    assert "--therock=7.10.0a20251121" in caught.value.hint
+    # Newer days without the family do not make an old build new.
+    with pytest.raises(InputError, match=r"7\.10\.0a20251120 of 2025-11-20, 4 days old"):
+        choose(builds, "nightly", ["gfx110X-all"], date(2025, 11, 24))
+    assert choose(builds, "7.10.0a20251119", ["gfx94X-dcgpu"], date(2026, 11, 25)).version == "7.10.0a20251119"
+
+
+def test_choose_refuses_same_name_in_two_folders() -> None:
+    page = f'<a href="v4/{NAMES[3]}">x</a> <a href="asan/{NAMES[3]}">y</a>'
+    with pytest.raises(RequestError, match=r"several .*20251121.*asan/.*v4/"):
+        choose(read_listing(page, URL), "nightly", ["gfx94X-dcgpu"], TODAY)
+
+
+@pytest.mark.parametrize(
+    ("version", "day"),
+    [
+        ("7.10.0a20251120", date(2025, 11, 20)),
+        ("6.4.0rc20250416", date(2025, 4, 16)),
+        ("7.10.0a20251340", None),
+        ("7.10.0rc1", None),
+        ("7.10.0", None),
+        ("10.1.0a20260811+bkc.20260814", None),
+    ],
+)
+def test_nightly_date_is_read_from_version(version: str, day: date | None) -> None:
+    assert nightly_date(version) == day
+    check_age(version, day or TODAY, "")
