@@ -21,6 +21,8 @@ class ChecksumOrigin(enum.StrEnum):
     """`.sha256` file beside the tarball on the server"""
     INDEX = "index"
     """digests of the index of packages"""
+    SIGNATURE = "signature"
+    """signed packages, or signed metadata of a repository"""
     FIRST_USE = "first-use"
     """none was known when the ROCm was downloaded"""
     LOCAL = "local"

@@ -64,6 +64,8 @@ def trust_text(rocm_source: RocmSource, origin: ChecksumOrigin, *, packages: boo
             return f"{what} the sidecar file on the server"
         case ChecksumOrigin.INDEX:
             return f"{what} the digests of the index"
+        case ChecksumOrigin.SIGNATURE:
+            return "its packages are signed"
         case ChecksumOrigin.FIRST_USE:
             return "its sha256 is unverified, since none was given or published; the lock pins it"
         case ChecksumOrigin.LOCAL:

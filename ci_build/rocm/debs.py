@@ -31,12 +31,58 @@ _PREFIX = re.compile(r"/opt/(rocm(?:-[\w.+~-]+)?)(?:/(.*))?")
 
 
 def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
-    """Return the .deb files with their sha256; the version is empty, since only the unpacked ROCm has it."""
+    """Return the package files with their sha256; the version is empty, since only the unpacked ROCm has it."""
     sha256 = {}
     for done, path in enumerate(files):
         progress.advance(done, len(files))
         sha256[path.name] = file_sha256(path)
     return Packages(version="", files={path.name: path for path in files}, sha256=sha256)
+
+
+class Prefix:
+    """The folder below /opt into which all packages of one ROCm install.
+
+    Attributes:
+        root: name of the folder; empty until a package installs a file there.
+    """
+
+    def __init__(self) -> None:
+        self.root = ""
+
+    def inside(self, path: str, package: str) -> str:
+        """Return an installed path relative to the prefix; empty for a path outside of /opt/rocm….
+
+        Raises:
+            InputError: another package installs into another prefix.
+        """
+        match = _PREFIX.fullmatch(posixpath.normpath(f"/{path.lstrip('/')}"))
+        if match is None or not match[2]:
+            return ""
+        self.root = self.root or match[1]
+        if self.root != match[1]:
+            raise InputError(
+                f"{package} installs into /opt/{match[1]}, but other packages into /opt/{self.root}.",
+                hint="Give a folder with the packages of one ROCm.",
+            )
+        return match[2]
+
+    def link(self, name: str, target: str) -> str:
+        """Return the target of a symbolic link; an absolute one becomes relative, so that it stays in the tree."""
+        if target.startswith("/"):
+            return posixpath.relpath(target, posixpath.dirname(f"/opt/{self.root}/{name}"))
+        return target
+
+    def end(self) -> bytes:
+        """Return the end mark of the tar stream.
+
+        Raises:
+            InputError: no package installs a file into a prefix.
+        """
+        if not self.root:
+            raise InputError(
+                "None of the packages installs anything into /opt/rocm.", hint="Give AMD's packages of ROCm."
+            )
+        return bytes(2 * 512)
 
 
 def prefix_of_debs(files: Sequence[Path]) -> Generator[bytes]:
@@ -46,55 +92,35 @@ def prefix_of_debs(files: Sequence[Path]) -> Generator[bytes]:
         InputError: the packages do not form one prefix.
         ArchiveError: a package is damaged.
     """
-    root = ""
+    prefix = Prefix()
     for path in files:
         try:
-            root = yield from _installed(path, root)
+            yield from _installed(path, prefix)
         except ArchiveError as error:
             raise ArchiveError(f"{path.name}: {error.message}", hint=error.hint or "Fetch it again.") from error
-    if not root:
-        raise InputError("None of the packages installs anything into /opt/rocm.", hint="Give AMD's packages of ROCm.")
-    yield bytes(2 * 512)
+    yield prefix.end()
 
 
-def _installed(path: Path, root: str) -> Generator[bytes, None, str]:
-    """Yield the tar entries that one package adds to the prefix.
-
-    Args:
-        root: folder below /opt into which earlier packages install; empty if there is none yet.
-
-    Returns:
-        The folder below /opt into which this or earlier packages install; empty if there is none.
-    """
+def _installed(path: Path, prefix: Prefix) -> Generator[bytes]:
+    """Yield the tar entries that one package adds to the prefix."""
     with path.open("rb") as file, decompressed(*_content(file)) as pieces:
         blocks = Blocks(pieces)
         for entry in entries(blocks):
-            match = _PREFIX.fullmatch(posixpath.normpath(f"/{entry.name}"))
-            if entry.kind is Kind.FOLDER or match is None or not match[2]:
+            name = "" if entry.kind is Kind.FOLDER else prefix.inside(entry.name, path.name)
+            if name:
+                yield from _entry(entry, name, prefix, blocks)
+            else:
                 blocks.skip(entry.size + padding(entry.size))
-                continue
-            root = root or match[1]
-            if root != match[1]:
-                raise InputError(
-                    f"{path.name} installs into /opt/{match[1]}, but other packages into /opt/{root}.",
-                    hint="Give a folder with the packages of one ROCm.",
-                )
-            yield from _entry(entry, match[2], root, blocks)
-    return root
 
 
-def _entry(entry: Entry, name: str, root: str, blocks: Blocks) -> Generator[bytes]:
+def _entry(entry: Entry, name: str, prefix: Prefix, blocks: Blocks) -> Generator[bytes]:
     if entry.kind is Kind.FILE:
         yield from tar_file(name, entry, blocks)
-        return
-    kind = tarfile.SYMTYPE if entry.kind is Kind.SYMLINK else tarfile.LNKTYPE
-    link = entry.linkname
-    if kind == tarfile.LNKTYPE:
-        link = posixpath.normpath(f"/{link}").removeprefix(f"/opt/{root}/")
-    elif link.startswith("/"):
-        # An absolute link would leave the tree; a relative one stays inside, since the packages share the tree.
-        link = posixpath.relpath(link, posixpath.dirname(f"/opt/{root}/{name}"))
-    yield tar_header(name, kind=kind, link=link)
+    elif entry.kind is Kind.SYMLINK:
+        yield tar_header(name, kind=tarfile.SYMTYPE, link=prefix.link(name, entry.linkname))
+    else:
+        link = posixpath.normpath(f"/{entry.linkname}").removeprefix(f"/opt/{prefix.root}/")
+        yield tar_header(name, kind=tarfile.LNKTYPE, link=link)
 
 
 def _content(file: IO[bytes]) -> tuple[Generator[bytes], str]:

@@ -17,6 +17,7 @@ from core.errors import InputError
 
 if TYPE_CHECKING:  # reading a lock needs no facts
     from ci_build.rocm.facts import RocmFacts
+    from ci_build.rocm.packages import Packages
 
 SCHEMA = 1
 
@@ -26,14 +27,16 @@ class RocmLock:
     """A pinned ROCm.
 
     Attributes:
-        source: URL without credentials, `pip+` and the URL of an index, or absolute path of a tarball or folder.
+        source: URL without credentials, `pip+` and the URL of an index, `dnf+` or `apt+` and a repository, or absolute
+            path of a tarball or folder.
         sha256, size: digest and bytes of the tarball or of all packages; empty and 0 for a folder.
         families: families in the file name; empty if there are none.
         targets: processors for which rocBLAS has kernels.
         compiler: name and version, such as `clang 20.0.0git`.
         libraries: soname -> version in the file name, such as 7.2.53211; empty if there is none.
         device_libraries: path of a device library -> sha256.
-        packages: file name -> sha256 of the wheels; empty for a tarball or folder.
+        packages: file name -> sha256 of each package; empty for a tarball or folder.
+        package_urls, package_versions: file name -> URL and version of each package of an apt or dnf repository.
     """
 
     source: str
@@ -46,6 +49,12 @@ class RocmLock:
     libraries: Mapping[str, str]
     device_libraries: Mapping[str, str]
     packages: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    package_urls: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    package_versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+_OPTIONAL = ("packages", "package_urls", "package_versions")
+"""Fields that a lock omits if they are empty."""
 
     @property
     def device_library_folder(self) -> str:
@@ -54,7 +63,7 @@ class RocmLock:
 
 
 def make_lock(
-    facts: RocmFacts, root: Path, *, source: str, sha256: str, size: int, family: str, packages: Mapping[str, str]
+    facts: RocmFacts, root: Path, *, source: str, sha256: str, size: int, family: str, packages: Packages | None
 ) -> RocmLock:
     """Return the lock of a ROCm from its facts."""
     # The version is in the link target: libamdhip64.so.7 links to libamdhip64.so.7.2.53211.
@@ -69,7 +78,9 @@ def make_lock(
         compiler=facts.compiler,
         libraries={soname: name.partition(".so.")[2] for soname, name in files.items()},
         device_libraries=dict(facts.device_libraries),
-        packages=dict(sorted(packages.items())),
+        packages=dict(sorted(packages.sha256.items())) if packages else {},
+        package_urls=dict(sorted(packages.urls.items())) if packages else {},
+        package_versions=dict(sorted(packages.versions.items())) if packages else {},
     )
 
 
@@ -96,8 +107,9 @@ def _words(value: object) -> str:
 def dump_lock(lock: RocmLock) -> str:
     """Return a lock as TOML."""
     body = {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(lock).items()}
-    if not lock.packages:
-        del body["packages"]
+    for name in _OPTIONAL:
+        if not body[name]:
+            del body[name]
     return "# Written by ci_build; commit it to build against this ROCm and no other (--locked).\n" + tomli_w.dumps(
         {"schema": SCHEMA, **body}
     )
@@ -134,7 +146,7 @@ def _is_valid(name: str, value: object) -> bool:
             return isinstance(value, int)
         case "families" | "targets":
             return isinstance(value, tuple) and all(isinstance(word, str) for word in value)
-        case "libraries":
+        case "libraries" | "package_urls" | "package_versions":
             return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
         case "device_libraries" | "packages":  # files of the cache are named by their digests
             return isinstance(value, dict) and all(map(_is_sha256, value.values()))

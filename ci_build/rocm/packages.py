@@ -38,14 +38,17 @@ class Packages:
     """The packages of one ROCm.
 
     Attributes:
-        version: full version of all packages; empty for .deb files.
+        version: full version of all packages; empty for .deb and .rpm files.
         files: file name -> path of the package.
         sha256: file name -> 64 hexadecimal digits.
+        urls, versions: file name -> URL without credentials, and version; empty for packages of a folder or an index.
     """
 
     version: str
     files: Mapping[str, Path]
     sha256: Mapping[str, str]
+    urls: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:

@@ -17,8 +17,28 @@ from core.units import parse_url
 
 SCHEME = "pip+"
 """Prefix of a source that is the URL of an index."""
+DNF, APT = "dnf+", "apt+"
+"""Prefixes of a source that is a repository: a URL; or a URL, a suite and components, with spaces between them."""
+_DEB_LINE = re.compile(r"deb\s+(?:\[([^]]*)\]\s+)?(\S+)\s+(\S+)((?:\s+[^\s\[]\S*)*)\s*")
 _LONGEST_NAME = 255
 """Maximum bytes of a file name on Linux."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepositoryRequest:
+    """Key and packages of an apt or dnf repository.
+
+    Attributes:
+        key: file with the keys that may sign; None for the key at `key_url` with `fingerprint`.
+        packages: names of the packages to install; empty selects `dnf_packages` or `apt_packages`.
+    """
+
+    key: Path | None
+    key_url: str
+    fingerprint: str
+    packages: tuple[str, ...]
+    dnf_packages: tuple[str, ...]
+    apt_packages: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +46,7 @@ class RocmSource:
     """Origin of a ROCm, and requirements for it.
 
     Attributes:
-        source: URL, tarball or folder; `pip+` and the URL for an index.
+        source: URL, tarball or folder; `pip+` and the URL for an index; `dnf+` or `apt+` and a repository.
         index_version: version of the packages of an index; empty uses `version`.
         version: required version; empty accepts any.
         targets: gfx targets of the build; empty if nothing is built.
@@ -35,6 +55,7 @@ class RocmSource:
         full: unpack the whole tarball instead of the files that a build needs.
         lock: path of rocm.lock; None writes no lock.
         locked: refuse a ROCm that differs from the lock.
+        repository: key and packages of a repository; None for other sources, and for the locked packages.
     """
 
     source: str
@@ -46,6 +67,7 @@ class RocmSource:
     lock: Path | None = None
     locked: bool = False
     index_version: str = ""
+    repository: RepositoryRequest | None = None
 
     @property
     def full_version(self) -> str:
@@ -75,7 +97,9 @@ def is_url(source: str) -> bool:
 
 
 def file_name(source: str) -> str:
-    """Return the last part of a source's URL or path, decoded."""
+    """Return the last part of a source's URL or path, decoded; empty for a repository."""
+    if is_repository(source):
+        return ""
     return unquote(parse_url(source).path).rpartition("/")[2] if is_url(source) else Path(source).name
 
 
@@ -84,10 +108,52 @@ def is_index(source: str) -> bool:
     return source.startswith(SCHEME)
 
 
-def debs_in(source: str) -> tuple[Path, ...]:
-    """Return the .deb files in a folder, sorted by name; none if the source is not a folder."""
+def is_repository(source: str) -> bool:
+    """Return whether a source is an apt or dnf repository."""
+    return source.startswith((DNF, APT))
+
+
+def repository_source(text: str) -> str:
+    """Return the source of a repository: the URL of a dnf repository, or a `deb` line of sources.list.
+
+    Raises:
+        RequestError: the text is neither, or has options of apt other than the architecture.
+    """
+    match = _DEB_LINE.fullmatch(text.strip())
+    url = match[2] if match else text.strip()
+    parts = parse_url(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"\s", url):
+        raise RequestError(
+            f"--rocm-repo is not a repository: {without_credentials(text)!r}.",
+            hint="Give the URL of a dnf repository, or a line like 'deb https://host/apt jammy main'.",
+        )
+    if match is None:
+        return DNF + url
+    if (options := match[1] or "").strip() not in ("", "arch=amd64"):
+        raise RequestError(
+            f"--rocm-repo has options that are not supported: [{options}].",
+            hint="Omit them; --rocm-repo-key names the key.",
+        )
+    suite, components = match[3], match[4].split()
+    if bool(components) == suite.endswith("/"):
+        raise RequestError(
+            f"--rocm-repo needs a suite with components, or a path that ends with a slash: {suite!r}.",
+            hint="Write it like 'deb https://host/apt jammy main'.",
+        )
+    return " ".join((APT + url, suite, *components))
+
+
+def packages_in(source: str) -> tuple[Path, ...]:
+    """Return the .deb or .rpm files in a folder, sorted by name; none if the source is not a folder.
+
+    Raises:
+        RequestError: the folder has files of both kinds.
+    """
     folder = Path(source)
-    return tuple(sorted(folder.glob("*.deb"))) if folder.is_dir() else ()
+    found = [path for path in sorted(folder.iterdir()) if path.suffix in (".deb", ".rpm")] if folder.is_dir() else []
+    if len({path.suffix for path in found}) > 1:
+        raise RequestError(f"{source} has .deb and .rpm files.", hint="Give a folder with packages of one kind.")
+    return tuple(path for path in found if not path.name.endswith(".src.rpm"))
 
 
 def check_source(rocm_source: RocmSource) -> None:
@@ -107,7 +173,7 @@ def check_source(rocm_source: RocmSource) -> None:
         raise RequestError(
             f"--locked needs {rocm_source.lock}, which does not exist.", hint="Run once without --locked to create it."
         )
-    if is_index(rocm_source.source):
+    if is_index(rocm_source.source) or is_repository(rocm_source.source):
         return
     if is_url(rocm_source.source) and urlsplit(rocm_source.source).scheme.lower() not in ("http", "https"):
         raise RequestError(
@@ -177,9 +243,15 @@ def check_families(families: Sequence[str]) -> None:
 def planned_steps(source: RocmSource) -> Iterator[str]:
     """Yield the lines of a dry run about a ROCm."""
     location = without_credentials(source.source)
-    if is_url(location) or is_index(location):
+    if is_repository(location):
+        known = source.repository
+        key = known and (str(known.key) if known.key else f"{known.key_url} ({known.fingerprint})")
+        yield f"read the repository {location[len(DNF) :]} unless its packages are locked"
+        yield "download packages with all that they need unless they are in the cache"
+        yield f"verify them by {f'signatures of {key}' if key and not source.locked else 'their sha256 in the lock'}"
+    elif is_url(location) or is_index(location):
         yield f"download {location} unless it is in the cache, and verify it"
-    elif Path(location).is_dir() and not debs_in(location):
+    elif Path(location).is_dir() and not packages_in(location):
         yield f"use {location} without copying it"
     else:
         yield f"unpack {location} unless it is in the cache"

@@ -1,11 +1,13 @@
 """The ROCm of a build: downloaded, inspected, compared with the request, and locked.
 
-A source is a URL, a tarball, a folder with a ROCm or with ROCm packages of a distribution, or an index of pip packages.
+A source is a URL, a tarball, a folder with a ROCm or with ROCm packages of a distribution, an index of pip packages, or
+an apt or dnf repository.
 The source's name is checked before the download, and its files are checked before the build.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,16 +18,20 @@ from ci_build.rocm.listing import parse_name
 from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
 from ci_build.rocm.package_index import fetch_packages
 from ci_build.rocm.packages import Packages
+from ci_build.rocm.repositories.fetch import fetch_repository
 from ci_build.rocm.request import (
+    DNF,
     SCHEME,
     RocmSource,
     RocmStorage,
     check_source,
-    debs_in,
     file_name,
     is_index,
+    is_repository,
     is_url,
+    packages_in,
 )
+from ci_build.rocm.rpms import prefix_of_rpms
 from ci_build.rocm.store import RocmStore, StoredTree
 from core import cache
 from core.errors import CiBuildError, InputError, RequestError
@@ -69,12 +75,14 @@ class _Files:
         packages: the packages that the tree was unpacked from; None for a tarball or folder.
         origin: origin of their checksum.
         problem: reason why the server has no checksum; empty if this does not matter.
+        signed: statement about the signature of a repository; empty for other sources.
     """
 
     stored: StoredTree | None
     packages: Packages | None = None
     origin: ChecksumOrigin
     problem: str = ""
+    signed: str = ""
 
 
 def obtain_rocm(source: RocmSource, storage: RocmStorage, reporter: Reporter, runner: Runner, connect: Connect) -> Rocm:
@@ -120,7 +128,9 @@ def obtain(rocm_source: RocmSource, store: RocmStore, client: Client, *, progres
     """
     locked = load_lock(rocm_source.lock) if rocm_source.lock else None
     url, source = "", str(Path(rocm_source.source).absolute())
-    if is_index(rocm_source.source):
+    if is_repository(rocm_source.source):
+        source = rocm_source.source[: len(DNF)] + without_user(rocm_source.source[len(DNF) :])
+    elif is_index(rocm_source.source):
         source = SCHEME + without_user(canonical(rocm_source.source.removeprefix(SCHEME)))
     elif is_url(rocm_source.source):
         url = canonical(rocm_source.source)
@@ -163,13 +173,17 @@ def _fetch(
     if is_index(source):
         packages, origin = _packages(rocm_source, pinned, store, runner, progress)
         return _Files(stored=store.from_packages(packages, chosen), packages=packages, origin=origin)
-    if debs := debs_in(source):
+    if is_repository(source):
+        packages, origin, signed = _of_repository(rocm_source, pinned, store, client, runner, progress)
+        stored = store.from_packages(packages, chosen, _prefix_of(packages))
+        return _Files(stored=stored, packages=packages, origin=origin, signed=signed)
+    if found := packages_in(source):
         if not rocm_source.locked:
             require_checksum(rocm_source, "its packages are not locked")
         origin = ChecksumOrigin.LOCK if rocm_source.locked else ChecksumOrigin.LOCAL
-        progress.step(f"read {len(debs)} packages in {source}")
-        packages = packages_of(debs, progress)
-        stored = store.from_packages(packages, chosen, prefix_of_debs)
+        progress.step(f"read {len(found)} packages in {source}")
+        packages = packages_of(found, progress)
+        stored = store.from_packages(packages, chosen, _prefix_of(packages))
         return _Files(stored=stored, packages=packages, origin=origin)
     sha256, origin, problem = expected_sha256(rocm_source, pinned, client, url)
     if url:
@@ -196,7 +210,7 @@ def _inspect(rocm_source: RocmSource, pinned: RocmLock | None, source: str, file
         sha256=stored.sha256 if stored else "",
         size=packages.size if packages else stored.size if stored else 0,
         family=parts[0] if parts else "",
-        packages=packages.sha256 if packages else {},
+        packages=packages,
     )
     if pinned is not None and rocm_source.locked:
         _check_lock(rocm_source, pinned, lock)
@@ -213,7 +227,7 @@ def _inspect(rocm_source: RocmSource, pinned: RocmLock | None, source: str, file
         facts=facts,
         lock=lock,
         trust=trust,
-        trust_text=trust_text(rocm_source, files.origin, packages=packages is not None),
+        trust_text=files.signed or trust_text(rocm_source, files.origin, packages=packages is not None),
         notes=(*notes, *worse, *trust_notes(rocm_source, trust, files.problem)),
     )
 
@@ -230,13 +244,41 @@ def _packages(
         store=InputStore(store.root / "tarballs"),
         progress=progress,
     )
-    if other := sorted(name for name, digest in packages.sha256.items() if locked.get(name, digest) != digest):
-        raise InputError(
-            f"Files of the index differ from {rocm_source.lock}: {', '.join(other)}.",
-            hint="Ask the publisher; if a file was replaced on purpose, remove it from the lock.",
-        )
+    _refuse_replaced(rocm_source, packages, locked)
     is_locked = bool(packages.sha256.keys() & locked.keys())
     return packages, ChecksumOrigin.LOCK if is_locked else ChecksumOrigin.INDEX
+
+
+def _of_repository(
+    rocm_source: RocmSource,
+    pinned: RocmLock | None,
+    store: RocmStore,
+    client: Client,
+    runner: Runner,
+    progress: Progress,
+) -> tuple[Packages, ChecksumOrigin, str]:
+    """Return the packages of a repository, or of the lock with --locked; the origin of their digests; their signature."""
+    inputs = InputStore(store.root / "tarballs")
+    packages, signed = fetch_repository(
+        rocm_source, pinned, store=inputs, client=client, runner=runner, progress=progress
+    )
+    _refuse_replaced(rocm_source, packages, pinned.packages if pinned is not None else {})
+    return packages, ChecksumOrigin.SIGNATURE if signed else ChecksumOrigin.LOCK, signed
+
+
+def _refuse_replaced(rocm_source: RocmSource, packages: Packages, locked: Mapping[str, str]) -> None:
+    """Refuse a package with the name of a locked one and other content."""
+    if other := sorted(name for name, digest in packages.sha256.items() if locked.get(name, digest) != digest):
+        where = "repository" if is_repository(rocm_source.source) else "index"
+        raise InputError(
+            f"Files of the {where} differ from {rocm_source.lock}: {', '.join(other)}.",
+            hint="Ask the publisher; if a file was replaced on purpose, remove it from the lock.",
+        )
+
+
+def _prefix_of(packages: Packages) -> Callable[[Sequence[Path]], Generator[bytes]]:
+    """Return the function that makes a tar stream of the prefix from packages of a distribution."""
+    return prefix_of_rpms if any(name.endswith(".rpm") for name in packages.files) else prefix_of_debs
 
 
 def _check_lock(rocm_source: RocmSource, pinned: RocmLock, found: RocmLock) -> None:

@@ -1,0 +1,1 @@
+"""apt and dnf repositories as sources of a ROCm."""
