@@ -15,7 +15,7 @@ from ci_build.containers.orphans import list_argv
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.manylinux import planned_build, planned_image, planned_look_ups
 from ci_build.images.recipe import UNKNOWN, UNKNOWN_NOTE
-from ci_build.rocm.request import debs_in, planned_steps
+from ci_build.rocm.request import packages_in, planned_steps
 from core.process import render
 from core.source_request import SourceInputs
 
@@ -68,5 +68,5 @@ def planned_rocm(request: WheelSetRequest) -> Path:
     """Return the path of the ROCm; the name of a tree that is not unpacked yet is not known."""
     assert request.rocm is not None
     folder = Path(request.rocm.source)
-    in_place = folder.is_dir() and not debs_in(request.rocm.source)
+    in_place = folder.is_dir() and not packages_in(request.rocm.source)
     return folder.resolve() if in_place else request.cache / "rocm" / "trees" / UNKNOWN / "rocm"

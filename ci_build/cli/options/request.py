@@ -56,9 +56,9 @@ def wheel_set_request(
     from_source = settings.get("payload").value == Payload.SOURCE
     if from_source:
         settings = settings.with_defaults(source_defaults(settings))
-    rocm = find_rocm(settings, reporter, runner, connect)
+    rocm = find_rocm(settings, reporter, runner, connect, use_amd=from_source)
     if rocm is not None and from_source:
-        settings = settings.with_defaults(rocm_defaults(rocm))
+        settings = settings.with_defaults(rocm_defaults(settings, rocm))
     build, warnings = build_request(settings, accept_cached=rebuild is None)
     for text in warnings:
         reporter.warning(text)
@@ -68,7 +68,8 @@ def wheel_set_request(
         check_source(rocm)
     elif build.payload is Payload.SOURCE:
         raise RequestError(
-            "A build from source needs a ROCm.", hint="Give --therock-path or --therock, or use --payload=published."
+            "A build from source needs a ROCm.",
+            hint="Give --therock-path, --therock, --rocm-repo or a released --rocm-version, or --payload=published.",
         )
     manifest = settings.get("rocm_manifest").value
     return WheelSetRequest(

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_build.cli.options.settings import Setting, Settings, split_list
-from ci_build.rocm.listing import choose, list_builds, parse_name
+from ci_build.rocm.listing import MULTIARCH, check_age, choose, list_builds, parse_name
 from ci_build.rocm.lock import load_lock
-from ci_build.rocm.request import SCHEME, RocmSource, RocmStorage, check_families, file_name, is_index
+from ci_build.rocm.request import (
+    DNF,
+    SCHEME,
+    RepositoryRequest,
+    RocmSource,
+    RocmStorage,
+    check_families,
+    file_name,
+    is_index,
+    is_repository,
+    repository_source,
+)
+from core.defaults import defaults
 from core.errors import RequestError
 from core.process import HostRunner
 from core.report import Reporter
-from core.targets import load_table
+from core.targets import MULTI_ARCH, expand, family_of, load_table
 from core.units import parse_size
 
 if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect
 
-_NAMES_A_ROCM = ("therock_path", "therock", "therock_index_url")
+_NAMES_A_ROCM = ("therock_path", "therock", "therock_index_url", "rocm_repo")
+_NEED_A_REPOSITORY = ("rocm_repo_key", "rocm_repo_packages")
+_RELEASE = re.compile(r"[0-9]+\.[0-9]+(?:\.[0-9]+)?")
 _NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limit")
 _NEED_A_LISTING = ("family", "therock_listing")
 
@@ -40,33 +56,37 @@ def _limit(settings: Settings) -> int:
     return parse_size(str(setting.value), setting.origin)
 
 
-def find_rocm(settings: Settings, reporter: Reporter, runner: HostRunner, connect: Connect) -> RocmSource | None:
+def find_rocm(
+    settings: Settings, reporter: Reporter, runner: HostRunner, connect: Connect, *, use_amd: bool = False
+) -> RocmSource | None:
     """Return the ROCm that the options name, or None if they name no ROCm.
 
     The ROCm is not downloaded. `--therock` downloads the listing of builds, and `--therock-index-url` without a version
     queries the index.
 
+    Args:
+        use_amd: whether `--rocm-version` alone names AMD's repository.
+
     Raises:
         RequestError: options contradict each other or have no effect.
     """
-    _refuse_contradictions(settings)
+    amd = _amd_repository(settings) if use_amd else ""
+    _refuse_contradictions(settings, amd)
     _limit(settings)
     path, choice = settings.get("therock_path").value, settings.get("therock").value
     lock, locked = Path(settings.text("rocm_lock")), settings.flag("locked")
-    index, version = settings.text("therock_index_url"), settings.text("therock_version")
-    if index:
-        from core.http.client import canonical  # Start-up time: it loads requests.
-
-        path = SCHEME + canonical(index)
-        if not version and not settings.given("rocm_version") and not locked:
-            from ci_build.rocm.package_index import newest_version  # Start-up time: it loads isal.
-
-            version = newest_version(index, runner)
-            reporter.line(f"--therock-index-url: the newest ROCm of the index is {version}")
+    version = settings.text("therock_version")
+    if settings.text("therock_index_url"):
+        path, version = _index(settings, reporter, runner)
     elif choice:
         path = _choose(settings, reporter, connect, str(choice))
+    elif settings.text("rocm_repo"):
+        path = repository_source(settings.text("rocm_repo"))
     elif locked and not path:
         path = _locked_source(lock)
+    elif amd:
+        path = DNF + amd
+        reporter.line(f"--rocm-version={settings.text('rocm_version')}: AMD's repository {amd}")
     if not path:
         return None
     return RocmSource(
@@ -77,15 +97,56 @@ def find_rocm(settings: Settings, reporter: Reporter, runner: HostRunner, connec
         lock=lock,
         locked=locked,
         index_version=version,
+        repository=_repository(settings) if is_repository(str(path)) else None,
     )
 
 
-def rocm_defaults(rocm: RocmSource) -> Mapping[str, Setting]:
-    """Return the ROCm version and the targets that the ROCm's name or lock implies."""
+def _index(settings: Settings, reporter: Reporter, runner: HostRunner) -> tuple[str, str]:
+    """Return the source of an index, and the version of its packages; empty if another option or the lock has it."""
+    from core.http.client import canonical  # Start-up time: it loads requests.
+
+    index, version = settings.text("therock_index_url"), settings.text("therock_version")
+    if not version and not settings.given("rocm_version") and not settings.flag("locked"):
+        from ci_build.rocm.package_index import newest_version  # Start-up time: it loads isal.
+
+        version = newest_version(index, runner)
+        reporter.line(f"--therock-index-url: the newest ROCm of the index is {version}")
+        check_age(version, _today(), f"Give --therock-version={version} to use it, or another --therock-index-url.")
+    return SCHEME + canonical(index), version
+
+
+def _amd_repository(settings: Settings) -> str:
+    """Return the URL of AMD's repository for `--rocm-version` alone; empty if options name a ROCm, or for nightlies."""
+    version = settings.text("rocm_version") if settings.given("rocm_version") else ""
+    named = settings.get("therock_path").value or any(settings.given(name) for name in _NAMES_A_ROCM)
+    if named or settings.flag("locked") or _RELEASE.fullmatch(version) is None:
+        return ""
+    # AMD's folder of X.Y.0 is named X.Y.
+    folder = version.removesuffix(".0") if version.count(".") == 2 else version
+    return str(defaults()["rocm_repository"]["url"]).format(version=folder)
+
+
+def _repository(settings: Settings) -> RepositoryRequest:
+    table = defaults()["rocm_repository"]
+    key = Path(settings.text("rocm_repo_key")).absolute() if settings.given("rocm_repo_key") else None
+    if key is not None and not key.is_file():
+        raise RequestError(f"--rocm-repo-key: {key} is not a file.", hint="Give a file with OpenPGP public keys.")
+    return RepositoryRequest(
+        key=key,
+        key_url=table["key_url"],
+        fingerprint=table["fingerprint"],
+        packages=split_list(settings.text("rocm_repo_packages")),
+        dnf_packages=tuple(table["dnf_packages"]),
+        apt_packages=tuple(table["apt_packages"]),
+    )
+
+
+def rocm_defaults(settings: Settings, rocm: RocmSource) -> Mapping[str, Setting]:
+    """Return the ROCm version and the targets that the ROCm's name or lock, or `--family`, implies."""
     found: dict[str, Setting] = {}
     if rocm.index_version:
         found["rocm_version"] = Setting(value=rocm.index_version, origin="--therock-version")
-    elif rocm.locked and is_index(rocm.source) and rocm.lock is not None and (known := load_lock(rocm.lock)):
+    elif rocm.locked and _has_versions(rocm.source) and rocm.lock is not None and (known := load_lock(rocm.lock)):
         found["rocm_version"] = Setting(value=known.version, origin=str(rocm.lock))
     name = file_name(rocm.source)
     if parts := parse_name(name):
@@ -93,7 +154,15 @@ def rocm_defaults(rocm: RocmSource) -> Mapping[str, Setting]:
         found["rocm_version"] = Setting(value=version, origin=f"the name {name}")
         if family in load_table().families:
             found["targets"] = Setting(value=family, origin=f"the name {name}")
+    # A multi-arch tarball may serve the families; its name has none.
+    if settings.given("therock") and MULTIARCH not in (families := split_list(settings.text("family"))) and families:
+        found["targets"] = Setting(value=",".join(families), origin="--family")
     return found
+
+
+def _has_versions(source: str) -> bool:
+    """Return whether the name of a source does not have the version."""
+    return is_index(source) or is_repository(source)
 
 
 def rocm_problems(settings: Settings) -> list[str]:
@@ -140,7 +209,7 @@ def rocm_build_url(settings: Settings) -> str:
         ) from error
 
 
-def _refuse_contradictions(settings: Settings) -> None:
+def _refuse_contradictions(settings: Settings, amd: str) -> None:
     problems = []
     named = [name for name in _NAMES_A_ROCM if settings.given(name)]
     if len(named) > 1:
@@ -149,23 +218,26 @@ def _refuse_contradictions(settings: Settings) -> None:
     problems += [f"--{name.replace('_', '-')} is empty." for name in named if not settings.get(name).value]
     if settings.given("therock_version") and not settings.given("therock_index_url"):
         problems.append("--therock-version has no effect without --therock-index-url.")
-    if settings.given("therock_sha256") and settings.given("therock_index_url"):
+    has_packages = settings.given("therock_index_url") or settings.given("rocm_repo") or amd
+    if settings.given("therock_sha256") and has_packages:
         problems.append("--therock-sha256 applies to a tarball only.")
-    if settings.given("no_tarball_cache") and settings.given("therock_index_url"):
-        problems.append("--no-tarball-cache has no effect with --therock-index-url: packages are not tarballs.")
-    if settings.given("therock") and not settings.given("family"):
-        problems.append("--therock needs --family.")
+    if settings.given("no_tarball_cache") and has_packages:
+        problems.append("--no-tarball-cache has no effect on packages, which are not tarballs.")
+    if not (settings.given("rocm_repo") or amd):
+        problems += settings.objections(_NEED_A_REPOSITORY, "has no effect without --rocm-repo.")
+    if settings.given("therock") and not (settings.given("family") or settings.given("targets")):
+        problems.append("--therock needs --family or --targets.")
     # The value may come from an internal build job, whose URL is a default of --therock-path.
-    source = settings.get("therock_path").value or settings.given("therock") or settings.given("therock_index_url")
+    source = settings.get("therock_path").value or amd or any(map(settings.given, _NAMES_A_ROCM))
     if source and settings.given("rocm_manifest"):
         problems.append("--rocm-manifest has no effect with a whole ROCm, whose manifest is generated.")
     if not source:
-        text = "has no effect without --therock-path, --therock or --therock-index-url."
+        text = "has no effect without --therock-path, --therock, --therock-index-url or --rocm-repo."
         problems += settings.objections(_NEED_A_SOURCE, text)
     if not settings.given("therock"):
         problems += settings.objections(_NEED_A_LISTING, "has no effect without --therock.")
     if not source and not settings.flag("locked"):
-        text = "has no effect without --therock-path, --therock, --therock-index-url or --locked."
+        text = "has no effect without --therock-path, --therock, --therock-index-url, --rocm-repo or --locked."
         # The environment may require checksums for a whole machine, also for builds without a ROCm.
         unused = ("rocm_lock", *filter(settings.typed, ("require_checksum",)))
         problems += settings.objections(unused, text)
@@ -174,14 +246,22 @@ def _refuse_contradictions(settings: Settings) -> None:
 
 
 def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: str) -> str:
-    families = split_list(settings.text("family"))
+    if settings.given("family"):
+        families = split_list(settings.text("family"))
+    else:
+        family = family_of(expand(settings.text("targets")))
+        families = (MULTIARCH if family == MULTI_ARCH else family,)
     if not families:
         raise RequestError("--family is empty.", hint="Give families that `ci_build targets` lists.")
     check_families(families)
     builds = list_builds(connect(), settings.text("therock_listing"))
-    build = choose(builds, choice, families)
+    build = choose(builds, choice, families, _today())
     reporter.line(f"--therock={choice}: {build.name}")
     return build.url
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
 
 
 def _locked_source(lock: Path) -> str:

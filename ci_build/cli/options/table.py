@@ -35,14 +35,19 @@ _WHEEL_OPTIONS: Table = (
     (("--compiler",), {"type": click.Choice(["clang", "gcc"]), "help": "Host compiler of a source build."}),
 )  # fmt: skip
 _ROCM_OPTIONS: Table = (
-    (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "ROCm from a tarball or a directory."}),
-    (("--therock",), {"metavar": "nightly|latest|X.Y.Z", "help": "ROCm from a listing of builds."}),
-    (("--family",), {"metavar": "NAME,…", "help": "GPU families of the listed build, such as gfx94X-dcgpu."}),
+    (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "ROCm from a tarball, a tree, or .deb or .rpm files."}),
+    (("--therock",), {"metavar": "nightly|latest|X.Y.Z", "help": "ROCm from a listing; a nightly of 3 days at most."}),
+    (("--family",), {"metavar": "NAME,…", "help": "GPU families of the build.  [default: from --targets]"}),
     (("--therock-listing",), {"metavar": "URL", "help": "Page that lists the builds."}),
     (("--therock-index-url",), {"metavar": "URL", "help": "ROCm from the pip packages of an index."}),
     (("--therock-version",), {"metavar": "X.Y.Z", "help": "Version of the index's packages.  [default: the newest]"}),
     (("--therock-sha256",), {"metavar": "HEX", "help": "Expected sha256 of the tarball."}),
     (("--require-checksum",), {**FLAG, "help": "Refuse a ROCm without a given, locked or published checksum."}),
+    (("--rocm-repo",), {"metavar": "URL|DEB-LINE", "help": "ROCm from a signed dnf or apt repository; "
+      "with --rocm-version=X.Y.Z alone, AMD's dnf repository."}),
+    (("--rocm-repo-key",), {"metavar": "FILE", "help": "Keys that may sign the repository.  [default: AMD's key]"}),
+    (("--rocm-repo-packages",),
+     {"metavar": "NAME,…", "help": "Packages to take, with what they need.  [default: as rocm-jax installs]"}),
     (("--rocm-lock",), {"metavar": "FILE", "help": "Lock file that records the exact ROCm."}),
     (("--locked",), {**FLAG, "help": "Refuse any ROCm except the locked one."}),
     (("--rocm-full", "--full", "rocm_full"), {**FLAG, "help": "Also unpack files that no build needs."}),

@@ -142,9 +142,17 @@ def test_dry_run_refuses_impossible_builds(tmp_path: Path, more: list[str], stat
 
 
 def test_dry_run_refuses_build_without_rocm(tmp_path: Path) -> None:
-    done = ci_build("dist_wheels", "--rocm-version=7.10.0", "--dry-run", cwd=tmp_path)
+    done = ci_build("dist_wheels", "--rocm-version=7.10.0a20251120", "--dry-run", cwd=tmp_path)
     assert done.returncode == 2
     assert "A build from source needs a ROCm." in done.stderr
+
+
+def test_dry_run_of_release_alone_uses_amds_repository(tmp_path: Path) -> None:
+    done = ci_build("dist_wheels", "--rocm-version=7.2.0", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--rocm-version=7.2.0: AMD's repository https://repo.radeon.com/rocm/rhel8/7.2/main" in done.stderr
+    assert "would read https://repo.radeon.com/rocm/rhel8/7.2/main, download packages" in done.stderr
+    assert "verify their signatures by https://repo.radeon.com/rocm/rocm.gpg.key (CA8BB4727A47B4D0" in done.stderr
 
 
 def test_dry_run_uses_rocm_of_build_job(tmp_path: Path) -> None:

@@ -12,18 +12,23 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import ci_build
+from tests.support.fake_therock import nightly, page_of
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_rocm import NAME, VERSION, make_rocm, make_useless_tools, tarball
 
 PATH = f"/tarball/{NAME}"
+NEW = NAME.replace(VERSION, nightly(1, "7.10.0"))
 
 
 @pytest.fixture
 def told(tmp_path: Path) -> Iterator[Behaviour]:
     data = tarball(make_rocm(tmp_path / "made"))
     newer = NAME.replace("20251120", "20251121").replace("gfx94X-dcgpu", "gfx110X-all")
-    page = f'<a href="{NAME}">{NAME}</a> <a href="{newer}">{newer}</a>'.encode()
-    with serving(Behaviour(files={PATH: data, "/tarball/": page})) as server:
+    tested = NAME.replace("gfx94X-dcgpu", "gfx94X-dcgpu-tests").replace("20251120", "20251122")
+    page = page_of([NAME, newer, tested]).encode()
+    today = page_of([NAME, NEW, NEW.replace("linux", "windows")]).encode()
+    files = {PATH: data, "/tarball/": page, "/new/": today, f"/new/{NEW}": data}
+    with serving(Behaviour(files=files)) as server:
         yield server
 
 
@@ -90,7 +95,11 @@ def test_seed_command_verifies_and_locks_rocm_first(tmp_path: Path, told: Behavi
         (["--therock-sha256=" + "0" * 64], 6, "has sha256"),
         (["--require-checksum"], 6, "has no checksum: none was given or locked, and http"),
         (["--locked"], 2, "--locked needs rocm.lock, which does not exist"),
-        (["--therock=nightly"], 2, "--therock-path and --therock both name a ROCm. --therock needs --family."),
+        (
+            ["--therock=nightly"],
+            2,
+            "--therock-path and --therock both name a ROCm. --therock needs --family or --targets.",
+        ),
         (["--rocm-manifest=x"], 2, "--rocm-manifest has no effect with a whole ROCm"),
         (["--family=gfx94X-dcgpu"], 2, "--family has no effect without --therock"),
         (["--therock-index-url="], 2, "--therock-index-url is empty."),
@@ -152,8 +161,13 @@ def test_therock_picks_newest_build_of_listing(tmp_path: Path, told: Behaviour) 
     assert [(build["version"], build["url"]) for build in only] == [(VERSION, told.url + PATH)]
     unknown = run(tmp_path, "rocm", "list", listing, "--family=gfx94")
     assert (unknown.returncode, "--family is unknown: gfx94" in unknown.stderr) == (2, True), unknown.stderr
-    done = run(tmp_path, "--therock=nightly", "--family=gfx94X-dcgpu", listing, "--full", "dist_wheels")
-    assert f"--therock=nightly: {NAME}" in done.stderr
+    assert "tests" not in listed.stdout
+    old = run(tmp_path, "--therock=nightly", "--family=gfx94X-dcgpu", listing, "dist_wheels")
+    assert old.returncode == 6
+    assert f"The newest nightly is {VERSION} of 2025-11-20, " in old.stderr
+    assert f"Give --therock={VERSION} to use it" in old.stderr
+    done = run(tmp_path, f"--therock={VERSION}", "--family=gfx94X-dcgpu", listing, "--full", "dist_wheels")
+    assert f"--therock={VERSION}: {NAME}" in done.stderr
     assert f"ROCm {VERSION}, clang" in done.stderr
     assert list((tmp_path / "cache/rocm/trees").glob("*-full/rocm/share/doc/rocm/README"))
     nobody = run(tmp_path, "--therock=nightly", "--family=,", listing, "dist_wheels")
@@ -161,6 +175,14 @@ def test_therock_picks_newest_build_of_listing(tmp_path: Path, told: Behaviour) 
     none = run(tmp_path, "--therock=latest", "--family=gfx94X-dcgpu", listing, "dist_wheels")
     assert none.returncode == 2
     assert "No build that matches 'latest' has a tarball for gfx94X-dcgpu" in none.stderr
+
+
+@pytest.mark.parametrize("option", ["--family=gfx942", "--targets=gfx942", "--family=gfx94X-dcgpu"])
+def test_therock_nightly_is_found_by_family_or_targets(tmp_path: Path, told: Behaviour, option: str) -> None:
+    done = run(tmp_path, "--therock=nightly", option, f"--therock-listing={told.url}/new/", "dist_wheels")
+    assert f"--therock=nightly: {NEW}" in done.stderr, done.stderr
+    assert f"ROCm {nightly(1, '7.10.0')}, clang" in done.stderr
+    assert (done.returncode, "has no kernels" in done.stderr) == (18, False), done.stderr
 
 
 def test_published_set_carries_rocm_manifest(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import ci_build
+from tests.support.fake_therock import nightly
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_packages import index_of, make_packages
 from tests.support.made_rocm import VERSION, make_useless_tools
@@ -65,12 +66,18 @@ def test_index_packages_become_locked_prefix(tmp_path: Path, version: str, packe
     assert verified.returncode == 0, verified.stderr
 
 
-def test_index_without_version_gives_newest(tmp_path: Path) -> None:
-    wheels = make_packages(tmp_path / "old", "7.10.0a20251119") | make_packages(tmp_path / "new", VERSION)
-    with serving(Behaviour(files=index_of(wheels))) as server:
+def test_index_without_version_gives_newest_of_three_days(tmp_path: Path) -> None:
+    new = nightly(1, "7.10.0")
+    old = make_packages(tmp_path / "old", VERSION)
+    with serving(Behaviour(files=index_of(old | make_packages(tmp_path / "new", new)))) as server:
         done = run(tmp_path, "--targets=gfx942", index=f"{server.url}/simple/", version="")
-    assert f"the newest ROCm of the index is {VERSION}" in done.stderr, done.stderr
-    assert f"ROCm {VERSION}, clang" in done.stderr
+        assert f"the newest ROCm of the index is {new}" in done.stderr, done.stderr
+        assert f"ROCm {new}, clang" in done.stderr
+        server.files = index_of(old)
+        done = run(tmp_path, "--targets=gfx942", index=f"{server.url}/simple/", version="")
+    assert done.returncode == 6
+    assert f"The newest nightly is {VERSION} of 2025-11-20, " in done.stderr
+    assert f"Give --therock-version={VERSION} to use it" in done.stderr
 
 
 @pytest.mark.heavy
