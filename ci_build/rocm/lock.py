@@ -52,14 +52,14 @@ class RocmLock:
     package_urls: Mapping[str, str] = dataclasses.field(default_factory=dict)
     package_versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-
-_OPTIONAL = ("packages", "package_urls", "package_versions")
-"""Fields that a lock omits if they are empty."""
-
     @property
     def device_library_folder(self) -> str:
         """Folder of the device libraries below the prefix; empty if there are none."""
         return next((path.rpartition("/")[0] for path in self.device_libraries), "")
+
+
+_OPTIONAL = ("packages", "package_urls", "package_versions")
+"""Fields that a lock omits if they are empty."""
 
 
 def make_lock(

@@ -193,7 +193,7 @@ def check_source(rocm_source: RocmSource) -> None:
         raise RequestError(
             "--therock-sha256 applies to a tarball, but a folder was given.", hint="Omit --therock-sha256."
         )
-    elif path.is_dir() and rocm_source.require_checksum and not debs_in(rocm_source.source):
+    elif path.is_dir() and rocm_source.require_checksum and not packages_in(rocm_source.source):
         raise RequestError(
             f"--require-checksum: the folder {path} has no checksum.",
             hint="Give a tarball or packages, or omit --require-checksum.",

@@ -257,7 +257,7 @@ def _of_repository(
     runner: Runner,
     progress: Progress,
 ) -> tuple[Packages, ChecksumOrigin, str]:
-    """Return the packages of a repository, or of the lock with --locked; the origin of their digests; their signature."""
+    """Return the packages of a repository, or of the lock with --locked; the origin of their digests; the signer."""
     inputs = InputStore(store.root / "tarballs")
     packages, signed = fetch_repository(
         rocm_source, pinned, store=inputs, client=client, runner=runner, progress=progress

@@ -53,7 +53,7 @@ def rocm(root: Path) -> Rocm:
         version="7.10.0a20251120", compiler="clang 20.0.0git", device_libraries={}, kernels={"rocBLAS": ()},
         manifest=RocmManifest(rocm_version="7.10.0", libraries={library.soname: library}),
     )  # fmt: skip
-    lock = make_lock(facts, root, source=str(root), sha256="", size=0, family="", packages={})
+    lock = make_lock(facts, root, source=str(root), sha256="", size=0, family="", packages=None)
     return Rocm(root=root, contents=None, facts=facts, lock=lock, trust=LOCAL, trust_text="", notes=())
 
 
