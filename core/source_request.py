@@ -115,6 +115,7 @@ class SourceRequest:
         credentials: credentials for `remote` and for the remote part of `cache`.
         one_target: whether to build only one target for one Python, without jaxlib (for developers).
         clang: path of the host clang inside the build environment; empty selects the newest clang there.
+        bazel: path of the Bazel of a build on this machine; empty selects the pinned Bazel.
     """
 
     compiler: Compiler = Compiler.CLANG
@@ -127,6 +128,7 @@ class SourceRequest:
     cache: ActionCache = ActionCache()
     one_target: bool = False
     clang: str = ""
+    bazel: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -108,14 +108,14 @@ def planned_build(builder: ImageBuilder) -> Iterator[str]:
 def builder_recipe(builder: ImageBuilder) -> Recipe:
     """Return the recipe of the builder image."""
     pins = tool_pins(builder, LLVM)
-    pins["bazel"] = builder.pins.get("download", "bazel", builder.arch)
+    pins |= {name: builder.pins.get("download", name, builder.arch) for name in ("bazel", "numactl", "xxd")}
     return layer(
         builder.base_image(MANYLINUX),
         BUILDER,
         "manylinux_2_28.Dockerfile",
         files={
             **builder.downloads(pins),
-            **{name: text_file(DOCKER / name) for name in ("clang.cfg", "llvm-members.txt")},
+            **{name: text_file(DOCKER / name) for name in ("check-tools.sh", "clang.cfg", "llvm-members.txt")},
         },
         arguments={"LLVM_MAJOR": LLVM},
         labels={f"jax-rocm-release.{name}": pin.version for name, pin in pins.items()},

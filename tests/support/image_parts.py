@@ -25,6 +25,8 @@ STAND_IN = """
 FROM {builder}
 # Where manylinux_2_28 has its newest gcc.
 RUN mkdir -p /opt/rh/gcc-toolset-14/root && ln -s /usr /opt/rh/gcc-toolset-14/root/usr && rm -rf /usr/lib/llvm-18
+# What manylinux_2_28 lacks.
+RUN rm /usr/bin/xxd /usr/include/numa*.h /usr/lib/*/libnuma*
 # Whose Pythons have a pip.
 COPY pip /usr/lib/python3/dist-packages/pip
 """
@@ -34,18 +36,46 @@ RUN set -e; mkdir -p /small/usr/bin /small/tmp && chmod 1777 /small/tmp && ln -s
     for name in sh tar gzip sha256sum install ls ln cat chmod rm mkdir dirname readlink head cp mktemp; do \\
       cp -L "/usr/bin/$name" /small/usr/bin/; \\
       for library in $(ldd "/usr/bin/$name" | grep -o '/[^ ]*'); do install -D "$library" "/small$library"; done; \\
+    done; \\
+    for name in ar awk bash find git grep patchelf python3 realpath sed which; do \\
+      printf '#!/bin/sh\\necho "%s stand-in"\\n' "$name" > "/small/usr/bin/$name"; chmod 755 "/small/usr/bin/$name"; \\
     done
 # It makes a program that succeeds of anything.
+COPY fake-compiler /small/opt/rh/gcc-toolset-14/root/usr/bin/gcc
 COPY fake-compiler /small/opt/rh/gcc-toolset-14/root/usr/bin/g++
 FROM scratch
 COPY --from=full /small/ /
 """
 FAKE_COMPILER = """#!/bin/sh
 while [ $# -gt 0 ]; do
-  if [ "$1" = -o ]; then printf '#!/bin/sh\\n' > "$2"; chmod 755 "$2"; fi
+  case $1 in
+    --version) echo 'compiler stand-in' ;;
+    -o) printf '#!/bin/sh\\necho stand-in\\n' > "$2"; chmod 755 "$2" ;;
+  esac
   shift
 done
 """
+XXD = b"""
+#include <stdio.h>
+#include <string.h>
+int main(int count, char **words) {
+  if (count < 2 || !strcmp(words[1], "-v")) return fprintf(stderr, "xxd stand-in\\n") < 0;
+  FILE *file = fopen(words[2], "rb");
+  if (!file) return 2;
+  printf("unsigned char %s[] = {", words[2]);
+  for (int next; (next = getc(file)) != EOF;) printf(" 0x%02x,", next);
+  return puts(" };") < 0;
+}
+"""
+"""A program with two options of the real one: `-v`, which prints to the standard error, and `-i FILE`."""
+_NUMACTL = {
+    "libnuma.c": b"int numa_available(void) { return -1; }\nvoid numa_init(void) {}\nvoid numa_fini(void) {}\n",
+    "versions.ldscript": b"libnuma_1.1 { global: numa_available; local: *; };\n",
+    "numa.h": b'extern "C" int numa_available(void);\n',
+    **dict.fromkeys(("numaif.h", "numacompat1.h", "config.h.in"), b"\n"),
+    **{f"{name}.c": b"/* no code */\n" for name in ("syscall", "distance", "affinity", "sysfs", "rtnetlink")},
+}
+"""Files of numactl's archive by name; the library has one function."""
 _PRESENT = (
     *("clang-cpp", "clang-18", "lld", "llvm-ar", "llvm-ranlib", "llvm-nm", "llvm-objcopy", "llvm-strip"),
     *("llvm-objdump", "llvm-readelf", "llvm-readobj", "llvm-dwp", "llvm-symbolizer", "llvm-cov", "llvm-profdata"),
@@ -93,7 +123,8 @@ def llvm() -> bytes:
     names = dict.fromkeys((*_PRESENT, "ld.lld"), "#!/bin/sh\n")
     names |= {
         "clang": '#!/bin/sh\nexec g++ -x c "$@"\n',
-        "clang++": '#!/bin/sh\n[ $# -lt 4 ] || shift 2\nexec g++ "$@"\n',
+        "clang++": '#!/bin/sh\nfor word; do shift; [ "$word" = -fuse-ld=lld ] || set -- "$@" "$word"; done\n'
+        'exec g++ "$@"\n',
     }
     files = {f"{top}/bin/{name}": (text.encode(), 0o755) for name, text in names.items()}
     files[f"{top}/lib/clang/18/include/stddef.h"] = (b"", 0o644)
@@ -101,7 +132,22 @@ def llvm() -> bytes:
     return _tar(files)
 
 
-BAZEL = b'#!/bin/sh\nexec /usr/bin/bazel "$@"\n'
+BAZEL = b'#!/bin/sh\n[ "$1" != --version ] || { echo bazel 7.7.1; exit; }\nexec /usr/bin/bazel "$@"\n'
+
+
+def builder_files(unique: bytes) -> dict[str, tuple[str, bytes]]:
+    """Return the version and the content of each file that the builder image downloads.
+
+    Args:
+        unique: content that no other test has, so that no layer of another test is reused.
+    """
+    return {
+        "bazel": ("7.7.1", BAZEL + b"# " + unique + b"\n"),
+        "llvm-18": ("18.1.8", llvm()),
+        "libtinfo5": ("6.1", b"x"),
+        "numactl": ("2.0.19", _tar({f"numactl-2.0.19/{name}": (data, 0o644) for name, data in _NUMACTL.items()})),
+        "xxd": ("9.1.0917", XXD),
+    }
 
 
 def python(version: str, unique: bytes) -> bytes:

@@ -22,6 +22,11 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "xz": lambda data: lzma.compress(data, preset=0),
     "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
 }
+TOOLS = (
+    *("ar", "awk", "bash", "bazel", "clang", "clang++", "find", "git", "grep", "patchelf", "python3", "realpath"),
+    *("sed", "which", "xxd"),
+)
+"""Tools of a build from source."""
 HIP, BLAS = "libamdhip64.so.7", "librocblas.so.5"
 _TABLE = Path(__file__).parents[1] / "data" / "therock_layouts.toml"
 LAYOUTS: dict[str, dict[str, Any]] = {row["name"]: row for row in tomllib.loads(_TABLE.read_text())["layouts"]}
@@ -29,13 +34,20 @@ LAYOUTS: dict[str, dict[str, Any]] = {row["name"]: row for row in tomllib.loads(
 
 
 def make_useless_tools(folder: Path) -> Path:
-    """Create a folder for PATH with fake versions of the programs that a build without a container requires.
+    """Create a folder for PATH with stand-ins for the tools of a build without a container.
 
-    Such a build downloads its ROCm and then fails.
+    They print a version, or accept C++ sources, and fail at everything else. Their clang runs once: such a build passes
+    the check of its tools, fetches its ROCm and fails. Their Bazel has to be named with `--bazel-path`, or in
+    CI_BUILD_BAZEL_PATH.
     """
     folder.mkdir(exist_ok=True)
-    for name in ("bazel", "clang", "git"):
-        (folder / name).write_text("#!/bin/sh\nexit 1\n")
+    (folder / "clang.ran").unlink(missing_ok=True)
+    for name in TOOLS:
+        answers = "-std=*) exit ;; --version | -v | -W)" if name == "clang++" else "sh) exit ;; --version | -v | -W)"
+        once = '[ ! -e "$0.ran" ] || exit 1; : >"$0.ran"' if name == "clang" else ":"
+        (folder / name).write_text(
+            f'#!/bin/sh\n{once}\ncase $1 in {answers} echo "{name} 7.7.1"; exit ;; esac\nexit 1\n'
+        )
         (folder / name).chmod(0o755)
     return folder
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
 from ci_build.build.plan import SourceLayout
+from ci_build.build.source import tools
 from ci_build.build.source.build_py import BuildPaths, source_of
 from ci_build.containers.container import ContainerSpec, Mount, make_spec
 from ci_build.containers.engine import Engine
@@ -20,7 +21,8 @@ from core.source_request import Checkout, Compiler, Container, SourceRequest
 _CLANG = re.compile(r"/usr/lib/llvm-(\d+)/bin/clang")
 WORK, DISK_CACHE = "builds/out", "disk-cache"
 """Folders below the folder for build results: of built wheels, and of the copy of a read-only disk cache."""
-_LOOK_INTO = ("/usr/lib", "/usr/local/bin", "/opt/python", "/opt/rh")
+TOOLS_SCRIPT = Mount(tools.SCRIPT, "/check-tools.sh")
+"""Mount with which `find_tools` runs."""
 
 
 def build_mounts(
@@ -69,33 +71,47 @@ def build_container(engine: Engine, image: str, container: Container, mounts: Se
     )
 
 
-FIND_TOOLS = ("find", *_LOOK_INTO, "-maxdepth", "6", "-name", "[bcgp]*", "!", "-type", "d")
-"""Command that lists the programs of the builder image; it runs without the mounts of the build."""
+def tools_argv(request: BuildRequest, paths: BuildPaths) -> tuple[str, ...]:
+    """Return the command that reports the tools of an image, in a container with `TOOLS_SCRIPT`."""
+    source = source_of(request)
+    pythons = (paths.python(python) for python in request.python_versions)
+    gcc = (paths.gcc,) if source.compiler is Compiler.GCC else ()
+    return ("/bin/sh", TOOLS_SCRIPT.target, source.clang or "/usr/lib", paths.bazel, *pythons, *gcc)
 
 
-def find_tools(request: BuildRequest, paths: BuildPaths, image: str, inside: Runner) -> BuildPaths:
-    """Return the paths with the image's clang, after checking that the image has every tool.
+def find_tools(
+    request: BuildRequest, paths: BuildPaths, image: str, inside: Runner
+) -> tuple[BuildPaths, Mapping[str, str]]:
+    """Return the paths with the image's clang, and the version of each tool, after checking every tool of a build.
+
+    Args:
+        inside: runner in a container with `TOOLS_SCRIPT`.
 
     Raises:
-        MachineError: tools are missing.
+        MachineError: tools are missing, do not run, or have another version than the sources need.
     """
-    done = inside.run(FIND_TOOLS, check=False)
-    there = set(done.stdout.splitlines())
-    source = source_of(request)
-    clangs = sorted((int(match[1]), path) for path in there if (match := _CLANG.fullmatch(path)))
-    clang = source.clang or (clangs[-1][1] if clangs else "")
-    needed = [paths.bazel, *(paths.python(python) for python in request.python_versions)]
-    missing = [path for path in needed if path not in there]
-    if not clang:
-        missing.append("a clang below /usr/lib/llvm-*")
-    if source.compiler is Compiler.GCC and paths.gcc not in there:
-        missing.append(paths.gcc)
+    report = tools.report_tools(inside, tools_argv(request, paths))
+    missing = [*report.missing(), *_wrong_versions(request, paths, report)]
     if missing:
         raise MachineError(
-            f"The builder image {image} lacks {', '.join(missing)}.",
-            hint="Give another --builder-image or other --python-versions.",
+            f"The builder image {image} lacks {'; '.join(missing)}.",
+            hint="Omit --builder-image, or give another one or other --python-versions. "
+            "docker/manylinux_2_28.Dockerfile installs every tool.",
         )
-    return replace(paths, clang=clang)
+    clang = source_of(request).clang or next(path for path in report.versions if _CLANG.fullmatch(path))
+    return replace(paths, clang=clang), report.versions
+
+
+def _wrong_versions(request: BuildRequest, paths: BuildPaths, report: tools.ToolReport) -> Iterator[str]:
+    """Yield a part of a sentence for each tool with another version than the sources need."""
+    if printed := report.versions.get(paths.bazel):
+        version, sources = tools.bazel_version(printed), tools.needed_bazel(request)
+        if not tools.bazel_serves(version, sources):
+            yield f"Bazel {sources} or a later {sources.partition('.')[0]}.x ({paths.bazel} is Bazel {version})"
+    for python in request.python_versions:
+        printed = report.versions.get(paths.python(python), f"Python {python}.")
+        if not f"{printed}.".startswith(f"Python {python}."):
+            yield f"Python {python} ({paths.python(python)} is {printed})"
 
 
 def spec_values(spec: ContainerSpec) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ci_build.build.plan import SourceLayout
 from ci_build.build.request import WheelSetRequest
-from ci_build.build.source.build_py import source_of
-from ci_build.build.source.builder import DISK_CACHE, FIND_TOOLS, WORK, build_container, build_mounts
+from ci_build.build.source.build_py import IN_CONTAINER, source_of
+from ci_build.build.source.builder import DISK_CACHE, TOOLS_SCRIPT, WORK, build_container, build_mounts, tools_argv
 from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.containers.engine import info_argv
 from ci_build.containers.orphans import list_argv
@@ -32,7 +32,7 @@ def environment_lines(request: WheelSetRequest, images: ImageBuilder | None) -> 
     if UNKNOWN in f"{tree} {image}":
         yield UNKNOWN_NOTE
     if images is None:
-        yield from ("machine:", "  build on this machine, without a container", *rocm)
+        yield from ("machine:", "  build on this machine, without a container, after a check of its tools", *rocm)
         return
     engine = images.engine
     yield f"container engine: {engine.name}, whose daemon is assumed to run as root"
@@ -45,8 +45,8 @@ def environment_lines(request: WheelSetRequest, images: ImageBuilder | None) -> 
     yield "  remove containers that killed runs left; each container has labels of its run and owner, and a --cidfile"
     yield f"    $ {render(list_argv(engine.program))}"
     yield "  check that the image has the tools of the build"
-    bare = build_container(engine, image, source_of(request.build).container, ())
-    yield f"    $ {render(container_argv(bare, FIND_TOOLS))}"
+    bare = build_container(engine, image, source_of(request.build).container, (TOOLS_SCRIPT,))
+    yield f"    $ {render(container_argv(bare, tools_argv(request.build, IN_CONTAINER)))}"
 
 
 def planned_container(

@@ -6,13 +6,17 @@ import hashlib
 import platform
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from shutil import which
 
+import platformdirs
+
+from ci_build.build.source import tools
 from ci_build.build.source.build_py import BuildPaths, source_of
-from ci_build.build.source.pins import interface_for
+from ci_build.images.pins import Pin, load_pins
 from core.defaults import defaults
+from core.digests import file_sha256
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import Runner
@@ -35,13 +39,31 @@ def host_paths(source: SourceRequest, checkouts: Sequence[Checkout], cache: Path
         cache=str(built / "bazel"),
         disk_cache=source.cache.disk,
         out=str(built / "builds" / "out"),
-        bazel=which("bazel") or which("bazelisk") or "bazel",
+        bazel=_find_bazel(source.bazel),
         clang=own or newest_clang(Path("/usr/lib")) or which("clang") or "clang",
         gcc=which("gcc") or "gcc",
         pythons=dict.fromkeys(defaults()["pythons"]["supported"], sys.executable),
         credentials=source.credentials,
         home=str(Path.home()),
     )
+
+
+def _pinned_bazel() -> Pin:
+    return load_pins().get("download", "bazel", "x86_64")
+
+
+def _find_bazel(named: str) -> str:
+    """Return the path of the named Bazel, else of the pinned Bazel, else of any Bazel on PATH; `bazel` without one.
+
+    The pinned Bazel is found on PATH and in Bazelisk's cache, which names each Bazel by its sha256 (see
+    downloadBazelIfNecessary in bazelbuild/bazelisk, core/core.go).
+    """
+    if named:
+        return str(Path(named).absolute())
+    pinned = _pinned_bazel().digest
+    cached = platformdirs.user_cache_path("bazelisk") / "downloads" / "sha256" / pinned / "bin" / "bazel"
+    found = [path for path in (which("bazel"), which(str(cached))) if path]
+    return next((path for path in found if file_sha256(Path(path)) == pinned), found[0] if found else "bazel")
 
 
 def newest_clang(libraries: Path) -> str:
@@ -68,23 +90,49 @@ def check_machine() -> None:
         )
 
 
-def check_tools(request: BuildRequest, paths: BuildPaths) -> None:
-    """Check that this machine has the tools of a build, before the ROCm is fetched.
+def check_tools(request: BuildRequest, paths: BuildPaths, runner: Runner, warn: Callable[[str], None]) -> None:
+    """Check that this machine has the tools of a build, and the pinned Bazel, before the ROCm is fetched.
+
+    A Bazel that the user names is used whatever its digest; `warn` reports a version that the sources are not made for.
 
     Raises:
-        MachineError: tools are missing.
+        MachineError: tools are missing, or Bazel is neither the pinned nor a named one.
     """
-    source, missing = source_of(request), []
-    if which(paths.bazel) is None:
-        version = interface_for(request.jax_version).bazel
-        missing.append(f"bazel or bazelisk on PATH (the sources are made for Bazel {version})")
-    if source.compiler is Compiler.GCC and which(paths.gcc) is None:
-        missing.append("gcc on PATH")
-    if source.compiler is Compiler.CLANG and which(paths.clang) is None:
-        missing.append(f"the clang {source.clang}" if source.clang else "clang, in /usr/lib/llvm-* or on PATH")
-    if which("git") is None:
-        missing.append("git on PATH")
-    _refuse(missing)
+    source, pin = source_of(request), _pinned_bazel()
+    problem = _bazel_problem(request, paths.bazel, pin)
+    # An unknown Bazel is not started: Bazelisk would download another one.
+    needed = [] if problem else [paths.bazel]
+    needed += [paths.gcc] if source.compiler is Compiler.GCC else []
+    report = tools.report_tools(runner, ("/bin/sh", str(tools.SCRIPT), paths.clang, *needed))
+    missing = [*report.missing(), *([problem] if problem else [])]
+    if missing:
+        raise MachineError(
+            f"Tools for a build without a container are missing: {'; '.join(missing)}.",
+            hint=" ".join(("Install them, or omit --host.", *(_bazel_hints(pin) if problem else ()))),
+        )
+    version, sources = tools.bazel_version(report.versions[paths.bazel]), tools.needed_bazel(request)
+    if not tools.bazel_serves(version, sources):
+        warn(f"{paths.bazel} is Bazel {version}, but the sources are made for Bazel {sources}")
+
+
+def _bazel_problem(request: BuildRequest, bazel: str, pin: Pin) -> str:
+    """Return a part of a sentence about a Bazel that is neither the named nor the pinned one; empty for a good one."""
+    if source_of(request).bazel:
+        return ""
+    path, sources = which(bazel), tools.needed_bazel(request)
+    if not tools.bazel_serves(pin.version, sources):
+        return f"Bazel {sources}, which the sources need (the pinned Bazel is {pin.version})"
+    if path is None:
+        return f"Bazel {pin.version} (not found)"
+    if (digest := file_sha256(Path(path))) != pin.digest:
+        return f"Bazel {pin.version} ({path} has sha256 {digest}, but docker/images.toml pins {pin.digest})"
+    return ""
+
+
+def _bazel_hints(pin: Pin) -> Iterator[str]:
+    yield f"The pinned Bazel is {pin.origin}; --bazel-path=FILE names another one."
+    if bazelisk := which("bazelisk"):
+        yield f"`USE_BAZEL_VERSION={pin.version} {bazelisk} --version` downloads the pinned Bazel to where it is found."
 
 
 def check_rocm(rocm: Path) -> None:
@@ -93,22 +141,18 @@ def check_rocm(rocm: Path) -> None:
     Raises:
         MachineError: the folder or its compiler is missing.
     """
-    if not rocm.is_dir():
-        _refuse([f"a ROCm in {rocm}"])
-    if not any((rocm / name).exists() for name in _ROCM_PROGRAMS):
-        _refuse([f"a compiler in the ROCm ({' or '.join(_ROCM_PROGRAMS)} in {rocm})"])
-
-
-def _refuse(missing: Sequence[str]) -> None:
-    if missing:
-        raise MachineError(
-            f"Tools for a build without a container are missing: {'; '.join(missing)}.",
-            hint="Install them, or omit --host.",
-        )
+    if any((rocm / name).exists() for name in _ROCM_PROGRAMS):
+        return
+    missing = (
+        f"a compiler in the ROCm ({' or '.join(_ROCM_PROGRAMS)} in {rocm})" if rocm.is_dir() else f"a ROCm in {rocm}"
+    )
+    raise MachineError(
+        f"Tools for a build without a container are missing: {missing}.", hint="Install them, or omit --host."
+    )
 
 
 def describe_host(paths: BuildPaths, runner: Runner) -> str:
-    """Return a digest of system, compiler and Bazel versions, which replaces an image digest.
+    """Return a digest of system, compiler and Bazel with its sha256, which replaces an image digest.
 
     Raises:
         MachineError: a program prints no version.
@@ -120,5 +164,6 @@ def describe_host(paths: BuildPaths, runner: Runner) -> str:
         if done.returncode or not first:
             raise MachineError(f"`{program} --version` prints no version.", hint="Fix this program, or omit --host.")
         versions.append(first)
+    versions[-1] += f", sha256 {file_sha256(Path(which(paths.bazel) or paths.bazel))}"
     text = "; ".join(versions)
     return f"host:{hashlib.sha256(text.encode()).hexdigest()[:16]} ({text})"

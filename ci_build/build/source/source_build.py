@@ -15,6 +15,7 @@ from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.build_py import IN_CONTAINER, BuildPaths
 from ci_build.build.source.builder import (
     DISK_CACHE,
+    TOOLS_SCRIPT,
     WORK,
     build_container,
     build_mounts,
@@ -116,7 +117,8 @@ def check_environment(context: SourceBuildContext) -> None:
     request, source = context.request, context.source
     check_machine()
     if source.container.host:
-        check_tools(request.build, host_paths(source, source.sources, request.cache, request.built, rocm=""))
+        paths = host_paths(source, source.sources, request.cache, request.built, rocm="")
+        check_tools(request.build, paths, context.runner, context.reporter.warning)
     else:
         check_obtainable(context.images())
 
@@ -230,12 +232,13 @@ def _start_container(
     create_folders(layout, built, work, disk)
     mounts = build_mounts(source, inputs.sources, layout, rocm.resolve(), built, work, disk_cache=disk)
     spec = build_container(engine, image.id, source.container, mounts)
-    bare = ContainerRunner(runner, replace(spec, mounts=()), say=reporter.line)
+    bare = ContainerRunner(runner, replace(spec, mounts=(TOOLS_SCRIPT,)), say=reporter.line)
+    paths, versions = find_tools(context.request.build, layout.paths, image.name, bare)
     return (
-        find_tools(context.request.build, layout.paths, image.name, bare),
+        paths,
         image.digest,
         lambda listener: ContainerRunner(runner.also(listener), spec, say=reporter.line),
-        {"kind": "container", "image": image.name, "spec": spec_values(spec)},
+        {"kind": "container", "image": image.name, "tools": versions, "spec": spec_values(spec)},
     )
 
 

@@ -106,6 +106,8 @@ def _given(request: Mapping[str, Any], source: Mapping[str, Any], caller: Settin
         "no_strip": not request["strip"] or None,
         "compiler": source["compiler"],
         "clang_path": source["clang"] or None,
+        # Sets of older versions do not record it.
+        "bazel_path": source.get("bazel") or None,
         "jax_source_dir": folders.get("jax") or None,
         "xla_source_dir": folders.get("xla") or None,
         "xla": source["xla_commit"] if source["xla"] not in ("pin", "dir") else None,

@@ -92,6 +92,7 @@ def source_request(
         ),
         one_target=one_target,
         clang=settings.text("clang_path"),
+        bazel=settings.text("bazel_path"),
     )
 
 
@@ -141,8 +142,9 @@ def source_problems(settings: Settings) -> list[str]:
     else:
         searches = settings.text("builder_image") == SEARCH
         problems += registry_problems(settings, pulls=not searches, searches=searches)
-    if not settings.flag("host") and settings.given("clang_path") and not settings.text("clang_path").startswith("/"):
-        problems.append("--clang-path is a path in the builder image, and must be absolute.")
+        problems += settings.objections(("bazel_path",), "has no effect without --host.")
+        if settings.given("clang_path") and not settings.text("clang_path").startswith("/"):
+            problems.append("--clang-path is a path in the builder image, and must be absolute.")
     if settings.given("builder_image") and settings.given("base_docker"):
         problems.append("--base-docker is the base of a new builder image, but --builder-image names a finished one.")
     problems += _secret_problems(settings)

@@ -71,6 +71,7 @@ _SOURCE_OPTIONS: Table = (
             "0.10.2, the clang that Bazel downloads]",
         },
     ),
+    (("--bazel-path",), {"metavar": "FILE", "help": "Bazel of a --host build.  [default: the pinned one]"}),
     (("--one-target",), {**FLAG, "help": "Build only the first target and Python, without jaxlib."}),
     (("--host", "--no-docker", "host"), {**FLAG, "help": "Build on this machine instead of in a container."}),
 )  # fmt: skip

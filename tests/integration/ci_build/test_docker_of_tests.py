@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import docker
+from tests.support import docker, forky
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 
@@ -29,3 +29,12 @@ def test_second_user_shares_daemon(engine: docker.Docker) -> None:
         Path(engine.ask("info", "--format={{.DockerRootDir}}"))
         in Path(image["GraphDriver"]["Data"]["UpperDir"]).parents
     )
+
+
+def test_folder_scripts_get_no_outer_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TMPDIR", "TMP", "TEMP"):
+        monkeypatch.setenv(name, "/only/outside")
+    script = tmp_path / "script.sh"
+    script.write_text('mkdir "$1"; env > "$1/environment"\n')
+    forky.fill(tmp_path / "made", script, based=False)
+    assert "/only/outside" not in (tmp_path / "made/environment").read_text()

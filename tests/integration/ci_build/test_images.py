@@ -48,8 +48,7 @@ def place(own: Engine, tmp_path: Path) -> Iterator[Place]:
     small = image_parts.stand_in(own, tmp_path / "small", image_parts.SMALL)
     name = image_parts.own(own, tmp_path / "own", small, mark)
     # Content of no other image, so that nothing is reused from another run.
-    bazel = image_parts.BAZEL + f"# {uuid.uuid4().hex}\n".encode()
-    files = {"bazel": ("7.7.0", bazel), "llvm-18": ("18.1.8", image_parts.llvm()), "libtinfo5": ("6.1", b"x")}
+    files = image_parts.builder_files(uuid.uuid4().hex.encode())
     with registry.running(tmp_path / "registry") as address, serving(Behaviour(files={})) as server:
         server.files = {f"/{name}": data for name, (_, data) in files.items()}
         host = HostRunner(own.environment)
@@ -83,7 +82,8 @@ def test_manylinux_is_built_once_pushed_and_found(place: Place) -> None:
     assert first["pushed"].startswith(f"{place.registry}/jax-manylinux_2_28@sha256:")
     labels = place.labels("mine:7.2.0")
     assert labels["jax-rocm-release.base"] == f"{PUBLIC}/stand/in@{digest}"
-    assert labels["jax-rocm-release.bazel"] == "7.7.0"
+    assert labels["jax-rocm-release.bazel"] == "7.7.1"
+    assert {labels[f"jax-rocm-release.{name}"] for name in ("numactl", "xxd")} == {"2.0.19", "9.1.0917"}
     assert first["name"] == f"jax-manylinux_2_28:{labels['jax-rocm-release.content'][:16]}"
 
     asked = len(place.server.seen)
@@ -214,7 +214,10 @@ def test_manylinux_compiles_for_any_user(place: Place, buildkit: str) -> None:
     script = """
       printf '#include <vector>\\nint main() { return std::vector<int>{0}[0]; }' > /tmp/a.cc
       g++ /tmp/a.cc -o /tmp/a && /tmp/a && echo compiled
-      command -v clang++ bazel; tail -1 $(dirname $(command -v clang++))/clang++.cfg
+      command -v clang++ bazel; printf ab > /tmp/two; cd /tmp; xxd -i two
+      printf '#include <numa.h>\\nint main() { return 0; }' > a.cc
+      clang++ a.cc -lnuma -o a && echo "numa: $(grep -c libnuma.so a)"
+      tail -1 $(dirname $(command -v clang++))/clang++.cfg
       ls /usr/lib/llvm-18/lib; ls -d /opt/rocm /jax /xla /cache /out /downloads; bazel --version
     """
     said = place.engine.ask(
@@ -222,9 +225,24 @@ def test_manylinux_compiles_for_any_user(place: Place, buildkit: str) -> None:
         *("--env=HOME=/tmp", "--env=USER=x", "mine:tools", "sh", "-c", script + "true"),
     ).splitlines()
     assert said[:2] == ["compiled", "/usr/lib/llvm-18/bin/clang++"]
+    assert "unsigned char two[] = { 0x61, 0x62, };" in said
+    assert "numa: 0" in said, "the builder's libnuma became a dependency"
     assert "--gcc-toolchain=/opt/rh/gcc-toolset-14/root/usr" in said
     assert {"clang", "libtinfo.so.5", "/opt/rocm", "/jax", "/xla", "/cache", "/out", "bazel 7.7.1"} <= set(said)
     assert not {"libclang.a", "/downloads"} & set(said)
+
+
+@pytest.mark.parametrize("buildkit", ["0", "1"])
+def test_manylinux_on_base_without_tools_is_refused(place: Place, buildkit: str) -> None:
+    folder = place.folder / "without"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(f"FROM {place.stand_in}\nRUN rm /usr/bin/git /usr/bin/patchelf\n")
+    place.engine.run("build", "--network=none", "--tag", f"jax-rocm-test-without:{place.mark[:12]}", str(folder))
+    words = ("build_manylinux_dockers", f"--base-docker=jax-rocm-test-without:{place.mark[:12]}", "-t", "mine:without")
+    refused = place.ci_build(*words, env={"DOCKER_BUILDKIT": buildkit}, code=12)
+    for name in ("git", "patchelf"):
+        assert f"no\t{name}\tnot found" in refused.stderr
+    assert "mine:without" not in place.engine.ask("image", "ls", "--format={{.Repository}}:{{.Tag}}")
 
 
 def test_download_with_wrong_digest_is_refused(place: Place) -> None:

@@ -54,7 +54,8 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     work.mkdir(exist_ok=True)
     # Steps after the ROCm do not matter here.
     asked = [f"--rocm-version={VERSION}", "--targets=gfx942", f"--therock-path={folder / 'debs'}"]
-    env = {"PATH": str(make_useless_tools(folder / "tools"))}
+    tools = make_useless_tools(folder / "tools")
+    env = {"PATH": str(tools), "CI_BUILD_BAZEL_PATH": str(tools / "bazel")}
     return ci_build("--host", f"--cache-dir={folder / 'cache'}", *asked, *words, "dist_wheels", cwd=work, env=env)
 
 

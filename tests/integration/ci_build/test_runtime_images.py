@@ -55,8 +55,7 @@ def place(engine: docker.Docker, tmp_path: Path) -> Iterator[Place]:
     name = image_parts.own(engine, tmp_path / "own", image_parts.stand_in(engine, tmp_path / "full"), mark)
     unique = uuid.uuid4().hex.encode()
     files = {f"python-{version}": (f"{version}.1", image_parts.python(version, unique)) for version in PYTHONS}
-    files |= {"llvm-18": ("18.1.8", image_parts.llvm()), "libtinfo5": ("6.1", b"x")}
-    files |= {"bazel": ("7.7.0", image_parts.BAZEL + b"# " + unique)}
+    files |= image_parts.builder_files(unique)
     with serving(Behaviour(files={})) as server:
         server.files = {f"/{name}": data for name, (_, data) in files.items()}
         bases = dict.fromkeys(("ubu22", "ubu24"), ("public.invalid/ubuntu", "1", ""))

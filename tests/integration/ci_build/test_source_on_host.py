@@ -17,7 +17,7 @@ from tests.integration.conftest import ci_build
 from tests.support.file_server import Behaviour, serving
 from tests.support.machine import need
 from tests.support.made_jax import XLA, make_jax
-from tests.support.made_rocm import VERSION, make_rocm
+from tests.support.made_rocm import TOOLS, VERSION, make_rocm, make_useless_tools
 
 pytestmark = pytest.mark.network
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -42,18 +42,19 @@ class Machine:
     def build(self, *more: str, path: str = "") -> subprocess.CompletedProcess[str]:
         asked = ["--rocm-version=7.10.0a20251120", "--targets=gfx942", f"--python-versions={PYTHON}"]
         where = ["--therock-path=rocm", "--jax-source-dir=jax", "--host", "--clang-path=tools/clang"]
-        return self.run(*asked, *where, *more, "dist_wheels", path=path)
+        bazel = [] if any(word.startswith("--bazel-path") for word in more) else ["--bazel-path=tools/bazel"]
+        return self.run(*asked, *where, *bazel, *more, "dist_wheels", path=path)
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     make_rocm(tmp_path / "rocm")
     make_jax(tmp_path / "jax")
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in ("bazel", "clang"):
-        (tools / name).write_text(f"#!/bin/sh\necho {name} version 1\n")
-        (tools / name).chmod(0o755)
+    # Only tools that this machine may lack.
+    tools = make_useless_tools(tmp_path / "tools")
+    for name in set(TOOLS) - {"bazel", "clang++", "patchelf", "xxd"}:
+        (tools / name).unlink()
+    (tools / "clang").symlink_to("clang++")
     return Machine(tmp_path, f"{tools}:{os.environ['PATH']}")
 
 
@@ -150,10 +151,21 @@ def test_host_build_failure_opens_shell(machine: Machine) -> None:
 
 
 def test_host_build_reports_every_missing_tool(machine: Machine) -> None:
-    done = machine.build("--clang-path=/no/clang", path=str(machine.folder))
+    done = machine.build("--clang-path=/no/clang", "--bazel-path=/no/bazel", path=str(machine.folder))
     assert done.returncode == 18
-    for words in ("bazel or bazelisk on PATH", "the clang /no/clang", "git on PATH"):
-        assert words in done.stderr
+    for words in ("/no/bazel", "/no/clang", "/no/clang++", "git", "xxd", "patchelf", "which", "bash"):
+        assert f"{words} (not found)" in done.stderr
+    assert "libnuma with headers (not checked without clang++)" in done.stderr
+
+
+def test_host_build_refuses_unpinned_bazel(machine: Machine) -> None:
+    (machine.folder / "tools/bazel").write_text("#!/bin/sh\ntouch started\n")
+    done = machine.build("--bazel-path=")
+    assert done.returncode == 18
+    assert f"Bazel 7.7.1 ({machine.folder}/tools/bazel has sha256" in done.stderr
+    assert "--bazel-path=FILE names another one" in done.stderr
+    assert not (machine.folder / "started").exists()
+    assert not (machine.folder / "cache/rocm").exists()
 
 
 def test_host_build_checks_tools_before_download(machine: Machine) -> None:
@@ -164,7 +176,7 @@ def test_host_build_checks_tools_before_download(machine: Machine) -> None:
         assert (
             done.returncode,
             "without a container are missing" in done.stderr,
-            "the clang /no/clang" in done.stderr,
+            "/no/clang (not found)" in done.stderr,
         ) == (
             18,
             True,

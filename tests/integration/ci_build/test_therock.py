@@ -41,7 +41,10 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     if "dist_wheels" in words and "--payload=published" not in words:
         # Steps after the ROCm do not matter here.
         more.append("--host")
-    return ci_build(*words, *more, cwd=work, env={"PATH": str(make_useless_tools(tmp_path / "tools"))})
+    tools = make_useless_tools(tmp_path / "tools")
+    if "--host" in more:
+        more.append(f"--bazel-path={tools / 'bazel'}")
+    return ci_build(*words, *more, cwd=work, env={"PATH": str(tools)})
 
 
 def seeds_command(tmp_path: Path, told: Behaviour, *more: str) -> subprocess.CompletedProcess[str]:

@@ -25,7 +25,8 @@ def run(tmp_path: Path, *words: str, index: str = "", version: str = VERSION) ->
     options += [f"--therock-version={version}"] if index and version else []
     # Steps after the ROCm do not matter here.
     options += ["--host", f"--cache-dir={tmp_path / 'cache'}"]
-    env = {"PIP_NO_INDEX": "1", "PATH": str(make_useless_tools(tmp_path / "tools"))}
+    tools = make_useless_tools(tmp_path / "tools")
+    env = {"PIP_NO_INDEX": "1", "PATH": str(tools), "CI_BUILD_BAZEL_PATH": str(tools / "bazel")}
     return ci_build(*options, *words, "dist_wheels", cwd=work, env=env)
 
 

@@ -20,7 +20,8 @@ CONTROL
 dpkg-deb --build /tmp/jdk /tmp/jdk.deb >/dev/null
 apt-get -qq update
 apt-get -qq --yes --no-install-recommends install /tmp/jdk.deb \
-  bazel-bootstrap buildbox clang-21 git libnetty-tcnative-jni lld-21 python3.13-dev python3.14-dev >/tmp/log 2>&1 || { tail -n 40 /tmp/log; exit 1; }
+  bazel-bootstrap buildbox clang-21 git libnetty-tcnative-jni libnuma-dev lld-21 patchelf python3-minimal python3.13-dev \
+  python3.14-dev xxd >/tmp/log 2>&1 || { tail -n 40 /tmp/log; exit 1; }
 rm -rf /tmp/jdk /tmp/jdk.deb /tmp/log /var/lib/apt/lists/*
 apt-get clean
 # This runner of actions would need /dev/fuse.

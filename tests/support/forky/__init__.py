@@ -83,5 +83,7 @@ def _kept(name: str, script: Path, words: tuple[str, ...], digest: str) -> Path:
 
 def _run(script: Path, folder: Path, *words: str) -> None:
     argv = ["sh", str(script), str(folder), *words]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    # A temporary folder of this machine does not exist below chroot.
+    env = {name: value for name, value in os.environ.items() if name not in ("TMPDIR", "TMP", "TEMP")}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=_SECONDS)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

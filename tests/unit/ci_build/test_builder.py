@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +16,21 @@ import pytest
 from ci_build.build import build_shell
 from ci_build.build.plan import SourceLayout
 from ci_build.build.request import WheelSetRequest
-from ci_build.build.source.build_py import IN_CONTAINER
-from ci_build.build.source.builder import build_mounts, create_folders, find_tools, load_spec, spec_values
-from ci_build.build.source.host_build import check_rocm, check_tools, newest_clang
+from ci_build.build.source import host_build
+from ci_build.build.source.build_py import IN_CONTAINER, BuildPaths
+from ci_build.build.source.builder import TOOLS_SCRIPT, build_mounts, create_folders, find_tools, load_spec, spec_values
+from ci_build.build.source.host_build import check_rocm, check_tools, describe_host, host_paths, newest_clang
 from ci_build.build.source.native import STATE
 from ci_build.build.source.source_build import SourceBuildContext, check_environment, disk_cache
+from ci_build.build.source.tools import SCRIPT
 from ci_build.containers.container import ContainerSpec, Mount
+from ci_build.images.pins import ImagePins, Pin
 from ci_build.rocm.request import RocmStorage
 from core.errors import InputError, MachineError
 from core.model import BuildRequest
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
-from core.source_request import ActionCache, Compiler, SourceRequest
+from core.source_request import ActionCache, Checkout, Compiler, SourceRequest
 from tests.support.golden_build_py import inputs_of, request
 
 
@@ -110,44 +115,119 @@ def test_spec_values_round_trip() -> None:
 
 
 class FakeImage:
-    """An image with these files."""
+    """An image with tools, in which check-tools.sh prints its report.
 
-    def __init__(self, *files: str) -> None:
-        self.files = files
+    Args:
+        tools: path or name of each tool -> version; the tools that every image needs are added.
+        without: tools that are missing.
+        shell: whether the image has a shell.
+    """
+
+    def __init__(self, tools: Mapping[str, str], *without: str, shell: bool = True) -> None:
+        self.tools = {**dict.fromkeys(EVERYWHERE, "1.0"), **tools}
+        self.without, self.shell = without, shell
 
     def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
-        assert argv[0] == "find"
-        return ProcessResult(returncode=1, stdout="\n".join(self.files), stderr="")
+        there = [name for name in self.tools if name not in self.without]
+        assert (argv[0], argv[1]) in {("/bin/sh", TOOLS_SCRIPT.target), ("/bin/sh", str(SCRIPT))}
+        if not self.shell:
+            return ProcessResult(returncode=127, stderr="exec: /bin/sh: not found\n")
+        clang = "/usr/lib/llvm-18/bin/clang" if argv[2] == "/usr/lib" else argv[2]
+        wanted = (clang, f"{clang}++", *EVERYWHERE, *argv[3:])
+        rows = [f"ok\t{name}\t{self.tools[name]}" if name in there else f"no\t{name}\tnot found" for name in wanted]
+        return ProcessResult(returncode=int("no\t" in str(rows)), stdout="\n".join(["an unrelated line", *rows]))
 
 
-PYTHONS = ("/opt/python/cp312-cp312/bin/python", "/opt/python/cp313-cp313/bin/python")
-TOOLS = (IN_CONTAINER.bazel, *PYTHONS, "/usr/lib/llvm-9/bin/clang", "/usr/lib/llvm-18/bin/clang")
+EVERYWHERE = ("bash", "xxd", "patchelf", "libnuma with headers")
+PYTHONS = {f"/opt/python/cp3{minor}-cp3{minor}/bin/python": f"Python 3.{minor}.1" for minor in (12, 13)}
+CLANGS = {f"/usr/lib/llvm-{major}/bin/{name}": f"clang {major}" for major in (9, 18) for name in ("clang", "clang++")}
+TOOLS = {IN_CONTAINER.bazel: "bazel 7.7.1", **PYTHONS, **CLANGS}
 
 
-def test_find_tools_selects_highest_clang() -> None:
-    assert (
-        find_tools(request("0.10.2"), IN_CONTAINER, "builder:1", FakeImage(*TOOLS)).clang
-        == "/usr/lib/llvm-18/bin/clang"
-    )
+def tools_of(asked: BuildRequest, *without: str, **changes: str) -> tuple[BuildPaths, Mapping[str, str]]:
+    names = {"bazel": IN_CONTAINER.bazel, "python": next(iter(PYTHONS))}
+    tools = {**TOOLS, **{names[name]: version for name, version in changes.items()}}
+    return find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(tools, *without))
+
+
+def test_find_tools_uses_reported_or_named_clang() -> None:
+    paths, versions = tools_of(request("0.10.2"))
+    assert paths.clang == "/usr/lib/llvm-18/bin/clang"
+    assert versions[paths.clang] == "clang 18"
+    assert versions[IN_CONTAINER.bazel] == "bazel 7.7.1"
     asked = request("0.10.2")
-    asked = replace(asked, source=replace(source(asked), clang="/opt/clang"))
-    assert find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(*TOOLS)).clang == "/opt/clang"
+    asked = replace(asked, source=replace(source(asked), clang="/usr/lib/llvm-9/bin/clang"))
+    assert tools_of(asked)[0].clang == "/usr/lib/llvm-9/bin/clang"
 
 
 def test_find_tools_reports_every_missing_tool() -> None:
+    first, second = PYTHONS
+    gone = (IN_CONTAINER.bazel, second, "xxd", "libnuma with headers", "/usr/lib/llvm-18/bin/clang++")
     with pytest.raises(MachineError) as caught:
-        find_tools(request("0.10.2"), IN_CONTAINER, "builder:1", FakeImage(PYTHONS[0]))
-    for words in (IN_CONTAINER.bazel, PYTHONS[1], "a clang below /usr/lib/llvm-*"):
-        assert words in str(caught.value)
-    assert PYTHONS[0] not in str(caught.value)
+        tools_of(request("0.10.2"), *gone)
+    for name in gone:
+        assert f"{name} (not found)" in str(caught.value)
+    for name in (first, "patchelf", "/usr/lib/llvm-18/bin/clang ("):
+        assert name not in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", [*EVERYWHERE, IN_CONTAINER.bazel, *PYTHONS, "/usr/lib/llvm-18/bin/clang++"])
+def test_find_tools_refuses_image_without_one_tool(missing: str) -> None:
+    with pytest.raises(MachineError, match=re.escape(f"lacks {missing} (not found).")):
+        tools_of(request("0.10.2"), missing)
+
+
+def test_find_tools_reports_image_without_shell() -> None:
+    with pytest.raises(MachineError, match=r"lacks /bin/sh \(exec: /bin/sh: not found\)"):
+        find_tools(request("0.10.2"), IN_CONTAINER, "builder:1", FakeImage(TOOLS, shell=False))
+
+
+@pytest.mark.parametrize(
+    ("release", "bazel", "good"),
+    [
+        ("0.10.2", "bazel 7.7.0", True),
+        ("0.10.2", "bazel 7.7.1- (@non-git)", True),
+        ("0.8.2", "bazel 7.4.1", True),
+        ("0.10.2", "bazel 7.4.1", False),
+        ("0.10.2", "bazel 8.4.2", False),
+        ("0.8.2", "bazel 6.5.0", False),
+        ("0.10.2", "no version", False),
+    ],
+)
+def test_find_tools_compares_bazel_with_sources(release: str, bazel: str, *, good: bool) -> None:
+    if good:
+        assert tools_of(request(release), bazel=bazel)[1][IN_CONTAINER.bazel] == bazel
+    else:
+        with pytest.raises(MachineError, match=r"lacks Bazel 7\.\d\.\d or a later 7\.x \(/usr/local/bin/bazel is"):
+            tools_of(request(release), bazel=bazel)
+
+
+def test_find_tools_reads_bazel_version_of_jax_tree(tmp_path: Path) -> None:
+    asked = request("0.10.2")
+    tree = Checkout(name="jax", commit="", folder=str(tmp_path))
+    asked = replace(asked, source=replace(source(asked), sources=(tree,)))
+    tools_of(asked)
+    (tmp_path / ".bazelversion").write_text("8.4.2\n")
+    with pytest.raises(
+        MachineError, match=r"lacks Bazel 8\.4\.2 or a later 8\.x \(/usr/local/bin/bazel is Bazel 7\.7\.1"
+    ):
+        tools_of(asked)
+    assert tools_of(asked, bazel="bazel 8.5.0")[1]
+
+
+def test_find_tools_refuses_other_python() -> None:
+    with pytest.raises(
+        MachineError, match=r"lacks Python 3\.12 \(/opt/python/cp312-cp312/bin/python is Python 3\.1\.4"
+    ):
+        tools_of(request("0.10.2"), python="Python 3.1.4")
 
 
 def test_find_tools_needs_gcc_only_if_requested() -> None:
     asked = request("0.8.2")
-    find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(*TOOLS))
+    tools_of(asked)
     asked = replace(asked, source=replace(source(asked), compiler=Compiler.GCC))
     with pytest.raises(MachineError, match="gcc-toolset-14"):
-        find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(*TOOLS))
+        tools_of(asked)
 
 
 # Tools of a machine
@@ -162,18 +242,110 @@ def test_newest_clang_of_machine(tmp_path: Path) -> None:
     assert newest_clang(tmp_path) == str(tmp_path / "llvm-18/bin/clang")
 
 
-def test_check_tools_reports_every_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = replace(IN_CONTAINER, bazel="/no/bazel", clang="/no/clang")
-    with pytest.raises(MachineError, match=r"bazel or bazelisk on PATH \(.* Bazel 7\.7\.0\); clang, in /usr/lib"):
-        check_tools(request("0.10.2"), places)
-    program = tmp_path / "program"
-    program.touch(mode=0o755)
-    (tmp_path / "git").touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    check_tools(request("0.10.2"), replace(places, bazel=str(program), clang=str(program)))
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(MachineError, match="git on PATH"):
-        check_tools(request("0.10.2"), replace(places, bazel=str(program), clang=str(program)))
+@pytest.fixture
+def bazel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Bazel on PATH with the pinned digest."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    (folder / "bazel").write_bytes(PINNED)
+    (folder / "bazel").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    digest = hashlib.sha256(PINNED).hexdigest()
+    pin = Pin(kind="download", name="bazel", arch="x86_64", origin="https://host/b", version="7.7.1", digest=digest)
+    monkeypatch.setattr(host_build, "load_pins", lambda: ImagePins(path=Path("images.toml"), pins=(pin,)))
+    return folder / "bazel"
+
+
+PINNED = b"the pinned Bazel"
+
+
+def check(asked: BuildRequest, *without: str, version: str = "bazel 7.7.1") -> list[str]:
+    """Check this machine's tools, of which only Bazel is real; return the warnings."""
+    here = Path("/nowhere")
+    paths = host_paths(source(asked), (), here, here, rocm="")
+    paths, warnings = replace(paths, clang="/usr/lib/llvm-18/bin/clang"), list[str]()
+    check_tools(asked, paths, FakeImage({**TOOLS, paths.bazel: version}, *without), warnings.append)
+    return warnings
+
+
+def with_bazel(path: Path) -> BuildRequest:
+    asked = request("0.10.2")
+    return replace(asked, source=replace(source(asked), bazel=str(path)))
+
+
+def test_check_tools_accepts_pinned_bazel_only(bazel: Path) -> None:
+    assert check(request("0.10.2")) == []
+    bazel.write_bytes(b"another Bazel")
+    with pytest.raises(MachineError) as caught:
+        check(request("0.10.2"), "xxd", "patchelf")
+    digests = [hashlib.sha256(data).hexdigest() for data in (b"another Bazel", PINNED)]
+    for words in ("xxd (not found)", "patchelf (not found)", "Bazel 7.7.1", str(bazel), *digests, "https://host/b"):
+        assert words in str(caught.value)
+    assert "--bazel-path=FILE" in caught.value.hint
+    assert "bazelisk" not in caught.value.hint
+
+
+def test_check_tools_reports_missing_bazel(bazel: Path) -> None:
+    bazel.unlink()
+    with pytest.raises(MachineError, match=r"missing: Bazel 7\.7\.1 \(not found\)"):
+        check(request("0.10.2"))
+
+
+def test_check_tools_finds_pinned_bazel_in_cache_of_bazelisk(bazel: Path, tmp_path: Path) -> None:
+    bazel.write_bytes(b"Bazelisk, under the name of Bazel")
+    bazelisk = bazel.with_name("bazelisk")
+    bazelisk.touch(mode=0o755)
+    with pytest.raises(MachineError) as caught:
+        check(request("0.10.2"))
+    assert f"`USE_BAZEL_VERSION=7.7.1 {bazelisk} --version`" in caught.value.hint
+    cached = tmp_path / "caches/bazelisk/downloads/sha256" / hashlib.sha256(PINNED).hexdigest() / "bin/bazel"
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(b"damaged")
+    cached.chmod(0o755)
+    with pytest.raises(MachineError, match="has sha256"):
+        check(request("0.10.2"))
+    cached.write_bytes(PINNED)
+    assert check(request("0.10.2")) == []
+
+
+def test_check_tools_accepts_named_bazel_and_warns_of_version(bazel: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"another Bazel")
+    other.chmod(0o755)
+    bazel.unlink()
+    assert check(with_bazel(other)) == []
+    assert check(with_bazel(other), version="bazel 8.4.2") == [
+        f"{other} is Bazel 8.4.2, but the sources are made for Bazel 7.7.0"
+    ]
+    with pytest.raises(MachineError, match=r"missing: .*other \(not found\)"):
+        check(with_bazel(other), str(other))
+
+
+def test_check_tools_refuses_pinned_bazel_for_newer_sources(bazel: Path, tmp_path: Path) -> None:
+    assert bazel.is_file()
+    (tmp_path / ".bazelversion").write_text("8.4.2")
+    asked = request("0.10.2")
+    tree = Checkout(name="jax", commit="", folder=str(tmp_path))
+    asked = replace(asked, source=replace(source(asked), sources=(tree,)))
+    with pytest.raises(MachineError, match=r"Bazel 8\.4\.2, which the sources need \(the pinned Bazel is 7\.7\.1\)"):
+        check(asked)
+
+
+def test_describe_host_names_digest_of_bazel(bazel: Path) -> None:
+    paths = replace(IN_CONTAINER, bazel=str(bazel))
+    runner = FakeVersions()
+    before = describe_host(paths, runner)
+    assert f"bazel 7.7.1, sha256 {hashlib.sha256(PINNED).hexdigest()}" in before
+    bazel.write_bytes(b"another Bazel of that version")
+    assert describe_host(paths, runner).partition(" ")[0] != before.partition(" ")[0]
+
+
+class FakeVersions:
+    """Programs that print a version."""
+
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+        return ProcessResult(returncode=0, stdout="bazel 7.7.1\n" if argv[0].endswith("bazel") else "clang 18\n")
 
 
 def test_check_environment_refuses_other_platform(

@@ -20,6 +20,8 @@ from ci_build.images import local
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.contents import read_commits
 from ci_build.images.local import ContainerImage, check_name, is_loopback, sanitize
+from ci_build.images.manylinux import builder_recipe
+from ci_build.images.pins import ARCHES
 from ci_build.images.recipe import (
     UNKNOWN,
     BaseImage,
@@ -122,6 +124,17 @@ def test_downloads_come_with_their_digests(image_builder: ImageBuilder) -> None:
     files = image_builder.downloads({"b": pin, "a": replace(pin, digest="1")})
     assert files["downloads/SHA256SUMS"].source().read_text() == f"1  a\n{pin.digest}  b\n"
     assert files["downloads/b"].digest == pin.digest
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_builder_recipe_covers_every_tool(image_builder: ImageBuilder, arch: str) -> None:
+    recipe = builder_recipe(replace(image_builder, arch=arch))
+    names = {path.partition("/")[2] for path in recipe.files if path.startswith("downloads/")}
+    assert {"bazel", "llvm", "numactl", "xxd"} <= names
+    assert [name for name in names - {"SHA256SUMS"} if f"/downloads/{name}" not in recipe.dockerfile] == []
+    for path in ("check-tools.sh", "downloads/xxd", "downloads/numactl"):
+        changed = {**recipe.files, path: replace(recipe.files[path], digest="1" * 64)}
+        assert replace(recipe, files=changed).tag != recipe.tag
 
 
 @given(st.text(max_size=60))

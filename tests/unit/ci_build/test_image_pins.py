@@ -55,6 +55,23 @@ def test_images_toml_has_every_digest_and_full_names() -> None:
     assert not re.search(r"\blatest\b", PINS.read_text())
 
 
+def test_downloads_come_from_their_projects() -> None:
+    origins = {
+        re.sub(r"https://([^/]+/[^/]+/[^/]+)/.*", r"\1", pin.origin)
+        for pin in load_pins().pins
+        if pin.kind == "download"
+    }
+    assert origins == {
+        "github.com/astral-sh/python-build-standalone",
+        "github.com/bazelbuild/bazel",
+        "github.com/llvm/llvm-project",
+        "github.com/numactl/numactl",
+        "raw.githubusercontent.com/vim/vim",
+        # The bucket of google-ml-infra/rules_ml_toolchain.
+        "storage.googleapis.com/ml-sysroot-testing/libtinfo",
+    }
+
+
 def test_get_pin_error_lists_known_pins(tmp_path: Path) -> None:
     pins = load_pins(write(tmp_path, TEXT))
     small = pins.get("base", "small", "x86_64")
