@@ -65,6 +65,7 @@ DECIDED_BEFORE = {
     "sources": "sources.resolve_inputs",
     "container": "source_build._start_container",
     "clang": "source_build._paths",
+    "bazel": "source_build._paths",
 }
 
 
