@@ -77,7 +77,7 @@ def test_check_tools_reports_every_version(path: Path) -> None:
 def test_check_tools_reports_missing_tool(path: Path, missing: str) -> None:
     (path / missing).unlink()
     name = str(path / missing) if missing in ("bazel", "clang", "clang++") else missing
-    problems = report(path).problems
+    problems = dict(report(path).problems)
     assert problems.pop(name) == "not found"
     assert problems == ({"libnuma with headers": "not checked without clang++"} if missing == "clang++" else {})
 
