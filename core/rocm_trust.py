@@ -1,4 +1,4 @@
-"""How the files of a ROCm were verified, as recorded in wheels.json."""
+"""The verification of a ROCm, as recorded in wheels.json."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ChecksumOrigin(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmTrust:
-    """How the files of a ROCm were verified.
+    """Checksum and transport of a ROCm's files.
 
     Attributes:
         transport: scheme of the URL, such as https; `local` for files of this machine.
@@ -42,12 +42,12 @@ class RocmTrust:
 
     @property
     def has_checksum(self) -> bool:
-        """Whether the checksum was known before the ROCm was obtained."""
+        """Return whether the checksum was known before the ROCm was obtained."""
         return self.checksum not in (ChecksumOrigin.FIRST_USE, ChecksumOrigin.LOCAL)
 
     @property
     def encrypted(self) -> bool:
-        """Whether the files did not come over an unencrypted connection."""
+        """Return whether the files came over an encrypted connection, or over none."""
         return self.transport != "http"
 
 

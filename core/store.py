@@ -171,7 +171,7 @@ def _lock(folder: Path, operation: int) -> int:
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """Return whether a path still is the opened file; a lock on a removed file excludes nobody."""
+    """Return whether a path still leads to the opened file; a lock on a removed file has no effect."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:

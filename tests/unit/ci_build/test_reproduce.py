@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ci_build.build.plan import make_plan
-from ci_build.build.reproduce import read_source_set
+from ci_build.build.reproduce import _other_inputs, read_source_set
 from ci_build.build.set_files import write_set
 from ci_build.cli.commands.reproduce import recorded_settings
 from ci_build.cli.options.request import build_request
@@ -97,6 +97,15 @@ def test_rebuild_accepts_no_cached_results() -> None:
     assert before is not None
     assert before.remote is not None
     assert after == replace(before, remote=replace(before.remote, accept_cached=False))
+
+
+def test_reproduce_ignores_how_rocm_was_verified() -> None:
+    # The rebuild compares the ROCm with the lock; the first build may have trusted it on first use.
+    before = {"rocm_trust": {"checksum": "first-use", "transport": "https"}, "source": {"rocm": "a"}}
+    now = {"rocm_trust": {"checksum": "lock", "transport": "https"}, "source": {"rocm": "a"}}
+    assert _other_inputs(before, now) == []
+    assert _other_inputs({"source": {"rocm": "a"}}, now) == []
+    assert _other_inputs(before, now | {"source": {"rocm": "b"}}) == ["source.rocm is 'b', was 'a'"]
 
 
 def test_reproduce_refuses_published_wheels(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Received bytes of an unfinished download: what is counted was written, and damage costs bytes but never adds any."""
+"""Received bytes of an unfinished download: only written bytes are counted, and damaged counts never add bytes."""
 
 from __future__ import annotations
 
