@@ -41,11 +41,6 @@ class RocmTrust:
     transport: str
 
     @property
-    def has_checksum(self) -> bool:
-        """Return whether the checksum was known before the ROCm was obtained."""
-        return self.checksum not in (ChecksumOrigin.FIRST_USE, ChecksumOrigin.LOCAL)
-
-    @property
     def encrypted(self) -> bool:
         """Return whether the files came over an encrypted connection, or over none."""
         return self.transport != "http"

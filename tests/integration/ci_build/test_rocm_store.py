@@ -14,6 +14,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,9 +105,15 @@ def kill_at(size: int, root: Path, url: str) -> bool:
         return child.wait() == -signal.SIGKILL
 
 
-def start(root: Path, url: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def start(root: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the child, and kill it at the end unless it ended."""
     argv = [sys.executable, "-c", CHILD, str(root), url, url.rpartition("/")[2]]
-    return subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 def arrived(root: Path) -> int:
