@@ -47,6 +47,7 @@ def set_of(request: BuildRequest) -> WheelSet:
     [
         {},
         {"one_target": True, "host": True, "no_strip": True, "wheel_post_release": "2"},
+        {"host": True, "bazel_path": "/opt/bazel", "clang_path": "/opt/clang"},
         {"rbe": True, "rbe_endpoint": "grpc://a:1"},
         {"rbe": True, "rbe_endpoint": "grpcs://a:1", "rbe_platform": "none", "rbe_jobs": "3", "no_rbe_fallback": True},
         {"rbe": True, "rbe_bazelrc": "file"},
@@ -79,6 +80,13 @@ def test_recorded_settings_use_callers_images(tmp_path: Path, more: dict[str, An
     # A value on the command line of `reproduce` is refused if it has no effect.
     typed = Settings({"image_registry": "a.example"}, {}, {})
     assert recorded_settings(set_of(asked({**BASE, **more})), typed, tmp_path).given("image_registry")
+
+
+def test_recorded_settings_read_sets_without_bazel_path(tmp_path: Path) -> None:
+    wheel_set = set_of(asked({**BASE, "host": True}))
+    source = {name: value for name, value in wheel_set.request["source"].items() if name != "bazel"}
+    older = replace(wheel_set, request={**wheel_set.request, "source": source})
+    assert not recorded_settings(older, EMPTY, tmp_path / "set").given("bazel_path")
 
 
 def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
