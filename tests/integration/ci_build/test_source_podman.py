@@ -36,6 +36,8 @@ def test_podman_builds_set_and_opens_shell(podman: Podman, tmp_path: Path) -> No
     assert made.request["source"]["builder"].removeprefix("sha256:") == built
     state = json.loads((tmp_path / "dist.logs/state.json").read_text())
     assert Path(state["where"]["spec"]["engine"]).name == "podman"
+    tools = state["where"]["tools"]
+    assert (tools["/usr/local/bin/bazel"], tools["libnuma with headers"]) == ("bazel 7.7.1 stand-in", "linked")
     outputs = [*(tmp_path / "dist").rglob("*"), *(tmp_path / "dist.logs").iterdir(), *(tmp_path / "cache").rglob("*")]
     assert {path.lstat().st_uid for path in outputs} == {os.getuid()}
     mine = f"--filter=volume={tmp_path / 'cache' / 'builds' / 'out'}"
