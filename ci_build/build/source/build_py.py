@@ -281,6 +281,8 @@ def _environment(
         "JAXLIB_RELEASE": "1",
         # Unset, because settings of the user's other builds must not affect these wheels.
         "JAXCI_XLA_GIT_DIR": "",
+        # A remote configuration in place of the given ROCm, even if empty (XLA, rocm_configure.bzl).
+        "TF_ROCM_CONFIG_REPO": "",
     }
     if rocm_wheel:
         env |= {"ROCM_PATH": paths.rocm, "ROCM_VERSION": str(request.rocm_version), "THEROCK_BUILD": "1"}
