@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from core.os_errors import writes_to
+
 
 def write_whole(out: Path, data: bytes) -> None:
     """Write a file atomically: until the end, readers see the old content.
@@ -16,7 +18,8 @@ def write_whole(out: Path, data: bytes) -> None:
         return
     fresh = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        fresh.write_bytes(data)
+        with writes_to(out):
+            fresh.write_bytes(data)
         fresh.replace(out)
     finally:
         fresh.unlink(missing_ok=True)

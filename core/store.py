@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from core.os_errors import writes_to
+
 NEW = ".new-"
 """Prefix of folders that are being created or removed."""
 _MOST_RACES = 100
@@ -41,7 +43,8 @@ class ContentStore:
         finally:
             os.close(creating)
         try:
-            yield work
+            with writes_to(work):
+                yield work
         finally:
             remove(work)
             os.close(fd)

@@ -11,17 +11,21 @@ from pathlib import Path
 
 from core import wheelset
 from core.errors import BusyError, RequestError
+from core.os_errors import why_unwritable, writes_to
 from core.store import lock_file
 
 
 def check_output_dir(out: Path) -> None:
-    """Check that a folder does not exist, is empty, or has only files of a wheel set.
+    """Check that a set can be written to a folder; nothing is created.
 
     Raises:
-        RequestError: the folder has other files, or the path is a file.
+        RequestError: the folder has files that do not belong to a wheel set, the path is a file, or the folder above
+            it accepts no files.
     """
     if out.exists() and not out.is_dir():
         raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
+    if reason := why_unwritable(out):
+        raise RequestError(f"--out={out} cannot be written: {reason}.", hint="Give another --out.")
     if out.is_dir() and any(out.iterdir()) and (foreign := wheelset.foreign_files(out)):
         raise RequestError(
             f"{out} has files that do not belong to a wheel set, such as {foreign[0]}.",
@@ -36,7 +40,7 @@ def locked(out: Path) -> Iterator[None]:
     Nothing is left beside the folder; if the block raises, this includes new folders above it.
 
     Raises:
-        RequestError: the folder has files that do not belong to a wheel set.
+        RequestError: the folder cannot be written, or has files that do not belong to a wheel set.
         BusyError: another run uses the folder.
     """
     check_output_dir(out)
@@ -74,7 +78,8 @@ def replacement(out: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
         fresh, old = Path(name) / "set", Path(name) / "old"
         fresh.mkdir()
-        yield fresh
+        with writes_to(out):
+            yield fresh
         replace_folder(fresh, out, old)
 
 

@@ -16,6 +16,7 @@ import cloup
 from ci_build.cli.common import LazyGroup, State
 from ci_build.cli.options.table import build_options
 from core.errors import CiBuildError, MachineError, RequestError
+from core.os_errors import describe
 from core.process import without_credentials
 
 SECTIONS = {
@@ -140,11 +141,7 @@ def run(arguments: list[str] | None = None) -> int:
         os.dup2(nowhere, sys.stderr.fileno())
         return _BROKEN_PIPE
     except OSError as error:
-        # shutil.Error lists (source, target, reason) of all files that could not be copied.
-        listed = error.args[0] if error.args and isinstance(error.args[0], list) else []
-        reason = str(listed[0][2]) if listed else error.strerror or str(error)
-        file = f": {error.filename}" if error.filename else ""
-        click.echo(f"error: {reason}{file}. Fix this and run the command again.", err=True)
+        click.echo(f"error: {without_credentials(describe(error))}", err=True)
         return MachineError.exit_code
     # A command that calls `exit` of its context returns its exit code here.
     return ended if isinstance(ended, int) else 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from isal import isal_zlib
 
 from core.errors import ArchiveError
+from core.os_errors import writes_to
 from wheelkit.archive.filename import WheelName, canonical
 from wheelkit.archive.inflate import CHUNK, InflateError, inflate, packed_chunks
 from wheelkit.archive.output_file import reserve
@@ -182,7 +183,7 @@ class WheelArchive:
         done = 0
         out.unlink(missing_ok=True)
         try:
-            with out.open("wb", buffering=0) as file:
+            with writes_to(out), out.open("wb", buffering=0) as file:
                 reserve(file.fileno(), 0, total)
 
                 def write(chunk: bytes) -> None:

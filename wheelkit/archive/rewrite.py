@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from core.digests import file_sha256
 from core.errors import ArchiveError
+from core.os_errors import writes_to
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.member_writer import LateContent, MemberChange, MemberWriter
 from wheelkit.archive.output_file import ByteRange, OutFile
@@ -126,7 +127,7 @@ class WheelRewrite:
         """
         draft = out.with_name(f".{out.name}.{os.getpid()}")
         try:
-            with draft.open("w+b", buffering=0) as file:
+            with writes_to(out), draft.open("w+b", buffering=0) as file:
                 writer = MemberWriter(self._source, OutFile(file.fileno()), self._date_time)
                 for name, entry in self._ordered():
                     writer.add(name, entry)

@@ -398,7 +398,7 @@ def test_store_names_full_disk_and_keeps_bytes(
         patch.setattr(os, "write", fake_write)
         with pytest.raises(OSError, match="No space left") as caught:
             from_url(told, tmp_path)
-    assert caught.value.filename == str(tmp_path)
+    assert Path(caught.value.filename).is_relative_to(tmp_path)
     assert names(tmp_path / "trees") == []
     assert arrived(tmp_path) > 0
     assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
