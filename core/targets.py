@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from core.errors import RequestError, UnknownTargetError
+from core import kfd
+from core.errors import MachineError, RequestError, UnknownTargetError
 from core.model import Finding, GfxTarget, Severity
 
 ALL = "all"
@@ -23,6 +24,8 @@ DEFAULT = "default"
 """The word that requests the targets of the default wheel set."""
 MULTI_ARCH = "multi-arch"
 """The index for sets whose targets are not all in one per-family index."""
+NATIVE = "native"
+"""The word that requests the targets of this machine's GPUs; see `requested`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,16 +147,22 @@ def is_all(spec: str | Sequence[str]) -> bool:
     A published wheel may lack targets of the table, so `all` does not filter published code. For a build from source,
     `all` means every concrete target of the table.
     """
-    return [word.lower() for word in _words(spec)] == [ALL]
+    return [word.lower() for word in split_words(spec)] == [ALL]
+
+
+def split_words(spec: str | Sequence[str]) -> list[str]:
+    """Return the words of a request, which commas or semicolons separate; GPU_ARCHS has semicolons."""
+    parts = [spec] if isinstance(spec, str) else spec
+    return [word.strip() for part in parts for word in re.split("[,;]", part) if word.strip()]
 
 
 def expand(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
     """Expand the words of a request into targets.
 
     Args:
-        spec: comma-separated (or a sequence of) target IDs, family names, `default`, or `all` on its own, which
-            means every concrete target of the table (see `is_all`). A feature suffix of a family, as in
-            gfx94X-dcgpu:xnack-, applies to each member.
+        spec: words between commas or semicolons (or a sequence of them): target IDs, family names, `default`, or `all`
+            on its own, which means every concrete target of the table (see `is_all`). A feature suffix of a family, as
+            in gfx94X-dcgpu:xnack-, applies to each member.
 
     Returns:
         The targets without duplicates, in natural order.
@@ -163,7 +172,7 @@ def expand(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
         RequestError: the request is empty or combines `all` with other words, a target lacks a requested feature, or
             only one of two IDs of a processor sets a feature (LLVM, AMDGPUUsage, target ID: a bundle cannot have both).
     """
-    words = _words(spec)
+    words = split_words(spec)
     if not words:
         raise RequestError("No gfx target was named.", hint="Name targets or families, such as gfx942,gfx950.")
     if len(words) > 1 and ALL in (word.lower() for word in words):
@@ -175,6 +184,28 @@ def expand(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
             selected.add(_checked(GfxTarget.parse(":".join((processor, *features)))))
     _refuse_ambiguity(selected)
     return in_order(selected)
+
+
+def requested(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
+    """Expand a user's request like `expand`; the word `native` means the targets of this machine's GPUs.
+
+    Raises:
+        MachineError: the request contains `native`, and the kernel driver reports no GPU, or a GPU without a target.
+    """
+    words = split_words(spec)
+    others = [word for word in words if word.lower() != NATIVE]
+    return expand(words if words == others else [*others, *_native()])
+
+
+def _native() -> tuple[str, ...]:
+    """Return the targets of the GPUs in the topology of amdkfd, without features, which the driver does not report."""
+    nodes = [(node, kfd.gfx_name(facts)) for node, facts in kfd.gpu_nodes(kfd.TOPOLOGY)]
+    if not nodes:
+        hint = "Name the targets, or run this on a machine with the amdgpu driver; `ci_build doctor` reports details."
+        raise MachineError(f"{NATIVE!r} names the GPUs of this machine, but {kfd.TOPOLOGY} lists none.", hint=hint)
+    if unknown := [str(node) for node, name in nodes if not name]:
+        raise MachineError(f"These GPUs have no gfx target: {', '.join(unknown)}.", hint="Name the targets.")
+    return tuple(dict.fromkeys(name for _, name in nodes))
 
 
 def in_order(targets: Iterable[GfxTarget]) -> tuple[GfxTarget, ...]:
@@ -229,11 +260,6 @@ def for_bazel(targets: Iterable[GfxTarget]) -> str:
 def for_aiter(targets: Iterable[GfxTarget]) -> str:
     """Return the value of AITER's GPU_ARCHS: the processors that AITER has kernels for, empty for none."""
     return ";".join(dict.fromkeys(target.processor for target in in_order(targets) if _row(target).aiter))
-
-
-def _words(spec: str | Sequence[str]) -> list[str]:
-    parts = [spec] if isinstance(spec, str) else spec
-    return [word.strip() for part in parts for word in part.split(",") if word.strip()]
 
 
 def _concrete() -> tuple[str, ...]:

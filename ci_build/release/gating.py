@@ -15,7 +15,7 @@ from core.errors import RequestError
 from core.model import WHEELS_JSON, Evidence, Finding, Severity
 from core.process import Runner
 from core.report import Reporter
-from core.targets import expand
+from core.targets import requested
 from promotion import stage as promotion_stage
 from promotion.corpus.catalog import load_corpus
 from promotion.evidence.signing import Signer, load_signer, new_key
@@ -188,7 +188,7 @@ def run_gates(
         [make_gate(gate, gate_options, reporter, tree) for gate in (GATES if name == STRUCTURE else (name,))],
         runner,
         reporter,
-        targets=None if gate_options.targets is None else [str(target) for target in expand(gate_options.targets)],
+        targets=None if gate_options.targets is None else [str(target) for target in requested(gate_options.targets)],
         redo=gate_options.redo,
         max_age=None if days is None else timedelta(days=days),
         signer=signer,

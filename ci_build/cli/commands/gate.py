@@ -40,7 +40,7 @@ def _structure_gate(name: str) -> click.Command:
 
     @cloup.command(name, help=f"{_SUMMARIES[name]}\n\n{_HELP}", short_help=_SUMMARIES[name])
     @click.argument("wheel_set", metavar="SET")
-    @click.option("--targets", metavar="GFX,…", help="Check only these targets.  [default: all of the set]")
+    @click.option("--targets", metavar="GFX,…|native", help="Check only these targets.  [default: all of the set]")
     @click.option("--rocm", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False),
                   help="ROCm to compare and load the wheels with.  "
                        "[default: the set's manifest and stub libraries]")  # fmt: skip

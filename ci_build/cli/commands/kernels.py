@@ -15,7 +15,7 @@ from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.table import chosen_options
 from core.errors import InputError, RequestError
 from core.report import print_table
-from core.targets import expand
+from core.targets import requested
 from core.units import human
 from kernels import sources
 from kernels.assemble import make_wheel, prepare
@@ -31,7 +31,9 @@ def kernels() -> None:
 
 
 @kernels.command("list")
-@click.option("--targets", "spec", metavar="GFX,…", default="default", show_default=True, help="Targets or families.")
+@click.option(
+    "--targets", "spec", metavar="GFX,…|native", default="default", show_default=True, help="Targets or families."
+)
 @click.option("--modules", metavar="NAME,…", help="Modules to list, with their dependencies.  [default: all]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
@@ -39,7 +41,7 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
 
     The support is `yes`, `portable` (by a kernel of this project) or `unsupported`.
     """
-    wanted = expand(spec)
+    wanted = requested(spec)
     rows = kernel_build.table(wanted, split_list(modules))
     if as_json:
         print_json(rows)

@@ -16,6 +16,7 @@ from ci_build.cli.options.settings import split_list
 from core.defaults import defaults
 from core.errors import RequestError
 from core.model import Payload, to_json
+from core.targets import split_words
 from promotion.gates.device.request import check_image
 from promotion.policy.families import Trigger, load_families
 from promotion.policy.jobs import job_matrix
@@ -110,7 +111,7 @@ def builds(
         pythons=split_list(python_versions),
         jax_versions=split_list(jax_versions),
         rocm_versions=split_list(rocm_versions),
-        families=split_list(families),
+        families=tuple(split_words(families)),
         split_pythons=split_pythons,
     )
     cells, excluded = make_matrix(axes, Payload(payload), more)

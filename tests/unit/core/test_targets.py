@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from core import kfd
 from core import targets as gfx
-from core.errors import RequestError, UnknownTargetError
+from core.errors import MachineError, RequestError, UnknownTargetError
 from core.model import GfxTarget, Severity, to_json
+from tests.support.fake_site import kfd_tree
 
 PUBLISHED_0_10_2 = (
     "gfx900", "gfx906", "gfx908", "gfx90a", "gfx90c", "gfx942", "gfx950", "gfx1010", "gfx1011", "gfx1012", "gfx1030",
@@ -31,6 +34,46 @@ MEASURED_E_FLAGS = {
 
 def names(spec: str) -> list[str]:
     return [str(target) for target in gfx.expand(spec)]
+
+
+@pytest.mark.parametrize("word", ["native", "NATIVE", "native;native", "native,gfx1100"])
+def test_native_means_gpus_of_this_machine(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = ({"gfx_target_version": 90402}, {"gfx_target_version": 110000}, {"gfx_target_version": 90402})
+    monkeypatch.setattr(kfd, "TOPOLOGY", kfd_tree(tmp_path, *gpus))
+    assert [str(target) for target in gfx.requested(word)] == ["gfx942", "gfx1100"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ((), "lists none"),
+        (({"gfx_target_version": 90402, "simd_count": 0},), "lists none"),
+        (({"gfx_target_version": 90402}, {"gfx_target_version": 0}), "These GPUs have no gfx target: .*/2\\."),
+    ],
+)
+def test_native_without_gpu_is_refused(
+    gpus: tuple[dict[str, int], ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kfd, "TOPOLOGY", kfd_tree(tmp_path, *gpus))
+    with pytest.raises(MachineError, match=said) as caught:
+        gfx.requested("native")
+    assert caught.value.exit_code == 18
+
+
+def test_native_refuses_gpu_outside_of_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kfd, "TOPOLOGY", kfd_tree(tmp_path, {"gfx_target_version": 80003}))
+    with pytest.raises(UnknownTargetError, match="'gfx803' is neither"):
+        gfx.requested("native")
+
+
+def test_native_is_no_family_of_tables() -> None:
+    with pytest.raises(UnknownTargetError):
+        gfx.expand("native")
+
+
+def test_requested_without_native_needs_no_topology(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kfd, "gpu_nodes", lambda _: pytest.fail("the topology is read"))
+    assert gfx.requested("gfx942;gfx950") == gfx.expand("gfx942,gfx950")
 
 
 def test_table_has_targets_of_published_wheel_and_gfx1250() -> None:
@@ -124,7 +167,7 @@ def test_expand_unknown_name_suggests_nearest(typed: str, meant: str) -> None:
     assert caught.value.exit_code == 3
 
 
-@pytest.mark.parametrize("spec", ["gfx942;gfx950", "gfx942:gfx950", "gfx942|gfx950"])
+@pytest.mark.parametrize("spec", ["gfx942:gfx950", "gfx942|gfx950", "gfx942 gfx950"])
 def test_expand_refuses_other_separators(spec: str) -> None:
     with pytest.raises(RequestError, match="gfx950"):
         gfx.expand(spec)
