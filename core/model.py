@@ -17,6 +17,8 @@ from core.source_request import SourceRequest
 
 SCHEMA_VERSION = 1
 """Version of the `wheels.json` format."""
+_JSON_NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list"}
+"""Names of JSON values that are not objects, by their Python type."""
 WHEELS_JSON, CONSTRAINTS, PYLOCK, SHA256SUMS = "wheels.json", "constraints.txt", "pylock.toml", "SHA256SUMS"
 SBOM = "sbom.cdx.json"
 """Names of the files beside the wheels of a set."""
@@ -163,6 +165,7 @@ class BuildRequest:
         strip: whether symbol tables are moved into separate debug files.
         source: options of a build from source; None for published wheels.
         kernels: kernel modules of the set; None for a set without them.
+        find_links: absolute folders and URLs of pages that pip searches in addition to its index.
     """
 
     payload: Payload
@@ -175,6 +178,7 @@ class BuildRequest:
     strip: bool = True
     source: SourceRequest | None = None
     kernels: KernelRequest | None = None
+    find_links: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -399,6 +403,37 @@ def load_wheel(body: Mapping[str, Any]) -> Wheel:
     return Wheel(**{**body, **lists})
 
 
+def _read_body(text: str | bytes, where: str) -> dict[str, Any]:
+    """Return the JSON object of a `wheels.json` of this schema, without its schema.
+
+    Raises:
+        WheelSetError: the text is not a JSON object, or has another schema.
+    """
+    hint = "Give a folder that `ci_build dist_wheels` or `ci_build adopt` wrote."
+    try:
+        body = json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise WheelSetError(f"{where} is not text in UTF-8: byte {error.start} is invalid.", hint=hint) from error
+    except (ValueError, RecursionError) as error:
+        why = str(error) if isinstance(error, json.JSONDecodeError) else "a value is too large"
+        raise WheelSetError(f"{where} is not JSON: {why}.", hint=hint) from error
+    if not isinstance(body, dict) or "schema" not in body:
+        what = "has no schema" if isinstance(body, dict) else f"contains {_JSON_NAMES[type(body)]} instead of an object"
+        raise WheelSetError(f"{where} is not the wheels.json of a wheel set: it {what}.", hint=hint)
+    schema = body.pop("schema")
+    if isinstance(schema, int) and schema > SCHEMA_VERSION:
+        raise WheelSetError(
+            f"{where} has schema {schema}, which is newer than schema {SCHEMA_VERSION} of this program.",
+            hint="Use the version of ci_build that wrote the set, or a newer one.",
+        )
+    if schema != SCHEMA_VERSION:
+        raise WheelSetError(
+            f"{where} has schema {schema!r}, but this program supports only schema {SCHEMA_VERSION}.",
+            hint="Build the set again.",
+        )
+    return body
+
+
 def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
     """Parse the text of `wheels.json`.
 
@@ -406,23 +441,19 @@ def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
         where: name of the file in messages.
 
     Raises:
-        WheelSetError: the schema is unknown, a field is missing or unknown, or the digest does not match the content.
+        WheelSetError: the text is not JSON, the schema or a field is unknown, a field is missing, or the digest does
+            not match the content.
     """
+    body = _read_body(text, where)
     try:
-        body = json.loads(text)
-        schema, digest = body.pop("schema"), body.pop("digest")
-        if schema != SCHEMA_VERSION:
-            raise WheelSetError(
-                f"{where} has schema {schema!r}, but this program supports only schema {SCHEMA_VERSION}.",
-                hint="Build the set again.",
-            )
+        digest = body.pop("digest")
         wheels = tuple(load_wheel(wheel) for wheel in body.pop("wheels"))
         inputs = tuple(InputFile(**item) for item in body.pop("inputs"))
         for key in ("targets", "python_versions"):
             body[key] = tuple(body[key])
         wheel_set = WheelSet(wheels=wheels, inputs=inputs, **body)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"field {error} is missing" if isinstance(error, KeyError) else str(error)
+        why = f"field {error} is missing" if isinstance(error, KeyError) else "a field is unknown or has a wrong type"
         raise WheelSetError(f"{where} is not a valid wheels.json: {why}.", hint="Build the set again.") from error
     if wheel_set.digest != digest:
         raise WheelSetError(

@@ -138,7 +138,7 @@ def test_index_check_reports_missing_wheel(
             lambda data: data.replace(b'"0.10.2"', b'"0.10.3"', 1),
             "cannot be trusted: wheels.json records",
         ),
-        ("wheels.json", lambda data: b"{", "cannot be trusted: wheels.json is not a valid wheels.json"),
+        ("wheels.json", lambda data: b"{", "cannot be trusted: wheels.json is not JSON"),
         ("wheels.json", lambda data: None, "wheels.json cannot be read: HTTP Error 404"),
         ("status.json", lambda data: b"[]", "status.json is not a status file"),
         ("status.json", lambda data: b"nothing", "is not JSON"),

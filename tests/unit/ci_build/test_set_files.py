@@ -96,7 +96,7 @@ def test_check_files_refuses_empty_file_list(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"\xff\xfe\x80", "is not a valid wheels.json"), (b"{}", "is not a valid wheels.json: field 'schema' is missing")],
+    [(b"\xff\xfe\x80", "is not text in UTF-8"), (b"{}", "is not the wheels.json of a wheel set: it has no schema")],
 )
 def test_read_set_refuses_damaged_file(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "wheels.json").write_bytes(content)

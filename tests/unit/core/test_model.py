@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -85,6 +86,33 @@ def test_wheel_set_refuses_unknown_and_missing_fields(change: Any) -> None:
     change(body)
     with pytest.raises(WheelSetError):
         load_wheel_set(json.dumps(body))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"null", "is not the wheels.json of a wheel set: it contains null instead of an object"),
+        (b"[1]", "it contains a list instead of an object"),
+        (b'"x"', "it contains text instead of an object"),
+        (b'{"name": "left-pad", "version": "1"}', "is not the wheels.json of a wheel set: it has no schema"),
+        (b'{"schema": 99}', "has schema 99, which is newer than schema 1 of this program"),
+        (b'{"schema": 0}', "has schema 0, but this program supports only schema 1"),
+        (b'{"schema": 1}', "field 'digest' is missing"),
+        (b"\0" * 64, "is not JSON: Expecting value: line 1 column 1"),
+        (b'{"schema": 1}'.ljust(64, b"\0"), "is not JSON: Extra data: line 1"),
+        (b"\xff\xfe{\0}\0", "is not text in UTF-8: byte 0 is invalid"),
+        (b"", "is not JSON: Expecting value"),
+        (b"[" * 100_000, "is not JSON: a value is too large"),
+    ],
+)
+def test_foreign_wheels_json_gets_a_sentence(content: bytes, said: str) -> None:
+    with pytest.raises(WheelSetError, match=re.escape(said)) as caught:
+        load_wheel_set(content, "/x/wheels.json")
+    message = str(caught.value)
+    assert message.startswith("/x/wheels.json ")
+    assert message.endswith(".")
+    for internal in ("NoneType", "codec", "object has no", "JSONDecodeError"):
+        assert internal not in message
 
 
 @given(st.integers(0, 10**6))
