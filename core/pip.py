@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from core.digests import file_sha256
 from core.errors import InputError
-from core.process import ByteSink, LineSink, Runner
+from core.process import ByteSink, LineSink, Runner, render, without_credentials
 from core.store import ContentStore
 
 _PROGRESS = "Progress "
@@ -51,7 +52,61 @@ def pip_argv(*words: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "pip", *words)
 
 
-def fetch_argv(python: str, requirement_file: Path, folder: Path) -> tuple[str, ...]:
+class NothingFitsError(InputError):
+    """No index, folder or page has a distribution that a requirement names."""
+
+
+def run_pip(
+    argv: Sequence[str],
+    runner: Runner,
+    *,
+    log: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    on_line: LineSink = lambda _: None,
+) -> str:
+    """Run a pip command and return its standard output.
+
+    Args:
+        log: file for the output of a failed command; None without a folder for it.
+        env: changes of the environment, besides `PIP_ENV_OVERRIDES`.
+        on_line: as in `Runner.run`; the reports of pip are too long to log.
+
+    Raises:
+        NothingFitsError, InputError: pip failed; the message is one sentence, and the hint names the log.
+    """
+    done = runner.run(argv, env={**PIP_ENV_OVERRIDES, **(env or {})}, check=False, on_line=on_line)
+    if done.returncode == 0:
+        return done.stdout
+    output = without_credentials(f"$ {render(argv)}\n{done.stdout}{done.stderr}")
+    hint = "Check the indexes in `pip config list`; -v prints the output of pip."
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(output, encoding="utf-8")
+        hint = f"Check the indexes in `pip config list`; the output of pip is in {log}."
+    kind, problem = pip_problem(output)
+    raise kind(problem, hint=hint)
+
+
+def pip_problem(output: str) -> tuple[type[InputError], str]:
+    """Return kind and sentence of pip's failure.
+
+    pip reports an index that does not answer like one without distributions, after a warning for each try (messages of
+    pip 21 to 26).
+    """
+    missing = re.search(r"^ERROR: No matching distribution found for (.+)$", output, re.MULTILINE)
+    broken = re.findall(r"after connection broken by '\w+\([\"']?(.+?)[\"']?\)': /", output)
+    if broken:
+        host = re.search(r"host='([^']+)'", broken[-1])
+        reason = re.sub(r"^HTTPS?Connection\w*\([^)]*\): ", "", broken[-1])
+        return InputError, f"pip cannot reach {host[1] if host else 'its index'}: {reason}."
+    if missing:
+        return NothingFitsError, f"pip found no distribution for {missing[1]}."
+    errors = [line.removeprefix("ERROR: ").strip() for line in output.splitlines() if line.startswith("ERROR: ")]
+    lines = errors or [line.strip() for line in output.splitlines() if line.strip()]
+    return InputError, f"pip failed: {lines[0 if errors else -1].rstrip('.')}."
+
+
+def fetch_argv(python: str, requirement_file: Path, folder: Path, find_links: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the pip command that downloads hash-locked requirements into a folder, with machine-readable progress."""
     return pip_argv(
         "download",
@@ -62,7 +117,13 @@ def fetch_argv(python: str, requirement_file: Path, folder: Path) -> tuple[str, 
         "--progress-bar=raw",
         f"--dest={folder}",
         f"--requirement={requirement_file}",
+        *links_options(find_links),
     )
+
+
+def links_options(find_links: Sequence[str]) -> tuple[str, ...]:
+    """Return the options that make pip search folders and pages in addition to its index."""
+    return tuple(f"--find-links={place}" for place in find_links)
 
 
 def parse_report(text: str) -> tuple[Resolved, ...]:
@@ -118,8 +179,12 @@ class InputStore(ContentStore):
         on_bytes: ByteSink,
         *,
         env: Mapping[str, str] | None = None,
+        find_links: Sequence[str] = (),
     ) -> None:
         """Download inputs with pip, verify their sha256, and store them.
+
+        Args:
+            find_links: folders and pages that pip searches in addition to its index.
 
         Raises:
             InputError: a file is missing or has another sha256.
@@ -129,8 +194,8 @@ class InputStore(ContentStore):
             requirements.write_text(
                 "".join(f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in items)
             )
-            argv = fetch_argv(python, requirements, folder / "files")
-            runner.run(argv, env={**PIP_ENV_OVERRIDES, **(env or {})}, on_line=_progress_reader(on_bytes))
+            argv = fetch_argv(python, requirements, folder / "files", find_links)
+            run_pip(argv, runner, log=self.log("download"), env=env, on_line=_progress_reader(on_bytes))
             for item in items:
                 came = folder / "files" / item.filename
                 if not came.is_file() or file_sha256(came) != item.sha256:
@@ -140,6 +205,10 @@ class InputStore(ContentStore):
                     )
                 self.path(item).parent.mkdir(exist_ok=True)
                 came.rename(self.path(item))
+
+    def log(self, name: str) -> Path:
+        """Return the file for the output of a failed pip command, beside the store; the next failure replaces it."""
+        return self.root.parent / "logs" / f"pip-{name}.log"
 
     def adopt(self, item: Resolved, path: Path) -> None:
         """Store a copy of a locally built file atomically."""

@@ -20,7 +20,7 @@ from core.defaults import defaults
 from core.digests import file_sha256
 from core.errors import InputError, MachineError
 from core.model import Progress
-from core.pip import PIP_ENV_OVERRIDES, fetch_argv
+from core.pip import fetch_argv, run_pip
 from core.process import Runner
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.verify import verify_record
@@ -126,7 +126,7 @@ def _fetch(root: Path, lock: Path, runner: Runner, progress: Progress) -> None:
     progress.step(f"fetch the kernel toolchain of {lock.name}")
     with tempfile.TemporaryDirectory(prefix=".toolchain-", dir=root.parent) as name:
         wheels, fresh = Path(name) / "wheels", Path(name) / "root"
-        runner.run(fetch_argv(_PYTHON, lock, wheels), env=PIP_ENV_OVERRIDES, on_line=lambda _: None)
+        run_pip(fetch_argv(_PYTHON, lock, wheels), runner)
         fresh.mkdir()
         used = {}
         for wheel in sorted(wheels.glob("*.whl")):

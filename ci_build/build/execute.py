@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from ci_build.build import set_files
 from ci_build.build.finished_wheels import DEBUG, WheelMaker, set_targets
@@ -15,6 +16,7 @@ from ci_build.build.plan import BuildPlan, Effect, Step
 from ci_build.build.published import resolve
 from ci_build.build.source.native import SourceBuilder
 from core import wheelset
+from core.digests import file_sha256
 from core.errors import InputError, WheelSetError
 from core.model import Finding, GfxTarget, InputFile, Progress, WheelSet
 from core.pip import InputStore, Resolved
@@ -55,9 +57,17 @@ def up_to_date(plan: BuildPlan, out: Path) -> BuildResult | None:
     except WheelSetError:
         return None
     same = wheel_set.request == plan.record() and wheel_set.tools == tool_versions()
-    if not same or wheelset.check_files(out, wheel_set):
+    if not same or wheelset.check_files(out, wheel_set) or not all(map(_is_unchanged, wheel_set.inputs)):
         return None
     return BuildResult(wheel_set=wheel_set, folder=out, up_to_date=True, seconds={}, findings={}, saved={})
+
+
+def _is_unchanged(item: InputFile) -> bool:
+    """Return whether an input from a folder of `--find-links` is still the same; versions in an index never change."""
+    if not item.url.startswith("file:"):
+        return True
+    path = Path(unquote(urlsplit(item.url).path))
+    return path.is_file() and file_sha256(path) == item.sha256
 
 
 def execute(
@@ -131,7 +141,7 @@ class _Run:
         match step.effect:
             case Effect.RESOLVE:
                 self.progress.step(step.what)
-                self.resolved[step.python] = resolve(self.plan.request, step.python, self.runner)
+                self.resolved[step.python] = self._resolve(step.python)
             case Effect.FETCH:
                 self._fetch(step)
             case Effect.CHECKOUT:
@@ -149,6 +159,9 @@ class _Run:
                 self.done.append(self.wheels.make(step, recipe, self._input(step)))
             case Effect.WRITE:
                 self.progress.step(step.what)
+
+    def _resolve(self, python: str) -> tuple[Resolved, ...]:
+        return resolve(self.plan.request, python, self.runner, self.inputs.log(f"resolve-{python}"))
 
     def _build_kernels(self, step: Step) -> None:
         """Build the kernels; the packed wheel is the input of the next step."""
@@ -193,7 +206,8 @@ class _Run:
         missing = [item for item in self._fetched(step.python) if not self.inputs.has(item)]
         if missing:
             self.progress.step(f"fetch {', '.join(item.filename for item in missing)}")
-            self.inputs.fetch(missing, step.python, self.runner, self.progress.advance)
+            links = self.plan.request.find_links
+            self.inputs.fetch(missing, step.python, self.runner, self.progress.advance, find_links=links)
 
     def _input(self, step: Step) -> Resolved:
         """Return the input of a step: its built wheel, or else the fetched wheel for all Pythons of the step."""

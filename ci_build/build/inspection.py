@@ -16,7 +16,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from core import layouts, targets
 from core.errors import InputError, InspectionError, WheelSetError
 from core.model import Finding, Progress, RocmVersion, Severity, WheelSet
-from core.pip import pip_argv
+from core.pip import pip_argv, run_pip
 from core.process import Runner
 from core.units import parse_url
 from core.wheelset import read_set
@@ -50,7 +50,7 @@ def inspect(
         InputError: an argument names no wheel.
     """
     expectations = Expectations(
-        targets=None if expected is None else targets.expand(expected),
+        targets=None if expected is None else targets.requested(expected),
         covers=targets.covers(),
         machs=targets.machs(),
         allow_list=targets.lists()["compiler-supported"],
@@ -101,7 +101,7 @@ def _collected(arguments: Sequence[str], runner: Runner) -> Iterator[list[Path]]
             folder = str(Path(scratch, str(number)))
             if "://" in argument:
                 argv = pip_argv("download", *_DOWNLOAD, *tag_options(argument), f"--dest={folder}", argument)
-                runner.run(argv)
+                run_pip(argv, runner)
             local.append(folder if "://" in argument else argument)
         yield wheel_files(local, hint="Give a wheel, a folder with wheels, or a URL.")
 
@@ -110,12 +110,17 @@ def wheel_files(arguments: Sequence[str], *, hint: str) -> list[Path]:
     """Return the wheels in arguments, which are wheel files or folders with wheels.
 
     Raises:
-        InputError: an argument is neither a file nor a folder, or there is no wheel.
+        InputError: an argument is neither a file nor a folder, a folder cannot be read, or there is no wheel.
     """
     files: list[Path] = []
     for path in map(Path, arguments):
         if path.is_dir():
-            files += wheels_below(path)
+            try:
+                files += wheels_below(path)
+            except OSError as error:
+                raise InputError(
+                    f"{error.filename} cannot be read: {error.strerror}.", hint="Change its permissions."
+                ) from error
         elif path.is_file():
             files.append(path)
         else:

@@ -100,6 +100,8 @@ class BuildPlan:
     def record(self) -> dict[str, Any]:
         """Return the request and its inputs as JSON values, as stored in `wheels.json`."""
         body: dict[str, Any] = to_json(self.request)
+        if not self.request.find_links:  # as in the records of versions without this option
+            del body["find_links"]
         body["rocm_manifest"] = hashlib.sha256(self.rocm_manifest).hexdigest() if self.rocm_manifest else ""
         if self.rocm_trust is not None:
             body[ROCM_TRUST] = to_json(self.rocm_trust)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from packaging.version import Version
 
-from core.errors import ProcessError
 from core.model import BuildRequest, Payload
-from core.pip import PIP_ENV_OVERRIDES, Resolved, parse_report, pip_argv
+from core.pip import Resolved, links_options, parse_report, pip_argv, run_pip
 from core.process import Runner
 from core.versions import package_name
 
@@ -41,16 +42,18 @@ def resolve_argv(request: BuildRequest, python: str) -> tuple[str, ...]:
         f"--python-version={python}",
         "--target=unused",
         "--report=-",
+        *links_options(request.find_links),
         *requirements(request),
     )
 
 
-def resolve(request: BuildRequest, python: str, runner: Runner) -> tuple[Resolved, ...]:
-    """Return the distributions that pip would install for one Python: the set and all its dependencies."""
-    try:
-        # The report is long, so it is not logged.
-        done = runner.run(resolve_argv(request, python), env=PIP_ENV_OVERRIDES, on_line=lambda _: None)
-    except ProcessError as error:
-        hint = "Check that the indexes in `pip config list` can be reached and have these versions."
-        raise ProcessError(error.message, hint=f"\n{hint}") from error
-    return parse_report(done.stdout)
+def resolve(request: BuildRequest, python: str, runner: Runner, log: Path) -> tuple[Resolved, ...]:
+    """Return the distributions that pip would install for one Python: the set and all its dependencies.
+
+    Args:
+        log: file for the output of pip if it fails.
+
+    Raises:
+        InputError: the indexes and `--find-links` lack a distribution, or do not answer.
+    """
+    return parse_report(run_pip(resolve_argv(request, python), runner, log=log))

@@ -185,7 +185,8 @@ def set_contents(
         absent = [] if look_only else [item for item in dependencies if not store.has(item)]
         if absent:
             builder.progress.step(f"downloading {len(absent)} wheels for Python {python}")
-            store.fetch(absent, python, builder.host, builder.progress.advance)
+            links = wheel_set.request.get("find_links", ())
+            store.fetch(absent, python, builder.host, builder.progress.advance, find_links=links)
         files |= {f"wheels/{wheel.filename}": existing_file(folder / wheel.filename, wheel.sha256) for wheel in own}
         files |= {f"wheels/{item.filename}": existing_file(store.path(item), item.sha256) for item in dependencies}
         rows = [(wheel.name, wheel.version, wheel.sha256) for wheel in own]

@@ -13,20 +13,18 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from ci_build.rocm.packages import CORE, DEVEL, DEVICE, LIBRARIES, Packages
 from ci_build.rocm.request import SCHEME, RocmSource
-from core.errors import InputError, ProcessError
+from core.errors import InputError
 from core.layouts import family_packages
 from core.model import Progress
-from core.pip import InputStore, Resolved, parse_report, pip_argv
+from core.pip import InputStore, NothingFitsError, Resolved, parse_report, pip_argv, run_pip
 from core.process import Runner
-
-_NOTHING_FITS = "No matching distribution found"
 
 
 def newest_version(url: str, runner: Runner) -> str:
     """Return the newest ROCm version of an index, including pre-releases.
 
     Raises:
-        ProcessError: the index does not answer, or has no ROCm.
+        InputError: the index does not answer, or has no ROCm.
     """
     return _resolve(runner, url, CORE)[0].version
 
@@ -40,8 +38,8 @@ def fetch_packages(
         locked: file name -> sha256 of locked packages; empty searches the index.
 
     Raises:
-        ProcessError: the index does not answer, or lacks the version.
-        InputError: the index lacks libraries of that version, or serves files that differ from its digests or the lock.
+        InputError: the index does not answer, lacks the version or its libraries, or serves files that differ from its
+            digests or the lock.
     """
     url = rocm_source.source.removeprefix(SCHEME)
     version = rocm_source.index_version or rocm_source.version or newest_version(url, runner)
@@ -94,15 +92,12 @@ def _of_lock(filename: str, sha256: str) -> Resolved:
 def _resolve(runner: Runner, url: str, *requirements: str) -> tuple[Resolved, ...]:
     words = ("install", "--dry-run", "--ignore-installed", "--quiet", "--no-deps", "--pre", "--only-binary=:all:")
     argv = pip_argv(*words, "--report=-", *requirements)
-    done = runner.run(argv, env=_only_index(url), on_line=lambda _: None)
-    return parse_report(done.stdout)
+    return parse_report(run_pip(argv, runner, env=_only_index(url)))
 
 
 def _if_offered(runner: Runner, url: str, requirement: str) -> tuple[Resolved, ...]:
     """Return the package, or nothing if the index does not have it."""
     try:
         return _resolve(runner, url, requirement)
-    except ProcessError as error:
-        if _NOTHING_FITS in error.message:
-            return ()
-        raise
+    except NothingFitsError:
+        return ()

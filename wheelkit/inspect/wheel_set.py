@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +44,17 @@ def check_set(reports: Sequence[WheelReport]) -> tuple[Finding, ...]:
 
 
 def wheels_below(folder: Path) -> tuple[Path, ...]:
-    """Return every wheel file in a folder and its subfolders, sorted."""
-    return tuple(sorted(path for path in folder.rglob("*.whl") if path.is_file()))
+    """Return every wheel file in a folder and its subfolders, sorted.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    files = (Path(top, name) for top, _, names in os.walk(folder, onerror=refuse) for name in names)
+    return tuple(sorted(path for path in files if path.suffix == ".whl" and path.is_file()))
 
 
 def check_duplicates(reports: Sequence[WheelReport]) -> Iterator[Finding]:

@@ -28,11 +28,13 @@ _WHEEL_OPTIONS: Table = (
     (("--jax-version",), {"metavar": "X.Y.Z", "help": "Release of jax."}),
     (("--python-versions",), {"metavar": "X.Y,…", "help": "Python versions."}),
     (("--rocm-version",), {"metavar": "X.Y.Z", "help": "ROCm that the native code is built against."}),
-    (("--targets", "--rocm_amdgpu_targets", "targets"), {"metavar": "GFX,…", "help": "GPU targets or families."}),
+    (("--targets", "--rocm_amdgpu_targets", "targets"),
+     {"metavar": "GFX,…|native", "help": "GPU targets or families; `native` means the GPUs of this machine."}),
     (("--wheel-post-release",), {"metavar": "N", "help": "Append .postN to every version."}),
     (("--no-rocm-version-extra",), {**FLAG, "help": "Omit the +rocm… suffix from versions."}),
     (("--no-strip",), {**FLAG, "help": "Keep the symbol tables of libraries."}),
     (("--compiler",), {"type": click.Choice(["clang", "gcc"]), "help": "Host compiler of a source build."}),
+    (("--find-links",), {"metavar": "DIR|URL,…", "help": "Folders or pages of wheels that pip uses beside its index."}),
 )  # fmt: skip
 _ROCM_OPTIONS: Table = (
     (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "ROCm from a tarball, a tree, or .deb or .rpm files."}),

@@ -41,6 +41,7 @@ CHANGES: dict[str, Any] = {
     "post_release": 2,
     "strip": False,
     "kernels": KernelRequest(),
+    "find_links": ("/srv/wheels",),
 }
 SOURCE_CHANGES: dict[str, Any] = {
     "compiler": Compiler.GCC,
@@ -228,7 +229,7 @@ def test_record_has_container() -> None:
 
 
 def test_record_has_request_and_inputs() -> None:
-    body = make_plan(BASE, rocm_manifest=b"{}").record()
+    body = make_plan(replace(BASE, find_links=("/srv/wheels",)), rocm_manifest=b"{}").record()
     assert set(body) == {field.name for field in fields(BuildRequest)} | {"rocm_manifest"}
     assert set(body["source"]) == {field.name for kind in (SourceRequest, SourceInputs) for field in fields(kind)}
     assert body["source"]["sources"][0]["commit"] == INPUTS.sources[0].commit

@@ -1,0 +1,88 @@
+"""`--find-links` with the real pip and no index: a set from a folder and from a page, recorded and kept up to date."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import ci_build
+from tests.support.file_server import Behaviour, serving
+from tests.support.made_wheel import GLIBC, MadeWheel, library
+from tests.support.tiny_elf import TinySymbol
+from tests.support.wheel_sets import pjrt, plain, plugin
+
+VERSION = "0.10.2"
+NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": " ", "no_proxy": "*"}
+
+
+def wheels() -> list[MadeWheel]:
+    """Return the wheels of a published set with its jax."""
+    jaxlib = plain("jaxlib", VERSION, tag="cp312-cp312-manylinux_2_28_x86_64")
+    return [pjrt(VERSION), whole_plugin(), jaxlib, plain("jax", VERSION, tag="py3-none-any")]
+
+
+def whole_plugin() -> MadeWheel:
+    """Return a plugin with every library that the repair requires."""
+    made = plugin(VERSION)
+    for name in ("_hybrid", "_rnn", "_sparse", "_triton", "rocm_plugin_extension"):
+        entry = [TinySymbol(f"PyInit_{name}", defined=True)]
+        made.files[f"jax_rocm7_plugin/{name}.so"] = library(GLIBC, entry=entry)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (made := tmp_path / "wheels").mkdir()
+    for wheel in wheels():
+        wheel.write(made)
+    return made
+
+
+def build(tmp_path: Path, *more: str) -> tuple[str, dict[str, Any]]:
+    """Build a set; return the output and wheels.json."""
+    words = ["--payload=published", f"--jax-version={VERSION}", "--python-versions=3.12", "--targets=gfx942;gfx950"]
+    done = ci_build("dist_wheels", *words, "--cache-dir=cache", *more, cwd=tmp_path, env=NO_INDEX)
+    assert done.returncode == 0, done.stderr
+    return done.stderr, json.loads((tmp_path / "dist/wheels.json").read_text())
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_set_from_folder_is_recorded_and_follows_its_wheels(tmp_path: Path, folder: Path) -> None:
+    _, made = build(tmp_path, "--find-links=wheels")
+    assert made["request"]["find_links"] == [str(folder)]
+    assert made["targets"] == ["gfx942", "gfx950"]
+    inputs = {item["filename"]: item for item in made["inputs"]}
+    assert len(inputs) == 3
+    for name, item in inputs.items():
+        assert (item["url"], item["sha256"]) == (f"file://{folder}/{name}", sha256(folder / name))
+    assert "is up to date; nothing to do" in build(tmp_path, "--find-links=wheels")[0]
+    other = whole_plugin()
+    other.metadata.append("Keywords: another build of the same version")
+    path = other.write(folder)
+    said, again = build(tmp_path, "--find-links=wheels")
+    assert "up to date" not in said
+    assert {item["filename"]: item["sha256"] for item in again["inputs"]}[path.name] == sha256(path)
+
+
+def test_set_from_page_records_its_url(tmp_path: Path, folder: Path) -> None:
+    page = "".join(f'<a href="{path.name}">{path.name}</a>' for path in folder.iterdir()).encode()
+    files = {f"/{path.name}": path.read_bytes() for path in folder.iterdir()} | {"/links.html": page}
+    with serving(Behaviour(files=files)) as server:
+        _, made = build(tmp_path, f"--find-links={server.url}/links.html,wheels")
+        assert made["request"]["find_links"] == [f"{server.url}/links.html", str(folder)]
+        assert {item["sha256"] for item in made["inputs"]} <= {sha256(path) for path in folder.iterdir()}
+
+
+def test_find_links_without_the_wheel_names_requirement(tmp_path: Path, folder: Path) -> None:
+    next(folder.glob("jaxlib-*")).unlink()
+    words = ["--payload=published", "--python-versions=3.12", "--targets=gfx942", "--find-links=wheels"]
+    done = ci_build("dist_wheels", *words, "--cache-dir=cache", cwd=tmp_path, env=NO_INDEX)
+    assert done.returncode == 6, done.stderr
+    assert "error: pip found no distribution for jaxlib==0.10.2. " in done.stderr

@@ -1,0 +1,88 @@
+"""Failures of pip: one sentence for the user, the whole output in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core import pip
+from core.errors import InputError
+from core.process import ProcessResult
+
+MISSING = """\
+WARNING: Location 'file:///opt/more/simple/jax/' is ignored: it is neither a file nor a directory.
+ERROR: Ignored the following yanked versions: 0.4.32
+ERROR: Could not find a version that satisfies the requirement jax==9.9.9 (from versions: 0.1.19, 0.1.20)
+ERROR: No matching distribution found for jax==9.9.9
+"""
+_RETRY = "WARNING: Retrying (Retry(total=0, connect=None, read=None)) after connection broken by "
+REFUSED = (
+    f"{_RETRY}'NewConnectionError(\"HTTPConnection(host='127.0.0.1', port=9): Failed to establish a new connection: "
+    f"[Errno 111] Connection refused\")': /simple/jax/\n{MISSING}"
+)
+UNKNOWN_HOST = (
+    f"{_RETRY}'NameResolutionError(\"HTTPSConnection(host='nohost.invalid', port=443): Failed to resolve "
+    f"'nohost.invalid' ([Errno -2] Name or service not known)\")': /simple/jax/\n{MISSING}"
+)
+CONFLICT = """\
+ERROR: Cannot install jax==0.10.2 and jaxlib==0.9.1 because these package versions have conflicting dependencies.
+ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/en/latest/topics/dependency-resolution/
+"""
+CRASH = "Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left on device\n"
+
+
+class FakePip:
+    """A runner whose pip prints the real output of pip 26 and fails."""
+
+    def __init__(self, stderr: str) -> None:
+        self.stderr = stderr
+
+    def run(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, check: bool = True, **_: Any
+    ) -> ProcessResult:
+        assert not check
+        assert env is not None
+        return ProcessResult(returncode=1, stdout="", stderr=self.stderr)
+
+
+@pytest.mark.parametrize(
+    ("output", "kind", "sentence"),
+    [
+        (MISSING, pip.NothingFitsError, "pip found no distribution for jax==9.9.9."),
+        (
+            REFUSED,
+            InputError,
+            "pip cannot reach 127.0.0.1: Failed to establish a new connection: [Errno 111] Connection",
+        ),
+        (UNKNOWN_HOST, InputError, "pip cannot reach nohost.invalid: Failed to resolve 'nohost.invalid' ([Errno -2] "),
+        (
+            CONFLICT,
+            InputError,
+            "pip failed: Cannot install jax==0.10.2 and jaxlib==0.9.1 because these package versions",
+        ),
+        (CRASH, InputError, "pip failed: OSError: [Errno 28] No space left on device."),
+    ],
+)
+def test_pip_failure_is_one_sentence_with_a_log(
+    output: str, kind: type[InputError], sentence: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "cache/logs/pip-x.log"
+    argv = ["pip", "install", "--index-url=https://me:secret@host/", "jax==9.9.9"]
+    with pytest.raises(InputError) as caught:
+        pip.run_pip(argv, FakePip(output), log=log)
+    assert type(caught.value) is kind
+    assert caught.value.message.startswith(sentence)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(f"the output of pip is in {log}.")
+    text = log.read_text()
+    assert text.endswith(output)
+    assert text.startswith("$ ")
+    assert "secret" not in text
+
+
+def test_pip_failure_without_log_points_to_verbose() -> None:
+    with pytest.raises(InputError, match=r"found no distribution for jax==9\.9\.9\. .*-v prints the output of pip"):
+        pip.run_pip(["pip"], FakePip(MISSING))
