@@ -67,3 +67,16 @@ def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
     actual = {name: file_sha256(folder / name) for name in expected if (folder / name).is_file()}
     wrong = {name for name, sha256 in expected.items() if actual.get(name) != sha256}
     return tuple(sorted(wrong | {name for name, _ in listed.items() ^ expected.items()}))
+
+
+def refuse_changes(folder: Path, wheel_set: WheelSet) -> None:
+    """Refuse a set whose files differ from its wheels.json.
+
+    Raises:
+        WheelSetError: files are missing or changed.
+    """
+    if wrong := check_files(folder, wheel_set):
+        raise WheelSetError(
+            f"Files in {folder} differ from wheels.json: {', '.join(wrong)}.",
+            hint="Restore the files, or give an unchanged copy of the set.",
+        )

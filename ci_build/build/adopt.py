@@ -1,6 +1,7 @@
 """Adoption of foreign wheels: unchanged copies of them form a wheel set, which gates can test.
 
-Adoption refuses only wheels that cannot form a set. Gates report defects of the wheels.
+Adoption refuses wheels that cannot form a set, and wheels with other bytes than their RECORD or wheels.json lists.
+Gates report all other defects of the wheels.
 """
 
 from __future__ import annotations
@@ -17,20 +18,23 @@ from packaging.version import Version
 from ci_build.build import set_files
 from ci_build.build.finished_wheels import describe
 from ci_build.build.inspection import wheel_files
-from ci_build.build.output_dir import locked, replacement
+from ci_build.build.output_dir import check_output_dir, locked, replacement
 from ci_build.build.published import jax_release
-from core import targets, versions
+from core import targets, versions, wheelset
 from core.defaults import defaults
 from core.errors import ArchiveError, InputError, RequestError
-from core.model import GfxTarget, MemberInfo, Progress, RocmVersion, Wheel, WheelSet
+from core.model import WHEELS_JSON, GfxTarget, MemberInfo, Progress, RocmVersion, Wheel, WheelSet
 from wheelkit import kernel_wheel
 from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.verify import verify_record
 from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport, member_infos
 
 ADOPTED = "adopted"
 """Key of `WheelSet.request` ; true for a set of wheels that were not built here."""
 
+_CHANGED = ("member-damaged", "record-wrong-hash", "record-wrong-size")
+"""Findings on members whose bytes changed after the wheel was packed."""
 _JAXLIB = "jaxlib"
 _KERNELS = "jax-aiter"
 
@@ -63,11 +67,16 @@ def adopt(arguments: Sequence[str], *, out: Path, rocm: RocmVersion | None, prog
         rocm: ROCm version of the wheels; None reads the version from their libraries.
 
     Raises:
-        InputError: an argument is not a wheel.
+        InputError: an argument is not a wheel, or a wheel is damaged.
+        WheelSetError: an argument is the folder of a set, and files in it differ from its wheels.json.
         RequestError: the wheels cannot form a set, or their ROCm version is unknown.
         BusyError: another run uses `out`.
     """
+    check_output_dir(out)  # before the wheels are read
     paths = wheel_files(arguments, hint="Give wheels, or folders with wheels.")
+    for folder in map(Path, arguments):
+        if (folder / WHEELS_JSON).is_file():
+            wheelset.refuse_changes(folder, wheelset.read_set(folder))
     given = [_read_wheel(path, progress) for path in {path.resolve(): path for path in paths}.values()]
     problems = list(_problems(given))
     if problems:
@@ -90,6 +99,10 @@ def _read_wheel(path: Path, progress: Progress) -> _InputWheel:
         raise InputError(
             f"Not a wheel: {path}: {error.message}", hint="Check that the download is complete."
         ) from error
+    try:
+        members = _members(path, report)
+    except ArchiveError as error:
+        raise InputError(f"{path} is damaged: {error.message}", hint="Download it again, or build it again.") from error
     named = versions.parse_package_name(wheel.name)
     if named is None and wheel.name not in (_JAXLIB, _KERNELS):
         raise InputError(
@@ -101,7 +114,7 @@ def _read_wheel(path: Path, progress: Progress) -> _InputWheel:
     pythons = tuple(python for python in _supported() if f"cp{python.replace('.', '')}" in interpreters)
     return _InputWheel(
         path=path,
-        wheel=replace(wheel, members=_members(path, report)),
+        wheel=replace(wheel, members=members),
         kind=kind,
         major=major,
         pythons=pythons,
@@ -110,8 +123,16 @@ def _read_wheel(path: Path, progress: Progress) -> _InputWheel:
 
 
 def _members(path: Path, report: WheelReport) -> tuple[MemberInfo, ...]:
-    """Return the wheel's libraries, and its code objects with the targets from their headers."""
+    """Return the wheel's libraries, and its code objects with the targets from their headers.
+
+    Raises:
+        ArchiveError: a member is damaged, or differs from RECORD.
+    """
     with WheelArchive(path) as archive:
+        changed = [item for item in verify_record(archive) if item.code in _CHANGED]
+        if changed:
+            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            raise ArchiveError(f"{changed[0].member}: {changed[0].message}{more}")
         names = kernel_wheel.code_objects(archive)
         codes = kernel_wheel.member_infos(archive, names, archive.record(), targets.machs()) if names else ()
     libraries = [member for member in member_infos(report) if member.path not in names]

@@ -13,7 +13,7 @@ from ci_build.build import dist_wheels
 from ci_build.build.execute import execute
 from ci_build.build.request import WheelSetRequest
 from core import wheelset
-from core.errors import RequestError, WheelSetError
+from core.errors import RequestError
 from core.http.client import Connect
 from core.model import WheelSet
 from core.process import HostRunner
@@ -51,11 +51,7 @@ def read_source_set(folder: Path) -> WheelSet:
         WheelSetError: files differ from wheels.json.
     """
     wheel_set = wheelset.read_set(folder)
-    if wrong := wheelset.check_files(folder, wheel_set):
-        raise WheelSetError(
-            f"Files in {folder} differ from wheels.json: {', '.join(wrong)}.",
-            hint="Restore the files, or give an unchanged copy of the set.",
-        )
+    wheelset.refuse_changes(folder, wheel_set)
     if not isinstance(wheel_set.request.get("source"), Mapping):
         raise RequestError(
             "The set was not built from source.", hint="Give a set that was built with --payload=source."

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from ci_build.build import adopt
-from core.errors import BusyError, CiBuildError, InputError, RequestError
+from core.errors import BusyError, CiBuildError, InputError, RequestError, WheelSetError
 from core.model import RocmVersion, WheelSet
 from core.wheelset import check_files, read_set
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.made_kernels import LIBRARY, OBJECT, OTHER, clean_kernels, tell
-from tests.support.made_wheel import MadeWheel
+from tests.support.made_wheel import MadeWheel, zero_bytes
 from tests.support.silent import Silent
 from tests.support.wheel_sets import PJRT_LIBRARY, PLUGIN_LIBRARIES, pjrt, plain, plugin
 
@@ -110,6 +110,29 @@ def test_adopt_accepts_damaged_wheel(tmp_path: Path) -> None:
     broken = plugin()
     broken.record = lambda rows: [row for row in rows if not row[0].endswith("_prng.so")]
     assert len(adopted(written(tmp_path / "w", pjrt(), broken), tmp_path / "set").wheels) == 2
+
+
+@pytest.mark.parametrize("member", ["jax_rocm7_plugin/_prng.so", "jax_rocm7_plugin/version.py"])
+@pytest.mark.parametrize("stored", [True, False])
+def test_adopt_refuses_zeroed_bytes(tmp_path: Path, member: str, *, stored: bool) -> None:
+    """As `stage` refuses them in a set; a wheel alone has only its RECORD and its CRCs."""
+    damaged = plugin()
+    damaged.stored = (member,) if stored else ()
+    words = written(tmp_path / "w", pjrt(), damaged)
+    zero_bytes(Path(words[1]), member)
+    message = refused(words, tmp_path / "set", InputError)
+    assert message.startswith(f"{words[1]} is damaged: {member}: ")
+
+
+def test_adopt_refuses_changed_files_of_a_set(tmp_path: Path) -> None:
+    words = written(tmp_path / "w", pjrt(), plugin())
+    adopted(words, tmp_path / "set")
+    other = plugin()
+    other.metadata.append("Keywords: another build of the same version")
+    other.write(tmp_path / "set")
+    message = refused([str(tmp_path / "set")], tmp_path / "again", WheelSetError)
+    assert message.startswith(f"Files in {tmp_path}/set differ from wheels.json: {other.filename}.")
+    adopted([str(tmp_path / "set" / other.filename), words[0]], tmp_path / "by name")
 
 
 @pytest.mark.parametrize(
