@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci_build.build.kernels import check_source, container_lines, find_compilers, planned
-from ci_build.build.output_dir import check_output_dir
 from ci_build.build.plan import BuildPlan, Effect, make_plan
 from ci_build.build.request import WheelSetRequest
 from ci_build.build.source import source_build
@@ -41,7 +40,6 @@ def prepare(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, co
         MachineError: the machine lacks tools that a build without a container needs.
     """
     build = request.build
-    check_output_dir(request.out)  # before the download of a ROCm
     context = SourceBuildContext(
         request=request, rocm=None, manifest=b"", reporter=reporter, runner=runner, connect=connect
     )

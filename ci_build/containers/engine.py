@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import which
 from typing import Any
 
-from core.errors import NoContainerEngineError, ProcessError
+from core.errors import NoContainerEngineError, ProcessError, RequestError
 from core.process import HostRunner
 
 ENGINES = ("docker", "podman")
@@ -65,6 +67,32 @@ class Engine:
     def security(self) -> tuple[str, ...]:
         """The security options that allow access to the caller's directories without changing their SELinux labels."""
         return ("label=disable",) if self.selinux else ()
+
+
+def check_engine(name: str, origin: str) -> str:
+    """Return the value of an option that names an engine; a path must be a program, a name need not be installed.
+
+    Raises:
+        RequestError: the value is neither docker, podman nor the path of a program.
+    """
+    hint = f"Give {', '.join(ENGINES)} or the path of one of them."
+    if "/" in name and not (Path(name).is_file() and os.access(name, os.X_OK)):
+        raise RequestError(f"{origin}: {name} is not a program.", hint=hint)
+    if "/" not in name and name not in ("", *ENGINES):
+        raise RequestError(f"{origin} is invalid: {name!r}.", hint=hint)
+    return name
+
+
+def check_network(name: str, origin: str) -> str:
+    """Return the value of an option that names a network, or a mode with options, such as `slirp4netns:mtu=9000`.
+
+    Raises:
+        RequestError: no engine accepts the value.
+    """
+    # Source: name rules of Docker's networks (a letter or digit, then also _.-), and `--network` of podman-run(1).
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:,=/@+-]*", name) is None:
+        raise RequestError(f"{origin} is invalid: {name!r}.", hint="Give host, none or the name of a network.")
+    return name
 
 
 def find_engine(name: str | None, host: HostRunner) -> Engine:

@@ -92,6 +92,17 @@ def push_argv(engine: Engine, reference: str) -> tuple[str, ...]:
     return (engine.program, "push", *_insecure(engine, reference), reference)
 
 
+def check_reference(text: str, origin: str) -> str:
+    """Return the reference of an existing image: a name with or without tag or digest, or an id.
+
+    Raises:
+        RequestError: no image can have this reference.
+    """
+    if re.fullmatch(r"(?:sha256:)?[0-9a-f]+", text) is None and _REFERENCE.fullmatch(text) is None:
+        raise RequestError(f"{origin} is not the name of an image: {text!r}.", hint="Write it like host/name:tag.")
+    return text
+
+
 def find(engine: Engine, host: HostRunner, name: str) -> ContainerImage | None:
     """Return the local image of a name, id or digest, or None."""
     done = host.run(find_argv(engine, name), check=False, on_line=lambda _: None)

@@ -62,13 +62,14 @@ def selection(*, full: bool) -> Selection:
 
 
 def read_facts(
-    root: Path, contents: Contents | None, version: str, *, progress: Progress
+    root: Path, contents: Contents | None, version: str, *, shown: str = "", progress: Progress
 ) -> tuple[RocmFacts, tuple[str, ...]]:
     """Read the facts of a tree.
 
     Args:
         contents: all paths of the tarball; None to search the folder `root`.
         version: full version if known; the tree itself may have only a part of it.
+        shown: name of the tree in messages, such as the tarball that it was unpacked from; empty for `root`.
 
     Returns:
         The facts, and remarks about the tree for the user.
@@ -77,7 +78,8 @@ def read_facts(
         InputError: the tree has no compiler or no libraries.
         RequestError: the tree has another version.
     """
-    manifest, notes = read_tree(root, version, progress=progress)
+    shown = shown or str(root)
+    manifest, notes = read_tree(root, version, shown=shown, progress=progress)
     if contents is not None:
         names = list(contents)
     else:
@@ -86,7 +88,7 @@ def read_facts(
         names = [path.relative_to(root).as_posix() for folder in folders for path in folder.rglob("*")]
     facts = RocmFacts(
         version=manifest.rocm_version,
-        compiler=_compiler(root),
+        compiler=_compiler(root, shown),
         device_libraries=_device_libraries(root),
         kernels={library: _processors(row, names) for library, row in parts()["kernels"].items()},
         manifest=manifest,
@@ -111,11 +113,11 @@ def problems(facts: RocmFacts, wanted: Iterable[GfxTarget]) -> tuple[tuple[str, 
     return tuple(lacking), tuple(worse)
 
 
-def _compiler(root: Path) -> str:
+def _compiler(root: Path, shown: str) -> str:
     table = parts()["compiler"]
     if not any((root / program).exists() for program in table["programs"]):
         raise InputError(
-            f"{root} has no compiler: {' and '.join(table['programs'])} are missing.",
+            f"{shown} has no compiler: {' and '.join(table['programs'])} are missing.",
             hint="Give a whole ROCm, with its developer files.",
         )
     for header in table["headers"]:
@@ -126,7 +128,7 @@ def _compiler(root: Path) -> str:
     numbers = [path.name for glob in table["resources"] for path in root.glob(glob) if path.name[:1].isdecimal()]
     if not numbers:
         raise InputError(
-            f"{root} has a compiler of unknown version.", hint="Give a whole ROCm, with its developer files."
+            f"{shown} has a compiler of unknown version.", hint="Give a whole ROCm, with its developer files."
         )
     return f"clang {max(numbers, key=lambda name: [int(part) for part in re.findall(r'[0-9]+', name)])}"
 

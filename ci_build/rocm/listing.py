@@ -31,6 +31,9 @@ NIGHTLY_DAYS = 3
 
 _TESTS = "-tests"
 """End of the family in the name of a tarball that also contains tests."""
+WINDOWS = "therock-dist-windows-"
+"""Start of the names of tarballs for Windows."""
+
 _NAME = re.compile(
     r"therock-dist-linux-(?P<family>[A-Za-z0-9-]+?)-(?P<version>[0-9]+\.[0-9][^/\\-]*)\.tar\.(?:gz|xz|zst)"
 )

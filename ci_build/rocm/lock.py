@@ -122,12 +122,16 @@ def load_lock(path: Path) -> RocmLock | None:
         InputError: the file cannot be read, or is not a lock.
     """
     hint = "Remove it; the next build writes a new one."
+    foreign = "Give the rocm.lock of a build, or restore this file."
     try:
         body = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}.", hint=hint) from error
+        why = error.strerror if isinstance(error, OSError) else f"it is not TOML: {error}"
+        raise InputError(f"{path} cannot be read: {why}.", hint=foreign) from error
+    if "schema" not in body:
+        raise InputError(f"{path} is not a lock: it has no schema.", hint=foreign)
     if body.pop("schema", None) != SCHEMA:
         raise InputError(f"{path} was written by another version of ci_build.", hint=hint)
     try:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ci_build.rocm.listing import MULTIARCH, parse_name
+from ci_build.rocm.listing import MULTIARCH, WINDOWS, parse_name
+from ci_build.rocm.lock import load_lock
 from core import targets
 from core.errors import RequestError
 from core.model import GfxTarget
+from core.os_errors import why_unwritable
 from core.process import without_credentials
 from core.units import parse_url
 
@@ -159,20 +161,19 @@ def packages_in(source: str) -> tuple[Path, ...]:
 def check_source(rocm_source: RocmSource) -> None:
     """Refuse a source that cannot be the requested ROCm, without a download.
 
-    A missing file or folder is accepted, because a plan may be made on another machine.
-
     Raises:
-        RequestError: the URL, archive format, sha256, version or family is invalid, or a required lock is missing.
+        RequestError: the URL, archive format, sha256, version or family is invalid; a file or folder is missing or is
+            not a ROCm; a required lock is missing, or the lock cannot be written.
+        ArchiveError: a local tarball is damaged.
+        InputError: the lock is not a lock.
     """
     _check_name(rocm_source)
     if rocm_source.sha256 and re.fullmatch(r"[0-9A-Fa-f]{64}", rocm_source.sha256) is None:
         raise RequestError(
             f"--therock-sha256 is not a SHA-256 digest: {rocm_source.sha256!r}.", hint="Give 64 hexadecimal digits."
         )
-    if rocm_source.locked and rocm_source.lock is not None and not rocm_source.lock.exists():
-        raise RequestError(
-            f"--locked needs {rocm_source.lock}, which does not exist.", hint="Run once without --locked to create it."
-        )
+    if rocm_source.lock is not None:
+        _check_lock(rocm_source.lock, locked=rocm_source.locked)
     if is_index(rocm_source.source) or is_repository(rocm_source.source):
         return
     if is_url(rocm_source.source) and urlsplit(rocm_source.source).scheme.lower() not in ("http", "https"):
@@ -198,6 +199,41 @@ def check_source(rocm_source: RocmSource) -> None:
             f"--require-checksum: the folder {path} has no checksum.",
             hint="Give a tarball or packages, or omit --require-checksum.",
         )
+    if not is_url(rocm_source.source):
+        _check_local(path)
+
+
+def _check_local(path: Path) -> None:
+    """Check that a path is a ROCm, as far as a look at few files tells."""
+    if not path.exists():
+        raise RequestError(f"{path} does not exist.", hint="Give a URL, a tarball, or the folder of a ROCm.")
+    from ci_build.rocm import local  # Start-up time: help does not need the decompressors.
+
+    if path.is_file():
+        local.check_tarball(path)
+    elif not packages_in(str(path)):
+        local.check_folder(path)
+
+
+def _check_lock(lock: Path, *, locked: bool) -> None:
+    """Check that a lock can be read, and written unless it is required."""
+    if locked and not lock.exists():
+        raise RequestError(
+            f"--locked needs {lock}, which does not exist.", hint="Run once without --locked to create it."
+        )
+    load_lock(lock)
+    if not locked and (reason := why_unwritable(lock)):
+        raise RequestError(f"--rocm-lock={lock} cannot be written: {reason}.", hint="Give another --rocm-lock.")
+
+
+def refuse_windows(source: str) -> None:
+    """Refuse a source with the name of a tarball for Windows.
+
+    Raises:
+        RequestError: the ROCm is for Windows.
+    """
+    if (name := file_name(source)).startswith(WINDOWS):
+        raise RequestError(f"{name} is a ROCm for Windows.", hint="Give the tarball for Linux: therock-dist-linux-….")
 
 
 def _check_name(rocm_source: RocmSource) -> None:

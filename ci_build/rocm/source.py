@@ -138,7 +138,7 @@ def obtain(rocm_source: RocmSource, store: RocmStore, client: Client, *, progres
     if rocm_source.locked and locked is not None and locked.source != source:
         raise RequestError(
             f"{rocm_source.lock} locks {locked.source}, not {source}.",
-            hint="Give the locked source, or write a new lock without --locked.",
+            hint="Give the locked source, or another lock.",
         )
     pinned = locked if locked is not None and locked.source == source else None
     files = _fetch(rocm_source, pinned, source, url, store, client, progress, runner)
@@ -201,7 +201,7 @@ def _inspect(rocm_source: RocmSource, pinned: RocmLock | None, source: str, file
     stored, packages = files.stored, files.packages
     root, contents = (stored.root, stored.contents) if stored else (Path(source), None)
     version = packages.version if packages and is_index(source) else rocm_source.full_version
-    facts, notes = read_facts(root, contents, version, progress=progress)
+    facts, notes = read_facts(root, contents, version, shown=source, progress=progress)
     parts = parse_name(file_name(rocm_source.source))
     lock = make_lock(
         facts,
@@ -286,5 +286,5 @@ def _check_lock(rocm_source: RocmSource, pinned: RocmLock, found: RocmLock) -> N
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise RequestError(
             f"{found.source} differs from {rocm_source.lock}: {'; '.join(wrong[:5])}{more}.",
-            hint="Restore the locked ROCm, or write a new lock without --locked.",
+            hint="Restore the locked ROCm, or give another lock.",
         )

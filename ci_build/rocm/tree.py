@@ -85,7 +85,7 @@ class _Reading:
 
 
 def read_tree(
-    root: Path, rocm_version: str = "", *, unknown: str = "", progress: Progress
+    root: Path, rocm_version: str = "", *, unknown: str = "", shown: str = "", progress: Progress
 ) -> tuple[RocmManifest, tuple[str, ...]]:
     """Return the manifest of a ROCm.
 
@@ -93,6 +93,7 @@ def read_tree(
         root: a prefix such as /opt/rocm, or a folder with `_rocm_sdk_*` packages.
         rocm_version: version of the ROCm; required if the tree has no version.
         unknown: text in place of an unknown version; empty refuses a tree without a version.
+        shown: name of the tree in messages, such as the tarball that it was unpacked from; empty for `root`.
 
     Returns:
         The manifest, and remarks about the tree for the user.
@@ -102,10 +103,11 @@ def read_tree(
         InputError: the tree has no libraries, or damaged ones.
     """
     root = root.absolute()
+    shown = shown or str(root)
     if not root.is_dir():
-        raise InputError(f"{root} is not a folder.", hint="Give the folder in which ROCm is installed.")
+        raise InputError(f"{shown} is not a folder.", hint="Give the folder in which ROCm is installed.")
     prefixes = (root, *sorted(path for path in root.glob(PACKAGES) if path.is_dir()))
-    version = _version(prefixes, rocm_version, required=not unknown)
+    version = _version(prefixes, rocm_version, shown, required=not unknown)
     reading = _Reading(root=root)
     for folder in _folders(prefixes, LIBRARY_FOLDERS):
         progress.step(f"read the libraries in {folder}")
@@ -118,14 +120,14 @@ def read_tree(
         if len(reading.libraries) == before:
             break
     if reading.problems:
-        raise InputError(f"{root} has damaged libraries: {'; '.join(reading.problems)}.", hint="Install ROCm again.")
+        raise InputError(f"{shown} has damaged libraries: {'; '.join(reading.problems)}.", hint="Install ROCm again.")
     if not reading.libraries:
         raise InputError(
-            f"{root} has no shared libraries in {', '.join(LIBRARY_FOLDERS)}.",
-            hint="Give the folder in which ROCm is installed, such as /opt/rocm.",
+            f"{shown} has no shared libraries in {', '.join(LIBRARY_FOLDERS)}.",
+            hint="Give a whole ROCm: a tarball of TheRock, or the folder in which ROCm is installed.",
         )
     libraries = dict(sorted(reading.libraries.items()))
-    nameless = [] if version else [f"{root} has no version: {VERSION_FILE} is missing."]
+    nameless = [] if version else [f"{shown} has no version: {VERSION_FILE} is missing."]
     return RocmManifest(rocm_version=version or unknown, libraries=libraries), (*nameless, *reading.unlinked)
 
 
@@ -172,20 +174,20 @@ def _folders(prefixes: tuple[Path, ...], patterns: tuple[str, ...]) -> Iterator[
                     yield folder
 
 
-def _version(prefixes: tuple[Path, ...], given: str, *, required: bool) -> str:
+def _version(prefixes: tuple[Path, ...], given: str, shown: str, *, required: bool) -> str:
     """Return the version of the tree without the package revision: 7.2.0 for 7.2.0-43; empty if unknown."""
     files = [path for prefix in prefixes if (path := prefix / VERSION_FILE).is_file()]
     versions = {path.read_text(encoding="utf-8", errors="replace").strip().partition("-")[0] for path in files} - {""}
     if required and not (versions or given):
         raise RequestError(
-            f"{prefixes[0]} has no version: {VERSION_FILE} is missing.",
+            f"{shown} has no version: {VERSION_FILE} is missing.",
             hint="Give --rocm-version X.Y.Z.",
         )
     # The version file of the nightly 7.10.0a20251120 contains only 7.10.0.
     numbers = re.split(r"[^0-9.]", given, maxsplit=1)[0].rstrip(".")
     if len(versions) > 1 or (given and versions and not versions <= {given, numbers}):
         raise RequestError(
-            f"{files[0]} is for ROCm {', '.join(sorted(versions))}{f', not {given}' if given else ''}.",
+            f"{VERSION_FILE} of {shown} is for ROCm {', '.join(sorted(versions))}{f', not {given}' if given else ''}.",
             hint="Give a tree with one version of ROCm; omit --rocm-version, or give that version.",
         )
     return given or next(iter(versions), "")

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from packaging.version import InvalidVersion, Version
 
@@ -174,6 +175,22 @@ def release_of(folder: Path) -> str:
             hint="Give the root of a checkout of jax-ml/jax or ROCm/jax.",
         )
     return found[1]
+
+
+def is_xla(folder: Path) -> bool:
+    """Return whether a folder is the root of an XLA tree."""
+    return (folder / "xla").is_dir() and any((folder / name).is_file() for name in ("WORKSPACE", "MODULE.bazel"))
+
+
+def local_mirror(url: str) -> Path | None:
+    """Return the folder that a URL or path of a repository names on this machine; None for a server or nothing.
+
+    As in git, `host:path` is a server, but a colon after the first slash is part of a path.
+    """
+    if url.startswith("file://"):
+        return Path(unquote(urlsplit(url).path))
+    before = url.partition("/")[0]
+    return Path(url) if url and "://" not in url and ":" not in before else None
 
 
 def _check_release(folder: Path, jax_version: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
-from ci_build.cli.options.source import image_mirrors, registry_problems
+from ci_build.cli.options.source import check_images, container_engine, image_mirrors, registry_problems
 from ci_build.images import local
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import ContainerImage
@@ -29,18 +29,20 @@ class ImageJob:
         settings: values with their origins, the environment and the defaults.
 
     Raises:
-        RequestError: images.toml cannot be read, or `check` refuses an option.
+        RequestError: images.toml cannot be read, an image or engine has an impossible name, or `check` refuses an
+            option.
     """
 
     def __init__(self, state: State, values: Mapping[str, Any], *, count: int | None = None) -> None:
         self.values, self.settings, self.reporter = values, state.settings(values), state.reporter(values)
+        check_images(self.settings)
         self.builder = ImageBuilder(
             pins=load_pins(values.get("pins") or PINS),
             cache=self.settings.cache_dir,
             host=host_runner(self.reporter),
             progress=self.reporter,
             connect=connector(self.reporter),
-            engine_name=str(self.settings.get("container_engine").value or ""),
+            engine_name=container_engine(self.settings),
             builder_image=str(self.settings.get("builder_image").value or ""),
             base=str(self.settings.get("base_docker").value or ""),
             registry=str(self.settings.get("image_registry").value or ""),

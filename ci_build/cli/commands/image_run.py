@@ -14,7 +14,7 @@ from ci_build.cli.commands.image_build import build_set_images, set_options
 from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State, echo_error
 from ci_build.cli.options.settings import Settings
-from ci_build.cli.options.source import container_size, registry_problems
+from ci_build.cli.options.source import container_network, container_size, registry_problems
 from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, container_argv, make_spec
 from ci_build.containers.engine import Engine
@@ -136,10 +136,11 @@ def checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[Eng
     The check needs no container engine, so that wrong options are reported before an image is built.
 
     Raises:
-        RequestError: a size is invalid.
+        RequestError: a size or the network is invalid.
         InputError: the file of --env-file does not exist.
         MachineError: the machine has no AMD GPU, and --no-gpu was not given.
     """
+    network = container_network(settings)
     memory, shm_size = (container_size(settings, name) for name in _CONTAINER[1:])
     env_file, debugger = values["env_file"], values["debugger"]
     if env_file is not None and not env_file.is_file():
@@ -157,7 +158,7 @@ def checked_spec(settings: Settings, values: Mapping[str, Any]) -> Callable[[Eng
             # For debuggers and some profilers.
             capabilities=("SYS_PTRACE",) if debugger else (),
             security=(*spec.security, *(("seccomp=unconfined",) if debugger else ())),
-            network=settings.text("container_network"),
+            network=network,
             memory=memory,
             shm_size=shm_size,
         )

@@ -51,6 +51,8 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
     settings, reporter = state.settings(after), state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
     before = reproduce.read_source_set(folder)
+    if not (lock := Path(settings.text("rocm_lock"))).exists():
+        raise RequestError(f"{lock} does not exist.", hint="Give the lock of the set's ROCm with --rocm-lock.")
     with reproduce.rebuild_folder(settings.cache_dir) as rebuild:
         recorded = recorded_settings(before, settings, rebuild / "set")
         commit = before.request["source"]["own_commit"]
@@ -104,6 +106,7 @@ def _given(request: Mapping[str, Any], source: Mapping[str, Any], caller: Settin
         "wheel_post_release": request["post_release"] and str(request["post_release"]),
         "no_rocm_version_extra": not request["rocm_version_extra"] or None,
         "no_strip": not request["strip"] or None,
+        "find_links": ",".join(request.get("find_links", ())) or None,
         "compiler": source["compiler"],
         "clang_path": source["clang"] or None,
         # Sets of older versions do not record it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import cloup
@@ -13,10 +14,18 @@ from core.errors import MachineError
 from core.process import exec_replace, render
 
 
+def _refuse_options(context: click.Context, _: click.Parameter, value: Any) -> Any:  # noqa: ANN401 - click's value
+    """Refuse an unknown option in place of SET or at the start of COMMAND."""
+    first = str(value[0]) if isinstance(value, tuple) and value else str(value)
+    if value and first.startswith("-"):
+        raise click.NoSuchOption(first, ctx=context)
+    return value
+
+
 @cloup.command(context_settings={"ignore_unknown_options": True})
-@click.argument("folder", metavar="SET", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="SET", type=click.Path(path_type=Path), callback=_refuse_options)
 @click.option("--print", "show", is_flag=True, help="Print the command instead of running it.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, callback=_refuse_options)
 @click.pass_obj
 def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -> None:
     """Open a shell in the environment of the last source build of SET, even if the build failed.

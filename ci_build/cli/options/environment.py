@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import getpass
 import os
 import platform
 import re
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import platformdirs
 
 from ci_build.release.request import SigningKey
-from core.errors import MachineError
+from core.errors import MachineError, RequestError
 from core.report import Reporter
 
 _PROJECT = "jax-rocm-release"
@@ -22,9 +24,38 @@ ENV_PREFIX = "CI_BUILD_"
 """Prefix of the environment variables of options."""
 SIGNING_KEY = ENV_PREFIX + "SIGNING_KEY"
 """Environment variable that may contain the text of the key that signs evidence."""
+OTHER_VARIABLES = ("bucket", "channel", "corpus", "signing_key", "trust_config")
+"""Variables, without prefix and in lower case, besides those of the options in `table.py`."""
+_OF_GITLAB = (
+    *("BEFORE_SHA", "ID", "MANUAL", "NAME", "REF", "REF_NAME", "REF_SLUG", "REPO", "STAGE", "TAG", "TOKEN"),
+    "TRIGGERED",
+)
+"""Variables with the same prefix that GitLab before 16.0 sets in every job (GitLab issue 352957)."""
 _FOR_GATES = re.compile(
     r"(?i:https?_proxy|all_proxy|no_proxy)|(PIP|AWS)_\w+|(ROCR|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|KUBE_CPU_REQUEST"
 )
+
+
+def refuse_unknown(environ: Mapping[str, str], options: Iterable[str]) -> None:
+    """Refuse variables with the prefix of this program that no option has; empty ones are ignored, as if not set.
+
+    Args:
+        options: names of the build options, such as python_versions.
+
+    Raises:
+        RequestError: a variable is unknown; the message names the closest known one.
+    """
+    known = {name.upper() for name in (*options, *OTHER_VARIABLES)}
+    allowed = {ENV_PREFIX + name for name in (*known, *_OF_GITLAB)}
+    unknown = sorted(name for name in environ if name.startswith(ENV_PREFIX) and environ[name] and name not in allowed)
+    if not unknown:
+        return
+    shown = []
+    for name in unknown:
+        near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX).upper(), known, n=1)
+        shown.append(f"{name} (did you mean {ENV_PREFIX}{near[0]}?)" if near else name)
+    text = "This environment variable belongs" if len(unknown) == 1 else "These environment variables belong"
+    raise RequestError(f"{text} to no option: {', '.join(shown)}.", hint="Correct or unset it.")
 
 
 def child_environment() -> dict[str, str]:

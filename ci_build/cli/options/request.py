@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from ci_build.build.output_dir import check_output_dir
 from ci_build.build.request import WheelSetRequest
 from ci_build.cli.options.rocm import find_rocm, rocm_defaults, rocm_problems, rocm_storage
 from ci_build.cli.options.settings import Problems, Setting, Settings, split_list
@@ -28,12 +30,16 @@ from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
 from core.process import HostRunner
 from core.report import Reporter
-from core.targets import ALL, expand, is_all
+from core.targets import ALL, expand, is_all, requested
+from core.units import parse_url
 from core.versions import set_version
 from wheelkit.recipe_base import requires_python
 
 if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect
+
+
+LINKS_HINT = "Give folders with wheels, or http or https pages that link to wheels, with commas between them."
 
 
 def wheel_set_request(
@@ -51,11 +57,15 @@ def wheel_set_request(
         own_commit: commit of this repository that the wheels record; empty to detect the commit.
 
     Raises:
-        RequestError: options contradict each other.
+        RequestError: options contradict each other, name something that does not exist, or the set cannot be written.
     """
     from_source = settings.get("payload").value == Payload.SOURCE
     if from_source:
         settings = settings.with_defaults(source_defaults(settings))
+    check_output_dir(Path(settings.text("out")))
+    if settings.given("therock") or settings.given("therock_index_url"):
+        # The selection of a ROCm may use the network, so all other contradictions are reported before.
+        build_request(settings.with_defaults({"rocm_version": Setting(value="0.0", origin="not known yet")}))
     rocm = find_rocm(settings, reporter, runner, connect, use_amd=from_source)
     if rocm is not None and from_source:
         settings = settings.with_defaults(rocm_defaults(settings, rocm))
@@ -137,9 +147,10 @@ def build_request(
         source = source_request(settings, jax_version, problems, accept_cached=accept_cached)
     spec = settings.text("targets")
     every = payload is Payload.PUBLISHED and is_all(spec)
-    targets = problems.read(lambda: all_targets if every else expand(spec))
+    targets = problems.read(lambda: all_targets if every else requested(spec))
     post = settings.given("wheel_post_release")
     post_release = problems.read(lambda: settings.positive("wheel_post_release")) if post else None
+    find_links = problems.read(lambda: _find_links(settings))
     problems.refuse()
     if source is not None and source.one_target:
         targets, pythons = (targets or ())[:1], pythons[:1]
@@ -154,6 +165,7 @@ def build_request(
         strip=not settings.flag("no_strip"),
         source=source,
         kernels=kernels,
+        find_links=find_links,
     )
     if payload is Payload.PUBLISHED and settings.given("compiler"):
         return request, ("--compiler has no effect with --payload=published: nothing is compiled.",)
@@ -190,6 +202,29 @@ def _kernels(settings: Settings) -> tuple[KernelRequest | None, list[str]]:
     except re.error as error:
         problems.append(f"--kernel-instances is not a regular expression: {error}.")
     return request, problems
+
+
+def _find_links(settings: Settings) -> tuple[str, ...]:
+    """Return the folders, as absolute paths, and URLs of `--find-links`.
+
+    Raises:
+        RequestError: a folder cannot be read, or a URL is not one of a page or has credentials.
+    """
+    setting = settings.get("find_links")
+    found = []
+    for place in split_list(setting.value):
+        if "://" not in place:
+            if not (Path(place).is_dir() and os.access(place, os.R_OK | os.X_OK)):
+                raise RequestError(f"{setting.origin}: {place} is not a folder that can be read.", hint=LINKS_HINT)
+            found.append(str(Path(place).absolute()))
+            continue
+        parts = parse_url(place, setting.origin)
+        if parts.scheme not in ("http", "https"):
+            raise RequestError(f"{setting.origin} is not the URL of a page: {place}.", hint=LINKS_HINT)
+        if "@" in parts.netloc:  # wheels.json records the URL, and other users can read the arguments of pip
+            raise RequestError(f"{setting.origin} has a user or a password in its URL.", hint="Use a netrc file.")
+        found.append(place)
+    return tuple(found)
 
 
 def _version(setting: Setting) -> str:

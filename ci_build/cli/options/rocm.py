@@ -21,13 +21,14 @@ from ci_build.rocm.request import (
     file_name,
     is_index,
     is_repository,
+    refuse_windows,
     repository_source,
 )
 from core.defaults import defaults
 from core.errors import RequestError
 from core.process import HostRunner
 from core.report import Reporter
-from core.targets import MULTI_ARCH, expand, family_of, load_table
+from core.targets import MULTI_ARCH, family_of, load_table, requested, split_words
 from core.units import parse_size
 
 if TYPE_CHECKING:  # At run time, it would load requests.
@@ -89,6 +90,7 @@ def find_rocm(
         reporter.line(f"--rocm-version={settings.text('rocm_version')}: AMD's repository {amd}")
     if not path:
         return None
+    refuse_windows(str(path))
     return RocmSource(
         source=str(path),
         sha256=settings.text("therock_sha256"),
@@ -155,7 +157,7 @@ def rocm_defaults(settings: Settings, rocm: RocmSource) -> Mapping[str, Setting]
         if family in load_table().families:
             found["targets"] = Setting(value=family, origin=f"the name {name}")
     # A multi-arch tarball may serve the families; its name has none.
-    if settings.given("therock") and MULTIARCH not in (families := split_list(settings.text("family"))) and families:
+    if settings.given("therock") and MULTIARCH not in (families := split_words(settings.text("family"))) and families:
         found["targets"] = Setting(value=",".join(families), origin="--family")
     return found
 
@@ -170,6 +172,9 @@ def rocm_problems(settings: Settings) -> list[str]:
     problems = []
     if settings.given("rocm_build_num") and not settings.given("rocm_build_job"):
         problems.append("--rocm-build-num needs --rocm-build-job.")
+    # The environment may set the template for a whole machine.
+    if settings.typed("rocm_build_url") and not settings.given("rocm_build_job"):
+        problems.append("--rocm-build-url needs --rocm-build-job.")
     if settings.given("rocm_build_job") or settings.given("rocm_build_num"):
         problems += settings.objections(_NAMES_A_ROCM, "excludes --rocm-build-job and --rocm-build-num.")
     return problems
@@ -247,9 +252,9 @@ def _refuse_contradictions(settings: Settings, amd: str) -> None:
 
 def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: str) -> str:
     if settings.given("family"):
-        families = split_list(settings.text("family"))
+        families = tuple(split_words(settings.text("family")))
     else:
-        family = family_of(expand(settings.text("targets")))
+        family = family_of(requested(settings.text("targets")))
         families = (MULTIARCH if family == MULTI_ARCH else family,)
     if not families:
         raise RequestError("--family is empty.", hint="Give families that `ci_build targets` lists.")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ci_build.cli.options.environment import ENV_PREFIX, cache_folder
+from ci_build.cli.options.environment import ENV_PREFIX, OTHER_VARIABLES, cache_folder, refuse_unknown
 from ci_build.cli.options.table import SWITCHES, option_names
 from core.defaults import defaults
 from core.errors import RequestError
@@ -79,7 +79,7 @@ class Settings:
         tables: tables of defaults.toml; the first table that contains an option counts.
 
     Raises:
-        RequestError: a value is an invalid URL.
+        RequestError: a value is an invalid URL, or an environment variable belongs to no option.
     """
 
     def __init__(
@@ -93,6 +93,8 @@ class Settings:
         self._given: dict[str, Setting] = {}
         self._defaults: Mapping[str, Setting] = {}
         environ = os.environ if environ is None else environ
+        refuse_unknown(environ, option_names())
+        options = {*option_names(), *OTHER_VARIABLES}
         for name in sorted({*after, *before, *option_names()}):
             flag = "--" + name.replace("_", "-")
             variable = ENV_PREFIX + name.upper()
@@ -100,7 +102,7 @@ class Settings:
                 self._given[name] = Setting(value=after[name], origin=flag)
             elif before.get(name) is not None:
                 self._given[name] = Setting(value=before[name], origin=flag)
-            elif environ.get(variable):
+            elif name in options and environ.get(variable):
                 self._given[name] = Setting(value=environ[variable], origin=variable)
         for setting in self._given.values():
             # A template with fields is not a URL yet.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,9 +17,11 @@ from ci_build.build.source.pins import (
     repository_url,
     unsupported,
 )
-from ci_build.build.source.sources import release_of
+from ci_build.build.source.sources import is_xla, local_mirror, release_of
 from ci_build.cli.options.rocm import build_job_defaults
 from ci_build.cli.options.settings import Problems, Setting, Settings
+from ci_build.containers.engine import check_engine, check_network
+from ci_build.images.local import check_reference
 from ci_build.images.manylinux import SEARCH
 from ci_build.images.mirrors import parse_mirrors
 from core.errors import RequestError
@@ -53,12 +55,19 @@ def source_request(
     jobs = problems.read(lambda: settings.positive("rbe_jobs"))
     memory = problems.read(lambda: container_size(settings, "container_memory"))
     shm_size = problems.read(lambda: container_size(settings, "container_shm_size"))
+    engine, network = "", settings.text("container_network")
+    if not settings.flag("host"):
+        engine = problems.read(lambda: container_engine(settings))
+        network = problems.read(lambda: container_network(settings))
+        problems.read(lambda: check_images(settings))
     if not jax_version:
         return None
     interface = problems.read(lambda: interface_for(jax_version))
     if not interface:  # The release is older than every known build.
         return None
     problems.add(*_unsupported(settings, jax_version, interface, compiler))
+    sources = _sources(settings, jax_version)
+    problems.add(*_missing_mirrors(settings, sources))
     one_target = settings.flag("one_target")
     platform = settings.text("rbe_platform") or interface.rbe_platform
     remote = Remote(
@@ -70,16 +79,16 @@ def source_request(
     )
     container = Container(
         host=settings.flag("host"),
-        engine=settings.text("container_engine"),
+        engine=engine,
         image=settings.text("builder_image"),
         base=settings.text("base_docker"),
-        network=settings.text("container_network"),
+        network=network,
         memory=memory,
         shm_size=shm_size,
     )
     return SourceRequest(
         compiler=compiler,
-        sources=_sources(settings, jax_version),
+        sources=sources,
         xla="dir" if settings.given("xla_source_dir") else settings.text("xla"),
         jaxlib=settings.given("jax_source_dir") and not one_target,
         container=container,
@@ -148,12 +157,19 @@ def source_problems(settings: Settings) -> list[str]:
     if settings.given("builder_image") and settings.given("base_docker"):
         problems.append("--base-docker is the base of a new builder image, but --builder-image names a finished one.")
     problems += _secret_problems(settings)
-    problems += [
-        f"{settings.get(name).origin}: {settings.text(name)} is not a folder."
-        for name in ("xla_source_dir", "jax_source_dir")
-        if settings.given(name) and not Path(settings.text(name)).is_dir()
-    ]
-    return problems
+    return [*problems, *_folder_problems(settings)]
+
+
+def _folder_problems(settings: Settings) -> Iterator[str]:
+    """Yield the problems of folders with sources."""
+    for name in ("xla_source_dir", "jax_source_dir"):
+        if settings.given(name) and not (folder := Path(settings.text(name))).is_dir():
+            yield f"{settings.get(name).origin}: {folder} is not a folder."
+        elif settings.given(name) and name == "xla_source_dir" and not is_xla(folder):
+            yield f"{settings.get(name).origin}: {folder} is not an XLA tree; give the root of a checkout."
+    mirror = local_mirror(settings.text("source_mirror"))
+    if mirror is not None and not mirror.is_dir():
+        yield f"{settings.get('source_mirror').origin}: {mirror} is not a folder."
 
 
 def _secret_problems(settings: Settings) -> list[str]:
@@ -182,6 +198,8 @@ def _sources(settings: Settings, jax_version: str) -> tuple[Checkout, ...]:
     """Return the source trees of the build; trees in folders have no commit yet."""
     interface, pins = interface_for(jax_version), pins_for(jax_version)
     mirror = settings.text("source_mirror")
+    if local_mirror(mirror) is not None and "://" not in mirror:
+        mirror = _absolute(mirror)  # git would start from the folder of the checkout
     found = []
     if interface.kind is BuildRepository.ROCM_JAX and pins is not None:
         found.append(Checkout(name="rocm-jax", url=repository_url("rocm-jax", mirror), commit=pins.rocm_jax))
@@ -221,6 +239,18 @@ def registry_problems(settings: Settings, *, pulls: bool, searches: bool) -> lis
     return problems
 
 
+def _missing_mirrors(settings: Settings, sources: Sequence[Checkout]) -> Iterator[str]:
+    """Yield one sentence for each repository that the folder of `--source-mirror` lacks."""
+    mirror = local_mirror(settings.text("source_mirror"))
+    if mirror is None or not mirror.is_dir():
+        return
+    for checkout in sources:
+        # git also finds a folder whose name ends with .git.
+        folder = local_mirror(checkout.url)
+        if folder is not None and not any(Path(f"{folder}{ending}").is_dir() for ending in ("", ".git")):
+            yield f"{settings.get('source_mirror').origin} has no repository {folder}."
+
+
 def container_size(settings: Settings, name: str) -> str:
     """Return a size limit of containers; empty for no limit.
 
@@ -229,6 +259,37 @@ def container_size(settings: Settings, name: str) -> str:
     """
     setting = settings.get(name)
     return check_engine_size(str(setting.value), setting.origin) if setting.value else ""
+
+
+def container_engine(settings: Settings) -> str:
+    """Return the container engine; empty to detect it.
+
+    Raises:
+        RequestError: the value names no engine.
+    """
+    setting = settings.get("container_engine")
+    return check_engine(str(setting.value or ""), setting.origin)
+
+
+def container_network(settings: Settings) -> str:
+    """Return the network of containers.
+
+    Raises:
+        RequestError: the value is not the name of a network.
+    """
+    setting = settings.get("container_network")
+    return check_network(str(setting.value), setting.origin)
+
+
+def check_images(settings: Settings) -> None:
+    """Check the options that name an image.
+
+    Raises:
+        RequestError: no image can have this name.
+    """
+    for name in ("builder_image", "base_docker"):
+        if settings.given(name):
+            check_reference(settings.text(name), settings.get(name).origin)
 
 
 def _endpoint(settings: Settings) -> str:

@@ -10,6 +10,9 @@ import click
 import pytest
 
 from ci_build.cli import main
+from ci_build.cli.options.environment import ENV_PREFIX, OTHER_VARIABLES, SIGNING_KEY
+from ci_build.cli.options.settings import Settings
+from ci_build.cli.options.table import option_names
 from tests.integration.conftest import ci_build
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -82,6 +85,22 @@ def test_every_option_of_every_command_has_a_help_text() -> None:
         if isinstance(option, click.Option) and not option.help
     ]
     assert bare == []
+
+
+def test_settings_accept_every_variable_of_a_command() -> None:
+    """One table has the names; click reads some variables itself."""
+    context = click.Context(main)
+    found = {
+        variable
+        for command in commands(main, context).values()
+        for option in command.params
+        if isinstance(option, click.Option) and option.envvar
+        for variable in ([option.envvar] if isinstance(option.envvar, str) else option.envvar)
+    }
+    assert found == {"CI_BUILD_BUCKET", "CI_BUILD_CHANNEL", "CI_BUILD_TRUST_CONFIG"}
+    every = {ENV_PREFIX + name.upper() for name in (*option_names(), *OTHER_VARIABLES)}
+    assert found | {SIGNING_KEY} <= every
+    assert Settings({}, {}, dict.fromkeys(every, "1")).given("targets")
 
 
 def imported(*words: str) -> set[str]:

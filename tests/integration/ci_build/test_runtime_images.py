@@ -245,4 +245,4 @@ def test_manylinux_contains_named_rocm(place: Place) -> None:
     (planned,) = names(place.ci_build("build_manylinux_dockers", base, *job, "--dry-run", "--json"))
     assert planned["name"] == f"jax-manylinux_2_28-rocm-{VERSION}-nightly-7"
     refused = place.ci_build("build_manylinux_dockers", base, f"--therock-path={place.folder}", code=2)
-    assert "has no version" in refused.stderr
+    assert "is not a ROCm" in refused.stderr

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from ci_build.build.plan import make_plan
 from ci_build.cli.options.request import build_request, this_python_and_one_more
 from ci_build.cli.options.settings import Setting, Settings
 from ci_build.cli.options.table import CONTAINER_OPTIONS, NEEDS_KERNELS, REFUSED_WITH_PUBLISHED, option_names
 from ci_build.release.request import CORPORA
+from core import kfd
 from core.defaults import defaults
 from core.errors import RequestError, UnknownTargetError
 from core.model import BuildRequest, Payload
+from tests.support.fake_site import kfd_tree
 
 PUBLISHED = {"payload": "published"}
 INSTANCES = {"kernels": True, "kernel_instances": "x", "kernel_toolchain": "rocm", "allow_partial": True}
@@ -120,6 +123,53 @@ def test_chosen_pythons_are_ordered_and_unique() -> None:
     assert request({"python_versions": "3.12, 3.11,3.12"}).python_versions == ("3.11", "3.12")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("CI_BUILD_TARGTS", r"CI_BUILD_TARGTS \(did you mean CI_BUILD_TARGETS\?\)"),
+        ("CI_BUILD_targets", r"did you mean CI_BUILD_TARGETS"),
+        ("CI_BUILD_BUCKETS", r"did you mean CI_BUILD_BUCKET\?"),
+        ("CI_BUILD_XYZZY_PLUGH", r"belongs to no option: CI_BUILD_XYZZY_PLUGH\."),
+    ],
+)
+def test_settings_refuse_unknown_variable(name: str, said: str) -> None:
+    with pytest.raises(RequestError, match=said) as caught:
+        settings({}, env={name: "secret"})
+    assert "secret" not in str(caught.value)
+    assert settings({}, env={name: ""}).get("targets").origin == "defaults.toml [build]"
+
+
+def test_settings_ignore_variables_of_gitlab() -> None:
+    of_gitlab = {"CI_BUILD_ID": "7", "CI_BUILD_REF_NAME": "main", "CI_BUILD_TOKEN": "x", "CI_BUILD_TAG": "v1"}
+    assert not settings({"tag": None}, env=of_gitlab).given("tag")
+
+
+@pytest.mark.parametrize("spec", ["gfx942;gfx950", " gfx942 ; gfx950 ;", "gfx942,gfx950", "gfx950;gfx942,gfx942"])
+def test_semicolons_separate_targets(spec: str) -> None:
+    for given in (settings({**PUBLISHED, "targets": spec}), settings(PUBLISHED, env={"CI_BUILD_TARGETS": spec})):
+        assert [str(target) for target in build_request(given)[0].targets or ()] == ["gfx942", "gfx950"]
+
+
+def test_native_targets_are_recorded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kfd, "TOPOLOGY", kfd_tree(tmp_path, {"gfx_target_version": 90402}))
+    made = make_plan(request({"targets": "native"}))
+    assert made.record()["targets"] == ["gfx942"]
+    assert "native" not in str(made.record())
+
+
+def test_find_links_are_recorded_only_if_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "find_links" not in make_plan(request({})).record()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wheels").mkdir()
+    plan = make_plan(request({"find_links": "wheels, https://host/page.html"}))
+    assert plan.record()["find_links"] == [f"{tmp_path}/wheels", "https://host/page.html"]
+    (command,) = plan.stages[0].steps[0].commands
+    assert [word for word in command if "find-links" in word] == [
+        f"--find-links={tmp_path}/wheels",
+        "--find-links=https://host/page.html",
+    ]
+
+
 def test_unknown_target_has_its_own_exit_code() -> None:
     with pytest.raises(UnknownTargetError, match="gfx943"):
         request({"targets": "gfx943"})
@@ -143,7 +193,7 @@ def test_all_targets_of_published_wheels_stay_open(word: str) -> None:
     assert request({"targets": word}).targets is None
 
 
-def test_build_request_fields_follow_options() -> None:
+def test_build_request_fields_follow_options(tmp_path: Path) -> None:
     base = request({})
     changed = request(
         {
@@ -155,6 +205,7 @@ def test_build_request_fields_follow_options() -> None:
             "wheel_post_release": "2",
             "no_strip": True,
             "kernels": True,
+            "find_links": str(tmp_path),
         }
     )
     same = [name for name in BuildRequest.__slots__ if getattr(base, name) == getattr(changed, name)]

@@ -89,6 +89,12 @@ def test_recorded_settings_read_sets_without_bazel_path(tmp_path: Path) -> None:
     assert not recorded_settings(older, EMPTY, tmp_path / "set").given("bazel_path")
 
 
+def test_recorded_settings_keep_find_links(tmp_path: Path) -> None:
+    request = asked({**BASE, "find_links": f"{tmp_path},https://host/page"})
+    assert request.find_links == (str(tmp_path), "https://host/page")
+    assert build_request(recorded_settings(set_of(request), EMPTY, tmp_path))[0] == request
+
+
 def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
     again = recorded_settings(
         set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})), EMPTY, tmp_path

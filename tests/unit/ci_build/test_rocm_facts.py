@@ -274,11 +274,19 @@ def test_locked_refuses_changed_folder(tmp_path: Path) -> None:
         get(tmp_path, replace(asked, locked=True))
 
 
-@pytest.mark.parametrize("text", ["", "schema = 2", "schema = 1", "not toml", "schema = 1\nfamilies = 3\ntargets = 4"])
-def test_load_lock_refuses_unreadable_file(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["schema = 2", "schema = 1", "schema = 1\nfamilies = 3\ntargets = 4"])
+def test_load_lock_refuses_damaged_lock(tmp_path: Path, text: str) -> None:
     (tmp_path / "rocm.lock").write_text(text)
     with pytest.raises(InputError, match="the next build writes a new one"):
         load_lock(tmp_path / "rocm.lock")
+
+
+@pytest.mark.parametrize("text", ["", "not toml", "name = 'x'", "root:x:0:0:root:/root:/bin/bash"])
+def test_load_lock_never_advises_to_remove_foreign_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rocm.lock").write_text(text)
+    with pytest.raises(InputError, match=r"Give the rocm\.lock of a build") as caught:
+        load_lock(tmp_path / "rocm.lock")
+    assert "Remove" not in str(caught.value)
 
 
 @pytest.mark.parametrize("field", RocmLock.__dataclass_fields__)
@@ -318,7 +326,7 @@ def test_lock_differences_cover_every_field(tmp_path: Path, file: Path) -> None:
 
 
 def test_obtain_refuses_missing_file_and_other_formats(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(RequestError, match="does not exist"):
         get(tmp_path, RocmSource(source=str(tmp_path / "none.tar.gz")))
 
 
@@ -333,6 +341,9 @@ def test_obtain_refuses_missing_file_and_other_formats(tmp_path: Path) -> None:
         (RocmSource(source=__file__), "not a supported tarball"),
         (RocmSource(source="/", sha256="0" * 64), "a folder was given"),
         (RocmSource(source="/", require_checksum=True), "--require-checksum: the folder / has no checksum"),
+        (RocmSource(source="/not/there"), "/not/there does not exist"),
+        (RocmSource(source="/no/x.zip"), "/no/x.zip does not exist"),
+        (RocmSource(source="/etc"), "/etc is not a ROCm"),
         (RocmSource(source="https://host/rocm.tar.gz", sha256="0" * 63), "is not a SHA-256"),
         (RocmSource(source=__file__, sha256="g" * 64), "is not a SHA-256"),
         (RocmSource(source="https://host/rocm.tar.gz", sha256="abc"), "is not a SHA-256 digest"),
@@ -366,7 +377,7 @@ def test_sidecar_digest_is_parsed(text: str, told: str) -> None:
     assert sidecar_digest(text, NAME) == told
 
 
-@pytest.mark.parametrize("source", ["https://host/a%2Bb.tar.xz", "pip+https://host/", "/", "/not/there", "/no/x.zip"])
+@pytest.mark.parametrize("source", ["https://host/a%2Bb.tar.xz", "pip+https://host/"])
 def test_check_accepts_possible_source(source: str) -> None:
     check_source(RocmSource(source=source))
 
@@ -388,3 +399,12 @@ def test_parse_size_accepts_units(text: str, size: int) -> None:
 def test_parse_size_refuses_other_text(text: str) -> None:
     with pytest.raises(RequestError, match="is not a size"):
         parse_size(text)
+
+
+@pytest.mark.parametrize("path", ["lib", "lib/llvm/bin", "lib/llvm/include", ".info"])
+def test_facts_name_the_tarball_instead_of_its_tree(tmp_path: Path, path: str) -> None:
+    root = make_rocm(tmp_path / "tree")
+    without(path)(root)
+    with pytest.raises(CiBuildError, match=r"^/home/me/rocm\.tar\.gz has ") as caught:
+        read_facts(root, None, "", shown="/home/me/rocm.tar.gz", progress=REPORTER)
+    assert str(tmp_path) not in str(caught.value)

@@ -32,6 +32,10 @@ def source(**given: Any) -> SourceRequest:
 @pytest.fixture
 def jax(tmp_path: Path) -> Path:
     (tmp_path / "jax").mkdir()
+    (tmp_path / "xla" / "xla").mkdir(parents=True)
+    (tmp_path / "xla" / "WORKSPACE").touch()
+    (tmp_path / "git" / "jax-ml" / "jax.git").mkdir(parents=True)
+    (tmp_path / "git" / "openxla" / "xla").mkdir(parents=True)
     for name in ("ca", "cert", "key", "rc", "helper"):
         (tmp_path / name).write_text("")
     (tmp_path / "helper").chmod(0o755)
@@ -45,10 +49,10 @@ def changes(jax: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Return, for each option, the options that it requires and the option itself."""
     files = {"rbe_cert": str(jax.parent / "cert"), "rbe_key": str(jax.parent / "key")}
     return {
-        "xla_source_dir": ({}, {"xla_source_dir": str(jax)}),
+        "xla_source_dir": ({}, {"xla_source_dir": str(jax.parent / "xla")}),
         "jax_source_dir": ({}, {"jax_source_dir": str(jax)}),
         "xla": ({}, {"xla": "head"}),
-        "source_mirror": ({}, {"source_mirror": "/srv/git"}),
+        "source_mirror": ({}, {"source_mirror": str(jax.parent / "git")}),
         "rbe": ({}, RBE),
         "rbe_endpoint": (RBE, {"rbe_endpoint": "grpc://127.0.0.1:50051"}),
         "no_rbe_fallback": (RBE, {"no_rbe_fallback": True}),
@@ -120,6 +124,20 @@ def test_source_options_are_all_tested(jax: Path) -> None:
         ({"clang_path": "bin/clang"}, "--clang-path is a path in the builder image"),
         ({"jax_source_dir": "/no/jax"}, "--jax-source-dir: /no/jax is not a folder"),
         ({"xla_source_dir": "/no/xla"}, "--xla-source-dir: /no/xla is not a folder"),
+        ({"xla_source_dir": "/etc"}, "--xla-source-dir: /etc is not an XLA tree"),
+        ({"source_mirror": "/nonexistent"}, "--source-mirror: /nonexistent is not a folder"),
+        ({"source_mirror": "file:///nonexistent"}, "--source-mirror: /nonexistent is not a folder"),
+        ({"source_mirror": "/etc"}, "--source-mirror has no repository /etc/jax-ml/jax"),
+        ({"container_engine": "foo"}, "--container-engine is invalid: 'foo'"),
+        ({"container_engine": "/etc/passwd"}, "--container-engine: /etc/passwd is not a program"),
+        ({"container_network": "a b"}, "--container-network is invalid: 'a b'"),
+        ({"container_network": "--privileged"}, "--container-network is invalid: '--privileged'"),
+        ({"builder_image": "foo bar"}, "--builder-image is not the name of an image: 'foo bar'"),
+        ({"base_docker": "Upper:1"}, "--base-docker is not the name of an image: 'Upper:1'"),
+        ({"rocm_build_url": "https://h/{job}"}, "--rocm-build-url needs --rocm-build-job"),
+        ({"find_links": "/nonexistent"}, "--find-links: /nonexistent is not a folder that can be read"),
+        ({"find_links": "ftp://host/"}, "--find-links is not the URL of a page: ftp://host/"),
+        ({"find_links": "https://me:secret@host/"}, "--find-links has a user or a password"),
         ({"compiler": "gcc"}, "--compiler=gcc cannot build jax 0.10.2; give clang"),
         ({"jax_version": "0.12.0"}, "jax 0.12.0 has no pinned sources"),
         ({"jax_version": "0.8.1", "jax_source_dir": "."}, "needs pinned sources of rocm-jax, which builds its plugin"),
@@ -164,14 +182,17 @@ def test_source_contradictions_are_reported_at_once() -> None:
         assert words in str(caught.value)
 
 
-def test_source_trees_of_release() -> None:
+def test_source_trees_of_release(jax: Path) -> None:
     assert [(tree.name, tree.url) for tree in source().sources] == [("jax", "https://github.com/jax-ml/jax")]
     old = source(jax_version="0.8.2", xla=COMMIT).sources
     assert [(tree.name, tree.url) for tree in old] == [
         ("rocm-jax", "https://github.com/ROCm/rocm-jax"),
         ("xla", "https://github.com/ROCm/xla"),
     ]
-    assert source(xla="head", source_mirror="/srv").sources[1].url == "/srv/openxla/xla"
+    git = str(jax.parent / "git")
+    assert source(xla="head", source_mirror=git).sources[1].url == f"{git}/openxla/xla"
+    assert source(xla="head", source_mirror=f"file://{git}").sources[1].url == f"file://{git}/openxla/xla"
+    assert source(xla="head", source_mirror="git@a:x").sources[1].url == "git@a:x/openxla/xla"
     assert source(xla="head", source_mirror="ssh://git@a/x").sources[1].url == "ssh://git@a/x/openxla/xla"
     assert source(xla="head").sources[1].commit == "HEAD"
 
@@ -194,6 +215,26 @@ def test_one_target_reduces_build(jax: Path) -> None:
 
 def test_all_targets_of_source_build_are_expanded() -> None:
     assert len(request(targets="all").targets or ()) == 28
+
+
+@pytest.mark.parametrize("name", ["host", "my_net-1.2", "container:other", "slirp4netns:mtu=9000,x=y", "ns:/a/b"])
+def test_container_network_accepts_names_and_modes(name: str) -> None:
+    assert source(container_network=name).container.network == name
+
+
+@pytest.mark.parametrize("name", ["search", "b:1", f"host.example:5000/a/b@sha256:{'a' * 64}", "sha256:0a1b", "0a1b2c"])
+def test_builder_image_accepts_names_digests_and_ids(name: str) -> None:
+    assert source(builder_image=name).container.image == name
+
+
+def test_template_of_build_jobs_may_be_set_for_a_machine() -> None:
+    settings = Settings(BASE, {}, {"CI_BUILD_ROCM_BUILD_URL": "https://h/{job}"})
+    assert build_request(settings)[0].source is not None
+
+
+def test_relative_source_mirror_becomes_absolute(jax: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(jax.parent)
+    assert source(source_mirror="git").sources[0].url == f"{jax.parent}/git/jax-ml/jax"
 
 
 def test_remote_platform_comes_from_sources(jax: Path) -> None:

@@ -1,0 +1,357 @@
+"""Bad input: one clear sentence and an exit code before anything is downloaded, and nothing is left behind."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import re
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ci_build.cli import run
+from ci_build.rocm import local
+from core.model import dump_wheel_set
+from tests.integration.conftest import CI_BUILD
+from tests.support.file_server import Behaviour, serving
+from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
+from tests.support.made_wheel import zero_bytes
+from tests.support.sets import wheel_set
+from tests.support.wheel_sets import pjrt, plugin
+
+WINDOWS = "therock-dist-windows-gfx110X-all-7.10.0a20251120.tar.gz"
+NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": " "}
+UNREACHABLE = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1", "PIP_FIND_LINKS": " ", "no_proxy": "*"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A working folder with bad inputs, folders for everything that a command may write, and a server."""
+
+    folder: Path
+    server: Behaviour
+
+    def files(self) -> dict[str, bytes | None]:
+        """Return every path below the folder, with the content of files."""
+        found = {}
+        for top, folders, names in os.walk(self.folder):
+            for name in (*folders, *names):
+                path = Path(top, name)
+                found[str(path.relative_to(self.folder))] = path.read_bytes() if path.is_file() else None
+        return found
+
+    def words(self, line: str) -> list[str]:
+        """Return the words of a command, with {rocm} for a ROCm on the server and {windows} for one for Windows."""
+        rocm, windows = f"{self.server.url}/{NAME}", f"{self.server.url}/{WINDOWS}"
+        return [word.format(rocm=rocm, windows=windows, job="{job}") for word in line.split("|")]
+
+
+def packed(members: Mapping[str, bytes]) -> bytes:
+    """Return a .tar.gz with these files."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return gzip.compress(file.getvalue())
+
+
+def fill(work: Path) -> None:
+    """Write the bad inputs that the table names."""
+    (work / "readme.tar.gz").write_bytes(packed({"README": b"hello"}))
+    (work / "inside.tar.gz").write_bytes(packed({"rocm/lib/libamdhip64.so.7": b"x"}))
+    (work / "exe.tar.gz").write_bytes(packed({"bin/amdhip64_7.dll": b"MZ"}))
+    (work / "text.tar.gz").write_text("no archive")
+    (work / "cut.tar.gz").write_bytes(packed({"README": os.urandom(50_000)})[:20_000])
+    (work / "empty").mkdir()
+    (work / "locked").mkdir(mode=0)
+    (work / "file").touch()
+    (work / "other").mkdir()
+    (work / "other" / "notes.txt").touch()
+    (work / "bad.lock").write_text("not a lock")
+    (work / "wheels").mkdir()
+    pjrt().write(work / "wheels")
+    zero_bytes(plugin().write(work / "wheels"), "jax_rocm7_plugin/_prng.so")
+    newer = json.dumps({**json.loads(dump_wheel_set(wheel_set())), "schema": 99}).encode()
+    contents = {
+        "null": b"null",
+        "nul": bytes(100),
+        "newer": newer,
+        "foreign": b'{"name": "x"}',
+        "utf16": b"\xff\xfe{\0",
+    }
+    for name, data in contents.items():
+        (work / "sets" / name).mkdir(parents=True)
+        (work / "sets" / name / "wheels.json").write_bytes(data)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    for name in ("work", "tmp", "home"):
+        (tmp_path / name).mkdir()
+    fill(tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    folders = {"TMPDIR": "tmp", "HOME": "home", "XDG_CACHE_HOME": "home/cache", "XDG_CONFIG_HOME": "home/config"}
+    for name, folder in folders.items():
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    rocm = tarball(make_rocm(tmp_path / "rocm"))
+    with serving(Behaviour(files={f"/{NAME}": rocm, f"/{WINDOWS}": rocm})) as server:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
+        yield Place(tmp_path, server)
+    (tmp_path / "work" / "locked").chmod(0o700)
+
+
+def check(place: Place, words: Sequence[str], code: int, phrase: str, capfd: pytest.CaptureFixture[str]) -> str:
+    """Run a command in this process; check its status and its only error, and that nothing was written or fetched."""
+    before = place.files()
+    capfd.readouterr()
+    status = run([*words])
+    shown = capfd.readouterr()
+    errors = [line for line in shown.err.splitlines() if line.lower().startswith("error: ")]
+    assert (status, len(errors)) == (code, 1), shown.err
+    assert re.search(phrase, errors[0]), errors[0]
+    assert place.files() == before
+    assert place.server.seen == []
+    return errors[0]
+
+
+LOCAL = {
+    "missing path": ("--therock-path=/nonexistent", 2, "^error: /nonexistent does not exist"),
+    "folder without rocm": ("--therock-path=/etc", 2, r"^error: /etc is not a ROCm: libamdhip64\.so\* is in none"),
+    "empty folder": ("--therock-path=empty", 2, "^error: empty is not a ROCm"),
+    "tarball of something": ("--therock-path=readme.tar.gz", 2, "readme.tar.gz is not a ROCm: none of its 1 files"),
+    "tarball with a root": ("--therock-path=inside.tar.gz", 2, "it has rocm/lib/libamdhip64.so.7 instead of lib/"),
+    "tarball with dll": (
+        "--therock-path=exe.tar.gz",
+        2,
+        "exe.tar.gz is not a ROCm: bin/amdhip64_7.dll is a file for W",
+    ),
+    "text": ("--therock-path=text.tar.gz", 2, r"text\.tar\.gz is not a \.tar\.gz file"),
+    "cut tarball": ("--therock-path=cut.tar.gz", 7, "^error: cut.tar.gz: The archive is damaged"),
+    "file": ("--therock-path=file", 2, "'file' is not a supported tarball"),
+    "windows": ("--therock-path={windows}", 2, f"{WINDOWS} is a ROCm for Windows"),
+    "out in proc": (
+        "--therock-path={rocm}|--out=/proc/x",
+        2,
+        "--out=/proc/x cannot be written: the file system of /proc",
+    ),
+    "out below a file": (
+        "--therock-path={rocm}|--out=file/x",
+        2,
+        "--out=file/x cannot be written: .*/file is not a fol",
+    ),
+    "out with files": ("--therock-path={rocm}|--out=other", 2, "other has files that do not belong to a wheel set"),
+    "lock in proc": ("--therock-path={rocm}|--rocm-lock=/proc/x", 2, "--rocm-lock=/proc/x cannot be written"),
+    "no lock": ("--therock-path={rocm}|--rocm-lock=bad.lock", 6, "^error: bad.lock cannot be read"),
+    "xla": ("--therock-path={rocm}|--xla-source-dir=/etc", 2, "--xla-source-dir: /etc is not an XLA tree"),
+    "jax": ("--therock-path={rocm}|--jax-source-dir=/etc", 2, "/etc is not a jax tree"),
+    "mirror": (
+        "--therock-path={rocm}|--source-mirror=/nonexistent",
+        2,
+        "--source-mirror: /nonexistent is not a folder",
+    ),
+    "mirror without jax": ("--therock-path={rocm}|--source-mirror=empty", 2, "has no repository /.*/empty/jax-ml/jax"),
+    "engine": ("--therock-path={rocm}|--container-engine=foo", 2, "--container-engine is invalid: 'foo'"),
+    "network": ("--therock-path={rocm}|--container-network=a b", 2, "--container-network is invalid: 'a b'"),
+    "image": ("--therock-path={rocm}|-b|foo bar", 2, "--builder-image is not the name of an image: 'foo bar'"),
+    "base": ("--therock-path={rocm}|--base-docker=foo bar", 2, "--base-docker is not the name of an image: 'foo bar'"),
+    "template": (
+        "--therock-path={rocm}|--rocm-build-url=https://host/{job}",
+        2,
+        "--rocm-build-url needs --rocm-build-job",
+    ),
+    "find-links": ("--therock-path={rocm}|--find-links=file", 2, "--find-links: file is not a folder that can be read"),
+    "native": (
+        "--therock-path={rocm}|--targets=native",
+        18,
+        "'native' names the GPUs of this machine, but .* lists none",
+    ),
+    "listing": ("--therock=nightly|--family=gfx94X-dcgpu|--therock-listing={rocm}|--container-engine=foo", 2, "'foo'"),
+    "index": ("--therock-index-url={rocm}|--container-network=a b", 2, "--container-network is invalid"),
+}
+"""Arguments of a build from source -> exit code and phrase."""
+
+
+@pytest.mark.parametrize("dry", [True, False], ids=["dry run", "run"])
+@pytest.mark.parametrize("name", LOCAL)
+def test_build_refuses_bad_input_before_any_work(
+    name: str, place: Place, capfd: pytest.CaptureFixture[str], *, dry: bool
+) -> None:
+    line, code, phrase = LOCAL[name]
+    if name == "native" and Path("/sys/class/kfd").exists():
+        pytest.skip("this machine has the driver of AMD GPUs")
+    version = [] if "therock-index-url" in line else [f"--rocm-version={VERSION}"]
+    words = [*version, *place.words(line), "dist_wheels", *(["--dry-run"] if dry else [])]
+    error = check(place, words, code, phrase, capfd)
+    assert "Another run" not in error
+    assert str(place.folder / "tmp") not in error
+
+
+OTHERS = {
+    "windows without version": ("--therock-path={windows}|dist_wheels|--dry-run", 2, "is a ROCm for Windows"),
+    "shell": ("shell|--x", 2, "No such option '--x'"),
+    "shell command": ("shell|dist|--x", 2, "No such option '--x'"),
+    "verify": ("rocm|verify|/etc/passwd", 6, "^error: /etc/passwd cannot be read: .*Give the rocm.lock of a build"),
+    "show": ("rocm|show|/etc/passwd", 6, "^error: /etc/passwd cannot be read"),
+    "adopt into proc": ("adopt|wheels|--out=/proc/x", 2, "--out=/proc/x cannot be written"),
+    "adopt damaged": (
+        "adopt|wheels|--out=set",
+        6,
+        r"wheels/jax_rocm7_plugin-.*\.whl is damaged: jax_rocm7_plugin/_prng",
+    ),
+    "adopt null": ("adopt|sets/null|wheels|--out=set", 13, "contains null instead of an object"),
+    "null": ("stage|sets/null|--bucket=b", 13, "wheels.json of a wheel set: it contains null instead of an object"),
+    "nul bytes": ("stage|sets/nul|--bucket=b", 13, "sets/nul/wheels.json is not JSON: Expecting value"),
+    "newer schema": ("stage|sets/newer|--bucket=b", 13, "has schema 99, which is newer than schema 1 of this program"),
+    "foreign json": ("stage|sets/foreign|--bucket=b", 13, "is not the wheels.json of a wheel set: it has no schema"),
+    "utf-16": ("stage|sets/utf16|--bucket=b", 13, "is not text in UTF-8"),
+    "missing wheels": ("inspect|empty", 6, "There is no wheel in empty"),
+}
+"""Other commands -> exit code and phrase."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_command_refuses_bad_input(name: str, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    line, code, phrase = OTHERS[name]
+    error = check(place, place.words(line), code, phrase, capfd)
+    for internal in ("Remove it", "NoneType", "codec", "'digest'"):
+        assert internal not in error
+
+
+def test_tarball_that_is_unpacked_is_named_instead_of_its_tree(
+    place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the tarball were too large for the look at its first files."""
+    monkeypatch.setattr(local, "_LOOK", 0)
+    words = ["--payload=published", "--rocm-version=7.2.0", "--therock-path=readme.tar.gz", "dist_wheels"]
+    assert run([*words, f"--cache-dir={place.folder}/cache"]) == 6
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: {place.folder}/work/readme.tar.gz has no shared libraries in lib"), error
+    assert "cache" not in error
+
+
+def test_unknown_variable_is_refused_by_every_command(
+    place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI_BUILD_TARGTS", "gfx942")
+    phrase = r"belongs to no option: CI_BUILD_TARGTS \(did you mean CI_BUILD_TARGETS\?\)"
+    for line in ("dist_wheels|--payload=published", "stage|sets/null|--bucket=b", "kernels|build", "images|build|base"):
+        check(place, place.words(line), 2, phrase, capfd)
+    assert run(["dist_wheels", "--help"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("environ", "error"),
+    [
+        (NO_INDEX, r"error: pip found no distribution for jax==9\.9\.9\. .*; the output of pip is in {log}\."),
+        (
+            UNREACHABLE,
+            r"error: pip cannot reach 127\.0\.0\.1: .*Connection refused\. .*the output of pip is in {log}\.",
+        ),
+    ],
+)
+def test_failure_of_pip_is_one_line(
+    environ: Mapping[str, str],
+    error: str,
+    place: Place,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = place.files()
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    words = ["--payload=published", "--jax-version=9.9.9", "--python-versions=3.13", "--targets=gfx942", "dist_wheels"]
+    assert run([*words, f"--cache-dir={place.folder}/cache"]) == 6
+    lines = [line for line in capfd.readouterr().err.splitlines() if "error" in line.lower()]
+    log = place.folder / "cache/logs/pip-resolve-3.13.log"
+    assert len(lines) == 1
+    assert re.fullmatch(error.format(log=re.escape(str(log))), lines[0]), lines[0]
+    assert "No matching distribution found for jax==9.9.9" in log.read_text()
+    new = {name for name in place.files().keys() - before.keys() if name.startswith("work")}
+    assert new <= {"work/.dist.lock"}
+
+
+def test_matrix_help_lists_its_options(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["matrix", "--help"]) == 0
+    shown = capfd.readouterr().out
+    for option in ("--python-versions", "--jax-versions", "--rocm-versions", "--families", "--payload"):
+        assert f"  {option} " in shown
+
+
+def test_reproduce_asks_for_its_own_option(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    made = wheel_set(request={"payload": "source", "source": {"own_commit": "c" * 40}}, wheels=(), files={})
+    folder = place.folder / "work/sets/source"
+    folder.mkdir()
+    (folder / "wheels.json").write_text(dump_wheel_set(made))
+    (folder / "SHA256SUMS").touch()
+    phrase = r"^error: rocm\.lock does not exist\. Give the lock of the set's ROCm with --rocm-lock\.$"
+    assert "--locked" not in check(place, ["reproduce", "sets/source"], 2, phrase, capfd)
+
+
+# Real disks and permissions. A mount in its own namespace ends with the process.
+
+MOUNT = 'mount -t tmpfs -o "$1" none "$2" && shift 2 && exec "$@"'
+FULL = 'mount -t tmpfs -o size=64k none "$1" && { head -c 1000000 /dev/zero >"$1/x"; shift; exec "$@"; } 2>&1'
+
+
+def in_namespace(script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell script in a new mount namespace; skip the test where the machine forbids that."""
+    unshare = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--user", "--map-root-user"])]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("a mount namespace cannot be created here")
+    argv = [*unshare, "sh", "-c", script, "sh", *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def test_full_disk_is_named(place: Place) -> None:
+    disk = place.folder / "disk"
+    disk.mkdir()
+    (good := place.folder / "good").mkdir()
+    wheels = [str(made.write(good)) for made in (pjrt(), plugin())]
+    before = place.files()
+    done = in_namespace(FULL, str(disk), *CI_BUILD, "adopt", *wheels, "--rocm-version=7.2.0", f"--out={disk}/set")
+    assert done.returncode == 18, done.stdout
+    assert f"error: No space left on device: the disk at {disk} is full. Free space there" in done.stdout
+    assert str(good) not in done.stdout
+    assert place.files() == before
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_read_only_out_is_refused_before_download(place: Place, *, dry: bool) -> None:
+    disk = place.folder / "disk"
+    disk.mkdir()
+    before = place.files()
+    words = [*CI_BUILD, f"--rocm-version={VERSION}", *place.words("--therock-path={rocm}|dist_wheels")]
+    words += [f"--out={disk}/set", f"--cache-dir={place.folder}/cache", *(["--dry-run"] if dry else [])]
+    done = in_namespace(MOUNT, "ro", str(disk), *words)
+    assert done.returncode == 2, done.stderr
+    assert f"error: --out={disk}/set cannot be written: {disk}: Read-only file system." in done.stderr
+    assert place.files() == before
+    assert place.server.seen == []
+
+
+@pytest.mark.parametrize("words", [["inspect", "locked"], ["adopt", "locked", "--out=set"], ["inspect", "."]])
+def test_folder_that_cannot_be_read_is_named(words: Sequence[str], place: Place) -> None:
+    """A root user without capabilities obeys permissions like any other user."""
+    less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.getuid() == 0 else []
+    done = subprocess.run([*less, *CI_BUILD, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 6, done.stderr
+    assert re.search(r"^error: (\./)?locked cannot be read: Permission denied\.", done.stderr, re.MULTILINE), (
+        done.stderr
+    )
+
+
+def test_rocm_that_cannot_be_read_is_named(place: Place) -> None:
+    less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.getuid() == 0 else []
+    words = ["--rocm-version=7.10.0", "--therock-path=locked", "dist_wheels", "--dry-run"]
+    done = subprocess.run([*less, *CI_BUILD, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, "error: locked cannot be read: Permission denied." in done.stderr) == (2, True), (
+        done.stderr
+    )
