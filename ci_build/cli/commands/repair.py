@@ -12,7 +12,7 @@ from ci_build.cli.common import State, print_json, show_plan
 from ci_build.cli.options.table import chosen_options
 from core.errors import RequestError
 from core.model import RocmVersion
-from core.targets import expand, is_all
+from core.targets import is_all, requested
 from core.units import human
 
 _OPTIONS = (
@@ -41,7 +41,7 @@ def repair(state: State, /, wheels: tuple[str, ...], **values: Any) -> None:  # 
     spec, rocm = settings.text("targets"), settings.get("rocm_version").value
     request = repairs.RepairRequest(
         wheels=wheels,
-        targets=None if is_all(spec) else expand(spec),
+        targets=None if is_all(spec) else requested(spec),
         rocm=RocmVersion(text=str(rocm)) if rocm else None,
         rocm_version_extra=not settings.flag("no_rocm_version_extra"),
         post_release=settings.positive("wheel_post_release") if settings.given("wheel_post_release") else None,

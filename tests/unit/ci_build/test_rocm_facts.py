@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ci_build.rocm import local
 from ci_build.rocm.checksum import sidecar_digest
 from ci_build.rocm.facts import (
     device_library_folder,
@@ -205,7 +206,9 @@ def test_obtain_refuses_incomplete_tree(
     assert list((tmp_path / "store/trees").iterdir()) == []
 
 
-def test_obtain_leaves_no_tree_of_tarball_with_one_root_folder(tmp_path: Path) -> None:
+def test_obtain_leaves_no_tree_of_tarball_with_one_root_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if the tarball were too large for the look at its first files.
+    monkeypatch.setattr(local, "_LOOK", 0)
     make_rocm(tmp_path / "made/therock-dist")
     (tmp_path / NAME).write_bytes(tarball(tmp_path / "made"))
     with pytest.raises(CiBuildError):
