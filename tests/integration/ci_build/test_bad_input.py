@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,15 @@ import pytest
 from ci_build.cli import run
 from ci_build.rocm import local
 from core.model import dump_wheel_set
-from tests.integration.conftest import CI_BUILD
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
 from tests.support.made_wheel import zero_bytes
 from tests.support.sets import wheel_set
 from tests.support.wheel_sets import pjrt, plugin
 
+ROOT = Path(__file__).resolve().parents[3]
+CLI = [sys.executable, "-m", "ci_build.cli"]
+"""The command without the launcher, which may set up an environment with pip first."""
 WINDOWS = "therock-dist-windows-gfx110X-all-7.10.0a20251120.tar.gz"
 NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": " "}
 UNREACHABLE = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1", "PIP_FIND_LINKS": " ", "no_proxy": "*"}
@@ -104,6 +107,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     rocm = tarball(make_rocm(tmp_path / "rocm"))
     with serving(Behaviour(files={f"/{NAME}": rocm, f"/{WINDOWS}": rocm})) as server:
         monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
         yield Place(tmp_path, server)
     (tmp_path / "work" / "locked").chmod(0o700)
 
@@ -316,7 +320,7 @@ def test_full_disk_is_named(place: Place) -> None:
     (good := place.folder / "good").mkdir()
     wheels = [str(made.write(good)) for made in (pjrt(), plugin())]
     before = place.files()
-    done = in_namespace(FULL, str(disk), *CI_BUILD, "adopt", *wheels, "--rocm-version=7.2.0", f"--out={disk}/set")
+    done = in_namespace(FULL, str(disk), *CLI, "adopt", *wheels, "--rocm-version=7.2.0", f"--out={disk}/set")
     assert done.returncode == 18, done.stdout
     assert f"error: No space left on device: the disk at {disk} is full. Free space there" in done.stdout
     assert str(good) not in done.stdout
@@ -328,7 +332,7 @@ def test_read_only_out_is_refused_before_download(place: Place, *, dry: bool) ->
     disk = place.folder / "disk"
     disk.mkdir()
     before = place.files()
-    words = [*CI_BUILD, f"--rocm-version={VERSION}", *place.words("--therock-path={rocm}|dist_wheels")]
+    words = [*CLI, f"--rocm-version={VERSION}", *place.words("--therock-path={rocm}|dist_wheels")]
     words += [f"--out={disk}/set", f"--cache-dir={place.folder}/cache", *(["--dry-run"] if dry else [])]
     done = in_namespace(MOUNT, "ro", str(disk), *words)
     assert done.returncode == 2, done.stderr
@@ -341,7 +345,7 @@ def test_read_only_out_is_refused_before_download(place: Place, *, dry: bool) ->
 def test_folder_that_cannot_be_read_is_named(words: Sequence[str], place: Place) -> None:
     """A root user without capabilities obeys permissions like any other user."""
     less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.getuid() == 0 else []
-    done = subprocess.run([*less, *CI_BUILD, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([*less, *CLI, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 6, done.stderr
     assert re.search(r"^error: (\./)?locked cannot be read: Permission denied\.", done.stderr, re.MULTILINE), (
         done.stderr
@@ -351,7 +355,7 @@ def test_folder_that_cannot_be_read_is_named(words: Sequence[str], place: Place)
 def test_rocm_that_cannot_be_read_is_named(place: Place) -> None:
     less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.getuid() == 0 else []
     words = ["--rocm-version=7.10.0", "--therock-path=locked", "dist_wheels", "--dry-run"]
-    done = subprocess.run([*less, *CI_BUILD, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([*less, *CLI, *words], capture_output=True, text=True, check=False)
     assert (done.returncode, "error: locked cannot be read: Permission denied." in done.stderr) == (2, True), (
         done.stderr
     )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.conftest import ci_build
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_wheel import GLIBC, MadeWheel, library
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import pjrt, plain, plugin
 
+ROOT = Path(__file__).resolve().parents[3]
 VERSION = "0.10.2"
 NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": " ", "no_proxy": "*"}
 
@@ -42,10 +45,16 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+def ci_build(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command without the launcher, which may set up an environment with pip first."""
+    argv, env = [sys.executable, "-m", "ci_build.cli", *words], {**os.environ, **NO_INDEX, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=env)
+
+
 def build(tmp_path: Path, *more: str) -> tuple[str, dict[str, Any]]:
     """Build a set; return the output and wheels.json."""
     words = ["--payload=published", f"--jax-version={VERSION}", "--python-versions=3.12", "--targets=gfx942;gfx950"]
-    done = ci_build("dist_wheels", *words, "--cache-dir=cache", *more, cwd=tmp_path, env=NO_INDEX)
+    done = ci_build("dist_wheels", *words, "--cache-dir=cache", *more, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return done.stderr, json.loads((tmp_path / "dist/wheels.json").read_text())
 
@@ -83,6 +92,6 @@ def test_set_from_page_records_its_url(tmp_path: Path, folder: Path) -> None:
 def test_find_links_without_the_wheel_names_requirement(tmp_path: Path, folder: Path) -> None:
     next(folder.glob("jaxlib-*")).unlink()
     words = ["--payload=published", "--python-versions=3.12", "--targets=gfx942", "--find-links=wheels"]
-    done = ci_build("dist_wheels", *words, "--cache-dir=cache", cwd=tmp_path, env=NO_INDEX)
+    done = ci_build("dist_wheels", *words, "--cache-dir=cache", cwd=tmp_path)
     assert done.returncode == 6, done.stderr
     assert "error: pip found no distribution for jaxlib==0.10.2. " in done.stderr
