@@ -10,9 +10,9 @@ from typing import Any
 
 from ci_build.build import published
 from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, BuildPaths, build_commands
-from ci_build.build.source.sources import fetch_commands
+from ci_build.build.source.sources import HEAD, fetch_commands, head_command
 from core import targets, versions
-from core.model import BuildRequest, to_json
+from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, BuildRequest, to_json
 from core.rocm_trust import ROCM_TRUST, RocmTrust
 from core.source_request import Checkout, SourceInputs
 from kernels import recipe as kernels_recipe
@@ -155,7 +155,7 @@ def make_plan(
             _repair(request, version, inputs.stamps() if inputs else None),
             _take(request),
             *([_kernels(request, version)] if request.kernels else []),
-            _write(rocm_manifest),
+            _write(rocm_manifest, from_source=inputs is not None),
         ),
         rocm_manifest=rocm_manifest,
         rocm_trust=rocm_trust,
@@ -168,6 +168,8 @@ def _checkout(inputs: SourceInputs, layout: SourceLayout) -> Stage:
         folder = layout.folder(checkout)
         what = f"{checkout.name} at {checkout.commit} in {folder}"
         commands = fetch_commands(checkout, folder) if checkout.url else ()
+        if checkout.commit == HEAD:  # a dry run; a build knows the commit
+            commands = (head_command(checkout.url), *commands)
         steps.append(
             Step(
                 what=f"{'fetch' if checkout.url else 'use'} {what}",
@@ -281,8 +283,10 @@ def _kernels(request: BuildRequest, version: str) -> Stage:
     return Stage(name="kernels", steps=steps, expected_wheels=(f"{project}=={version}",))
 
 
-def _write(rocm_manifest: bytes) -> Stage:
+def _write(rocm_manifest: bytes, *, from_source: bool) -> Stage:
     digest = hashlib.sha256(rocm_manifest).hexdigest()
-    manifest = f"{ROCM_MANIFEST} (sha256 {digest[:12]}), " if rocm_manifest else ""
-    files = f"{manifest}constraints.txt, pylock.toml, SHA256SUMS, and wheels.json last"
+    # The manifest of the ROCm of a build from source is not known in a dry run.
+    manifest = f"{ROCM_MANIFEST} (sha256 {digest[:12]})" if rocm_manifest else ROCM_MANIFEST if from_source else ""
+    names = (manifest, CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS)
+    files = f"{', '.join(filter(None, names))}, and wheels.json last"
     return Stage(name="write", steps=(Step(what=f"write {files}", effect=Effect.WRITE),))

@@ -146,13 +146,18 @@ def _digest_of(folder: Path, paths: Sequence[str]) -> str:
     return total.hexdigest()
 
 
+def head_command(url: str) -> tuple[str, ...]:
+    """Return the command that prints the newest commit of a repository's default branch."""
+    return (*_GIT, "ls-remote", "--exit-code", url, HEAD)
+
+
 def remote_head(url: str, runner: Runner) -> str:
     """Return the newest commit of a repository's default branch.
 
     Raises:
         InputError: the repository has no HEAD.
     """
-    listed = runner.run((*_GIT, "ls-remote", "--exit-code", url, "HEAD")).stdout
+    listed = runner.run(head_command(url)).stdout
     match = re.match(r"([0-9a-f]{40})\tHEAD$", listed, re.MULTILINE)
     if match is None:
         raise InputError(f"The repository has no HEAD: {url}.", hint="Give a commit with --xla.")

@@ -94,6 +94,8 @@ def test_dry_run_is_one_ordered_page(tmp_path: Path) -> None:
     (pull,) = (command for command in ran if command.startswith("docker pull"))
     pin = load_pins().get("base", "manylinux_2_28", "x86_64")
     assert pull == f"docker pull 127.0.0.1:1/q/pypa/manylinux_2_28_x86_64@{pin.digest}"
+    written = "rocm-manifest.json, constraints.txt, pylock.toml, sbom.cdx.json, SHA256SUMS, and wheels.json last"
+    assert f"  write {written}\n" in text
     cache, jax = tmp_path / "cache", pins_for("0.10.2")
     assert jax is not None
     for command in (command for command in ran if " build/build.py " in command):
@@ -105,6 +107,12 @@ def test_dry_run_is_one_ordered_page(tmp_path: Path) -> None:
             f"source={cache}/sources/jax-{jax.jax},target=/jax",
         ):
             assert f"--mount type=bind,{mount} " in command
+
+
+def test_dry_run_shows_look_up_of_head(tmp_path: Path) -> None:
+    ran = [command for command in commands(dry_run(tmp_path, "--xla=head").stdout) if "openxla/xla" in command]
+    assert ["ls-remote" in command for command in ran] == [True, False]
+    assert ran[0].endswith(" ls-remote --exit-code https://github.com/openxla/xla HEAD")
 
 
 def test_dry_run_shows_look_ups_of_builder_image(tmp_path: Path) -> None:
