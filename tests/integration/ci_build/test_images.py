@@ -216,7 +216,7 @@ def test_manylinux_compiles_for_any_user(place: Place, buildkit: str) -> None:
       g++ /tmp/a.cc -o /tmp/a && /tmp/a && echo compiled
       command -v clang++ bazel; printf ab > /tmp/two; cd /tmp; xxd -i two
       printf '#include <numa.h>\\nint main() { return 0; }' > a.cc
-      clang++ a.cc -lnuma -o a && echo "numa: $(grep -c libnuma.so a)"
+      clang++ a.cc -Wl,--no-as-needed -lnuma -o a && echo "numa: $(grep -c libnuma.so a)"
       tail -1 $(dirname $(command -v clang++))/clang++.cfg
       ls /usr/lib/llvm-18/lib; ls -d /opt/rocm /jax /xla /cache /out /downloads; bazel --version
     """
