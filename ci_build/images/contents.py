@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount,
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.pins import DOCKER
 from ci_build.images.recipe import ContextFile, existing_file, text_file
+from ci_build.rocm.listing import check_age
 from core import wheelset
 from core.digests import file_sha256
 from core.errors import InputError, ProcessError, RequestError, WheelSetError
@@ -68,7 +70,7 @@ def rocm_packages(
         The version of ROCm; the wheels and requirements.txt, by file name.
 
     Raises:
-        InputError: the index does not have the packages in this version.
+        InputError: the index does not have the packages in this version, or its newest version is an old nightly.
     """
     store = ContentStore(builder.folder / "rocm-packages")
     key = hashlib.sha256("\0".join((index, version, python, image)).encode()).hexdigest()
@@ -93,6 +95,9 @@ def rocm_packages(
     release = next((str(release) for name, release, _ in rows if name == "rocm"), "")
     if not release:
         raise InputError(f"{index} has no package rocm.", hint="Check --therock-index-url.")
+    if not version:
+        hint = f"Give --therock-version={release} to use it, or another --therock-index-url."
+        check_age(release, datetime.now(UTC).date(), hint)
     files = {name: existing_file(folder / name, sha256) for name, sha256 in sorted(recorded.items())}
     return release, {**files, "requirements.txt": builder.generated(_requirements(rows))}
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-TOOLS = ("rpmbuild", "rpmsign", "createrepo_c", "dpkg-deb", "apt-ftparchive", "gpg", "gpgv")
+TOOLS = ("rpmbuild", "rpmsign", "createrepo_c", "modifyrepo_c", "dpkg-deb", "apt-ftparchive", "gpg", "gpgv")
 _SPEC = """Name: {name}
 Version: {version}
 Release: {release}

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from ci_build.cli.options.environment import proxy_of
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.repositories import apt, dnf
 from ci_build.rocm.repositories.fetch import fetch_repository
+from ci_build.rocm.repositories.openpgp import Verifier
+from ci_build.rocm.repositories.resolve import resolve
 from ci_build.rocm.request import RepositoryRequest, RocmSource
-from core.errors import InputError
+from core.errors import InputError, MachineError
 from core.http.client import Client
 from core.pip import InputStore
 from core.process import HostRunner
@@ -351,3 +354,36 @@ def test_versions_compare_like_the_package_managers(made: Made, first: str) -> N
         one, two = first.rpartition(":")[2].partition("-")[0], second
         told = run("rpm", "--eval", f'%{{lua:print(rpm.vercmp("{one}", "{two}"))}}').decode()
         assert int(told) == dnf.compare_versions(one, two), (one, two)
+
+
+DEBIAN_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+def test_debian_repository_gives_packages_of_apt_get(tmp_path: Path) -> None:
+    """Compare with apt-get: Debian's own ROCm from the machine's mirror, on a system without any package."""
+    if shutil.which("apt-get") is None or not DEBIAN_KEYS.is_file():
+        pytest.skip("needs Debian's apt-get and keys")
+    roots = ("hipcc", "libamdhip64-dev", "librocsparse-dev")
+    places = run("apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)").decode().splitlines()
+    site = next((line.split()[0] for line in places if line.split()[1:] == ["bookworm"]), "")
+    if not site.startswith("http"):
+        pytest.skip("needs Debian 12's package lists")
+    verifier = Verifier(DEBIAN_KEYS.read_bytes(), "", tmp_path, HostRunner({"PATH": "/usr/bin:/bin"}))
+    repository = apt.AptRepository(url=site, suite="bookworm", components=("main",))
+    metadata = repository.read(Client(find_proxy=proxy_of), verifier)
+    chosen, missing = resolve(metadata, roots)
+    options = ("-o", "Dir::State::status=/dev/null", "-o", "APT::Install-Recommends=false")
+    lines = run("apt-get", *options, "install", "--simulate", *roots).decode().splitlines()
+    wanted = {line.split()[1] for line in lines if line.startswith("Inst ")}
+    assert ({offer.file.name for offer in chosen}, missing) == (wanted, ())
+    assert len(wanted) > 100
+
+
+def test_repository_needs_gpgv(tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    seen: list[str] = []
+    with serving_folder(made.folder / "dnf", seen) as url, pytest.raises(MachineError, match=r"gpgv, .* is missing"):
+        fetched(tmp_path, f"dnf+{url}", made.key)
+    assert seen == []

@@ -225,6 +225,11 @@ def test_manylinux_installs_pip_packages(place: Place) -> None:
     assert image["tags"] == ["jax-manylinux_2_28-therock-7.2.0", "mine:rocm"]
     said = place.engine.ask("run", "--rm", "--network=none", "mine:rocm", "ls", "/opt/rocm/lib", "/usr/local/bin/bazel")
     assert "made-by-init" in said
+    with index(place.folder / "old", "7.10.0a20251120", []) as url:
+        words = ("build_manylinux_therock_dockers", f"--base-docker={place.stand_in}", f"--therock-index-url={url}")
+        refused = place.ci_build(*words, code=6)
+    assert "The newest nightly is 7.10.0a20251120 of 2025-11-20, " in refused.stderr
+    assert "Give --therock-version=7.10.0a20251120 to use it" in refused.stderr
 
 
 def test_manylinux_contains_named_rocm(place: Place) -> None:
