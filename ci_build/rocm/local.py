@@ -21,14 +21,22 @@ _LOOK = 64 << 20
 _HINT = "Give a tarball of TheRock for Linux, or the folder of a ROCm, such as /opt/rocm."
 
 
+def check_readable(folder: Path) -> None:
+    """Check that the files of a folder can be listed.
+
+    Raises:
+        RequestError: the folder cannot be read.
+    """
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise RequestError(f"{folder} cannot be read: Permission denied.", hint="Change its permissions.")
+
+
 def check_folder(folder: Path) -> None:
     """Check that a folder is the prefix of a ROCm, or a folder with `_rocm_sdk_*` packages.
 
     Raises:
-        RequestError: the folder cannot be read, or has no HIP runtime.
+        RequestError: the folder has no HIP runtime.
     """
-    if not os.access(folder, os.R_OK | os.X_OK):
-        raise RequestError(f"{folder} cannot be read: Permission denied.", hint="Change its permissions.")
     prefixes = (folder, *folder.glob(PACKAGES))
     if not any(next(prefix.glob(f"{place}/{_HIP}"), None) for prefix in prefixes for place in LIBRARY_FOLDERS):
         places = ", ".join(LIBRARY_FOLDERS)

@@ -211,7 +211,9 @@ def _check_local(path: Path) -> None:
 
     if path.is_file():
         local.check_tarball(path)
-    elif not packages_in(str(path)):
+        return
+    local.check_readable(path)
+    if not packages_in(str(path)):
         local.check_folder(path)
 
 
