@@ -12,10 +12,10 @@ import click
 import cloup
 
 from ci_build.cli.common import State, echo_error, host_runner, open_bucket, print_json
+from ci_build.cli.options.containers import container_engine, container_network, container_size
 from ci_build.cli.options.environment import child_environment, find_signing_key, gate_environment
 from ci_build.cli.options.release import bucket_option, channel_option, junit_option, signing_key_option
 from ci_build.cli.options.settings import Settings
-from ci_build.cli.options.source import container_size
 from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import require_container
 from core.atomic import write_whole
@@ -161,8 +161,8 @@ def _device_gate_in_image(state: State, values: Mapping[str, Any], *, redo: bool
     )
     device_gate.check_options(options, JaxPlatform(options.platform))
     container = device_image.ContainerSettings(
-        engine=settings.text("container_engine"),
-        network=settings.text("container_network"),
+        engine=container_engine(settings),
+        network=container_network(settings),
         memory=container_size(settings, "container_memory"),
         shm_size=container_size(settings, "container_shm_size"),
         cache=settings.cache_dir,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
-from ci_build.cli.options.source import check_images, container_engine, image_mirrors, registry_problems
+from ci_build.cli.options.containers import check_images, container_engine, image_mirrors, registry_problems
 from ci_build.images import local
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import ContainerImage

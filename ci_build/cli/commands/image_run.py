@@ -13,8 +13,8 @@ import cloup
 from ci_build.cli.commands.image_build import build_set_images, set_options
 from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State, echo_error
+from ci_build.cli.options.containers import container_network, container_size, registry_problems
 from ci_build.cli.options.settings import Settings
-from ci_build.cli.options.source import container_network, container_size, registry_problems
 from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, container_argv, make_spec
 from ci_build.containers.engine import Engine

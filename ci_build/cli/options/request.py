@@ -15,9 +15,10 @@ from packaging.version import InvalidVersion, Version
 
 from ci_build.build.output_dir import check_output_dir
 from ci_build.build.request import WheelSetRequest
+from ci_build.cli.options.containers import image_mirrors
 from ci_build.cli.options.rocm import find_rocm, rocm_defaults, rocm_problems, rocm_storage
 from ci_build.cli.options.settings import Problems, Setting, Settings, split_list
-from ci_build.cli.options.source import image_mirrors, source_defaults, source_problems, source_request
+from ci_build.cli.options.source import source_defaults, source_problems, source_request
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
     KERNEL_TOOLCHAINS,
@@ -210,8 +211,7 @@ def _find_links(settings: Settings) -> tuple[str, ...]:
     Raises:
         RequestError: a folder cannot be read, or a URL is not one of a page or has credentials.
     """
-    setting = settings.get("find_links")
-    found = []
+    setting, found = settings.get("find_links"), []
     for place in split_list(setting.value):
         if "://" not in place:
             if not (Path(place).is_dir() and os.access(place, os.R_OK | os.X_OK)):
