@@ -102,24 +102,6 @@ def make_spec(
     )
 
 
-def require_container(*, inside: str, image: str, root: Path = Path("/")) -> None:
-    """Check that a command that was told to run in a container does so.
-
-    Docker and Podman mark their containers with the files /.dockerenv and /run/.containerenv.
-
-    Args:
-        inside: engine of the container; empty if the command does not claim to run in a container.
-        image: image of the container.
-        root: root of the file system.
-
-    Raises:
-        RequestError: the command runs in no container, or its image was not given.
-    """
-    marks = (root / ".dockerenv", root / "run" / ".containerenv")
-    if inside and not (image and any(mark.exists() for mark in marks)):
-        raise RequestError("--inside needs --image and a container.", hint="Give --image alone; it starts a container.")
-
-
 def container_argv(
     spec: ContainerSpec,
     argv: Sequence[str],

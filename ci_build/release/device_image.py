@@ -38,8 +38,11 @@ REPOSITORY = "/ci_build"
 """This checkout in the container."""
 _ROOT = Path(__file__).parents[2]
 _CACHE, _KEY = "/cache", "/signing-key"
-_ENGINE_FAILED = (125, 126, 127)
-"""Exit codes of `docker run` and `podman run`: the container was not started, or its program cannot be started."""
+_NOT_STARTED = (1, 125, 126, 127)
+"""Exit codes of `docker run` and `podman run`: the container was not started, or its program cannot be started.
+
+Podman's init program ends with 1 if it cannot start the program.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +148,7 @@ def _run(
     runner = ContainerRunner(host, spec, say=reporter.line)
     argv = gate_argv(run, f"{engine.name} {engine.version}")
     done = runner.run(argv, check=False, on_line=lambda _: None, on_error_line=on_error_line)
-    if done.returncode in _ENGINE_FAILED:
+    if done.returncode in _NOT_STARTED:
         reason = (done.stderr.strip().splitlines() or ["no reason was given"])[-1].rstrip(".")
         raise MachineError(
             f"The gate cannot start in {run.request.image}: {reason}.",
@@ -154,6 +157,18 @@ def _run(
     items = json.loads(done.stdout) if done.stdout.strip() else []
     bodies = (json.dumps({"schema": SCHEMA_VERSION, **item}).encode() for item in items)
     return done.returncode, tuple(load_evidence(body, "The output of the gate") for body in bodies)
+
+
+def require_container(request: DeviceRequest, checkout: Path = _ROOT) -> None:
+    """Check that a gate that was told to run in a container does so: its checkout is the mount of the container.
+
+    Docker and Podman have no common mark of containers: Podman creates none in containers with a read-only root.
+
+    Raises:
+        RequestError: the gate runs in no container of this module, or its image was not given.
+    """
+    if request.inside and not (request.image and checkout == Path(REPOSITORY) and checkout.is_mount()):
+        raise RequestError("--inside needs --image and a container.", hint="Give --image alone; it starts a container.")
 
 
 def find_image(engine: Engine, host: HostRunner, name: str, reporter: Reporter) -> local.ContainerImage:

@@ -17,7 +17,6 @@ from ci_build.cli.options.environment import child_environment, find_signing_key
 from ci_build.cli.options.release import bucket_option, channel_option, junit_option, signing_key_option
 from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import chosen_options
-from ci_build.containers.container import require_container
 from core.atomic import write_whole
 from core.errors import CiBuildError, RequestError
 from core.model import Evidence
@@ -118,7 +117,7 @@ def device(state: State, /, *, redo: bool, **values: object) -> None:
     command pulls the image if it is missing, and runs itself in a container of this image. The container has the GPUs
     and cannot change the wheels. The image needs Python 3.11 or newer as `python3`.
     """
-    from ci_build.release import device_gate  # Start-up time: the gates load auditwheel.
+    from ci_build.release import device_gate, device_image  # Start-up time: the gates load auditwheel.
 
     if values["image"] and not values["inside"]:
         _device_gate_in_image(state, values, redo=redo)
@@ -126,7 +125,7 @@ def device(state: State, /, *, redo: bool, **values: object) -> None:
     settings = _container_settings(state, values)
     if unused := [settings.get(name).origin for name in _IMAGE_OPTIONS if settings.typed(name)]:
         raise RequestError(f"{', '.join(unused)} has no effect without --image.", hint="Give --image, or omit this.")
-    require_container(inside=str(values["inside"]), image=str(values["image"]))
+    device_image.require_container(DeviceRequest(**fields_of(DeviceRequest, values)))
     _device_gate(state, values, partial(device_gate.run, redo=redo), may_stage=True)
 
 

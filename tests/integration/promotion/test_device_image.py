@@ -1,4 +1,4 @@
-"""`gate device --image` with a real Docker: the gate runs in the image that a registry on loopback serves."""
+"""`gate device --image` with real engines: the gate runs in the image that a registry on loopback serves."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 
 from ci_build.build.adopt import adopt
+from ci_build.containers.engine import find_engine
+from ci_build.images import local
 from core.model import RocmVersion
+from core.process import HostRunner
 from promotion.storage.keys import StagedSet
 from tests.integration.conftest import ci_build
-from tests.support import bare, docker, registry
+from tests.support import bare, registry
+from tests.support.engines import Engine
 from tests.support.files import write_files
 from tests.support.silent import Silent
 
@@ -32,7 +36,7 @@ import jax, jax.numpy as jnp, pytest
 BUCKET = pathlib.Path({bucket!r})
 
 def test_runs_in_a_container():
-    assert pathlib.Path("/.dockerenv").exists()
+    assert pathlib.Path("/ci_build").is_mount()
     assert "bookworm" in pathlib.Path("/etc/os-release").read_text()
 
 @pytest.mark.parametrize("place", ["/", "/usr", "/ci_build", "/ci_build/build"])
@@ -69,23 +73,35 @@ class Place:
     """
 
     folder: Path
-    engine: docker.Docker
+    engine: Engine
     image: str
     digest: str
 
     def gate(self, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
-        argv = ("gate", "device", "set", *words, f"--container-engine={docker.CLIENT}", "--cache-dir=cache", "--json")
+        argv = (
+            "gate",
+            "device",
+            "set",
+            *words,
+            f"--container-engine={self.engine.program}",
+            "--cache-dir=cache",
+            "--json",
+        )
         done = ci_build(*argv, cwd=self.folder, env=self.engine.environment)
         return done.returncode, json.loads(done.stdout) if done.stdout else [], done.stderr
 
     def containers(self) -> list[str]:
-        return self.engine.ask("ps", "--all", "--quiet", "--filter", "label=jax-rocm-release.run").split()
+        """Return the containers of this place; other tests use the same engine."""
+        rows = self.engine.ask("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Command}}").splitlines()
+        return [row for row in rows if str(self.folder) in row]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["engine", "podman"])
 def place(
-    engine: docker.Docker, real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
+    engine = request.getfixturevalue(request.param)
+    assert isinstance(engine, Engine)
     if why := registry.obstacle():
         pytest.skip(f"a registry {why}")
     folder = tmp_path_factory.mktemp("image")
@@ -98,17 +114,17 @@ def place(
     built = bare.image(engine, "bookworm")
     with registry.running(folder / "registry") as address:
         name = f"{address}/runner"
-        engine.run("tag", built, f"{name}:1")
-        engine.run("push", f"{name}:1")
-        (image,) = (
-            known
-            for known in json.loads(engine.ask("image", "inspect", "--format={{json .RepoDigests}}", f"{name}:1"))
-            if known.startswith(f"{name}@")
-        )
+        image = push(engine, built, f"{name}:1")
         # This also removes the digest, so that the gate has to pull the image.
-        engine.run("image", "rm", f"{name}:1")
+        engine.run("image", "rm", f"{name}:1", check=False)
         yield Place(folder, engine, image, made.digest)
         engine.run("image", "rm", image, check=False)
+
+
+def push(engine: Engine, image: str, name: str) -> str:
+    """Push an image, and return its name with the digest in the registry."""
+    host = HostRunner(engine.environment)
+    return local.push(find_engine(engine.program, host), host, image, name)
 
 
 def run_of(evidence: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -123,10 +139,10 @@ def test_gate_runs_in_image_and_evidence_says_so(place: Place) -> None:
     assert code == 0, said
     (evidence,) = found
     assert (evidence["outcome"], evidence["counts"]["passed"]) == ("passed", 11)
-    version = place.engine.ask("version", "--format={{.Server.Version}}")
+    shown = find_engine(place.engine.program, HostRunner(place.engine.environment))
     name, _, digest = place.image.partition("@")
     run = run_of(evidence)
-    assert run["container"] == {"image": name, "digest": digest, "engine": f"docker {version}"}
+    assert run["container"] == {"image": name, "digest": digest, "engine": f"{shown.name} {shown.version}"}
     assert run["image"] == evidence["settings"]["image"] == place.image
     assert f"pulling {place.image}" in said
     folder = place.folder / "bucket" / StagedSet(index="multi-arch", digest=place.digest).evidence / "device-cpu/any"
@@ -165,9 +181,7 @@ def test_gate_reports_image_without_python(place: Place) -> None:
     tree = place.folder / "empty"
     (tree / "etc").mkdir(parents=True)
     place.engine.import_folder(tree, f"{name}:1")
-    place.engine.run("push", f"{name}:1")
-    known = json.loads(place.engine.ask("image", "inspect", "--format={{json .RepoDigests}}", f"{name}:1"))
-    image = next(text for text in known if text.startswith(f"{name}@"))
+    image = push(place.engine, f"{name}:1", f"{name}:1")
     code, found, said = place.gate("--platform=cpu", f"--image={image}", "--jax-tests=jax")
     assert (code, found) == (18, []), said
     assert f"The gate cannot start in {image}" in said

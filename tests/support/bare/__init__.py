@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 from promotion.gates.common.installers import parse_config
 from tests.support import docker, forky
+from tests.support.engines import Engine
 
 _BASE = Path(__file__).with_name("base.sh")
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -99,7 +100,7 @@ def package_index() -> Index:
     return Index(settings=settings, hosts=tuple(hosts))
 
 
-def image(engine: docker.Docker, suite: str) -> str:
+def image(engine: Engine, suite: str) -> str:
     """Return the name of the image of a release of Debian with Python and no further tools."""
     return engine.image(f"bare-{suite}", _BASE, forky.mirror(), suite, based=False)
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci_build import cli
-from ci_build.containers.container import Mount, require_container
+from ci_build.containers.container import Mount
 from ci_build.containers.engine import Engine
 from ci_build.release import device_image
-from ci_build.release.device_image import ContainerSettings, ImageGateRun, find_image, gate_argv, mounts, run_in_image
+from ci_build.release.device_image import (
+    ContainerSettings,
+    ImageGateRun,
+    find_image,
+    gate_argv,
+    mounts,
+    require_container,
+    run_in_image,
+)
 from ci_build.release.request import SigningKey
 from core.errors import InputError, MachineError, RequestError
 from core.model import Evidence, Outcome, to_json
@@ -222,14 +230,16 @@ def test_evidence_names_image_and_engine() -> None:
     assert _container(device_config().request) == {}
 
 
-def test_require_container_refuses_claim_outside_a_container(tmp_path: Path) -> None:
-    require_container(inside="", image="", root=tmp_path)
-    with pytest.raises(RequestError, match="--inside needs --image and a container"):
-        require_container(inside="docker 27.1", image=IMAGE, root=tmp_path)
-    (tmp_path / ".dockerenv").touch()
-    require_container(inside="docker 27.1", image=IMAGE, root=tmp_path)
+def test_require_container_refuses_claim_outside_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = DeviceRequest(platform="cpu", image=IMAGE, inside="docker 27.1")
+    require_container(DeviceRequest(platform="cpu"))
+    for checkout in (Path.cwd(), Path("/ci_build")):
+        with pytest.raises(RequestError, match="--inside needs --image and a container"):
+            require_container(claim, checkout)
+    monkeypatch.setattr(Path, "is_mount", lambda path: str(path) == "/ci_build")
+    require_container(claim, Path("/ci_build"))
     with pytest.raises(RequestError, match="--inside needs --image"):
-        require_container(inside="docker 27.1", image="", root=tmp_path)
+        require_container(replace(claim, image=""), Path("/ci_build"))
 
 
 @pytest.mark.parametrize(
