@@ -177,18 +177,22 @@ def find_image(engine: Engine, host: HostRunner, name: str, reporter: Reporter) 
     Raises:
         InputError: the image cannot be pulled, or the engine reports another digest.
     """
-    image = local.find(engine, host, name)
-    if image is None:
+    image, digest = local.find(engine, host, name), name.partition("@")[2]
+    # Podman also finds an image that only has this digest under a name of this machine.
+    if image is None or digest not in _digests(image):
         reporter.step(f"pulling {name}")
         image = local.pull(engine, host, name)
-    digest = name.partition("@")[2]
-    found = {known.partition("@")[2] for known in image.digests}
-    if digest not in found:
+    if digest not in _digests(image):
         raise InputError(
-            f"The image {name} has another digest: {', '.join(sorted(found)) or 'none of a registry'}.",
+            f"The image {name} has another digest: {', '.join(sorted(_digests(image))) or 'none of a registry'}.",
             hint="Remove the image, and run the gate again.",
         )
     return image
+
+
+def _digests(image: local.ContainerImage) -> set[str]:
+    """Return the digests of an image in registries."""
+    return {known.partition("@")[2] for known in image.digests}
 
 
 def gate_argv(run: ImageGateRun, inside: str) -> tuple[str, ...]:
