@@ -49,7 +49,10 @@ def serve(bucket: str, port: int, host: str) -> None:
 @dry_run_option
 @click.pass_obj
 def publish(state: State, /, index: str, bucket: str, *, everything: bool, dry_run: bool) -> None:
-    """Update the pages of INDEX to the state of its ledger; restore missing and changed pages."""
+    """Update the pages of INDEX to the state of its ledger.
+
+    Missing and changed pages are restored.
+    """
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
