@@ -8,8 +8,6 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from isal import isal_zlib
-
 from core.unpack.tar import Kind
 
 _READ = 1 << 20
@@ -81,6 +79,8 @@ def differences(root: Path, contents: Contents) -> tuple[str, ...]:
 
 
 def _crc(path: Path) -> int:
+    from isal import isal_zlib  # Start-up time: help reads no files.
+
     crc = 0
     with path.open("rb", buffering=0) as file:
         while data := file.read(_READ):
