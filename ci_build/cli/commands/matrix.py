@@ -88,11 +88,12 @@ def matrix() -> None:
     is_flag=True,
     help="Build each Python in a separate job, for tests; an index accepts the set of one of these jobs only.",
 )
+@click.option("--join-pythons", is_flag=True, hidden=True, help="Former name of the default.")
 @_FORMAT
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 def builds(
     *, python_versions: str, jax_versions: str, rocm_versions: str, families: str, payload: str, split_pythons: bool,
-    output_format: str, more: tuple[str, ...],
+    join_pythons: bool, output_format: str, more: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Print the builds of a CI service with their commands.
 
@@ -103,9 +104,8 @@ def builds(
     # Import cycle: the command line loads this module.
     from ci_build.cli import main
 
-    if "--join-pythons" in more:
-        hint = "Omit it; --split-pythons prints a build for each Python."
-        raise RequestError("--join-pythons was removed: builds join their Pythons by default.", hint=hint)
+    if join_pythons and split_pythons:
+        raise RequestError("--join-pythons and --split-pythons exclude each other.", hint="Omit one of them.")
     require_known_pythons(split_list(python_versions), "--python-versions")
     axes = Axes(
         pythons=split_list(python_versions),

@@ -259,11 +259,15 @@ def test_matrix_refuses_more_jobs_than_github_allows() -> None:
     assert "The matrix has 260 jobs; GitHub Actions allows 256." in str(done.exception)
 
 
-def test_matrix_refuses_removed_option() -> None:
-    argv = ["--rocm-versions=7.2.0", "--families=gfx942", "--join-pythons"]
-    done = click.testing.CliRunner().invoke(command.matrix, argv)
+def test_join_pythons_is_the_default() -> None:
+    argv = ["--rocm-versions=7.2.0", "--families=gfx942"]
+    usual, joined = (
+        click.testing.CliRunner().invoke(command.matrix, [*argv, *more]) for more in ((), ("--join-pythons",))
+    )
+    assert usual.exit_code == joined.exit_code == 0
+    assert usual.output == joined.output
+    done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--join-pythons", "--split-pythons"])
     assert isinstance(done.exception, RequestError)
-    assert "--split-pythons prints a build for each Python" in str(done.exception)
 
 
 IMAGE = "example.org/runner@sha256:" + "a" * 64
