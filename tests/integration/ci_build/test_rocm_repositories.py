@@ -93,7 +93,7 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     if not (gpgv := tools / "gpgv").exists():
         gpgv.symlink_to(str(shutil.which("gpgv")))
     asked = ["--host", f"--cache-dir={folder / 'cache'}", "--targets=gfx942", *words, "dist_wheels"]
-    return ci_build(*asked, cwd=work, env={"PATH": str(tools)})
+    return ci_build(*asked, cwd=work, env={"PATH": str(tools), "CI_BUILD_BAZEL_PATH": str(tools / "bazel")})
 
 
 def fetched(folder: Path, source: str, key: Key, names: tuple[str, ...] = ("rocm-dev",)) -> tuple[list[str], str]:

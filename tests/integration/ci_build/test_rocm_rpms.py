@@ -44,7 +44,8 @@ def run(folder: Path, rpms: Path, *words: str) -> subprocess.CompletedProcess[st
     work.mkdir(exist_ok=True)
     # Steps after the ROCm do not matter here.
     asked = ["--rocm-version=7.2.0", "--targets=gfx942", f"--therock-path={rpms}"]
-    env = {"PATH": str(make_useless_tools(folder / "tools"))}
+    tools = make_useless_tools(folder / "tools")
+    env = {"PATH": str(tools), "CI_BUILD_BAZEL_PATH": str(tools / "bazel")}
     return ci_build("--host", f"--cache-dir={folder / 'cache'}", *asked, *words, "dist_wheels", cwd=work, env=env)
 
 
