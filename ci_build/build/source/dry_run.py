@@ -15,6 +15,7 @@ from ci_build.containers.orphans import list_argv
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.manylinux import planned_build, planned_image, planned_look_ups
 from ci_build.images.recipe import UNKNOWN, UNKNOWN_NOTE
+from ci_build.rocm.facts import parts
 from ci_build.rocm.request import packages_in, planned_steps
 from core.process import render
 from core.source_request import SourceInputs
@@ -47,6 +48,13 @@ def environment_lines(request: WheelSetRequest, images: ImageBuilder | None) -> 
     yield "  check that the image has the tools of the build"
     bare = build_container(engine, image, source_of(request.build).container, (TOOLS_SCRIPT,))
     yield f"    $ {render(container_argv(bare, tools_argv(request.build, IN_CONTAINER)))}"
+
+
+def clang_lines(container: ContainerSpec | None, rocm: str) -> Iterator[str]:
+    """Yield the lines about the ROCm's clang, whose version `given_rocm` reads before the first compilation."""
+    argv = (f"{rocm}/{parts()['compiler']['programs'][0]}", "--version")
+    yield "  read the version of the ROCm's clang"
+    yield f"    $ {render(container_argv(container, argv) if container else argv)}"
 
 
 def planned_container(

@@ -23,7 +23,7 @@ from ci_build.build.source.builder import (
     find_tools,
     spec_values,
 )
-from ci_build.build.source.dry_run import environment_lines, planned_container, planned_rocm
+from ci_build.build.source.dry_run import clang_lines, environment_lines, planned_container, planned_rocm
 from ci_build.build.source.host_build import check_machine, check_rocm, check_tools, describe_host, host_paths
 from ci_build.build.source.sources import resolve_inputs
 from ci_build.containers.container import ContainerRunner, ContainerSpec
@@ -145,8 +145,8 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
     builder, before, container = None, tuple[str, ...](), None
     if context.rocm is None:
         images = None if context.source.container.host else context.images()
-        before = tuple(environment_lines(request, images))
         container = planned_container(request, images, inputs, layout)
+        before = (*environment_lines(request, images), *clang_lines(container, layout.paths.rocm))
     else:
         builder = _make_builder(context, inputs, layout, context.rocm)
         inputs, layout = builder.inputs, builder.layout

@@ -266,9 +266,9 @@ def test_dry_run_shows_containers_of_real_run(place: Place) -> None:
     assert (done.returncode, "exit code 3" in done.stderr) == (12, True), done.stderr
     shown = [container_of(line, place) for line in re.sub(r" \\\n\s+", " ", planned.stdout).splitlines()]
     ran = [container_of(line, place) for line in done.stderr.splitlines()]
-    tools, first, *_ = filter(None, shown)
-    assert [*filter(None, ran)] == [tools, first]
-    assert "build/build.py" in first
+    tools, clang, first, *_ = filter(None, shown)
+    assert [*filter(None, ran)] == [tools, clang, first]
+    assert ("/check-tools.sh" in tools, clang[-1], "build/build.py" in first) == (True, "--version", True)
 
 
 def container_of(line: str, place: Place) -> list[str]:
