@@ -19,12 +19,14 @@ from ci_build.build.request import WheelSetRequest
 from ci_build.build.source import host_build
 from ci_build.build.source.build_py import IN_CONTAINER, BuildPaths
 from ci_build.build.source.builder import TOOLS_SCRIPT, build_mounts, create_folders, find_tools, load_spec, spec_values
+from ci_build.build.source.dry_run import ROCM_CLANG
 from ci_build.build.source.host_build import check_rocm, check_tools, describe_host, host_paths, newest_clang
 from ci_build.build.source.native import STATE
 from ci_build.build.source.source_build import SourceBuildContext, check_environment, disk_cache
 from ci_build.build.source.tools import SCRIPT
 from ci_build.containers.container import ContainerSpec, Mount
 from ci_build.images.pins import ImagePins, Pin
+from ci_build.rocm.facts import parts
 from ci_build.rocm.request import RocmStorage
 from core.errors import InputError, MachineError
 from core.model import BuildRequest
@@ -228,6 +230,10 @@ def test_find_tools_needs_gcc_only_if_requested() -> None:
     asked = replace(asked, source=replace(source(asked), compiler=Compiler.GCC))
     with pytest.raises(MachineError, match="gcc-toolset-14"):
         tools_of(asked)
+
+
+def test_dry_run_names_first_clang_of_rocm() -> None:
+    assert parts()["compiler"]["programs"][0] == ROCM_CLANG
 
 
 # Tools of a machine
