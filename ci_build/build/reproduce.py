@@ -15,7 +15,7 @@ from ci_build.build.request import WheelSetRequest
 from core import wheelset
 from core.errors import RequestError
 from core.http.client import Connect
-from core.model import WheelSet
+from core.model import Payload, WheelSet, load_wheel_set
 from core.process import HostRunner
 from core.report import Reporter
 from core.rocm_trust import ROCM_TRUST
@@ -43,18 +43,21 @@ class Reproduction:
     digest: str
 
 
-def read_source_set(folder: Path) -> WheelSet:
-    """Return the set in a folder, and check that it was built from source.
+def read_recorded_set(place: Path) -> WheelSet:
+    """Return the set in a folder or of a single wheels.json, and check that it can be built again.
 
     Raises:
-        RequestError: the set was not built from source, or contains kernels.
+        RequestError: the set was adopted, or contains kernels.
         WheelSetError: files differ from wheels.json.
     """
-    wheel_set = wheelset.read_set(folder)
-    wheelset.refuse_changes(folder, wheel_set)
-    if not isinstance(wheel_set.request.get("source"), Mapping):
+    if place.is_file():
+        wheel_set = load_wheel_set(place.read_bytes(), str(place))
+    else:
+        wheel_set = wheelset.read_set(place)
+        wheelset.refuse_changes(place, wheel_set)
+    if wheel_set.request.get("payload") not in [*Payload]:
         raise RequestError(
-            "The set was not built from source.", hint="Give a set that was built with --payload=source."
+            "The set was not built: its wheels were adopted.", hint="Give a set that `ci_build dist_wheels` built."
         )
     if wheel_set.request.get("kernels"):
         raise RequestError(
@@ -73,7 +76,7 @@ def rebuild_folder(cache: Path) -> Iterator[Path]:
 
 
 def reproduce(
-    folder: Path,
+    place: Path,
     before: WheelSet,
     request: WheelSetRequest,
     reporter: Reporter,
@@ -81,6 +84,9 @@ def reproduce(
     connect: Connect,
 ) -> Reproduction:
     """Build a set again without cached results, and compare it with the original.
+
+    Args:
+        place: folder of the original, or its wheels.json, with which only digests can be compared.
 
     Raises:
         RequestError: the ROCm, the builder image or the sources differ from the recorded ones.
@@ -91,7 +97,7 @@ def reproduce(
             f"The set cannot be built again here: {'; '.join(differences)}.",
             hint="Restore the ROCm, the builder image and the sources that the set's wheels.json names.",
         )
-    with reporter.group(f"build {folder} again, without cached results"):
+    with reporter.group(f"build {place} again, without cached results"):
         after = execute(
             prepared.plan,
             out=request.out,
@@ -100,7 +106,7 @@ def reproduce(
             progress=reporter,
             builder=prepared.builder,
         )
-    return _compare(folder, before, request.out, after.wheel_set, request.built)
+    return _compare(place, before, request.out, after.wheel_set, request.built)
 
 
 def _other_inputs(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
@@ -121,7 +127,7 @@ def _other_inputs(before: Mapping[str, Any], now: Mapping[str, Any], path: str =
     return differences
 
 
-def _compare(folder: Path, before: WheelSet, fresh: Path, now: WheelSet, scratch: Path) -> Reproduction:
+def _compare(place: Path, before: WheelSet, fresh: Path, now: WheelSet, scratch: Path) -> Reproduction:
     old, new = {wheel.filename: wheel for wheel in before.wheels}, {wheel.filename: wheel for wheel in now.wheels}
     same, differences = [], dict[str, tuple[Difference, ...]]()
     for name in sorted({*old, *new}):
@@ -130,7 +136,9 @@ def _compare(folder: Path, before: WheelSet, fresh: Path, now: WheelSet, scratch
             differences[name] = (Difference(member="", section="", what=what),)
         elif old[name].sha256 == new[name].sha256:
             same.append(name)
+        elif not place.is_dir():
+            differences[name] = (Difference(member="", section="", what="has another sha256"),)
         else:
-            comparison = compare_wheels(folder / name, fresh / name, scratch)
+            comparison = compare_wheels(place / name, fresh / name, scratch)
             differences[name] = comparison or (Difference(member="", section="", what="is packed differently"),)
     return Reproduction(same=tuple(same), differences=differences, digest=now.digest)

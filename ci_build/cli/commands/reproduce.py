@@ -17,6 +17,8 @@ from ci_build.images.manylinux import SEARCH
 from core.defaults import defaults
 from core.errors import ReproducibilityError, RequestError
 from core.model import WheelSet
+from core.targets import ALL
+from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 _FROM_CALLER = ("cache_dir", "rocm_lock", "source_mirror", "verbose")
 """Options that `reproduce` reads from its command line instead of the recorded request."""
@@ -44,18 +46,22 @@ _CONTAINER = ("container_engine", *_SOURCE_OF_IMAGES)
 def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) -> None:
     """Rebuild a set from its wheels.json and its ROCm's lock, and compare it.
 
+    SET is the folder of a set, or its wheels.json alone. The wheels of a set of published wheels are fetched and
+    repaired again, without a lock.
+
     The exit code is 0 if all wheels are identical, else 20. The report names the sections that differ.
     """
     from ci_build.build import reproduce  # Start-up time: it loads requests.
 
     settings, reporter = state.settings(after), state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
-    before = reproduce.read_source_set(folder)
-    if not (lock := Path(settings.text("rocm_lock"))).exists():
+    before = reproduce.read_recorded_set(folder)
+    source = before.request["source"]
+    if source and not (lock := Path(settings.text("rocm_lock"))).exists():
         raise RequestError(f"{lock} does not exist.", hint="Give the lock of the set's ROCm with --rocm-lock.")
     with reproduce.rebuild_folder(settings.cache_dir) as rebuild:
-        recorded = recorded_settings(before, settings, rebuild / "set")
-        commit = before.request["source"]["own_commit"]
+        recorded = recorded_settings(before, settings, rebuild / "set", folder)
+        commit = source["own_commit"] if source else ""
         request = wheel_set_request(recorded, reporter, runner, connect, rebuild=rebuild, own_commit=commit)
         found = reproduce.reproduce(folder, before, request, reporter, runner, connect)
     if as_json:
@@ -74,19 +80,25 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
         )
 
 
-def recorded_settings(wheel_set: WheelSet, caller: Settings, out: Path) -> Settings:
+def recorded_settings(wheel_set: WheelSet, caller: Settings, out: Path, place: Path) -> Settings:
     """Return settings that request the recorded set again, with commits and digests instead of branches and tags.
 
     Args:
         caller: settings for this machine: its folders, container engine and servers.
         out: folder of the new set.
+        place: folder or wheels.json of the recorded set.
 
     Raises:
-        RequestError: another version of this program built the set.
+        RequestError: another version of this program built the set, or its ROCm manifest is missing.
     """
     request = wheel_set.request
     try:
-        return Settings(_given(request, request["source"], caller, out), {}, {})
+        given = _given_wheels(request, out)
+        if request["source"]:
+            given |= _given_source(request["source"], caller)
+        else:
+            given |= _given_published(request, caller, place)
+        return Settings(given, {}, {})
     except KeyError as missing:
         raise RequestError(
             f"The recorded request has no {missing}: another version of this program built the set.",
@@ -94,19 +106,40 @@ def recorded_settings(wheel_set: WheelSet, caller: Settings, out: Path) -> Setti
         ) from missing
 
 
-def _given(request: Mapping[str, Any], source: Mapping[str, Any], caller: Settings, out: Path) -> dict[str, Any]:
-    container, remote = source["container"], source["remote"]
-    folders = {checkout["name"]: checkout["folder"] for checkout in source["sources"]}
-    given: dict[str, Any] = {
+def _given_wheels(request: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """Return the options of every build."""
+    return {
         "payload": request["payload"],
         "jax_version": request["jax_version"],
         "rocm_version": request["rocm_version"],
         "python_versions": ",".join(request["python_versions"]),
-        "targets": ",".join(request["targets"]),
+        "targets": ALL if request["targets"] is None else ",".join(request["targets"]),
         "wheel_post_release": request["post_release"] and str(request["post_release"]),
         "no_rocm_version_extra": not request["rocm_version_extra"] or None,
         "no_strip": not request["strip"] or None,
         "find_links": ",".join(request.get("find_links", ())) or None,
+        "out": str(out),
+    }
+
+
+def _given_published(request: Mapping[str, Any], caller: Settings, place: Path) -> dict[str, Any]:
+    """Return the options of a build from published wheels."""
+    given = {name: caller.get(name).value for name in ("cache_dir", "verbose")}
+    if request["rocm_manifest"]:
+        manifest = place / ROCM_MANIFEST
+        if not manifest.is_file():
+            raise RequestError(
+                f"{place} has no {ROCM_MANIFEST}, which is a part of the set.", hint="Give the folder of the set."
+            )
+        given["rocm_manifest"] = str(manifest)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _given_source(source: Mapping[str, Any], caller: Settings) -> dict[str, Any]:
+    """Return the options of a build from source."""
+    container, remote = source["container"], source["remote"]
+    folders = {checkout["name"]: checkout["folder"] for checkout in source["sources"]}
+    given: dict[str, Any] = {
         "compiler": source["compiler"],
         "clang_path": source["clang"] or None,
         # Sets of older versions do not record it.
@@ -125,7 +158,6 @@ def _given(request: Mapping[str, Any], source: Mapping[str, Any], caller: Settin
         "rbe": remote is not None or None,
         **({f"rbe_{name}": value or None for name, value in source["credentials"].items()} if remote else {}),
         "locked": True,
-        "out": str(out),
     }
     if remote:
         given["rbe_endpoint"], given["rbe_jobs"] = remote["endpoint"] or None, str(remote["jobs"])

@@ -12,11 +12,13 @@ import sys
 import time
 import tomllib
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from core.model import load_wheel_set
+from core.errors import ReproducibilityError
+from core.model import dump_wheel_set, load_wheel_set
 from tests.integration.conftest import CI_BUILD, ci_build
 from tests.support.made_rocm import make_rocm
 
@@ -132,6 +134,23 @@ def test_builds_are_reproducible_across_machines(made: Path, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     for name in ("SHA256SUMS", "wheels.json", "pylock.toml"):
         assert (out / name).read_bytes() == (made / name).read_bytes()
+
+
+@pytest.mark.heavy
+def test_reproduce_repairs_published_wheels_again(made: Path, cache: Path, tmp_path: Path) -> None:
+    """wheels.json alone suffices; a set whose wheel was another one is told apart."""
+    done = ci_build("reproduce", str(made / "wheels.json"), f"--cache-dir={cache}", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["differences"] == {}
+    assert len(json.loads(done.stdout)["same"]) == 3
+    wheel_set = load_wheel_set((made / "wheels.json").read_text())
+    pjrt, *others = wheel_set.wheels
+    other = replace(wheel_set, wheels=(replace(pjrt, sha256="0" * 64), *others))
+    (tmp_path / "wheels.json").write_text(dump_wheel_set(other))
+    done = ci_build("reproduce", str(tmp_path / "wheels.json"), f"--cache-dir={cache}")
+    assert done.returncode == ReproducibilityError.exit_code
+    assert f"OTHER {pjrt.filename}" in done.stdout
+    assert "has another sha256" in done.stdout
 
 
 @pytest.mark.heavy

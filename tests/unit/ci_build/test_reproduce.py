@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ci_build.build.plan import make_plan
-from ci_build.build.reproduce import _other_inputs, read_source_set
+from ci_build.build.reproduce import _other_inputs, read_recorded_set
 from ci_build.build.set_files import write_set
 from ci_build.cli.commands.reproduce import recorded_settings
 from ci_build.cli.options.request import build_request
@@ -60,7 +60,7 @@ def test_recorded_settings_request_same_set(tmp_path: Path, more: dict[str, Any]
     request = asked(
         {**BASE, **{name: str(tmp_path / "file") if value == "file" else value for name, value in more.items()}}
     )
-    again = recorded_settings(set_of(request), EMPTY, tmp_path / "set")
+    again = recorded_settings(set_of(request), EMPTY, tmp_path / "set", tmp_path)
     assert build_request(again)[0] == request
 
 
@@ -75,29 +75,29 @@ def test_recorded_settings_request_same_set(tmp_path: Path, more: dict[str, Any]
 def test_recorded_settings_use_callers_images(tmp_path: Path, more: dict[str, Any], expected: set[str]) -> None:
     names = ("container_engine", "image_mirror", "image_registry")
     machine = Settings({}, {}, {f"CI_BUILD_{name.upper()}": "quay.io=a.example" for name in names})
-    again = recorded_settings(set_of(asked({**BASE, **more})), machine, tmp_path)
+    again = recorded_settings(set_of(asked({**BASE, **more})), machine, tmp_path, tmp_path)
     assert {name for name in names if again.given(name)} == expected
     # A value on the command line of `reproduce` is refused if it has no effect.
     typed = Settings({"image_registry": "a.example"}, {}, {})
-    assert recorded_settings(set_of(asked({**BASE, **more})), typed, tmp_path).given("image_registry")
+    assert recorded_settings(set_of(asked({**BASE, **more})), typed, tmp_path, tmp_path).given("image_registry")
 
 
 def test_recorded_settings_read_sets_without_bazel_path(tmp_path: Path) -> None:
     wheel_set = set_of(asked({**BASE, "host": True}))
     source = {name: value for name, value in wheel_set.request["source"].items() if name != "bazel"}
     older = replace(wheel_set, request={**wheel_set.request, "source": source})
-    assert not recorded_settings(older, EMPTY, tmp_path / "set").given("bazel_path")
+    assert not recorded_settings(older, EMPTY, tmp_path / "set", tmp_path).given("bazel_path")
 
 
 def test_recorded_settings_keep_find_links(tmp_path: Path) -> None:
     request = asked({**BASE, "find_links": f"{tmp_path},https://host/page"})
     assert request.find_links == (str(tmp_path), "https://host/page")
-    assert build_request(recorded_settings(set_of(request), EMPTY, tmp_path))[0] == request
+    assert build_request(recorded_settings(set_of(request), EMPTY, tmp_path, tmp_path))[0] == request
 
 
 def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
     again = recorded_settings(
-        set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})), EMPTY, tmp_path
+        set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})), EMPTY, tmp_path, tmp_path
     )
     made = build_request(again)[0].source
     assert made is not None
@@ -122,21 +122,47 @@ def test_reproduce_ignores_how_rocm_was_verified() -> None:
     assert _other_inputs(before, now | {"source": {"rocm": "b"}}) == ["source.rocm is 'b', was 'a'"]
 
 
-def test_reproduce_refuses_published_wheels(tmp_path: Path) -> None:
-    published = replace(set_of(asked(BASE)), request={"source": None})
-    write_set(tmp_path, published, None)
-    with pytest.raises(RequestError, match="not built from source"):
-        read_source_set(tmp_path)
+def test_reproduce_refuses_adopted_wheels(tmp_path: Path) -> None:
+    adopted = replace(set_of(asked(BASE)), request={"payload": "adopted"})
+    write_set(tmp_path, adopted, None)
+    with pytest.raises(RequestError, match="its wheels were adopted"):
+        read_recorded_set(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"targets": "all"}, {"no_strip": True, "wheel_post_release": "2", "no_rocm_version_extra": True}]
+)
+def test_recorded_settings_request_same_published_set(tmp_path: Path, more: dict[str, Any]) -> None:
+    given = {"payload": "published", "rocm_version": "7.2.0", "python_versions": "3.12", "targets": "gfx942", **more}
+    request = asked(given)
+    recorded = replace(set_of(asked(BASE)), request=make_plan(request).record())
+    again = recorded_settings(recorded, EMPTY, tmp_path / "set", tmp_path)
+    assert build_request(again)[0] == request
+
+
+def test_recorded_settings_need_the_manifest(tmp_path: Path) -> None:
+    request = asked({"payload": "published", "rocm_version": "7.2.0", "python_versions": "3.12", "targets": "gfx942"})
+    record = make_plan(request, rocm_manifest=b"{}").record()
+    recorded = replace(set_of(asked(BASE)), request=record)
+    with pytest.raises(RequestError, match=r"has no rocm-manifest\.json"):
+        recorded_settings(recorded, EMPTY, tmp_path / "set", tmp_path / "wheels.json")
+    (tmp_path / "rocm-manifest.json").write_text("{}")
+    assert recorded_settings(recorded, EMPTY, tmp_path / "set", tmp_path).given("rocm_manifest")
+
+
+def test_read_recorded_set_accepts_wheels_json_alone(tmp_path: Path) -> None:
+    made = write_set(tmp_path, set_of(asked(BASE)), None)
+    assert read_recorded_set(tmp_path / "wheels.json") == made
 
 
 def test_reproduce_refuses_kernels(tmp_path: Path) -> None:
     write_set(tmp_path, set_of(asked({**BASE, "kernels": True, "kernel_toolchain": "pypi"})), None)
     with pytest.raises(RequestError, match="contains kernels"):
-        read_source_set(tmp_path)
+        read_recorded_set(tmp_path)
 
 
 def test_recorded_settings_refuse_other_version(tmp_path: Path) -> None:
     made = set_of(asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}))
     source = {name: value for name, value in made.request["source"].items() if name != "credentials"}
     with pytest.raises(RequestError, match=r"has no 'credentials'.*own_commit"):
-        recorded_settings(replace(made, request={**made.request, "source": source}), EMPTY, tmp_path)
+        recorded_settings(replace(made, request={**made.request, "source": source}), EMPTY, tmp_path, tmp_path)
