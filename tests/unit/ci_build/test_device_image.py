@@ -95,6 +95,13 @@ def test_find_image_pulls_missing_image_once() -> None:
     assert not any("pull" in argv for argv in docker.argvs)
 
 
+def test_find_image_pulls_image_without_the_digest_of_a_registry() -> None:
+    # Podman finds an image of this machine by a digest that no registry has given it.
+    docker = FakeDocker({IMAGE: "sha256:" + "c" * 64}, [IMAGE])
+    assert find_image(ENGINE, docker, IMAGE, REPORTER).id == ID
+    assert ["docker", "pull", IMAGE] in docker.argvs
+
+
 def test_find_image_refuses_other_digest() -> None:
     other = "sha256:" + "c" * 64
     with pytest.raises(InputError, match=f"has another digest: {other}"):
