@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ci_build import cli
 from ci_build.build.plan import make_plan
 from ci_build.cli.options.request import build_request, this_python_and_one_more
 from ci_build.cli.options.settings import Setting, Settings
@@ -148,6 +149,23 @@ def test_settings_ignore_variables_of_gitlab() -> None:
 def test_semicolons_separate_targets(spec: str) -> None:
     for given in (settings({**PUBLISHED, "targets": spec}), settings(PUBLISHED, env={"CI_BUILD_TARGETS": spec})):
         assert [str(target) for target in build_request(given)[0].targets or ()] == ["gfx942", "gfx950"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["kernels", "list", "--json", "--targets=gfx942;gfx950"],
+        ["kernels", "build", "--dry-run", "--json", "--rocm-version=7.2.0", "--targets=gfx942;gfx950"],
+        ["matrix", "--rocm-versions=7.10.0", "--families=gfx94X-dcgpu;gfx950-dcgpu"],
+        ["dist_wheels", "--payload=published", "--dry-run", "--targets=gfx942;gfx950"],
+        ["release", "--local", "--dry-run", "--targets=gfx942;gfx950"],
+    ],
+)
+def test_commands_accept_semicolons(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(words) == 0
+    shown = capsys.readouterr().out
+    assert "gfx942" in shown
+    assert "gfx950" in shown
 
 
 def test_native_targets_are_recorded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
