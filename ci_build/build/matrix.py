@@ -129,7 +129,9 @@ def _exclusion(python: str, jax: str, payload: Payload, more: Sequence[str]) -> 
 
 def _cell(pythons: tuple[str, ...], jax: str, rocm: str, family: str, payload: Payload, more: Sequence[str]) -> Cell:
     name = f"jax{jax}-rocm{rocm}-{family}-py{'-'.join(pythons)}"
-    where = (f"--therock={rocm}", f"--family={family}") if payload is Payload.SOURCE else ()
+    # The listing has nightlies; `--rocm-version` alone takes a released ROCm from AMD's package repository.
+    is_listed = not rocm.replace(".", "").isdigit() or any(word.startswith("--therock-listing") for word in more)
+    where = (f"--therock={rocm}", f"--family={family}") if payload is Payload.SOURCE and is_listed else ()
     command = (
         *("python3", "build/ci_build", "dist_wheels"),
         f"--payload={payload}",

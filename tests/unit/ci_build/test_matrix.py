@@ -259,6 +259,22 @@ def test_matrix_refuses_more_jobs_than_github_allows() -> None:
     assert "The matrix has 260 jobs; GitHub Actions allows 256." in str(done.exception)
 
 
+@pytest.mark.parametrize(
+    ("rocm", "more", "listed"),
+    [
+        ("7.12.0a20261101", (), True),
+        ("7.2.0", (), False),
+        ("7.2.0", ("--therock-listing=https://host/releases/",), True),
+    ],
+)
+def test_matrix_takes_released_rocm_from_packages(rocm: str, more: tuple[str, ...], listed: bool) -> None:
+    argv = [f"--rocm-versions={rocm}", "--families=gfx942", *more]
+    done = click.testing.CliRunner().invoke(command.matrix, argv)
+    (job,) = json.loads(done.output)["include"]
+    assert (f"--therock={rocm}" in job["run"]) == listed
+    assert f"--rocm-version={rocm}" in job["run"]
+
+
 def test_join_pythons_is_the_default() -> None:
     argv = ["--rocm-versions=7.2.0", "--families=gfx942"]
     usual, joined = (
