@@ -89,7 +89,7 @@ def test_dry_run_is_one_ordered_page(tmp_path: Path) -> None:
     pip = next(start for start in starts if start.endswith(" -m"))
     assert starts == [
         *("docker info", "docker image", "docker pull", "docker tag", "docker image", "docker build", "docker ps"),
-        *("docker run", pip, "git -c", "git -c", "git -c", "docker run", "docker run"),
+        *("docker run", "docker run", pip, "git -c", "git -c", "git -c", "docker run", "docker run"),
     ]
     (pull,) = (command for command in ran if command.startswith("docker pull"))
     pin = load_pins().get("base", "manylinux_2_28", "x86_64")
