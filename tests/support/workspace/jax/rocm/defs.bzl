@@ -26,7 +26,7 @@ def _hip_object_impl(context):
         env = {"HIP_CLANG_PATH": _ROCM + "/lib/llvm/bin", "ROCM_VERSION": ROCM_VERSION},
         use_default_shell_env = True,
         mnemonic = "HipCompile",
-        progress_message = "Compiling %{input} for " + ",".join(TARGETS),
+        progress_message = "Compiling " + context.file.src.short_path + " for " + ",".join(TARGETS),
     )
     return [DefaultInfo(files = depset([object]))]
 
