@@ -19,6 +19,7 @@ from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount,
 from ci_build.containers.engine import Engine, find_engine
 from ci_build.containers.gpus import find_gpus
 from ci_build.images import local
+from ci_build.images.mirrors import full_name, mirrored
 from ci_build.release.request import SigningKey
 from core.errors import InputError, MachineError, RequestError
 from core.model import Evidence
@@ -55,6 +56,7 @@ class ContainerSettings:
         memory: limit of memory such as 64g; empty for no limit.
         shm_size: size of /dev/shm such as 16g.
         cache: the user's cache folder.
+        mirrors: registry or repository -> mirror to pull the image from.
         variables: environment variables for the gate; they may be secret.
     """
 
@@ -63,6 +65,7 @@ class ContainerSettings:
     memory: str
     shm_size: str
     cache: Path
+    mirrors: Mapping[str, str]
     variables: Mapping[str, str]
 
 
@@ -111,7 +114,7 @@ def run_in_image(
         )
     devices, groups = find_gpus() if run.request.platform == JaxPlatform.ROCM else ((), ())
     engine = find_engine(settings.engine or None, host)
-    image = find_image(engine, host, image_name, reporter)
+    image = find_image(engine, host, image_name, settings.mirrors, reporter)
     folder = settings.cache / "images" / "gates" / image_name.partition("@sha256:")[2][:16]
     with _cache_folder(folder) as scratch, tempfile.TemporaryDirectory(prefix="gate-secrets-") as secrets:
         pip = pip_config(host)
@@ -171,17 +174,22 @@ def require_container(request: DeviceRequest, checkout: Path = _ROOT) -> None:
         raise RequestError("--inside needs --image and a container.", hint="Give --image alone; it starts a container.")
 
 
-def find_image(engine: Engine, host: HostRunner, name: str, reporter: Reporter) -> local.ContainerImage:
-    """Return the image NAME@sha256:…, pulled if this machine lacks it; containers are started by its id.
+def find_image(
+    engine: Engine, host: HostRunner, name: str, mirrors: Mapping[str, str], reporter: Reporter
+) -> local.ContainerImage:
+    """Return the image NAME@sha256:…, pulled from its registry or a mirror if this machine lacks it.
+
+    Containers are started by the id of the image.
 
     Raises:
         InputError: the image cannot be pulled, or the engine reports another digest.
     """
-    image, digest = local.find(engine, host, name), name.partition("@")[2]
+    reference, digest = mirrored(full_name(name), mirrors), name.partition("@")[2]
+    image = local.find(engine, host, name) or local.find(engine, host, reference)
     # Podman also finds an image that only has this digest under a name of this machine.
     if image is None or digest not in _digests(image):
-        reporter.step(f"pulling {name}")
-        image = local.pull(engine, host, name)
+        reporter.step(f"pulling {reference}")
+        image = local.pull(engine, host, reference)
     if digest not in _digests(image):
         raise InputError(
             f"The image {name} has another digest: {', '.join(sorted(_digests(image))) or 'none of a registry'}.",

@@ -12,7 +12,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, echo_error, host_runner, open_bucket, print_json
-from ci_build.cli.options.containers import container_engine, container_network, container_size
+from ci_build.cli.options.containers import container_engine, container_network, container_size, image_mirrors
 from ci_build.cli.options.environment import child_environment, find_signing_key, gate_environment
 from ci_build.cli.options.release import bucket_option, channel_option, junit_option, signing_key_option
 from ci_build.cli.options.settings import Settings
@@ -27,7 +27,10 @@ from promotion.policy.families import SIZES
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_IMAGE_OPTIONS = ("container_engine", "container_network", "container_memory", "container_shm_size", "cache_dir")
+_IMAGE_OPTIONS = (
+    *("image_mirror", "container_engine", "container_network", "container_memory", "container_shm_size"),
+    "cache_dir",
+)
 """Options of the container of --image."""
 _TABLES = ("images_run", "build")
 """Tables of defaults.toml with the defaults of these options."""
@@ -165,6 +168,7 @@ def _device_gate_in_image(state: State, values: Mapping[str, Any], *, redo: bool
         memory=container_size(settings, "container_memory"),
         shm_size=container_size(settings, "container_shm_size"),
         cache=settings.cache_dir,
+        mirrors=image_mirrors(settings),
         variables=gate_environment(),
     )
     bucket = open_bucket(values["bucket"], reporter, existing=not Path(values["wheel_set"]).is_dir())

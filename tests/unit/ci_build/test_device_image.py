@@ -88,24 +88,32 @@ class FakeDocker(HostRunner):
 
 def test_find_image_pulls_missing_image_once() -> None:
     docker = FakeDocker({}, [IMAGE])
-    assert find_image(ENGINE, docker, IMAGE, REPORTER).id == ID
+    assert find_image(ENGINE, docker, IMAGE, {}, REPORTER).id == ID
     assert ["docker", "pull", IMAGE] in docker.argvs
     docker.argvs.clear()
-    assert find_image(ENGINE, docker, IMAGE, REPORTER).id == ID
+    assert find_image(ENGINE, docker, IMAGE, {}, REPORTER).id == ID
     assert not any("pull" in argv for argv in docker.argvs)
 
 
 def test_find_image_pulls_image_without_the_digest_of_a_registry() -> None:
     # Podman finds an image of this machine by a digest that no registry has given it.
     docker = FakeDocker({IMAGE: "sha256:" + "c" * 64}, [IMAGE])
-    assert find_image(ENGINE, docker, IMAGE, REPORTER).id == ID
+    assert find_image(ENGINE, docker, IMAGE, {}, REPORTER).id == ID
     assert ["docker", "pull", IMAGE] in docker.argvs
+
+
+def test_find_image_pulls_from_mirror() -> None:
+    mirror = IMAGE.replace("example.org", "127.0.0.1:5000")
+    docker = FakeDocker({}, [mirror])
+    assert find_image(ENGINE, docker, IMAGE, {"example.org": "127.0.0.1:5000"}, REPORTER).id == ID
+    assert ["docker", "pull", mirror] in docker.argvs
+    assert ["docker", "pull", IMAGE] not in docker.argvs
 
 
 def test_find_image_refuses_other_digest() -> None:
     other = "sha256:" + "c" * 64
     with pytest.raises(InputError, match=f"has another digest: {other}"):
-        find_image(ENGINE, FakeDocker({IMAGE: other}), IMAGE, REPORTER)
+        find_image(ENGINE, FakeDocker({IMAGE: other}), IMAGE, {}, REPORTER)
 
 
 def gate_run(folder: Path, **changes: Any) -> ImageGateRun:
@@ -116,7 +124,7 @@ def gate_run(folder: Path, **changes: Any) -> ImageGateRun:
     values: dict[str, Any] = {
         "request": DeviceRequest(platform="cpu", image=IMAGE),
         "settings": ContainerSettings(
-            engine="", network="host", memory="", shm_size="16g", cache=folder / "cache",
+            engine="", network="host", memory="", shm_size="16g", cache=folder / "cache", mirrors={},
             variables={"AWS_SECRET_ACCESS_KEY": "hush"},
         ),
         "staged": staged,
@@ -220,7 +228,9 @@ def test_run_in_image_reports_image_without_python(tmp_path: Path, monkeypatch: 
 
 def test_run_in_image_refuses_remote_bucket_without_network(tmp_path: Path) -> None:
     run = gate_run(tmp_path, bucket=("s3://wheels", MemoryBucket()))
-    offline = ContainerSettings(engine="", network="none", memory="", shm_size="", cache=tmp_path, variables={})
+    offline = ContainerSettings(
+        engine="", network="none", memory="", shm_size="", cache=tmp_path, mirrors={}, variables={}
+    )
     with pytest.raises(RequestError, match="contradicts the bucket s3://wheels"):
         run_in_image(gate_run(tmp_path, bucket=run.bucket, settings=offline), REPORTER, FakeDocker({}), lambda _: None)
 
