@@ -36,11 +36,19 @@ ln -s /usr/bin/bazel /usr/local/bin/bazel
 ln -s llvm-21 /usr/lib/llvm-18
 mkdir -p /opt/rh/gcc-toolset-14/root/usr/bin
 for name in gcc g++; do ln -s "/usr/bin/$name" /opt/rh/gcc-toolset-14/root/usr/bin/$name; done
-# Debian has two Pythons; 3.13 stands in for the two older ones.
+# Debian has two Pythons; 3.13 stands in for the two older ones, and reports their version.
 for minor in 11 12 13 14; do
-  bin=/opt/python/cp3$minor-cp3$minor/bin real=/usr/bin/python3.$((minor < 13 ? 13 : minor))
+  bin=/opt/python/cp3$minor-cp3$minor/bin
   mkdir -p "$bin"
-  for name in python python3 "python3.$minor"; do ln -s "$real" "$bin/$name"; done
+  if [ "$minor" -lt 13 ]; then
+    echo "#!/bin/sh
+[ \"\$*\" = --version ] && { echo Python 3.$minor.0; exit; }
+exec /usr/bin/python3.13 \"\$@\"" >"$bin/python"
+    chmod 755 "$bin/python"
+  else
+    ln -s "/usr/bin/python3.$minor" "$bin/python"
+  fi
+  for name in python3 "python3.$minor"; do ln -s python "$bin/$name"; done
 done
 # Each container starts Bazel anew, which takes half as long with the classes of a build in a cache (JEP 483) and only
 # the quick one of Java's compilers.
