@@ -14,6 +14,7 @@ from ci_build.build.source.source_updates import JAX_TAG, ROCM_JAX_TAG, TaggedRe
 from core.process import HostRunner
 from tests.integration.conftest import ci_build as run_ci_build
 from tests.support import build_py_contracts
+from tests.support.machine import need
 
 XLA = "0123456789abcdef0123456789abcdef01234567"
 
@@ -49,6 +50,7 @@ class FakeUpstream:
 @pytest.fixture
 def server(tmp_path: Path) -> Path:
     """A folder with jax-ml/jax and ROCm/rocm-jax, and an empty pins.toml beside it."""
+    need("git")
     jax, rocm_jax = FakeUpstream(tmp_path / "jax-ml" / "jax"), FakeUpstream(tmp_path / "ROCm" / "rocm-jax")
     jax.tag("jax-v0.7.2", {"WORKSPACE": ""})
     jax.tag("jaxlib-v0.8.0", {})
