@@ -42,7 +42,11 @@ def link_device_libraries(root: Path, contents: Contents) -> None:
     """
     link = root / "amdgcn"
     if (root / "lib/llvm/amdgcn/bitcode").is_dir() and not os.path.lexists(link):
+        # The unpacked folder is read-only, which stops every user but root.
+        mode = root.stat().st_mode
+        root.chmod(mode | 0o200)
         link.symlink_to("lib/llvm/amdgcn")
+        root.chmod(mode)
         contents["amdgcn"] = Item(kind=Kind.SYMLINK, link="lib/llvm/amdgcn")
 
 
