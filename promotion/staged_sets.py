@@ -1,4 +1,4 @@
-"""The staged sets of an index: list them, and remove those that nobody needs any more."""
+"""The staged sets of an index: list them, and remove old ones."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from core.errors import RequestError
 from core.model import WHEELS_JSON, Channel
-from promotion.index.operations import Clock, utc_now
+from promotion.index.operations import SHORTEST_DIGEST, Clock, utc_now
 from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
+from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet, is_digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,13 +38,23 @@ def staged_folders(
 
     Args:
         days: age in days from which a set does not stay for its age.
-        keep: digests of further sets that stay.
+        keep: digests, or first digits of digests, of further sets that stay.
+
+    Raises:
+        RequestError: `keep` names a set that is not staged.
     """
     top = f"{Channel.STAGING}/{ReleasedIndex(index=index).index}/"
     names: dict[str, list[str]] = {}
     for key in bucket.list(top):
         digest, _, name = key.removeprefix(top).partition("/")
-        names.setdefault(digest, []).append(name)
+        if is_digest(digest):  # other objects are not staged sets, and stay
+            names.setdefault(digest, []).append(name)
+    for word in keep:
+        if len(word) < SHORTEST_DIGEST or not any(digest.startswith(word) for digest in names):
+            raise RequestError(
+                f"The index {index} has no staged set {word}.",
+                hint=f"Give {SHORTEST_DIGEST} digits of a digest that `ci_build staging list {index}` prints.",
+            )
     head, entries = read_head(bucket, ReleasedIndex(index=index))
     pinned = {entries.set(number).set_digest: reason for number, reason in head.state.pinned.items()}
     folders = []
@@ -52,7 +63,7 @@ def staged_folders(
         kept = ""
         if digest in pinned:
             kept = f"pinned: {pinned[digest]}"
-        elif digest in keep:
+        elif digest.startswith(tuple(keep)):
             kept = "named by --keep"
         elif now() - used < timedelta(days=days):
             kept = f"used less than {days:g} days ago"

@@ -20,7 +20,8 @@ from promotion.storage.keys import ReleasedIndex
 Clock = Callable[[], datetime]
 NEEDS_REASON = frozenset({EntryKind.YANK, EntryKind.QUARANTINE, EntryKind.ROLLBACK, EntryKind.PIN})
 """Kinds of entries that require a reason."""
-_SHORTEST_DIGEST = 6
+SHORTEST_DIGEST = 6
+"""Minimum number of first digits that name a set."""
 _MAX_RACES = 100
 
 
@@ -123,10 +124,10 @@ def mark(
 
 def find_set(released: ReleasedIndex, text: str, state: IndexState, entries: Entries) -> int:
     """Return the number of the newest held set for a number, a digest or the first digits of a digest."""
-    if text.isdecimal() and int(text) in state.held and len(text) < _SHORTEST_DIGEST:
+    if text.isdecimal() and int(text) in state.held and len(text) < SHORTEST_DIGEST:
         return int(text)
     digest = text.rpartition("/")[2].lower()
-    if len(digest) >= _SHORTEST_DIGEST:
+    if len(digest) >= SHORTEST_DIGEST:
         matches = {
             number: promoted.set_digest
             for number in sorted(state.held, reverse=True)

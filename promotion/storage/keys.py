@@ -50,7 +50,7 @@ class StagedSet:
 
     def __post_init__(self) -> None:
         _check_index(self.index)
-        if _DIGEST.fullmatch(self.digest) is None:
+        if not is_digest(self.digest):
             raise BucketError(f"{self.digest!r} is not the digest of a set.", hint="Give 64 hexadecimal digits.")
 
     def __str__(self) -> str:
@@ -145,6 +145,11 @@ def project_pages(simple: str, project: str) -> Iterator[str]:
 def root_pages(simple: str) -> Iterator[str]:
     """Return the keys of the list of projects: HTML and JSON."""
     return (f"{simple}{page}" for page in PAGES)
+
+
+def is_digest(text: str) -> bool:
+    """Return whether a text has the form of a set's digest."""
+    return _DIGEST.fullmatch(text) is not None
 
 
 def _check_index(name: str) -> None:

@@ -9,16 +9,16 @@ import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option
+from core.model import load_wheel_set
 from core.report import print_table
 from promotion import staged_sets
-from promotion.index.retention import digests_in
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 @cloup.group()
 def staging() -> None:
-    """List staged sets, and remove those that nobody needs any more."""
+    """List staged sets, and remove old ones."""
 
 
 @staging.command("list")
@@ -52,7 +52,7 @@ def list_sets(state: State, /, index: str, bucket: str, *, as_json: bool) -> Non
     "--keep",
     multiple=True,
     metavar="DIGEST|WHEELS_JSON",
-    help="Keep the set with this digest, or the set of this wheels.json; may be repeated.",
+    help="Keep the set with this digest or first digits, or the set of this wheels.json; may be repeated.",
 )
 @click.option("--apply", "really", is_flag=True, help="Remove the sets. Without it, only print them.")
 @bucket_option
@@ -64,7 +64,7 @@ def collect(
     """Remove old staged sets of INDEX. Released sets have their own files; pinned sets stay."""
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter)
-    digests = {digest for word in keep for digest in (digests_in(Path(word)) if Path(word).is_file() else {word})}
+    digests = [load_wheel_set(Path(word).read_bytes(), word).digest if Path(word).is_file() else word for word in keep]
     folders = staged_sets.staged_folders(opened, index, days=days, keep=digests)
     removable = [folder for folder in folders if not folder.kept]
     if really:

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from core.errors import BucketError, WheelSetError
+from core.errors import BucketError, RequestError, WheelSetError
 from promotion.index.audit import verify
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
 from promotion.stage import read_staged, stage
 from promotion.staged_sets import remove, staged_folders
+from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.promoting import RELEASED, go, offered, staged_in
@@ -49,6 +50,21 @@ def test_old_sets_go_and_others_stay(bucket: DirBucket, tmp_path: Path) -> None:
     assert kept(bucket, keep={named.digest}) == {
         named.digest: "named by --keep", old.digest: "", young.digest: "used less than 30 days ago",
     }  # fmt: skip
+
+
+def test_keep_accepts_first_digits_and_refuses_unknown_sets(bucket: DirBucket, tmp_path: Path) -> None:
+    """A mistyped digest must not remove the set that it was meant to keep."""
+    staged = made(bucket, tmp_path, 2, age=99)
+    assert kept(bucket, keep=[staged.digest[:6]]) == {staged.digest: "named by --keep"}
+    for word in ("0" * 64, staged.digest[:5], "", staged.digest.upper()):
+        with pytest.raises(RequestError, match="has no staged set"):
+            kept(bucket, keep=[word])
+
+
+def test_foreign_objects_are_no_staged_sets(bucket: DirBucket, tmp_path: Path) -> None:
+    staged = made(bucket, tmp_path, 2, age=99)
+    bucket.put_if_absent("v2-staging/multi-arch/notes/readme.txt", b"", sha256=sha256_of(b""))
+    assert kept(bucket) == {staged.digest: ""}
 
 
 def test_gate_keeps_set_in_use(bucket: DirBucket, tmp_path: Path) -> None:
