@@ -327,6 +327,22 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Requirement:
+    """The evidence of one gate for one target that a policy requires.
+
+    Attributes:
+        target: a gfx target, or "any".
+        ended: time of the latest evidence that counts; empty without one.
+        problems: reasons why the requirement is not met, each the second half of a sentence.
+    """
+
+    gate: str
+    target: str
+    ended: str
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     """Decision of the policy on a set; promotion needs `blocked_by` to be empty.
 
@@ -338,6 +354,7 @@ class Verdict:
         warnings: problems that do not block the promotion.
         attested: signer -> file names of the attested wheels.
         provenances: file name of a wheel -> sha256 of its verified attestations.
+        requirements: all evidence that the policy requires.
     """
 
     set_digest: str
@@ -348,6 +365,7 @@ class Verdict:
     warnings: tuple[str, ...] = ()
     attested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     provenances: Mapping[str, str] = field(default_factory=dict)
+    requirements: tuple[Requirement, ...] = ()
 
     @property
     def allowed(self) -> bool:

@@ -10,21 +10,18 @@ from ci_build.build import dist_wheels
 from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import gating
 from ci_build.release.request import GATES, SERVE_PORT, STRUCTURE, LocalRelease
-from core.model import GfxTarget, Verdict
+from core.model import GfxTarget, Requirement, Verdict
 from core.process import HostRunner, render
 from core.report import Reporter
 from core.targets import family_of
 from promotion import promote as promotion_promote
 from promotion.check import check
 from promotion.evidence.attestation_verification import lazy_verifier
-from promotion.evidence.evidence import read_all
 from promotion.gates.common.runs import raise_for_failures
-from promotion.index.operations import utc_now
 from promotion.index.pages import tiers_text
-from promotion.policy.policy import LOCAL, Policy, load_policy
-from promotion.policy.requirements import requirements
+from promotion.policy.policy import LOCAL, load_policy
 from promotion.promote import Promotion, install_line
-from promotion.stage import read_staged, stage
+from promotion.stage import stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import is_url
 from promotion.storage.keys import StagedSet
@@ -94,8 +91,8 @@ def check_policy(
 ) -> Verdict:
     """Return and print the verdict of the policy on a staged set."""
     policy = load_policy(staged.index, channel=channel)
-    _show_requirements(staged, bucket, policy, reporter)
     verdict = check(bucket, staged, policy, verify=lazy_verifier(trust_config), allow_lower=allow_lower)
+    _show_requirements(staged, verdict.requirements, reporter)
     _show_decision(reporter, verdict.warnings, verdict.bypassed, verdict.attested)
     by_tier: dict[str, list[str]] = {}
     for target, tier in sorted(verdict.tiers.items()):
@@ -105,12 +102,9 @@ def check_policy(
     return verdict
 
 
-def _show_requirements(staged: StagedSet, bucket: Bucket, policy: Policy, reporter: Reporter) -> None:
-    """Print the evidence that the policy requires, for each target, and the command that produces what is missing."""
-    files = tuple(read_all(bucket, staged).values())
-    items = sorted(
-        requirements(read_staged(bucket, staged), files, policy, utc_now()), key=lambda item: (item.target, item.gate)
-    )
+def _show_requirements(staged: StagedSet, requirements: Iterable[Requirement], reporter: Reporter) -> None:
+    """Print the required evidence of each target, and the commands that produce the missing evidence."""
+    items = sorted(requirements, key=lambda item: (item.target, item.gate))
     rows = [(item.target, item.gate, item.ended or "-", "; ".join(item.problems) or "accepted") for item in items]
     reporter.table(("target", "gate", "latest evidence", "state"), rows)
     commands = []
@@ -156,7 +150,7 @@ def release_local(
     gating.show_evidence(evidences, reporter)
     raise_for_failures(evidences)
     with reporter.group("promote"):
-        # The printed command installs exact versions, whatever else the developer released before.
+        # The printed command installs exact versions, so that higher versions in the index do not matter.
         promotion = promote(staged, bucket, LOCAL, reporter, release.actor, allow_lower=True)
     lines = _install_lines(release.bucket, promotion)
     receipt = {**dist_wheels.receipt(built), **receipt_of(promotion), "install": lines}

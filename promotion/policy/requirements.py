@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from core.model import Evidence, Outcome, Severity, WheelSet
+from core.model import Evidence, Outcome, Requirement, Severity, WheelSet
 from promotion.evidence.evidence import EvidenceFile, latest_by_target, time_of
 from promotion.policy.policy import EDITION, GateRule, Policy
 
@@ -14,22 +13,6 @@ COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
 CLOCK_SKEW = timedelta(minutes=5)
 """Accepted difference between the clocks of two machines."""
 _NOT_PASSED = {Outcome.FAILED: "failed", Outcome.ERROR: "could not run", Outcome.SKIPPED: "was skipped"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Requirement:
-    """The required evidence of one gate for one target.
-
-    Attributes:
-        target: a gfx target, or "any".
-        ended: time of the latest evidence that counts; empty without one.
-        problems: reasons why the requirement is not met, each the second half of a sentence.
-    """
-
-    gate: str
-    target: str
-    ended: str
-    problems: tuple[str, ...]
 
 
 def requirements(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from core.model import TIER_ORDER, Evidence, Outcome, Tier, Verdict, WheelSet
+from core.model import TIER_ORDER, Evidence, Outcome, Requirement, Tier, Verdict, WheelSet
 from promotion.evidence.attestations import AttestationReport, attestation_problems, wheels_by_signer
 from promotion.evidence.evidence import ANY, EvidenceFile, is_machine_failure, time_of
 from promotion.index.ledger import PromotedSet
@@ -81,8 +81,9 @@ def verdict(
     bypasses = [entry for entry in policy.bypasses if entry.is_for(wheel_set)]
     valid = [entry for entry in bypasses if not entry.state(now)]
     passed_over: list[tuple[_Reason, Bypass]] = []
+    required_evidence = tuple(requirements(wheel_set, files, policy, now))
     for reason in (
-        *_gate_problems(wheel_set, files, policy, now),
+        *_gate_problems(required_evidence),
         *_unrequired_failures(wheel_set, files, policy),
     ):
         entry = next((entry for entry in valid if entry.covers(reason.gate, reason.target)), None)
@@ -108,6 +109,7 @@ def verdict(
         bypassed=tuple(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
         attested=wheels_by_signer(attested),
         invalid_bypasses=invalid,
+        requirements=required_evidence,
         warnings=(
             *invalid,
             *dict.fromkeys(note for report in attested for note in report.notes),
@@ -146,10 +148,8 @@ def _foreign_evidence(wheel_set: WheelSet, files: Iterable[EvidenceFile]) -> Ite
             )
 
 
-def _gate_problems(
-    wheel_set: WheelSet, files: Collection[EvidenceFile], policy: Policy, now: datetime
-) -> Iterator[_Reason]:
-    for item in requirements(wheel_set, files, policy, now):
+def _gate_problems(required_evidence: Iterable[Requirement]) -> Iterator[_Reason]:
+    for item in required_evidence:
         where = f"The gate {item.gate}" if item.target == ANY else f"The gate {item.gate} for {item.target}"
         yield from (_Reason(f"{where} {problem}", item.gate, item.target) for problem in item.problems)
 

@@ -283,15 +283,19 @@ def test_only_local_channel_accepts_unsigned_evidence(
 def test_policy_check_lists_requirements_for_each_target(
     bucket: DirBucket, nightly: StagedSet, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(bucket, "policy", "check", str(nightly), "--channel", "nightly") == 0
-    rows = [line.strip().split(maxsplit=3) for line in capsys.readouterr().err.splitlines()]
+    assert run(bucket, "policy", "check", str(nightly), "--channel", "nightly", "--json") == 0
+    said = capsys.readouterr()
+    missing = {(row["gate"], row["target"]): row["problems"] for row in json.loads(said.out)["requirements"]}
+    assert missing["device", "gfx942"] == ["has not run on this set."]
+    assert missing["coverage", "gfx942"] == []
+    rows = [line.strip().split(maxsplit=3) for line in said.err.splitlines()]
     listed = {(row[0], row[1]): row[2:] for row in rows if len(row) == 4 and row[0] in ("any", "gfx942", "gfx950")}
     assert {gate for target, gate in listed if target == "gfx942"} == {"compile", "coverage", "device"}
     assert {gate for target, gate in listed if target == "any"} == {"abi", "inspection", "install", "load"}
     assert listed["gfx950", "coverage"][0] == "2026-01-02T03:04:06Z"
     assert listed["gfx950", "device"] == ["-", "has not run on this set."]
-    said = [line for line in map(" ".join, rows) if line.startswith("to produce the missing evidence")]
-    commands = [line.partition(": ")[2] for line in said]
+    lines = [line for line in map(" ".join, rows) if line.startswith("to produce the missing evidence")]
+    commands = [line.partition(": ")[2] for line in lines]
     assert f"ci_build gate device {nightly} --family gfx94X-dcgpu" in commands
     assert f"ci_build gate device {nightly} --family gfx950-dcgpu" in commands
 
