@@ -16,7 +16,7 @@ from typing import Any
 from core.atomic import write_whole
 from core.errors import GateError, MachineError, ProcessError, RequestError
 from core.model import PYLOCK, SHA256SUMS, WHEELS_JSON, Progress, WheelSet, load_wheel_set, to_json
-from core.process import Runner, render
+from core.process import Runner, render, without_credentials
 from core.wheelset import check_files
 from promotion.gates.common.installers import configured_uv
 from promotion.gates.common.pythons import find_pythons
@@ -29,6 +29,8 @@ from promotion.storage.keys import ReleasedIndex
 GOOD, SKIP, WORST = 0, 125, 127
 """Exit codes of `git bisect run`: a good set, an untestable set, and the greatest code of a bad set."""
 _SECONDS = 900.0
+_KEEP = 1 << 20
+"""Number of characters kept from the end of the command's output."""
 SET, PYTHON = "{set}", "{python}"
 """Placeholders in the command: the folder of the set, and the interpreter of its environment."""
 
@@ -58,6 +60,25 @@ class Bisection:
     skipped: tuple[Candidate, ...]
     changed: Mapping[str, tuple[Any, Any]]
     codes: Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BisectionRequest:
+    """A request for a bisection.
+
+    Attributes:
+        found: sets in order; the first is good, and the last is bad.
+        command: command that tells good sets from bad ones, with the placeholders SET and PYTHON.
+        python: Python version of the environments; empty for the newest that this machine and both ends have.
+        path: PATH of the command, after the programs of the environment.
+        work: folder for the exit codes and the output of the command; the same request resumes in it.
+    """
+
+    found: tuple[Candidate, ...]
+    command: tuple[str, ...]
+    python: str
+    path: str
+    work: Path
 
 
 Trial = Callable[[Candidate], int]
@@ -128,30 +149,18 @@ def bisect(
 
 
 def run(
-    bucket: Bucket,
-    released: ReleasedIndex,
-    found: Sequence[Candidate],
-    command: Sequence[str],
-    python: str,
-    path: str,
-    work: Path,
-    runner: Runner,
-    progress: Progress,
+    bucket: Bucket, released: ReleasedIndex, request: BisectionRequest, runner: Runner, progress: Progress
 ) -> Bisection:
-    """Bisect with a command that runs in the environment of each tried set.
-
-    Args:
-        python: Python version of the environments; empty for the newest that this machine and both ends have.
-        path: PATH of the command, after the programs of the environment.
-        work: folder for the exit codes and the unpacked wheels; a bisection of the same sets and command resumes.
+    """Bisect with a command that runs in the environment of each tried set, and keep its output in a log.
 
     Raises:
         MachineError: this machine lacks the Python.
         ProcessError: see `bisect`.
     """
+    work, found = request.work, request.found
     work.mkdir(parents=True, exist_ok=True)
     sets = [fetch_description(bucket, released, one) for one in (found[0], found[-1])]
-    python = python or _common_python(sets, runner)
+    python = request.python or _common_python(sets, runner)
     interpreter = find_pythons((python,), runner).get(python)
     if interpreter is None:
         raise MachineError(f"This machine has no Python {python}.", hint=f"Run `uv python install {python}`.")
@@ -166,11 +175,14 @@ def run(
                 progress.step(f"ledger entry {one.number} is skipped: {problem.message}")
                 return SKIP
             own = environment / "bin" / "python"
-            argv = [word.replace(SET, str(folder)).replace(PYTHON, str(own)) for word in command]
-            programs = f"{own.parent}:{path}"
+            argv = [word.replace(SET, str(folder)).replace(PYTHON, str(own)) for word in request.command]
+            programs = f"{own.parent}:{request.path}"
             env = {"PATH": programs, "VIRTUAL_ENV": str(environment), "PYTHONPATH": "", "PYTHONHOME": ""}
-            progress.step(f"run {render(argv)}")
-            return runner.run(argv, env=env, check=False).returncode
+            done = runner.run(argv, env=env, check=False, keep=_KEEP)
+            log = work / f"{one.number}.log"
+            log.write_text(without_credentials(done.stdout + done.stderr), encoding="utf-8")
+            progress.step(f"ledger entry {one.number}: `{render(argv)}` ended with {done.returncode}, output in {log}")
+            return done.returncode
 
     state = work / "codes.json"
     good, bad, skipped, codes = bisect(found, trial, state, progress)

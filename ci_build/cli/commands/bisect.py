@@ -51,9 +51,9 @@ def bisect(
             words = (index, found[0].digest, found[-1].digest, python, *command)
             key = hashlib.sha256("\0".join(words).encode()).hexdigest()
             work = state.settings({}).cache_dir / "bisect" / key
-        result = bisection.run(
-            opened, released, found, command, python, child_environment().get("PATH", ""), work, runner, reporter
-        )
+        path = child_environment().get("PATH", "")
+        request = bisection.BisectionRequest(found=found, command=command, python=python, path=path, work=work)
+        result = bisection.run(opened, released, request, runner, reporter)
     if as_json:
         print_json(result)
         return

@@ -48,7 +48,12 @@ def test_bisect_names_first_bad_set(bucket: DirBucket, tmp_path: Path, capsys: p
     script.write_text(CHECK)
     words = ("--good", "1", "--bad", "6", "--json", "--", "python", str(script), "{set}")
     assert run(bucket, *words) == 0
-    answer = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    answer = json.loads(said.out)
+    (logs,) = (tmp_path / "cache/bisect").glob("*")
+    assert {path.stem for path in logs.glob("*.log")} == {*answer["codes"]}
+    assert (logs / "4.log").read_text() == "tried 0.10.2+rocm7.5.0 True\n"
+    assert f"ended with 1, output in {logs / '4.log'}" in said.err
     assert (answer["good"]["number"], answer["bad"]["number"], answer["skipped"]) == (3, 4, [])
     assert answer["changed"]["rocm_version"] == ["7.4.0", "7.5.0"]
     assert len(answer["codes"]) <= 3
