@@ -12,7 +12,7 @@ import io
 import posixpath
 import re
 import tarfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -85,8 +85,11 @@ class Prefix:
         return bytes(2 * 512)
 
 
-def prefix_of_debs(files: Sequence[Path]) -> Generator[bytes]:
-    """Return the prefix as a plain tar stream.
+def joined(files: Sequence[Path], installed: Callable[[Path, Prefix], Generator[bytes]]) -> Generator[bytes]:
+    """Return the prefix that all packages install into as a plain tar stream.
+
+    Args:
+        installed: function that yields the tar entries that one package adds to the prefix.
 
     Raises:
         InputError: the packages do not form one prefix.
@@ -95,10 +98,16 @@ def prefix_of_debs(files: Sequence[Path]) -> Generator[bytes]:
     prefix = Prefix()
     for path in files:
         try:
-            yield from _installed(path, prefix)
+            yield from installed(path, prefix)
         except ArchiveError as error:
-            raise ArchiveError(f"{path.name}: {error.message}", hint=error.hint or "Fetch it again.") from error
+            message = error.message.removeprefix(f"{path.name}: ")
+            raise ArchiveError(f"{path.name}: {message}", hint=error.hint or "Fetch it again.") from error
     yield prefix.end()
+
+
+def prefix_of_debs(files: Sequence[Path]) -> Generator[bytes]:
+    """Return the prefix of .deb files as a plain tar stream; see `joined`."""
+    return joined(files, _installed)
 
 
 def _installed(path: Path, prefix: Prefix) -> Generator[bytes]:

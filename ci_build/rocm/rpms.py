@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ci_build.rocm.debs import Prefix
+from ci_build.rocm.debs import Prefix, joined
 from ci_build.rocm.packages import tar_header
 from ci_build.rocm.repositories.openpgp import Verifier
 from core.errors import ArchiveError, InputError
@@ -128,20 +128,8 @@ def verify_rpm(path: Path, rpm: Rpm, verifier: Verifier) -> str:
 
 
 def prefix_of_rpms(files: Sequence[Path]) -> Generator[bytes]:
-    """Return the prefix as a plain tar stream.
-
-    Raises:
-        InputError: the packages do not form one prefix.
-        ArchiveError: a package is damaged.
-    """
-    prefix = Prefix()
-    for path in files:
-        try:
-            yield from _installed(path, prefix)
-        except ArchiveError as error:
-            message = error.message.removeprefix(f"{path.name}: ")
-            raise ArchiveError(f"{path.name}: {message}", hint=error.hint or "Fetch it again.") from error
-    yield prefix.end()
+    """Return the prefix of .rpm files as a plain tar stream; see `joined`."""
+    return joined(files, _installed)
 
 
 def _installed(path: Path, prefix: Prefix) -> Generator[bytes]:
