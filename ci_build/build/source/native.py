@@ -129,9 +129,13 @@ class SourceBuilder:
         if done.returncode:
             self._write_state(command, log, "failed")
             raise self._failure(command, output, done.returncode, log)
-        wheel = folder / output.wheels.requested(command)
-        if not wheel.is_file():
-            raise InputError(f"The build of {command.target} did not write the wheel {wheel}.", hint=f"Read {log}.")
+        try:
+            wheel = folder / output.wheels.requested(command)
+            if not wheel.is_file():
+                raise InputError(f"The build of {command.target} did not write the wheel {wheel}.", hint=f"Read {log}.")
+        except InputError:
+            self._write_state(command, log, "failed")
+            raise
         for other in folder.iterdir():  # copies of the wheels of earlier builds, several hundred megabytes each
             if other != wheel and other.suffix == ".whl":
                 other.unlink()

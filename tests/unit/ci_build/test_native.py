@@ -244,6 +244,7 @@ def test_build_refuses_missing_or_other_wheel(bench: Bench, version: str, says: 
     bench.builder.version, bench.builder.says = version, says
     with pytest.raises(InputError, match=words):
         bench.build()
+    assert json.loads((bench.native.logs / STATE).read_text())["state"] == "failed"
 
 
 @pytest.mark.parametrize(
