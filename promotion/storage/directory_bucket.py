@@ -101,11 +101,12 @@ class DirBucket:
 
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
         """Create an object; see `Bucket.put_if_absent`."""
-        if self.head(key) is not None:
-            return self._same_bytes(key, sha256)
-        with _disk(key), self._temporary(key, data, mode=_IMMUTABLE) as temporary:
-            check_digest(key, sha256_of(temporary), sha256)
-            return self._claim(temporary, key, sha256)
+        with _disk(key):
+            if self.head(key) is not None:
+                return self._same_bytes(key, sha256)
+            with self._temporary(key, data, mode=_IMMUTABLE) as temporary:
+                check_digest(key, sha256_of(temporary), sha256)
+                return self._claim(temporary, key, sha256)
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
         """Replace an object; see `Bucket.put_if_match`. Readers see the old or the new bytes."""

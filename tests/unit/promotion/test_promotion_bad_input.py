@@ -167,7 +167,6 @@ def test_bad_policy_is_reported(tmp_path: Path, line: str) -> None:
     assert caught.value.hint
 
 
-FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 PLACES: dict[str, tuple[object, str]] = {
     "write": (directory_bucket, "_write"),
     "flush": (os, "fsync"),
@@ -186,7 +185,7 @@ def full_from(patch: pytest.MonkeyPatch, place: str, at: int) -> None:
 
     def call(*words: Any, **more: Any) -> Any:
         if next(calls) >= at:
-            raise FULL
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(*words, **more)
 
     patch.setattr(where, name, call)
