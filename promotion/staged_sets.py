@@ -1,13 +1,15 @@
-"""The staged sets of an index: list them, and remove old ones."""
+"""The staged sets of an index: find them by name, list them, and remove old ones."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from core.errors import RequestError
 from core.model import WHEELS_JSON, Channel
+from promotion.index import operations
 from promotion.index.operations import SHORTEST_DIGEST, Clock, utc_now
 from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
@@ -29,6 +31,35 @@ class StagedFolder:
     used: datetime
     complete: bool
     kept: str
+
+
+def find_set(bucket: Bucket, text: str) -> StagedSet:
+    """Return a staged set by INDEX/DIGEST, first digits of its digest, or the number of its ledger entry.
+
+    Raises:
+        RequestError: the text is not the name of a set, no set or several sets have this name, or a released set is
+            no longer staged.
+    """
+    index, _, name = text.rpartition("/")
+    name = name.lower()
+    is_entry = name.isdecimal() and len(name) < SHORTEST_DIGEST
+    if not index or not (is_entry or re.fullmatch(rf"[0-9a-f]{{{SHORTEST_DIGEST},64}}", name)):
+        hint = f"Give INDEX/ and the digest, at least {SHORTEST_DIGEST} first digits of it, or a ledger entry."
+        raise RequestError(f"{text!r} is not the name of a set.", hint=hint)
+    released = ReleasedIndex(index=index)
+    top = f"{Channel.STAGING}/{index}/"
+    keys = (key.removeprefix(top).split("/") for key in bucket.list(top))
+    staged = {parts[0] for parts in keys if parts[1:] == [WHEELS_JSON] and is_digest(parts[0])}
+    matches = [] if is_entry else [digest for digest in staged if digest.startswith(name)]
+    if len(matches) > 1:
+        raise RequestError(f"The digests of several sets of {index} start with {name}.", hint="Give more digits.")
+    if not matches:
+        head, entries = read_head(bucket, released)
+        matches = [entries.set(operations.find_set(released, name, head.state, entries)).set_digest]
+    if matches[0] not in staged:
+        hint = "Stage the set again with `ci_build stage`."
+        raise RequestError(f"{index}/{matches[0]} was released and is no longer staged.", hint=hint)
+    return StagedSet(index=index, digest=matches[0])
 
 
 def staged_folders(

@@ -41,9 +41,10 @@ class Cell:
     """One build of the matrix.
 
     Attributes:
-        name: short unique name of the cell and of the set's folder.
+        name: short unique name of the cell.
         python: Python versions separated by commas.
         pythons: Python versions as a list.
+        out: folder of the set.
         command: build command as an argument list.
         run: build command as a line of a shell script.
     """
@@ -55,6 +56,7 @@ class Cell:
     rocm: str
     family: str
     targets: tuple[str, ...]
+    out: str
     command: tuple[str, ...]
     run: str
 
@@ -132,6 +134,7 @@ def _cell(pythons: tuple[str, ...], jax: str, rocm: str, family: str, payload: P
     # The listing has nightlies; `--rocm-version` alone takes a released ROCm from AMD's package repository.
     is_listed = not rocm.replace(".", "").isdigit() or any(word.startswith("--therock-listing") for word in more)
     where = (f"--therock={rocm}", f"--family={family}") if payload is Payload.SOURCE and is_listed else ()
+    out = f"dist/{name}"
     command = (
         *("python3", "build/ci_build", "dist_wheels"),
         f"--payload={payload}",
@@ -140,7 +143,7 @@ def _cell(pythons: tuple[str, ...], jax: str, rocm: str, family: str, payload: P
         f"--rocm-version={rocm}",
         f"--targets={family}",
         *where,
-        f"--out=dist/{name}",
+        f"--out={out}",
         *more,
     )
     return Cell(
@@ -151,6 +154,7 @@ def _cell(pythons: tuple[str, ...], jax: str, rocm: str, family: str, payload: P
         rocm=rocm,
         family=family,
         targets=tuple(map(str, expand(family))),
+        out=out,
         command=command,
         run=shlex.join(command),
     )

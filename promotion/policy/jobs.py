@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from core.errors import RequestError
+from core.model import WheelSet
 from promotion.policy.families import GATE, SANITY, Families, Family, Trigger, TriggerSettings
 
 _GATE = ("python3", "build/ci_build", "gate")
@@ -17,6 +19,7 @@ class Job:
     """A test job for one machine.
 
     Attributes:
+        targets: targets of the set that the machine tests.
         runs_on: label of the runner.
         suite: `smoke`, or the size of JAX's own suite.
         devices: `single` or `multi`.
@@ -51,83 +54,119 @@ class MergeJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobMatrix:
-    """All jobs, the jobs that merge shards, and the families without a machine."""
+    """The jobs that test a set.
+
+    Attributes:
+        jobs: jobs that run tests.
+        merges: jobs that merge the shards of a run.
+        without_runner: families of the set that have no machine.
+        without_family: targets of the set that no family of `families.toml` tests.
+    """
 
     jobs: tuple[Job, ...]
     merges: tuple[MergeJob, ...]
     without_runner: tuple[str, ...]
+    without_family: tuple[str, ...]
 
 
 def job_matrix(
     families: Families,
     *,
     when: Trigger,
-    wheel_set: str,
-    pythons: Sequence[str],
+    wheel_set: WheelSet,
+    pythons: Sequence[str] = (),
     names: Iterable[str] = (),
     jax_tests: str = "",
     seed: str = "",
     image: str = "",
+    bucket: str = "",
 ) -> JobMatrix:
-    """Return every job of a trigger; equal arguments give an equal matrix.
+    """Return every job of a trigger for the targets and Pythons of a set; equal arguments give an equal matrix.
 
     Args:
-        wheel_set: the set to test, as `INDEX/DIGEST`, or a placeholder of the CI service.
-        pythons: Python versions to test, such as 3.12.
+        wheel_set: the set to test.
+        pythons: Python versions to test, such as 3.12. By default, all versions of the set.
         names: families to test, even outside of the trigger. By default, all families of the trigger.
         jax_tests: JAX's own suite, `PATH` or `URL@commit`. If empty, the smoke suite runs.
         seed: text that varies which of several runners is drawn.
         image: container image in which the tests run, as NAME@sha256:…; empty runs them without a container.
+        bucket: bucket of the set, as on the command line; empty means the default one.
 
     Raises:
-        RequestError: a family is unknown.
+        RequestError: a family is unknown, or the set has none of its targets or is not for a Python version.
     """
-    chosen = [families.of(name) for name in dict.fromkeys(names)]
-    if not chosen:
-        chosen = [family for family in families.families.values() if when.includes(family.when)]
-    occasion = families.occasions[when]
+    if absent := [version for version in pythons if version not in wheel_set.python_versions]:
+        hint = f"Give some of {', '.join(wheel_set.python_versions)}."
+        raise RequestError(f"The set does not support Python {', '.join(absent)}.", hint=hint)
     jobs: list[Job] = []
-    without: list[str] = []
+    merges: list[MergeJob] = []
+    chosen = _families_of_set(families, when, wheel_set, names)
     for family in chosen:
-        if not family.single and not family.multi:
-            without.append(family.name)
-        for python in pythons:
-            run = _RunOptions(family=family, python=python, jax_tests=jax_tests, image=image)
-            jobs += _jobs(run, occasion, wheel_set=wheel_set, seed=seed)
-    sharded = {(job.family, job.python): job for job in jobs if not job.shard.endswith("/1")}
-    merges = []
-    for (name, python), job in sharded.items():
-        run = _RunOptions(family=families.of(name), python=python, jax_tests=jax_tests, image=image)
-        argv = (*_GATE, "merge", wheel_set, *run.words(job.suite))
-        merges.append(
-            MergeJob(
-                name=f"{name} py{python} {job.suite} merge",
-                family=name,
-                python=python,
-                argv=argv,
-                run=shlex.join(argv),
-            )
-        )
-    return JobMatrix(jobs=tuple(jobs), merges=tuple(merges), without_runner=tuple(without))
+        for python in pythons or wheel_set.python_versions:
+            run = _Run(family=family, wheel_set=wheel_set, python=python, jax_tests=jax_tests, image=image,
+                       bucket=bucket)  # fmt: skip
+            found = [*_jobs(run, families.occasions[when], seed)]
+            jobs += found
+            merges += [_merge(run, job.suite) for job in found[:1] if not job.shard.endswith("/1")]
+    tested = {target for family in families.families.values() for target in _shared(family, wheel_set)}
+    return JobMatrix(
+        jobs=tuple(jobs),
+        merges=tuple(merges),
+        without_runner=tuple(family.name for family in chosen if not family.single and not family.multi),
+        without_family=tuple(target for target in wheel_set.targets if target not in tested),
+    )
+
+
+def _families_of_set(
+    families: Families, when: Trigger, wheel_set: WheelSet, names: Iterable[str]
+) -> tuple[Family, ...]:
+    """Return the named families, or the families of a trigger, that test targets of a set."""
+    named = [families.of(name) for name in dict.fromkeys(names)]
+    for family in named:
+        if not _shared(family, wheel_set):
+            hint = f"Give a family with one of {', '.join(wheel_set.targets)}."
+            raise RequestError(f"The set has no target of {family.name}.", hint=hint)
+    of_trigger = (family for family in families.families.values() if when.includes(family.when))
+    return tuple(named) or tuple(family for family in of_trigger if _shared(family, wheel_set))
+
+
+def _shared(family: Family, wheel_set: WheelSet) -> tuple[str, ...]:
+    """Return the targets of a set that the machines of a family test."""
+    return tuple(target for target in wheel_set.targets if target.partition(":")[0] in family.targets)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _RunOptions:
-    """Options that identify a run, for the jobs of its shards and for the merge job."""
+class _Run:
+    """A run of the tests of a family in a Python version, which may have several shards."""
 
     family: Family
+    wheel_set: WheelSet
     python: str
     jax_tests: str
     image: str
+    bucket: str
 
-    def words(self, suite: str) -> list[str]:
-        """Return the options as words of a command."""
+    def command(self, gate: str, suite: str) -> tuple[str, ...]:
+        """Return the command that all shards and the merge have in common."""
         options = ["--platform", "rocm", "--family", self.family.name, "--python", self.python]
         options += [] if suite == SANITY else ["--jax-tests", self.jax_tests, "--size", suite]
-        return options + (["--image", self.image] if self.image else [])
+        options += ["--image", self.image] if self.image else []
+        options += ["--bucket", self.bucket] if self.bucket else []
+        return (*_GATE, gate, f"{self.wheel_set.index}/{self.wheel_set.digest}", *options)
 
 
-def _jobs(run: _RunOptions, occasion: TriggerSettings, *, wheel_set: str, seed: str) -> Iterable[Job]:
+def _merge(run: _Run, suite: str) -> MergeJob:
+    argv = run.command("merge", suite)
+    return MergeJob(
+        name=f"{run.family.name} py{run.python} {suite} merge",
+        family=run.family.name,
+        python=run.python,
+        argv=argv,
+        run=shlex.join(argv),
+    )
+
+
+def _jobs(run: _Run, occasion: TriggerSettings, seed: str) -> Iterator[Job]:
     family, python = run.family, run.python
     suite = SANITY if family.sanity_only or not run.jax_tests else occasion.size
     # A machine with several accelerators also runs the tests for one.
@@ -139,14 +178,14 @@ def _jobs(run: _RunOptions, occasion: TriggerSettings, *, wheel_set: str, seed: 
             shard = f"{number}/{shards}"
             weights = {label: machines.weight for label, machines in runners.items()}
             label = draw(weights, f"{seed}:{family.name}:{python}:{devices}:{shard}")
-            argv = [*_GATE, GATE, wheel_set, *run.words(suite), "--devices", str(runners[label].devices)]
+            argv = [*run.command(GATE, suite), "--devices", str(runners[label].devices)]
             if shards > 1:
                 argv += ["--shard", shard]
             yield Job(
                 name=f"{family.name} py{python} {suite} {devices} {shard}",
-                family=family.name, targets=family.targets, runs_on=label, python=python, suite=suite,
-                devices=devices, shard=shard, minutes=family.minutes or occasion.minutes, argv=tuple(argv),
-                run=shlex.join(argv),
+                family=family.name, targets=_shared(family, run.wheel_set), runs_on=label, python=python,
+                suite=suite, devices=devices, shard=shard, minutes=family.minutes or occasion.minutes,
+                argv=tuple(argv), run=shlex.join(argv),
             )  # fmt: skip
 
 

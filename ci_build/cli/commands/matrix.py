@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-
 import click
 import cloup
 
+from ci_build.build.ci_services import github_outputs, gitlab_builds, gitlab_tests
 from ci_build.build.matrix import Axes, make_matrix
 from ci_build.cli.commands.accepts import refusal
-from ci_build.cli.common import print_json
+from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.release import DEFAULT_BUCKET, bucket_option
 from ci_build.cli.options.request import require_known_pythons
 from ci_build.cli.options.settings import split_list
 from core.defaults import defaults
 from core.errors import RequestError
-from core.model import Payload, to_json
+from core.model import Payload
 from core.targets import split_words
 from promotion.gates.device.request import check_image
 from promotion.policy.families import Trigger, load_families
 from promotion.policy.jobs import job_matrix
+from promotion.stage import read_staged
+from promotion.staged_sets import find_set
 
 _DEFAULTS = defaults()
-_PYTHONS = click.option(
-    "--python-versions",
-    metavar="X.Y,…",
-    default=_DEFAULTS["build"]["python_versions"],
-    show_default=True,
-    help="Python versions.",
-)
 _FORMAT = click.option(
     "--format",
     "output_format",
-    type=click.Choice(["json", "github"]),
+    type=click.Choice(["json", "github", "gitlab"]),
     default="json",
     show_default=True,
-    help="JSON, or lines for the file $GITHUB_OUTPUT of GitHub Actions.",
+    help="JSON, lines for the file $GITHUB_OUTPUT of GitHub Actions, or a child pipeline of GitLab.",
 )
-_MOST_JOBS = 256
-"""Maximum number of jobs of a matrix in GitHub Actions (its documentation, "Running variations of jobs")."""
 
 
 class _BuildsByDefault(cloup.Group):
@@ -66,7 +58,13 @@ def matrix() -> None:
 
 
 @matrix.command(context_settings={"ignore_unknown_options": True})
-@_PYTHONS
+@click.option(
+    "--python-versions",
+    metavar="X.Y,…",
+    default=_DEFAULTS["build"]["python_versions"],
+    show_default=True,
+    help="Python versions.",
+)
 @click.option(
     "--jax-versions",
     metavar="X.Y.Z,…",
@@ -121,14 +119,20 @@ def builds(
                 f"The command of {cell.name} would be refused: {reason.removesuffix('.')}.",
                 hint="See `ci_build dist_wheels --help`.",
             )
-    _print(output_format, cells, {}, {"excluded": excluded})
+    match output_format:
+        case "gitlab":
+            click.echo(gitlab_builds(cells))
+        case "github":
+            click.echo("\n".join(github_outputs({"matrix": cells}, {"excluded": excluded})))
+        case _:
+            print_json({"include": cells, "excluded": excluded})
 
 
 @matrix.command()
-@click.argument("wheel_set", metavar="SET")
+@click.argument("wheel_set", metavar="INDEX/SET|N")
 @click.option("--when", type=click.Choice([trigger.value for trigger in Trigger]), default=Trigger.PRESUBMIT.value,
               show_default=True, help="Occasion of the tests.")  # fmt: skip
-@_PYTHONS
+@click.option("--python-versions", metavar="X.Y,…", default="", help="Python versions.  [default: those of the set]")
 @click.option(
     "--family", "families", multiple=True, metavar="NAME", help="GPU family; may be repeated.  [default: set by --when]"
 )
@@ -142,50 +146,36 @@ def builds(
     metavar="NAME@sha256:…",
     help="Container image in which every job runs its tests.  [default: none]",
 )
+@bucket_option
 @_FORMAT
+@click.pass_obj
 def tests(
-    *, wheel_set: str, when: str, python_versions: str, families: tuple[str, ...], jax_tests: str, seed: str,
-    image: str, output_format: str,
+    state: State, /, wheel_set: str, when: str, python_versions: str, families: tuple[str, ...], jax_tests: str,
+    seed: str, image: str, bucket: str, output_format: str,
 ) -> None:  # fmt: skip
-    """Print the test jobs of SET with their runners and commands.
+    """Print the test jobs of a staged set with their runners and commands.
+
+    The set is INDEX/DIGEST as printed by `stage`, with at least the first 6 digits of the digest, or INDEX/N with the
+    number of its ledger entry. Only families with targets of the set get jobs.
 
     `include` is the matrix for the CI service. `merge` lists the jobs that join the shards of a run afterwards, on any
-    machine. Families in `without_runner` have no runner, so a promotion needs a bypass for these families. Runners are
-    listed in promotion/policy/families.toml.
+    machine. Families in `without_runner` have no runner, and targets in `without_family` no family, so a promotion
+    needs a bypass for them. Runners are listed in promotion/policy/families.toml.
     """
-    pythons = split_list(python_versions)
-    require_known_pythons(pythons, "--python-versions")
+    if pythons := split_list(python_versions):
+        require_known_pythons(pythons, "--python-versions")
+    opened = open_bucket(bucket, state.reporter())
+    found = read_staged(opened, find_set(opened, wheel_set))
     jobs = job_matrix(
-        load_families(), when=Trigger(when), wheel_set=wheel_set, pythons=pythons, names=families,
-        jax_tests=jax_tests, seed=seed, image=image and check_image(image),
+        load_families(), when=Trigger(when), wheel_set=found, pythons=pythons, names=families, jax_tests=jax_tests,
+        seed=seed, image=image and check_image(image), bucket="" if bucket == DEFAULT_BUCKET else bucket,
     )  # fmt: skip
-    _print(output_format, jobs.jobs, {"merge": jobs.merges}, {"without_runner": jobs.without_runner})
-
-
-def _print(
-    output_format: str, include: Sequence[object], more: Mapping[str, Sequence[object]], notes: Mapping[str, object]
-) -> None:
-    """Print a matrix.
-
-    GitHub Actions reads a matrix as `{"include": […]}` on one line; an empty matrix fails a workflow, so each matrix
-    has its number of jobs beside it.
-
-    Args:
-        more: further matrices by name.
-        notes: further values by name.
-
-    Raises:
-        RequestError: a matrix has too many jobs for GitHub Actions.
-    """
-    if output_format == "json":
-        print_json({"include": include, **more, **notes})
-        return
-    matrices = {"matrix": include, **more}
-    for name, jobs in matrices.items():
-        if len(jobs) > _MOST_JOBS:
-            text = f"The {name} has {len(jobs)} jobs; GitHub Actions allows {_MOST_JOBS}."
-            raise RequestError(text, hint="Print several matrices, for example one for each JAX release.")
-    lines: dict[str, object] = {name: {"include": jobs} for name, jobs in matrices.items()}
-    lines |= {f"{name}_count": len(jobs) for name, jobs in matrices.items()}
-    for name, value in {**lines, **notes}.items():
-        click.echo(f"{name}={json.dumps(to_json(value), separators=(',', ':'))}")
+    notes = {"set": f"{found.index}/{found.digest}", "without_runner": jobs.without_runner,
+             "without_family": jobs.without_family}  # fmt: skip
+    match output_format:
+        case "gitlab":
+            click.echo(gitlab_tests(jobs.jobs, jobs.merges))
+        case "github":
+            click.echo("\n".join(github_outputs({"matrix": jobs.jobs, "merge": jobs.merges}, notes)))
+        case _:
+            print_json({"include": jobs.jobs, "merge": jobs.merges, **notes})

@@ -14,11 +14,13 @@ from promotion.storage.bucket_url import is_url
 CHANNELS = ("local", "nightly", "release")
 """Tables of promotion/policy.toml."""
 
+DEFAULT_BUCKET = defaults()["release_local"]["bucket"]
+
 bucket_option = click.option(
     "--bucket",
     metavar="DIR|URL",
     envvar=ENV_PREFIX + "BUCKET",
-    default=defaults()["release_local"]["bucket"],
+    default=DEFAULT_BUCKET,
     show_default=True,
     help="The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
 )

@@ -3,52 +3,42 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import re
+import shlex
 from pathlib import Path
 
 import click
+import pytest
 
 from ci_build.cli.commands import matrix as command
+from core.errors import MachineError
 from promotion.policy.families import Trigger
+from tests.integration.conftest import Released, ci_build, succeed
 
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def ci_build(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "build/ci_build", "matrix", *words]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "gpu-tests.md"
 
 
-def test_matrix_lists_test_jobs() -> None:
-    words = (
-        "tests",
-        "gfx94X-dcgpu/" + "a" * 64,
-        "--when",
-        "nightly",
-        "--python-versions",
-        "3.12",
-        "--jax-tests",
-        "/jax",
-    )
-    first, again = ci_build(*words), ci_build(*words)
-    assert first.returncode == 0, first.stderr
-    assert first.stdout == again.stdout
-    body = json.loads(first.stdout)
-    jobs = [job for job in body["include"] if job["family"] == "gfx94X-dcgpu"]
-    assert [job["shard"] for job in jobs] == ["1/2", "2/2"]
-    assert jobs[0]["argv"][:4] == ["python3", "build/ci_build", "gate", "device"]
-    assert "gfx906" in body["without_runner"]
-
-
-def test_matrix_refuses_unknown_family() -> None:
-    done = ci_build("tests", "SET", "--family", "gfx94x")
-    assert done.returncode == 2
-    assert "Unknown family: 'gfx94x'" in done.stderr
+@pytest.mark.heavy
+@pytest.mark.network
+def test_example_of_gpu_tests_page_prints_jobs_that_start(
+    released: Released, work_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first job of the documented example gets as far as a machine without a GPU can."""
+    released.copy(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
+    examples = re.findall(r"^python3 build/ci_build (matrix tests [^#\n]+)", PAGE.read_text(), re.MULTILINE)
+    assert len(examples) == 2
+    first, again = (succeed(*shlex.split(examples[0])).stdout for _ in range(2))
+    assert first == again
+    jobs = json.loads(first)["include"]
+    assert {tuple(job["targets"]) for job in jobs} == {("gfx942",), ("gfx950",)}
+    done = ci_build(*jobs[0]["argv"][2:])
+    assert done.returncode == MachineError.exit_code, done.stderr
 
 
 def test_matrix_without_occasion_lists_builds() -> None:
-    done = ci_build("--rocm-versions", "7.2.0", "--families", "gfx94X-dcgpu")
+    done = ci_build("matrix", "--rocm-versions", "7.2.0", "--families", "gfx94X-dcgpu")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout).keys() == {"include", "excluded"}
 

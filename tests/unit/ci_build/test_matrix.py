@@ -67,7 +67,8 @@ def test_make_matrix_command_requests_cell(payload: Payload, *, split: bool) -> 
         assert made.python_versions == cell.pythons
         assert shlex.split(cell.run) == [*cell.command]
         assert tuple(map(str, made.targets or ())) == cell.targets
-        assert f"--out=dist/{cell.name}" in cell.command
+        assert f"--out={cell.out}" in cell.command
+        assert cell.out == f"dist/{cell.name}"
     assert len({cell.name for cell in cells}) == len(cells)
 
 
@@ -179,17 +180,10 @@ def test_make_matrix_jax_folder_needs_no_pins() -> None:
     assert all(cell.command[-1] == "--jax-source-dir=/jax" for cell in cells)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--rocm-versions=7.10.0a20251120", "--families=gfx94X-dcgpu", "--python-versions=3.12,3.99"),
-        ("tests", "SET", "--python-versions=3.12,3.99"),
-    ],
-    ids=["builds", "tests"],
-)
-def test_matrix_refuses_unknown_python(words: tuple[str, ...]) -> None:
+def test_matrix_refuses_unknown_python() -> None:
+    words = ["--rocm-versions=7.10.0a20251120", "--families=gfx94X-dcgpu", "--python-versions=3.12,3.99"]
     with pytest.raises(RequestError, match=r"--python-versions has unsupported versions: 3\.99") as raised:
-        command.matrix.main([*words], standalone_mode=False)
+        command.matrix.main(words, standalone_mode=False)
     assert "3.11, 3.12" in str(raised.value)
 
 
@@ -242,13 +236,18 @@ def test_matrix_prints_outputs_of_github_actions() -> None:
     assert {item["python"] for item in outputs["excluded"]} == {"3.11"}
 
 
-def test_matrix_prints_outputs_of_test_jobs() -> None:
-    outputs = printed_lines("tests", "I/D", "--when=nightly", "--family=gfx94X-dcgpu", "--family=gfx906",
-                            "--python-versions=3.12", "--jax-tests=/jax")  # fmt: skip
-    assert [job["shard"] for job in outputs["matrix"]["include"]] == ["1/2", "2/2"]
-    assert all(shlex.split(job["run"]) == job["argv"] for job in outputs["matrix"]["include"])
-    assert len(outputs["merge"]["include"]) == outputs["merge_count"] == 1
-    assert outputs["without_runner"] == ["gfx906"]
+def test_matrix_prints_child_pipeline_of_gitlab() -> None:
+    argv = ["--rocm-versions=7.2.0", "--families=gfx94X-dcgpu,gfx950-dcgpu", "--jax-versions=0.11.0"]
+    done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--format=gitlab"])
+    assert done.exit_code == 0, done.output
+    pipeline, cells = json.loads(done.output), default_axes(*argv[:3], "--payload=source")
+    assert pipeline.pop("stages") == ["build"]
+    assert [*pipeline] == [cell.name for cell in cells]
+    assert len(cells) == 2
+    for cell in cells:
+        job = pipeline[cell.name]
+        assert job["script"] == [cell.run, f"python3 build/ci_build gate structure {cell.out}"]
+        assert job["artifacts"]["paths"] == [cell.out]
 
 
 def test_matrix_refuses_more_jobs_than_github_allows() -> None:
@@ -284,21 +283,6 @@ def test_join_pythons_is_the_default() -> None:
     assert usual.output == joined.output
     done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--join-pythons", "--split-pythons"])
     assert isinstance(done.exception, RequestError)
-
-
-IMAGE = "example.org/runner@sha256:" + "a" * 64
-
-
-def test_matrix_passes_image_to_every_test_job() -> None:
-    words = ("tests", "I/D", "--when=nightly", "--python-versions=3.12", "--jax-tests=/jax", f"--image={IMAGE}")
-    body = json.loads(click.testing.CliRunner().invoke(command.matrix, [*words]).output)
-    assert body["merge"]
-    for job in (*body["include"], *body["merge"]):
-        at = job["argv"].index("--image")
-        assert job["argv"][at + 1] == IMAGE
-    done = click.testing.CliRunner().invoke(command.matrix, [*words[:-1], "--image=example.org/runner:latest"])
-    assert isinstance(done.exception, RequestError)
-    assert "--image has no digest: example.org/runner:latest." in str(done.exception)
 
 
 def test_split_list() -> None:

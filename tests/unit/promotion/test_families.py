@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from ci_build.cli.commands.gate_device import device, merge
 from core.errors import RequestError
-from core.model import GfxTarget
+from core.model import GfxTarget, WheelSet
 from core.targets import family_of, load_table
 from promotion.policy.families import FAMILIES_FILE, Families, Trigger, load_families
 from promotion.policy.jobs import draw, job_matrix
 from promotion.policy.policy import load_policy
+from tests.support.wheel_sets import make_set
 
 OCCASIONS = "".join(
     f'[when.{name}]\nsize = "{size}"\nshards = {shards}\nmulti = {multi}\nminutes = 60\n'
@@ -136,6 +137,13 @@ def test_load_policy_includes_family_bypasses(tmp_path: Path) -> None:
         load_policy("gfx1151", channel="nightly", families=file)
 
 
+def job_set(*targets: str, pythons: Sequence[str] = ("3.12",)) -> WheelSet:
+    """Return a set without wheels."""
+    return make_set([], targets=targets, python_versions=tuple(pythons))
+
+
+SET = job_set("gfx942", "gfx950", "gfx1151")
+PYTHONS = job_set("gfx942", "gfx950", "gfx1151", pythons=("3.11", "3.12"))
 THREE = family("gfx942") + family("gfx950", when="postsubmit") + family("gfx1151", when="nightly", single={})
 
 
@@ -151,21 +159,21 @@ THREE = family("gfx942") + family("gfx950", when="postsubmit") + family("gfx1151
 def test_trigger_includes_earlier_triggers(
     tmp_path: Path, when: str, tested: set[str], without: tuple[str, ...]
 ) -> None:
-    matrix = job_matrix(families(tmp_path, THREE), when=Trigger(when), wheel_set="SET", pythons=["3.12"], jax_tests="J")
+    matrix = job_matrix(families(tmp_path, THREE), when=Trigger(when), wheel_set=SET, jax_tests="J")
     assert {job.family for job in matrix.jobs} == tested
     assert matrix.without_runner == without
 
 
 def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
     two = families(tmp_path, family("gfx942", multi=EIGHT, minutes=77) + family("gfx1151", sanity_only=True))
-    jobs = job_matrix(two, when=Trigger.WEEKLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c").jobs
+    jobs = job_matrix(two, when=Trigger.WEEKLY, wheel_set=PYTHONS, jax_tests="URL@c").jobs
     assert len({job.name for job in jobs}) == len(jobs) == 2 * (1 + 1)
-    nightly = job_matrix(two, when=Trigger.NIGHTLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c").jobs
+    nightly = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, jax_tests="URL@c").jobs
     shards = [(job.shard, job.devices) for job in nightly if (job.family, job.python) == ("gfx942", "3.12")]
     assert shards == [("1/3", "single"), ("2/3", "single"), ("3/3", "single")]
     multi = next(job for job in jobs if job.devices == "multi")
     assert (multi.runs_on, multi.minutes, multi.suite, multi.shard) == ("eight", 77, "large", "1/1")
-    assert multi.argv[:5] == ("python3", "build/ci_build", "gate", "device", "I/D")
+    assert multi.argv[:5] == ("python3", "build/ci_build", "gate", "device", f"multi-arch/{PYTHONS.digest}")
     words = " ".join(multi.argv)
     assert "--family gfx942" in words
     assert "--jax-tests URL@c --size large" in words
@@ -178,17 +186,52 @@ def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
 
 
 def test_job_matrix_without_jax_tests_runs_smoke(tmp_path: Path) -> None:
-    jobs = job_matrix(families(tmp_path, THREE), when=Trigger.NIGHTLY, wheel_set="SET", pythons=["3.12"]).jobs
+    jobs = job_matrix(families(tmp_path, THREE), when=Trigger.NIGHTLY, wheel_set=SET).jobs
     assert {job.suite for job in jobs} == {"smoke"}
     assert all(job.shard == "1/1" for job in jobs)
 
 
 def test_job_matrix_accepts_families_of_other_triggers(tmp_path: Path) -> None:
     three = families(tmp_path, THREE)
-    matrix = job_matrix(three, when=Trigger.PRESUBMIT, wheel_set="SET", pythons=["3.12"], names=["gfx950", "gfx950"])
+    matrix = job_matrix(three, when=Trigger.PRESUBMIT, wheel_set=SET, names=["gfx950", "gfx950"])
     assert [job.family for job in matrix.jobs] == ["gfx950"]
     with pytest.raises(RequestError, match="Unknown family: 'gfx95'"):
-        job_matrix(three, when=Trigger.PRESUBMIT, wheel_set="SET", pythons=["3.12"], names=["gfx95"])
+        job_matrix(three, when=Trigger.PRESUBMIT, wheel_set=SET, names=["gfx95"])
+
+
+def test_job_matrix_has_jobs_for_targets_of_the_set_only() -> None:
+    two = job_set("gfx942", "gfx950", "gfx1101", pythons=("3.11", "3.13"))
+    matrix = job_matrix(load_families(), when=Trigger.WEEKLY, wheel_set=two)
+    jobs = {(job.family, job.targets, job.python) for job in matrix.jobs}
+    assert jobs == {
+        (name, (target,), python)
+        for name, target in (("gfx94X-dcgpu", "gfx942"), ("gfx950-dcgpu", "gfx950"))
+        for python in ("3.11", "3.13")
+    }
+    assert matrix.without_runner == ()
+    assert matrix.without_family == ("gfx1101",)
+    old = job_matrix(load_families(), when=Trigger.WEEKLY, wheel_set=job_set("gfx906"))
+    assert (old.jobs, old.without_runner, old.without_family) == ((), ("gfx906",), ())
+
+
+def test_job_matrix_keeps_features_of_targets() -> None:
+    matrix = job_matrix(load_families(), when=Trigger.WEEKLY, wheel_set=job_set("gfx942:xnack-", "gfx942:xnack+"))
+    assert {job.targets for job in matrix.jobs} == {("gfx942:xnack-", "gfx942:xnack+")}
+
+
+def test_job_matrix_refuses_what_the_set_lacks() -> None:
+    with pytest.raises(RequestError, match=r"The set has no target of gfx1151\. Give a family with one of gfx942"):
+        job_matrix(load_families(), when=Trigger.NIGHTLY, wheel_set=job_set("gfx942"), names=["gfx1151"])
+    with pytest.raises(RequestError, match=r"The set does not support Python 3\.14, 3\.15"):
+        job_matrix(load_families(), when=Trigger.NIGHTLY, wheel_set=SET, pythons=["3.12", "3.14", "3.15"])
+
+
+def test_job_matrix_names_the_bucket() -> None:
+    for bucket, words in (("", ()), ("s3://wheels/a", ("--bucket", "s3://wheels/a"))):
+        made = job_matrix(load_families(), when=Trigger.NIGHTLY, wheel_set=SET, jax_tests="J", bucket=bucket)
+        assert made.merges
+        for argv in (*(job.argv for job in made.jobs), *(one.argv for one in made.merges)):
+            assert tuple(word for word in argv if "bucket" in word or "s3:" in word) == words
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 9), min_size=1, max_size=4), st.text())
@@ -207,7 +250,7 @@ def test_job_options_exist_in_gate(tmp_path: Path) -> None:
     two = families(tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True))
     known, joining = ({word for option in command.params for word in option.opts} for command in (device, merge))
     for when in Trigger:
-        made = job_matrix(two, when=when, wheel_set="I/D", pythons=["3.12"], jax_tests="URL@c")
+        made = job_matrix(two, when=when, wheel_set=SET, jax_tests="URL@c")
         for job in made.jobs:
             assert {word for word in job.argv if word.startswith("--")} <= known
         for one in made.merges:
@@ -216,10 +259,10 @@ def test_job_options_exist_in_gate(tmp_path: Path) -> None:
 
 def test_job_matrix_merges_shards(tmp_path: Path) -> None:
     two = families(tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True))
-    nightly = job_matrix(two, when=Trigger.NIGHTLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c")
+    nightly = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, jax_tests="URL@c")
     assert [(one.family, one.python) for one in nightly.merges] == [("gfx942", "3.11"), ("gfx942", "3.12")]
     assert " ".join(nightly.merges[1].argv) == (
-        "python3 build/ci_build gate merge I/D"
+        f"python3 build/ci_build gate merge multi-arch/{PYTHONS.digest}"
         " --platform rocm --family gfx942 --python 3.12 --jax-tests URL@c --size large"
     )
     # Options that identify a run are equal in all of its shards.
@@ -227,7 +270,7 @@ def test_job_matrix_merges_shards(tmp_path: Path) -> None:
     shards = [job.argv for job in nightly.jobs if (job.family, job.python) == ("gfx942", "3.12")]
     assert [argv[5 : 5 + len(which)] for argv in shards] == [which] * 3
     for when in (Trigger.PRESUBMIT, Trigger.WEEKLY):
-        assert job_matrix(two, when=when, wheel_set="I/D", pythons=["3.12"], jax_tests="URL@c").merges == ()
+        assert job_matrix(two, when=when, wheel_set=SET, jax_tests="URL@c").merges == ()
 
 
 def test_policy_accepts_smoke_of_sanity_only_families() -> None:

@@ -15,7 +15,7 @@ from promotion.index.audit import verify
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
 from promotion.stage import read_staged, stage
-from promotion.staged_sets import remove, staged_folders
+from promotion.staged_sets import find_set, remove, staged_folders
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
@@ -59,6 +59,56 @@ def test_keep_accepts_first_digits_and_refuses_unknown_sets(bucket: DirBucket, t
     for word in ("0" * 64, staged.digest[:5], "", staged.digest.upper()):
         with pytest.raises(RequestError, match="has no staged set"):
             kept(bucket, keep=[word])
+
+
+def test_find_set_accepts_digest_first_digits_and_ledger_entry(bucket: DirBucket, tmp_path: Path) -> None:
+    first, second, unreleased = (made(bucket, tmp_path, minor, age=1) for minor in (2, 3, 4))
+    for staged in (first, second):
+        go(bucket, staged)
+    for staged in (first, second, unreleased):
+        for name in (staged.digest, staged.digest[:6], staged.digest.upper()):
+            assert find_set(bucket, f"multi-arch/{name}") == staged
+    assert [find_set(bucket, f"multi-arch/{number}") for number in (1, 2)] == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("nonsense", "'nonsense' is not the name of a set. Give INDEX/ and the digest"),
+        ("1", "'1' is not the name of a set"),
+        ("multi-arch/", "'multi-arch/' is not the name of a set"),
+        ("multi-arch/abcde", "'multi-arch/abcde' is not the name of a set"),
+        ("multi-arch/nonsense", "is not the name of a set"),
+        ("multi-arch/7", "The index multi-arch has no set 7"),
+        ("multi-arch/0", "The index multi-arch has no set 0"),
+        ("multi-arch/000000", "The index multi-arch has no set 000000"),
+        ("gfx942/1", "The index gfx942 has no set 1"),
+        ("multi-arch/" + "0" * 65, "is not the name of a set"),
+    ],
+)
+def test_find_set_refuses_other_names(bucket: DirBucket, tmp_path: Path, name: str, problem: str) -> None:
+    go(bucket, made(bucket, tmp_path, 2, age=1))
+    with pytest.raises(RequestError) as raised:
+        find_set(bucket, name)
+    assert problem in str(raised.value)
+
+
+def test_find_set_refuses_ambiguous_digits(bucket: DirBucket) -> None:
+    for end in "01":
+        digest = "abcdef" + end * 58
+        bucket.put_if_absent(f"v2-staging/multi-arch/{digest}/wheels.json", b"{}", sha256=sha256_of(b"{}"))
+    with pytest.raises(RequestError, match="several sets of multi-arch start with abcdef"):
+        find_set(bucket, "multi-arch/abcdef")
+    assert find_set(bucket, "multi-arch/abcdef0").digest == "abcdef" + "0" * 58
+
+
+@pytest.mark.parametrize("name", ["1", "digest"])
+def test_find_set_refuses_released_set_that_is_no_longer_staged(bucket: DirBucket, tmp_path: Path, name: str) -> None:
+    staged = made(bucket, tmp_path, 2, age=99)
+    go(bucket, staged)
+    remove(bucket, staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW))
+    with pytest.raises(RequestError, match=f"multi-arch/{staged.digest} was released and is no longer staged"):
+        find_set(bucket, f"multi-arch/{staged.digest if name == 'digest' else name}")
 
 
 def test_foreign_objects_are_no_staged_sets(bucket: DirBucket, tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""`ci_build matrix tests`: the jobs of a staged set, as entered on the command line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.promoting import go, staged_in
+from tests.support.wheel_sets import PYTHONS, make_wheels
+
+IMAGE = "example.org/runner@sha256:" + "a" * 64
+
+
+@pytest.fixture
+def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StagedSet:
+    """Return a promoted set for gfx942 and gfx950 in the default bucket of the current folder."""
+    monkeypatch.chdir(tmp_path)
+    bucket = DirBucket(tmp_path / "bucket")
+    staged = staged_in(bucket, tmp_path / "sets", make_wheels(tmp_path / "w"))
+    go(bucket, staged)
+    return staged
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """Return the printed JSON, or the outputs of --format=github by name."""
+    assert cli.run(["matrix", "tests", *words]) == 0
+    said = capsys.readouterr().out
+    if "--format=github" not in words:
+        return json.loads(said)
+    rows = [line.partition("=") for line in said.splitlines()]
+    assert all(name.isidentifier() for name, _, _ in rows)
+    return {name: json.loads(value) for name, _, value in rows}
+
+
+def test_matrix_tests_reads_targets_and_pythons_of_the_set(
+    staged: StagedSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("multi-arch/1", str(staged), str(staged)[:18]):
+        body = printed(capsys, name, "--when=nightly")
+        assert {(job["family"], job["python"]) for job in body["include"]} == {
+            (family, python) for family in ("gfx94X-dcgpu", "gfx950-dcgpu") for python in PYTHONS
+        }
+        assert {job["argv"][4] for job in body["include"]} == {str(staged)}
+        assert (body["set"], body["without_runner"], body["without_family"]) == (str(staged), [], [])
+    one = printed(capsys, "multi-arch/1", "--when=nightly", "--python-versions=3.12", "--family=gfx950-dcgpu")
+    assert [(job["targets"], job["python"]) for job in one["include"]] == [(["gfx950"], "3.12")]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "problem"),
+    [
+        (("nonsense",), 2, "'nonsense' is not the name of a set"),
+        (("multi-arch/2",), 2, "The index multi-arch has no set 2"),
+        (("multi-arch/1", "--family=gfx1151"), 2, "The set has no target of gfx1151"),
+        (("multi-arch/1", "--family=gfx94x"), 2, "Unknown family: 'gfx94x'"),
+        (("multi-arch/1", "--python-versions=3.13"), 2, "The set does not support Python 3.13"),
+        (("multi-arch/1", "--python-versions=3.99"), 2, "--python-versions has unsupported versions: 3.99"),
+        (("multi-arch/1", "--bucket=elsewhere"), 2, "Bucket elsewhere does not exist"),
+        (("multi-arch/1", "--image=example.org/runner:latest"), 2, "--image has no digest"),
+    ],
+)
+def test_matrix_tests_refuses_bad_requests(
+    staged: StagedSet, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, problem: str
+) -> None:
+    assert cli.run(["matrix", "tests", *words]) == code
+    done = capsys.readouterr()
+    assert problem in done.err
+    assert done.out == ""
+
+
+def test_matrix_tests_prints_outputs_of_github_actions(staged: StagedSet, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("multi-arch/1", "--when=nightly", "--family=gfx94X-dcgpu", "--python-versions=3.12", "--jax-tests=/jax")
+    outputs = printed(capsys, *words, "--format=github")
+    assert [job["shard"] for job in outputs["matrix"]["include"]] == ["1/2", "2/2"]
+    assert all(shlex.split(job["run"]) == job["argv"] for job in outputs["matrix"]["include"])
+    assert len(outputs["merge"]["include"]) == outputs["merge_count"] == 1
+    assert outputs["set"] == str(staged)
+
+
+def test_matrix_tests_prints_child_pipeline_of_gitlab(staged: StagedSet, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("multi-arch/1", "--when=nightly", "--python-versions=3.12", "--jax-tests=/jax")
+    body, pipeline = printed(capsys, *words), printed(capsys, *words, "--format=gitlab")
+    assert pipeline.pop("stages") == ["test", "merge"]
+    assert [*pipeline] == [job["name"] for job in (*body["include"], *body["merge"])]
+    for job in body["include"]:
+        assert pipeline[job["name"]] == {
+            "stage": "test", "tags": [job["runs_on"]], "timeout": f"{job['minutes']} minutes", "script": [job["run"]],
+        }  # fmt: skip
+    for merge in body["merge"]:
+        shards = [job["name"] for job in body["include"] if job["family"] == merge["family"]]
+        assert len(shards) == 2
+        assert pipeline[merge["name"]] == {
+            "stage": "merge", "needs": shards, "when": "always", "script": [merge["run"]],
+        }  # fmt: skip
+
+
+def test_matrix_tests_without_jobs_prints_valid_pipeline(
+    staged: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = staged_in(
+        DirBucket(tmp_path / "bucket"), tmp_path / "sets", make_wheels(tmp_path / "w"), targets=("gfx906",)
+    )
+    body = printed(capsys, str(other), "--when=weekly")
+    assert (body["include"], body["without_runner"]) == ([], ["gfx906"])
+    pipeline = printed(capsys, str(other), "--when=weekly", "--format=gitlab")
+    assert [*pipeline] == ["stages", "nothing to do"]
+    assert pipeline["nothing to do"]["script"]
+
+
+def test_matrix_tests_passes_image_and_bucket_to_every_job(
+    staged: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("multi-arch/1", "--when=nightly", "--jax-tests=/jax", f"--image={IMAGE}")
+    for bucket, expected in (("bucket", []), (str(tmp_path / "bucket"), ["--bucket", str(tmp_path / "bucket")])):
+        body = printed(capsys, *words, f"--bucket={bucket}")
+        assert body["merge"]
+        for job in (*body["include"], *body["merge"]):
+            at = job["argv"].index("--image")
+            assert job["argv"][at + 1] == IMAGE
+            assert job["argv"][at + 2 : at + 4] == expected or (not expected and "--bucket" not in job["argv"])
