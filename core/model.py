@@ -250,6 +250,7 @@ class WheelSet:
         tools: versions of the tools that built the set.
         pins: exact versions of projects that the set needs but does not contain, such as jax.
         files: name -> sha256 of each file beside the wheels: constraints, lock, debug files.
+        file_sizes: name -> size in bytes of each of `files`; empty in sets of older versions.
     """
 
     index: str
@@ -263,11 +264,12 @@ class WheelSet:
     pins: Mapping[str, str]
     wheels: tuple[Wheel, ...]
     files: Mapping[str, str] = field(default_factory=dict)
+    file_sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
         """SHA-256 of the set's canonical JSON as 64 hexadecimal digits."""
-        canonical = json.dumps(to_json(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        canonical = json.dumps(_body_of(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -400,9 +402,17 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - data types in, JSON values out
     return value
 
 
+def _body_of(wheel_set: WheelSet) -> dict[str, Any]:
+    """Return a set as JSON values. Without sizes they are those of older versions, so that old digests stay valid."""
+    body: dict[str, Any] = to_json(wheel_set)
+    if not wheel_set.file_sizes:
+        del body["file_sizes"]
+    return body
+
+
 def dump_wheel_set(wheel_set: WheelSet) -> str:
     """Return the text of `wheels.json`: the set, its schema and its digest."""
-    body = {"schema": SCHEMA_VERSION, "digest": wheel_set.digest, **to_json(wheel_set)}
+    body = {"schema": SCHEMA_VERSION, "digest": wheel_set.digest, **_body_of(wheel_set)}
     return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -477,5 +487,11 @@ def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
         raise WheelSetError(
             f"{where} records digest {digest}, but the digest of its content is {wheel_set.digest}.",
             hint="The file was changed after it was written; build the set again.",
+        )
+    sizes = wheel_set.file_sizes
+    if sizes and (sizes.keys() != wheel_set.files.keys() or {type(size) for size in sizes.values()} != {int}):
+        raise WheelSetError(
+            f"{where} is not a valid wheels.json: file_sizes does not have one size for each of its files.",
+            hint="Build the set again.",
         )
     return wheel_set

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,6 +44,11 @@ def sha256sums(wheel_set: WheelSet) -> bytes:
     return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())).encode()
 
 
+def sizes_of(wheel_set: WheelSet) -> Mapping[str, int]:
+    """Return file name -> size in bytes of the wheels and of the other files, whose sizes old sets do not record."""
+    return {wheel.filename: wheel.size for wheel in wheel_set.wheels} | dict(wheel_set.file_sizes)
+
+
 def foreign_files(folder: Path) -> tuple[str, ...]:
     """Return the files in a folder that do not belong to its wheel set, sorted; all files if wheels.json is missing."""
     # Unlike Path.rglob, this tolerates files that are removed meanwhile.
@@ -57,7 +63,10 @@ def foreign_files(folder: Path) -> tuple[str, ...]:
 
 
 def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
-    """Return the names of files that are missing from a set's folder, or differ from SHA256SUMS or the set, sorted."""
+    """Return the names of files that are missing from a set's folder, or differ from SHA256SUMS or the set, sorted.
+
+    The size of a file counts too if the set records it.
+    """
     try:
         lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -66,6 +75,9 @@ def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
     expected = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
     actual = {name: file_sha256(folder / name) for name in expected if (folder / name).is_file()}
     wrong = {name for name, sha256 in expected.items() if actual.get(name) != sha256}
+    wrong |= {
+        name for name, size in sizes_of(wheel_set).items() if name in actual and size != (folder / name).stat().st_size
+    }
     return tuple(sorted(wrong | {name for name, _ in listed.items() ^ expected.items()}))
 
 

@@ -249,7 +249,7 @@ def _fields(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of nested tables by dotted names."""
     fields: dict[str, Any] = {}
     for name, item in value.items():
-        if not prefix and name in ("wheels", "files", "inputs"):
+        if not prefix and name in ("wheels", "files", "file_sizes", "inputs"):
             continue
         fields |= _fields(item, f"{prefix}{name}.") if isinstance(item, dict) else {prefix + name: item}
     return fields

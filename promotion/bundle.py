@@ -72,6 +72,7 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
                 raise BucketError(f"{wheels[wheel.filename]} has sha256 {actual}, not {wheel.sha256}.")
         for file, key in files.items():
             fetch_to(bucket, key, root / "set" / file)
+        _refuse_changes(wheel_set, root / "set", staged)
         for version in wheel_set.python_versions:
             progress.step(f"fetch the pinned wheels for Python {version}")
             _fetch_pins(wheel_set, bucket.get(files[PYLOCK]).decode(), version, root, runner)
@@ -130,11 +131,19 @@ def _find(bucket: Bucket, staged: StagedSet) -> tuple[WheelSet, Mapping[str, str
         for name, key in files.items()
         if name not in names and name.removesuffix(METADATA_SUFFIX) not in names and not name.startswith("simple/")
     }
-    if PYLOCK not in others:
+    if PYLOCK not in wheel_set.files:
         raise WheelSetError(
             f"Set {staged} has no lock file: {PYLOCK}.", hint="Build the set again with `ci_build dist_wheels`."
         )
     return wheel_set, wheels, others
+
+
+def _refuse_changes(wheel_set: WheelSet, folder: Path, staged: StagedSet) -> None:
+    """Raise BucketError if a file beside the wheels differs from wheels.json."""
+    for name, sha256 in wheel_set.files.items():
+        if not (folder / name).is_file() or sha256_of(folder / name) != sha256:
+            hint = "Stage the set again, or bundle an unchanged copy."
+            raise BucketError(f"{name} of {staged} is missing or differs from {WHEELS_JSON}.", hint=hint)
 
 
 def _fetch_pins(wheel_set: WheelSet, lock: str, version: str, root: Path, runner: Runner) -> None:

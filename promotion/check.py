@@ -142,13 +142,13 @@ def _staged_problems(
     for logs in {tuple(sorted(file.evidence.logs.items())) for file in files}:
         yield from stored_problems(bucket, lambda name: staged.evidence + name, dict(logs))
     files_of_set = {**wheel_set.files, SHA256SUMS: sha256_of(sha256sums(wheel_set))}
-    yield from stored_problems(bucket, staged.file, files_of_set)
+    yield from stored_problems(bucket, staged.file, files_of_set, wheel_set.file_sizes)
     for found in map_concurrently(lambda wheel: tuple(_wheel_problems(bucket, staged, wheel)), wheel_set.wheels):
         yield from found
 
 
 def _wheel_problems(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> Iterator[str]:
-    broken = tuple(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}))
+    broken = tuple(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}, {wheel.filename: wheel.size}))
     yield from broken
     if not broken:
         metadata = metadata_of(bucket, staged, wheel)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from core.errors import BucketError, CiBuildError, WheelSetError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet, load_wheel_set
-from core.wheelset import read_set
+from core.wheelset import read_set, sizes_of
 from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger import LedgerWheel
 from promotion.index.pages import link, metadata_name, pages
@@ -91,19 +91,24 @@ def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
     return wheel_set
 
 
-def stored_problems(bucket: Bucket, key_of: Callable[[str], str], files: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each file that is missing from the bucket or has another sha256.
+def stored_problems(
+    bucket: Bucket, key_of: Callable[[str], str], files: Mapping[str, str], sizes: Mapping[str, int] | None = None
+) -> Iterator[str]:
+    """Yield a sentence for each file that is missing from the bucket or has another sha256 or size.
 
     Args:
         key_of: name of a file -> its key.
         files: name -> expected sha256.
+        sizes: name -> expected size in bytes; other files may have any size.
     """
-    keys = [key_of(name) for name in files]
-    for key, sha256, stored in zip(keys, files.values(), map_concurrently(bucket.head, keys), strict=True):
+    keys, sizes = [key_of(name) for name in files], sizes or {}
+    for name, key, stored in zip(files, keys, map_concurrently(bucket.head, keys), strict=True):
         if stored is None:
             yield f"{key} is not in the bucket."
-        elif stored.sha256 != sha256:
-            yield f"{key} has sha256 {stored.sha256}; {sha256} was expected."
+        elif stored.sha256 != files[name]:
+            yield f"{key} has sha256 {stored.sha256}; {files[name]} was expected."
+        elif stored.size != sizes.get(name, stored.size):
+            yield f"{key} has {stored.size} bytes; {WHEELS_JSON} records {sizes[name]}."
 
 
 def staged_wheels(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str, str]) -> Iterator[IndexedWheel]:
@@ -150,8 +155,9 @@ def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mappin
     digests |= {check_key(name): sha256 for name, sha256 in wheel_set.files.items()}
     differ = sorted({name for name, _ in sums.items() ^ digests.items()})
     problems = [f"{SHA256SUMS} and {WHEELS_JSON} disagree on {name}." for name in differ]
+    sizes = sizes_of(wheel_set)
     for name, sha256 in digests.items():
-        problems += _file_problems(set_dir, name, sha256, wheels[name].size if name in wheels else None)
+        problems += _file_problems(set_dir, name, sha256, sizes.get(name))
     problems += [f"{path.name} is not part of the set." for path in set_dir.glob("*.whl") if path.name not in wheels]
     raise_if_any(problems, WheelSetError, "Use the unchanged folder, or build the set again.")
     sidecars = [_sidecar(set_dir, wheel) for wheel in wheels.values()]

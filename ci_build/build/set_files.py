@@ -86,7 +86,7 @@ def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence
         resolved: as in `pylock`; None omits lock file and SBOM.
 
     Returns:
-        The set with `files`. Its digest covers every file except SHA256SUMS, which is derived from the set.
+        The set with `files` and `file_sizes`. Its digest covers every file except SHA256SUMS, which is derived from it.
     """
     (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
     beside = [folder / CONSTRAINTS, *folder.glob(ROCM_MANIFEST), *folder.glob("debug/**/*.debug")]
@@ -94,7 +94,12 @@ def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence
         (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
         (folder / SBOM).write_text(sbom(wheel_set, resolved), encoding="utf-8")
         beside += [folder / PYLOCK, folder / SBOM]
-    wheel_set = replace(wheel_set, files={str(path.relative_to(folder)): file_sha256(path) for path in beside})
+    files = {str(path.relative_to(folder)): path for path in beside}
+    wheel_set = replace(
+        wheel_set,
+        files={name: file_sha256(path) for name, path in files.items()},
+        file_sizes={name: path.stat().st_size for name, path in files.items()},
+    )
     (folder / SHA256SUMS).write_bytes(sha256sums(wheel_set))
     (folder / WHEELS_JSON).write_text(dump_wheel_set(wheel_set), encoding="utf-8")
     return wheel_set

@@ -219,8 +219,9 @@ def make_set(wheels: Sequence[SetWheel], **changes: Any) -> WheelSet:
     wheel_set = WheelSet(**{**fields, **changes})
     if "files" in changes:
         return wheel_set
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in _beside(wheel_set).items()}
-    return replace(wheel_set, files=digests)
+    beside = _beside(wheel_set)
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in beside.items()}
+    return replace(wheel_set, files=digests, file_sizes={name: len(data) for name, data in beside.items()})
 
 
 def _beside(wheel_set: WheelSet) -> dict[str, bytes]:
@@ -229,9 +230,15 @@ def _beside(wheel_set: WheelSet) -> dict[str, bytes]:
     return {"constraints.txt": lines.encode(), "debug/library.debug": b"symbols"}
 
 
-def write_set(folder: Path, wheels: Sequence[SetWheel], wheel_set: WheelSet) -> Path:
-    """Write a set's folder as `dist_wheels` does: wheels, constraints.txt, a debug file, SHA256SUMS, wheels.json."""
-    files = {wheel.wheel.filename: wheel.data for wheel in wheels} | _beside(wheel_set)
+def write_set(
+    folder: Path, wheels: Sequence[SetWheel], wheel_set: WheelSet, more: Mapping[str, bytes] | None = None
+) -> Path:
+    """Write a set's folder as `dist_wheels` does: wheels, constraints.txt, a debug file, SHA256SUMS, wheels.json.
+
+    Args:
+        more: name -> content of further files of the set.
+    """
+    files = {wheel.wheel.filename: wheel.data for wheel in wheels} | _beside(wheel_set) | dict(more or {})
     sums = (f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items()))
     files["SHA256SUMS"] = "".join(sums).encode()
     files["wheels.json"] = dump_wheel_set(wheel_set).encode()

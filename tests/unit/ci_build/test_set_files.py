@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,9 @@ def test_check_files_names_each_change(tmp_path: Path) -> None:
     assert set(made.files) == {"constraints.txt", "pylock.toml", "sbom.cdx.json", "debug/x.so.debug"}
     assert wheelset.read_set(tmp_path) == made
     assert wheelset.check_files(tmp_path, made) == ()
+    assert made.file_sizes == {name: (tmp_path / name).stat().st_size for name in made.files}
+    wrong = replace(made, file_sizes={**made.file_sizes, "sbom.cdx.json": 1})
+    assert wheelset.check_files(tmp_path, wrong) == ("sbom.cdx.json",)
     (tmp_path / "debug" / "x.so.debug").write_bytes(b"other")
     (tmp_path / "constraints.txt").unlink()
     assert wheelset.check_files(tmp_path, made) == ("constraints.txt", "debug/x.so.debug")

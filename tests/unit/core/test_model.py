@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,7 +62,7 @@ def test_wheel_set_round_trip() -> None:
 def test_set_digest_covers_every_field() -> None:
     body = to_json(wheel_set())
     text = dump_wheel_set(wheel_set())
-    assert len(body) == 11
+    assert len(body) == 12
     for name, value in body.items():
         changed = json.loads(text)
         changed[name] = value[:-1] if isinstance(value, (str, list)) else {**value, "more": "1"}
@@ -124,3 +125,30 @@ def test_wheel_set_refuses_truncated_file(cut: int) -> None:
 
 def test_equal_sets_give_equal_json() -> None:
     assert to_json(frozenset({"b", "a", "c"})) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("files", "digest"),
+    [
+        ({}, "ce3aa5ee4c38b2ee2459eec03eec0da356f065d06ee4d96a850c7ae429959f68"),
+        ({"a": "b" * 64}, "df11941ddd6773dd053181ed309b957948c0668ef00e88bc7e92560d82e70e58"),
+    ],
+)
+def test_digest_of_set_without_sizes_is_that_of_older_versions(files: dict[str, str], digest: str) -> None:
+    made = wheel_set(files=files)
+    assert made.digest == digest
+    text = dump_wheel_set(made)
+    assert "file_sizes" not in text
+    assert load_wheel_set(text) == made
+
+
+def test_digest_covers_sizes_of_files() -> None:
+    made = wheel_set(files={"a": "b" * 64}, file_sizes={"a": 1})
+    assert len({made.digest, replace(made, file_sizes={"a": 2}).digest, replace(made, file_sizes={}).digest}) == 3
+    assert load_wheel_set(dump_wheel_set(made)) == made
+
+
+@pytest.mark.parametrize("sizes", [{"b": 1}, {"a": 1, "b": 1}, {"a": "1"}, {"a": True}, {"a": None}])
+def test_wheel_set_refuses_sizes_of_other_files(sizes: dict[str, Any]) -> None:
+    with pytest.raises(WheelSetError, match="does not have one size for each of its files"):
+        load_wheel_set(dump_wheel_set(wheel_set(files={"a": "b" * 64}, file_sizes=sizes)))

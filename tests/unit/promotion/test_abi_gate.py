@@ -77,7 +77,7 @@ def judge(
     if carried is not None:
         data = dump_manifest(carried)
         digest = hashlib.sha256(data).hexdigest()
-        wheel_set = dataclasses.replace(wheel_set, files={**wheel_set.files, ROCM_MANIFEST: digest})
+        wheel_set = dataclasses.replace(wheel_set, files={**wheel_set.files, ROCM_MANIFEST: digest}, file_sizes={})
         written = write_set(folder / "set", [wheel], wheel_set)
         (written / ROCM_MANIFEST).write_bytes(data)
         with (written / "SHA256SUMS").open("a") as file:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci_build import cli
 from ci_build.cli.commands import bundle as command
-from core.errors import RequestError, WheelSetError
+from core.errors import BucketError, RequestError, WheelSetError
 from promotion.stage import stage
+from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.wheel_sets import make_set, make_wheels, write_set
+
+LOCK = b'lock-version = "1.0"\ncreated-by = "tests"\npackages = []\n'
 
 
 @pytest.fixture
@@ -87,3 +91,18 @@ def test_bundle_uses_staged_set_of_bucket(
     assert used == [bucket.root, staged] * 2
     assert capsys.readouterr().out == "x.tar\n" * 2
     assert listing(folder.parent) == before
+
+
+def test_bundle_refuses_forged_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever can write to staging must not choose the wheels that the lock file pins."""
+    wheels = make_wheels(folder.parent / "w", pythons=("3.12",))
+    bare = make_set(wheels, python_versions=("3.12",))
+    made = replace(bare, files={**bare.files, "pylock.toml": sha256_of(LOCK)}, file_sizes={})
+    bucket = DirBucket(Path("bucket"))
+    staged = stage(bucket, write_set(folder, wheels, made, {"pylock.toml": LOCK}))
+    path = bucket.path(staged.file("pylock.toml"))
+    path.unlink()
+    path.write_bytes(LOCK + b"# forged")
+    assert cli.run(["bundle", str(staged)]) == BucketError.exit_code
+    assert "pylock.toml of multi-arch/" in capsys.readouterr().err
+    assert not [*Path.cwd().glob("*.tar")]

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from core.errors import BucketError, PromotionBlockedError
+from core.errors import BucketError, PromotionBlockedError, WheelSetError
 from core.model import Outcome, Tier
+from promotion import stage as promotion_stage
 from promotion.check import check
 from promotion.evidence.evidence import record
+from promotion.index.audit import verify
 from promotion.index.ledger import load_entry, read_ledger
 from promotion.index.publish import publish
 from promotion.promote import Promotion, promote
@@ -198,6 +200,32 @@ def test_promote_refuses_set_without_its_files(bucket: DirBucket, staged: Staged
         bucket.path(staged.file(name)).unlink()
     message = unmet(bucket, staged)
     assert all(f"{name} is not in the bucket" in message for name in names)
+
+
+def test_promote_refuses_wrong_sizes(
+    bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest of the set covers the sizes, so that only its builder can record wrong ones."""
+    true = make_set(wheels)
+    first = replace(wheels[0].wheel, size=wheels[0].wheel.size + 1)
+    lie = replace(true, wheels=(first, *true.wheels[1:]), file_sizes={**true.file_sizes, "constraints.txt": 7})
+    folder = write_set(tmp_path / "set", wheels, lie)
+    with pytest.raises(WheelSetError, match=r"constraints\.txt has \d+ bytes; 7 were expected"):
+        stage(bucket, folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(promotion_stage, "_file_problems", lambda *_: ())
+        staged = stage(bucket, folder)
+    message = unmet(bucket, staged)
+    assert f"{first.filename} has {first.size - 1} bytes; wheels.json records {first.size}." in message
+    assert "bytes; wheels.json records 7." in message
+
+
+def test_set_without_sizes_is_promoted(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+    """Older versions recorded no sizes."""
+    staged = staged_in(bucket, tmp_path, wheels, files=make_set(wheels).files)
+    assert b"file_sizes" not in bucket.get(staged.file("wheels.json"))
+    assert go(bucket, staged).new
+    assert [*verify(bucket, RELEASED)] == []
 
 
 def test_promote_refuses_damaged_copy(

@@ -111,7 +111,8 @@ FAULTS: list[tuple[str, Callable[[Path], object], str]] = [
     ("wheel changed", lambda f: flip_a_byte(first_wheel(f)), r"jax_rocm7_pjrt.*\.whl has sha256 \w+; \w+ was expected"),
     ("wheel cut off", lambda f: first_wheel(f).write_bytes(b"PK"), r"has 2 bytes; \d+ were expected"),
     ("foreign wheel", lambda f: (f / "x-1-py3-none-any.whl").write_bytes(b""), "x-1-py3-none-any.whl is not part"),
-    ("set file changed", lambda f: (f / "constraints.txt").write_text("x"), r"constraints\.txt has sha256"),
+    ("set file changed", lambda f: (f / "debug/library.debug").write_text("SYMBOLS"), r"library\.debug has sha256"),
+    ("set file longer", lambda f: (f / "constraints.txt").write_text("x"), r"constraints\.txt has 1 bytes; 95 were"),
     ("set file missing", lambda f: (f / "debug/library.debug").unlink(), r"debug/library\.debug is missing"),
     (
         "wheels.json not text",
@@ -142,7 +143,7 @@ def test_stage_refuses_changed_folder(
 def test_stage_reports_all_problems(bucket: DirBucket, folder: Path) -> None:
     (folder / "constraints.txt").write_text("x")
     first_wheel(folder).unlink()
-    with pytest.raises(WheelSetError, match=r"(?s)pjrt.* is missing.*constraints\.txt has sha256|constraints.*pjrt"):
+    with pytest.raises(WheelSetError, match=r"(?s)pjrt.* is missing.*constraints\.txt has 1 bytes|constraints.*pjrt"):
         stage(bucket, folder)
 
 
