@@ -156,6 +156,14 @@ def _offered(
     return None
 
 
+def promotion_of(bucket: Bucket, staged: StagedSet) -> tuple[LedgerEntry, bool] | None:
+    """Return the newest entry that promoted a set whose bytes the index holds, and whether users see the set."""
+    released = ReleasedIndex(index=staged.index)
+    head, entries = read_head(bucket, released)
+    found = _offered(bucket, staged, released, head.state.held, entries)
+    return None if found is None else (found, found.number in head.state.visible)
+
+
 def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, verdict: Verdict) -> PromotedSet:
     """Return the ledger's record of the set; PromotionBlockedError if the verdict blocks the promotion."""
     raise_if_blocked(staged, verdict)

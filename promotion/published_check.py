@@ -113,6 +113,14 @@ def check_published(
                     yield from trial.checks(interpreters.get(version))
 
 
+def raise_for_checks(url: str, checks: Sequence[Check]) -> None:
+    """Raise GateError if a check failed."""
+    if failed := sum(item.failed for item in checks):
+        raise GateError(
+            f"{failed} of {len(checks)} checks of {url} failed.", hint="Follow the remedies of the findings."
+        )
+
+
 def _ledger_findings(published: PublishedSet) -> Iterator[Finding]:
     """Yield a finding for each wheel whose digest differs between the ledger and the set."""
     entry, wheel_set = published.entry, published.wheel_set

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ci_build.build import dist_wheels
+from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import gating
 from ci_build.release.request import GATES, SERVE_PORT, STRUCTURE, LocalRelease
@@ -25,6 +26,9 @@ from promotion.stage import stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import is_url
 from promotion.storage.keys import StagedSet
+
+if TYPE_CHECKING:  # start-up time: a dry run builds nothing
+    from ci_build.build.execute import BuildResult
 
 _LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
 
@@ -92,6 +96,12 @@ def check_policy(
     """Return and print the verdict of the policy on a staged set."""
     policy = load_policy(staged.index, channel=channel)
     verdict = check(bucket, staged, policy, verify=lazy_verifier(trust_config), allow_lower=allow_lower)
+    show_verdict(staged, verdict, reporter)
+    return verdict
+
+
+def show_verdict(staged: StagedSet, verdict: Verdict, reporter: Reporter) -> None:
+    """Print the required evidence, warnings, bypasses and tiers of a verdict."""
     _show_requirements(staged, verdict.requirements, reporter)
     _show_decision(reporter, verdict.warnings, verdict.bypassed, verdict.attested)
     by_tier: dict[str, list[str]] = {}
@@ -99,7 +109,6 @@ def check_policy(
         by_tier.setdefault(tier, []).append(target)
     tested = "; ".join(f"{tier}: {', '.join(targets)}" for tier, targets in by_tier.items())
     reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier {tested}")
-    return verdict
 
 
 def _show_requirements(staged: StagedSet, requirements: Iterable[Requirement], reporter: Reporter) -> None:
@@ -107,20 +116,37 @@ def _show_requirements(staged: StagedSet, requirements: Iterable[Requirement], r
     items = sorted(requirements, key=lambda item: (item.target, item.gate))
     rows = [(item.target, item.gate, item.ended or "-", "; ".join(item.problems) or "accepted") for item in items]
     reporter.table(("target", "gate", "latest evidence", "state"), rows)
-    commands = []
-    for item in (item for item in items if item.problems):
-        family = f" --family {family_of([GfxTarget.parse(item.target)])}" if item.gate == "device" else ""
-        commands.append(f"ci_build gate {item.gate} {staged}{family}{' --redo' if item.ended else ''}")
-    for command in dict.fromkeys(commands):
+    for command in dict.fromkeys(evidence_command(staged, item) for item in items if item.problems):
         reporter.line(f"  to produce the missing evidence: {command}")
 
 
-def plan_lines(release: LocalRelease) -> Iterator[str]:
-    """Yield the lines of a dry run for the steps after the build."""
-    bucket = release.bucket.partition("?")[0].rstrip("/")
+def evidence_command(staged: StagedSet, item: Requirement) -> str:
+    """Return the command that produces the evidence of an unmet requirement."""
+    family = f" --family {family_of([GfxTarget.parse(item.target)])}" if item.gate == "device" else ""
+    return f"ci_build gate {item.gate} {staged}{family}{' --redo' if item.ended else ''}"
+
+
+def plan_lines(location: str, corpus: str) -> Iterator[str]:
+    """Yield the lines of a dry run for the steps from staging to promotion.
+
+    Args:
+        location: folder or URL of the bucket.
+        corpus: corpus of the compile gate; empty if the policy names it.
+    """
+    bucket = location.partition("?")[0].rstrip("/")
+    which = f"{corpus} corpus" if corpus else "the corpus of the policy"
     yield f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/"
-    yield f"gates: {', '.join(GATES)} ({release.corpus} corpus), on the staged bytes; evidence goes beside them"
+    yield f"gates: {', '.join(GATES)} ({which}), on the staged bytes; evidence goes beside them"
     yield f"promote: the set is copied to {bucket}/v2/<index>/ if promotion/policy.toml allows it; ledger, then pages"
+
+
+def build_and_stage(
+    request: WheelSetRequest, bucket: Bucket, prepared: PreparedBuild, reporter: Reporter, runner: HostRunner
+) -> tuple[BuildResult, StagedSet]:
+    """Build a set, or find that it is up to date, and stage it."""
+    built = dist_wheels.dist_wheels(request, prepared, reporter, runner)
+    with reporter.group("stage"):
+        return built, stage(bucket, built.folder, progress=reporter)
 
 
 def release_local(
@@ -141,9 +167,7 @@ def release_local(
         The receipt as JSON values.
     """
     gate_options = gating.GateOptions(corpus=release.corpus)
-    built = dist_wheels.dist_wheels(release.wheel_set, prepared, reporter, runner)
-    with reporter.group("stage"):
-        staged = stage(bucket, built.folder, progress=reporter)
+    built, staged = build_and_stage(release.wheel_set, bucket, prepared, reporter, runner)
     with reporter.group("gates"):
         signer = gating.find_signer(release.key, reporter)
         evidences = gating.run_gates(STRUCTURE, staged, bucket, gate_options, reporter, runner, signer)

@@ -1,7 +1,8 @@
-"""Requests of release commands: gates, signing keys, and a local release."""
+"""Requests of release commands: gates, signing keys, releases and nights."""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,3 +53,49 @@ class LocalRelease:
     corpus: str
     key: SigningKey
     actor: str
+
+
+class Step(enum.StrEnum):
+    """A part of a release, in order."""
+
+    BUILD = "build"
+    GATES = "gates"
+    PROMOTE = "promote"
+    CHECK = "check"
+
+
+NO_URL = "none"
+"""Value of --public-url that omits the check of the released index."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleaseOptions:
+    """The way of a set from staging to users.
+
+    Attributes:
+        bucket: folder or URL of the bucket.
+        channel: channel of the policy.
+        corpus: corpus of the compile gate; empty selects the one that the policy requires.
+        key: key that signs evidence.
+        actor: user or CI run, for the ledger.
+        steps: steps to perform.
+        public_url: URL at which users see the bucket; NO_URL omits the check, and empty serves a folder for it.
+        wait: minutes to wait for evidence of gates that run on other machines.
+        trust_config: trust configuration of a private Sigstore; None uses the public one.
+        allow_lower: whether to accept a version that pip would not select.
+        jax_tests: JAX's test suite for the jobs of the device gate; empty selects the suite of the set's commit.
+        image: container image of these jobs, as NAME@sha256:…; empty for none.
+    """
+
+    bucket: str
+    channel: str
+    corpus: str
+    key: SigningKey
+    actor: str
+    steps: tuple[Step, ...] = tuple(Step)
+    public_url: str = ""
+    wait: float = 0.0
+    trust_config: Path | None = None
+    allow_lower: bool = False
+    jax_tests: str = ""
+    image: str = ""

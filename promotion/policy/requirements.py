@@ -10,6 +10,8 @@ from promotion.evidence.evidence import EvidenceFile, latest_by_target, time_of
 from promotion.policy.policy import EDITION, GateRule, Policy
 
 COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
+NEVER_RAN = "has not run on this set"
+"""Start of the problem of a gate without accepted evidence."""
 CLOCK_SKEW = timedelta(minutes=5)
 """Accepted difference between the clocks of two machines."""
 _NOT_PASSED = {Outcome.FAILED: "failed", Outcome.ERROR: "could not run", Outcome.SKIPPED: "was skipped"}
@@ -26,7 +28,7 @@ def requirements(
             if latest:
                 problems = evidence_problems(latest, rule.of(target), wheel_set, policy, now)
             else:
-                problems = [f"has not run on this set{_rejected_evidence(wheel_set, files, gate, target)}."]
+                problems = [f"{NEVER_RAN}{_rejected_evidence(wheel_set, files, gate, target)}."]
             ended = latest[0].ended if latest else ""
             yield Requirement(gate=gate, target=target, ended=ended, problems=tuple(problems))
 

@@ -10,11 +10,11 @@ import cloup
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option, dry_run_option
 from ci_build.release.request import SERVE_PORT
-from core.errors import GateError, RequestError
+from core.errors import RequestError
 from promotion.index.publish import pages_changed, read_head
 from promotion.index.publish import publish as write_pages
 from promotion.index.serve import IndexServer
-from promotion.published_check import check_published, read_published
+from promotion.published_check import check_published, raise_for_checks, read_published
 from promotion.storage.keys import ReleasedIndex
 
 
@@ -89,8 +89,4 @@ def check(state: State, url: str, digest: str | None, python: str | None, *, as_
             click.echo(f"{item.outcome}  {item.name}{': ' + item.skipped if item.skipped else ''}")
             for finding in item.findings:
                 click.echo(f"  {finding.severity} {finding.code}: {finding.message} {finding.remedy}")
-    failed = sum(item.failed for item in checks)
-    if failed:
-        raise GateError(
-            f"{failed} of {len(checks)} checks of {published.url} failed.", hint="Follow the remedies of the findings."
-        )
+    raise_for_checks(published.url, checks)

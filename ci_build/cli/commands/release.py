@@ -2,72 +2,123 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 import cloup
 
 from ci_build.build import dist_wheels
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json, show_plan
-from ci_build.cli.options.environment import actor, find_signing_key
+from ci_build.cli.options.environment import ENV_PREFIX, actor, find_signing_key
 from ci_build.cli.options.release import (
+    CHANNELS,
+    WAY_NAMES,
     allow_lower_option,
     bucket_option,
     channel_option,
     dry_run_option,
+    refuse_way_options,
+    release_options,
     require_explicit_channel,
-    signing_key_option,
+    summary_files,
     trust_config_option,
+    way_options,
 )
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.table import build_options
-from ci_build.release.request import CORPORA, LocalRelease
+from ci_build.release.request import LocalRelease, Step
 from core.defaults import defaults
 from core.errors import RequestError
 from promotion import stage as promotion_stage
 from promotion.storage import bucket_url
 
-_TABLES = ("release_local", "build")
+_LOCAL_TABLES = ("release_local", "build")
 
 
 @cloup.command()
-@click.option("--local", is_flag=True, help="Release on the channel `local`; required.")
+@click.option("--local", is_flag=True, help="Release on the channel `local`, into a folder by default.")
 @click.option(
     "--bucket",
     metavar="DIR|URL",
-    help=f"The bucket: a folder, or s3://NAME/PREFIX.  [default: {defaults()['release_local']['bucket']}]",
+    help="The bucket: a folder, or s3://NAME/PREFIX; required without --local.  "
+    f"[default: {defaults()['release_local']['bucket']}]",
 )
-@click.option("--corpus", type=click.Choice(CORPORA), help=f"JAX programs to compile.  [default: {CORPORA[0]}]")
-@signing_key_option
-@build_options(*_TABLES)
+@click.option(
+    "--channel",
+    type=click.Choice(CHANNELS[1:]),
+    envvar=ENV_PREFIX + "CHANNEL",
+    help=f"Channel of the policy, without --local.  [default: {CHANNELS[-1]}]",
+)
+@way_options
+@build_options(*_LOCAL_TABLES)
 @click.pass_obj
-def release(
-    state: State, /, *, local: bool, bucket: str | None, corpus: str | None, signing_key: Path | None, **after: object
-) -> None:
-    """Build, stage, gate and promote a set to `v2`, and print the command that installs it."""
+def release(state: State, /, *, local: bool, **after: object) -> None:
+    """Build, stage, gate and promote a set to `v2`, and print the command that installs it.
+
+    `--local` uses published wheels for two targets, and the policy of the channel `local`. Without it, the defaults of
+    `dist_wheels` and the policy of the channel apply, the released index is checked through its public URL, and a
+    summary is written. A set that lacks evidence of other machines stays staged; the same command continues later.
+    """
+    names = ("channel", "corpus", *WAY_NAMES, "signing_key")
+    given: dict[str, Any] = {name: after.pop(name) for name in names}
+    if local:
+        refuse_way_options("with --local")
+        _release_local(state, given, after)
+    else:
+        _release(state, given, after)
+
+
+def _release_local(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     from ci_build.release import release as way  # Start-up time: the gates load auditwheel.
 
-    if not local:
-        raise RequestError("`release` requires --local.", hint="Run `ci_build release --local`.")
-    settings, reporter = state.settings({**after, "bucket": bucket, "corpus": corpus}, _TABLES), state.reporter(after)
+    settings = state.settings({**after, "corpus": given["corpus"]}, _LOCAL_TABLES)
+    reporter = state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
     as_json = settings.flag("json")
     request = LocalRelease(
         wheel_set=wheel_set_request(settings, reporter, runner, connect),
         bucket=settings.text("bucket"),
         corpus=settings.text("corpus"),
-        key=find_signing_key(signing_key),
+        key=find_signing_key(given["signing_key"]),
         actor=actor(),
     )
     opened = bucket_url.open_bucket(request.bucket)
     prepared = dist_wheels.prepare(request.wheel_set, reporter, runner, connect)
     if request.wheel_set.dry_run:
-        lines = [*dist_wheels.dry_run_lines(prepared, request.wheel_set), *way.plan_lines(request)]
-        show_plan(lines, as_json=as_json)
+        lines = dist_wheels.dry_run_lines(prepared, request.wheel_set)
+        show_plan([*lines, *way.plan_lines(request.bucket, request.corpus)], as_json=as_json)
         return
     receipt = way.release_local(request, opened, prepared, reporter, runner, show=not as_json)
     if as_json:
         print_json(receipt)
+
+
+def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    # Start-up time: the gates load auditwheel.
+    from ci_build.release import release as way
+    from ci_build.release import runs
+
+    settings, reporter = state.settings(after), state.reporter(after)
+    if not settings.given("bucket"):
+        raise RequestError("`release` requires --bucket or --local.", hint="Run `ci_build release --local`.")
+    options = release_options(given, bucket=settings.text("bucket"), channel=given["channel"] or CHANNELS[-1])
+    if Step.BUILD not in options.steps:
+        text = "--steps of a release must include build, which finds the set."
+        raise RequestError(text, hint="Use `gate` and `promote` for single steps.")
+    files = summary_files(given)
+    runner, connect = host_runner(reporter), connector(reporter)
+    request = wheel_set_request(settings, reporter, runner, connect)
+    opened = bucket_url.open_bucket(options.bucket)
+    prepared = dist_wheels.prepare(request, reporter, runner, connect)
+    as_json = settings.flag("json")
+    if request.dry_run:
+        lines = dist_wheels.dry_run_lines(prepared, request)
+        show_plan([*lines, *way.plan_lines(options.bucket, options.corpus)], as_json=as_json)
+        return
+    report = runs.release(request, options, opened, prepared, reporter, runner)
+    runs.conclude(report, files, reporter, print_json if as_json else None)
 
 
 @cloup.command()

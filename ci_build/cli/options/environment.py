@@ -24,7 +24,7 @@ ENV_PREFIX = "CI_BUILD_"
 """Prefix of the environment variables of options."""
 SIGNING_KEY = ENV_PREFIX + "SIGNING_KEY"
 """Environment variable that may contain the text of the key that signs evidence."""
-OTHER_VARIABLES = ("bucket", "channel", "corpus", "signing_key", "trust_config")
+OTHER_VARIABLES = ("bucket", "channel", "corpus", "public_url", "signing_key", "trust_config")
 """Variables, without prefix and in lower case, besides those of the options in `table.py`."""
 _OF_GITLAB = (
     *("BEFORE_SHA", "ID", "MANUAL", "NAME", "REF", "REF_NAME", "REF_SLUG", "REPO", "STAGE", "TAG", "TOKEN"),
@@ -131,6 +131,12 @@ def proxy_of(url: str) -> str | None:
     if proxy_bypass(parts.hostname or ""):
         return None
     return proxies.get(parts.scheme) or proxies.get("all")
+
+
+def step_summary() -> Path | None:
+    """Return the file of the job's summary in GitHub Actions ("Workflow commands", job summaries); None elsewhere."""
+    name = os.environ.get("GITHUB_STEP_SUMMARY", "")
+    return Path(name) if name else None
 
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from ci_build.cli.options.environment import ENV_PREFIX, SIGNING_KEY
+from ci_build.cli.options.environment import ENV_PREFIX, SIGNING_KEY, actor, find_signing_key, step_summary
+from ci_build.release.request import CORPORA, NO_URL, ReleaseOptions, Step
 from core.defaults import defaults
 from core.errors import RequestError
+from core.units import parse_url
 from promotion.storage.bucket_url import is_url
 
 CHANNELS = ("local", "nightly", "release")
@@ -92,3 +96,123 @@ signing_key_option = click.option(
     help=f"Key that signs evidence.  [default: the key in {SIGNING_KEY}, else your own key, created when needed]",
 )
 """Option of commands that write evidence. The variable contains the key itself, as CI services provide secrets."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_WAY = (
+    click.option(
+        "--corpus", type=click.Choice(CORPORA), help="JAX programs to compile.  [default: as the policy requires]"
+    ),
+    click.option(
+        "--public-url",
+        metavar=f"URL|{NO_URL}",
+        envvar=ENV_PREFIX + "PUBLIC_URL",
+        help="URL of the bucket for users: the released index is installed from it with pip and uv. "
+        f"`{NO_URL}` omits this check.  [default: a folder is served for it; required for s3://]",
+    ),
+    click.option(
+        "--wait",
+        type=click.FloatRange(0),
+        metavar="MINUTES",
+        help="Wait for evidence that other machines produce.  [default: 0]",
+    ),
+    click.option(
+        "--steps",
+        metavar="NAME,…",
+        help=f"Steps to perform, for jobs with separate identities: {', '.join(Step)}.  [default: all]",
+    ),
+    click.option(
+        "--summary",
+        metavar="FILE",
+        multiple=True,
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Append the summary to FILE as Markdown; write it as HTML or JSON if FILE ends in .html or .json. May be "
+        "repeated.  [default: $GITHUB_STEP_SUMMARY, if set]",
+    ),
+    click.option(
+        "--jax-tests", metavar="URL@COMMIT", help="JAX's test suite for the GPU jobs.  [default: the set's commit]"
+    ),
+    click.option("--image", metavar="NAME@sha256:…", help="Container image of the GPU jobs.  [default: none]"),
+    signing_key_option,
+    trust_config_option,
+    allow_lower_option,
+)
+WAY_NAMES = ("public_url", "wait", "steps", "summary", "jax_tests", "image", "trust_config", "allow_lower")
+"""Names of the options of `way_options` that `release --local` does not use."""
+
+
+def way_options(function: _F) -> _F:
+    """Add the options of commands that take a set from its build to users."""
+    for option in reversed(_WAY):
+        function = option(function)
+    return function
+
+
+def refuse_way_options(why: str) -> None:
+    """Refuse options of `way_options`, and --channel, that the command line gives although they have no effect.
+
+    Raises:
+        RequestError: an option was given.
+    """
+    context = click.get_current_context()
+    typed = click.core.ParameterSource.COMMANDLINE
+    names = [name for name in ("channel", *WAY_NAMES) if context.get_parameter_source(name) is typed]
+    if names:
+        shown = ", ".join("--" + name.replace("_", "-") for name in names)
+        raise RequestError(f"{shown} {'has' if len(names) == 1 else 'have'} no effect {why}.", hint="Omit it.")
+
+
+def release_options(given: Mapping[str, Any], *, bucket: str, channel: str) -> ReleaseOptions:
+    """Return the options that `way_options` added.
+
+    Raises:
+        RequestError: a step is unknown, the public URL is missing or invalid, or --wait has no effect.
+    """
+    steps = _steps(given["steps"])
+    url = given["public_url"] or ""
+    if Step.CHECK in steps and not url and is_url(bucket):
+        raise RequestError(
+            f"The public URL of {bucket.partition('?')[0]} is unknown, and the released index is checked through it.",
+            hint=f"Give --public-url=URL, or --public-url={NO_URL} to omit the check.",
+        )
+    if url and url != NO_URL and parse_url(url, "--public-url").scheme not in ("http", "https"):
+        raise RequestError(f"--public-url is not an http or https URL: {url}.", hint="Give the URL that users see.")
+    if given["wait"] and Step.PROMOTE not in steps:
+        raise RequestError("--wait has no effect without the step promote.", hint="Omit it, or change --steps.")
+    return ReleaseOptions(
+        bucket=bucket,
+        channel=channel,
+        corpus=given["corpus"] or "",
+        key=find_signing_key(given["signing_key"]),
+        actor=actor(),
+        steps=steps,
+        public_url=url,
+        wait=given["wait"] or 0.0,
+        trust_config=given["trust_config"],
+        allow_lower=given["allow_lower"],
+        jax_tests=given["jax_tests"] or "",
+        image=given["image"] or "",
+    )
+
+
+def _steps(text: str | None) -> tuple[Step, ...]:
+    """Return the steps of a comma-separated list in their order; all for None."""
+    if text is None:
+        return tuple(Step)
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if unknown := sorted({*words} - {*Step}) or ([] if words else ["none given"]):
+        raise RequestError(f"--steps is invalid: {', '.join(unknown)}.", hint=f"Give some of {', '.join(Step)}.")
+    return tuple(step for step in Step if step in words)
+
+
+def summary_files(given: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Return the files of the summary: those of --summary, else the job's summary of the CI service, if there is one.
+
+    Raises:
+        RequestError: the folder of a file does not exist.
+    """
+    files: tuple[Path, ...] = given["summary"]
+    for file in files:
+        if not file.absolute().parent.is_dir():
+            raise RequestError(f"--summary: folder {file.parent} does not exist.", hint="Create it.")
+    default = step_summary()
+    return files or ((default,) if default else ())

@@ -1,0 +1,244 @@
+"""The way of a staged set to users: gates, evidence of other machines, promotion, and a check of the released index.
+
+Each step is skipped if it was done before, so that a run after an interruption continues. A set that was promoted and
+then withdrawn by a person is never promoted again.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ci_build.release import gating
+from ci_build.release import release as way
+from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, Step
+from core.errors import CiBuildError, RequestError
+from core.model import Evidence, Requirement, Verdict, WheelSet
+from core.process import HostRunner
+from core.report import Reporter
+from promotion.check import check, raise_if_blocked
+from promotion.evidence.attestation_verification import lazy_verifier
+from promotion.gates.common.gate import Check
+from promotion.gates.common.runs import raise_for_failures
+from promotion.index.ledger import LedgerEntry
+from promotion.index.publish import publish
+from promotion.index.serve import IndexServer
+from promotion.policy.policy import Policy, load_policy
+from promotion.policy.requirements import NEVER_RAN
+from promotion.promote import promotion_of
+from promotion.published_check import check_published, raise_for_checks, read_published
+from promotion.stage import read_staged
+from promotion.storage.bucket import Bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import ReleasedIndex, StagedSet
+
+_POLL = 30.0
+"""Seconds between two looks for the evidence of other machines."""
+
+
+class State(enum.StrEnum):
+    """The state of a set at the end of a run."""
+
+    PROMOTED = "promoted"
+    UNCHANGED = "unchanged"
+    """An earlier run promoted and checked the set."""
+    WITHDRAWN = "withdrawn"
+    """The set was promoted, and is not visible any more."""
+    STAGED = "staged"
+    """The run did not include the remaining steps."""
+    PENDING = "pending"
+    """Evidence is missing that other machines produce."""
+    BLOCKED = "blocked"
+    FAILED = "failed"
+    """The build, a gate of this machine or the check of the released index failed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetOutcome:
+    """A set at the end of a run.
+
+    Attributes:
+        verdict: verdict of the policy; None if the set was promoted before.
+        entry: ledger entry of the promotion; None if the set was never promoted.
+        checks: checks of the released index in this run.
+        error: reason why the run fails; None if it succeeds.
+    """
+
+    staged: StagedSet
+    wheel_set: WheelSet
+    state: State
+    verdict: Verdict | None = None
+    entry: LedgerEntry | None = None
+    checks: tuple[Check, ...] = ()
+    error: CiBuildError | None = None
+
+
+Checked = Callable[[Sequence[Check]], None]
+"""A function that records the checks of a released set that passed."""
+
+
+def finish(
+    staged: StagedSet,
+    bucket: Bucket,
+    options: ReleaseOptions,
+    reporter: Reporter,
+    runner: HostRunner,
+    *,
+    was_checked: bool = False,
+    on_checked: Checked = lambda _: None,
+) -> SetOutcome:
+    """Gate, promote and check a staged set, as far as the requested steps and the policy allow.
+
+    Args:
+        was_checked: whether an earlier run checked the released set.
+        on_checked: receives the checks of the released set if all passed.
+    """
+    before = promotion_of(bucket, staged)
+    if before is None:
+        outcome = _promoted(staged, bucket, options, reporter, runner)
+    else:
+        entry, visible = before
+        state = State.UNCHANGED if visible else State.WITHDRAWN
+        outcome = SetOutcome(staged=staged, wheel_set=read_staged(bucket, staged), state=state, entry=entry)
+        if visible and Step.PROMOTE in options.steps:
+            publish(bucket, ReleasedIndex(index=staged.index))  # completes an interrupted promotion
+    wanted = Step.CHECK in options.steps and options.public_url != NO_URL and not was_checked
+    if not wanted or outcome.state not in (State.PROMOTED, State.UNCHANGED):
+        return outcome
+    outcome = replace(outcome, state=State.PROMOTED)
+    try:
+        with reporter.group("check"):
+            checks = _released_checks(staged, bucket, options.public_url, reporter, runner)
+        outcome = replace(outcome, checks=checks)
+        raise_for_checks(f"the released index of {staged}", checks)
+    except CiBuildError as error:
+        return replace(outcome, state=State.FAILED, error=error)
+    on_checked(checks)
+    return outcome
+
+
+def _promoted(
+    staged: StagedSet, bucket: Bucket, options: ReleaseOptions, reporter: Reporter, runner: HostRunner
+) -> SetOutcome:
+    """Run the gates of this machine, await other evidence, and promote the set if the policy allows it."""
+    policy = load_policy(staged.index, channel=options.channel)
+    evidences = _gated(staged, bucket, options, policy, reporter, runner) if Step.GATES in options.steps else ()
+    with reporter.group("policy"):
+        verdict = _awaited(staged, bucket, options, policy, reporter)
+        way.show_verdict(staged, verdict, reporter)
+    outcome = SetOutcome(staged=staged, wheel_set=read_staged(bucket, staged), state=State.STAGED, verdict=verdict)
+    failure = _failure(evidences)
+    if not verdict.allowed and failure is not None:
+        return replace(outcome, state=State.FAILED, error=failure)
+    if Step.PROMOTE not in options.steps:
+        return outcome if verdict.allowed or not open_requirements(verdict) else replace(outcome, state=State.PENDING)
+    if not verdict.allowed:
+        return _refused(outcome, verdict, options)
+    with reporter.group("promote"):
+        try:
+            promotion = way.promote(
+                staged,
+                bucket,
+                options.channel,
+                reporter,
+                options.actor,
+                options.trust_config,
+                allow_lower=options.allow_lower,
+            )
+        except CiBuildError as error:  # another run changed the index meanwhile
+            return replace(outcome, state=State.BLOCKED, error=error)
+    return replace(outcome, state=State.PROMOTED, entry=promotion.entry)
+
+
+def _refused(outcome: SetOutcome, verdict: Verdict, options: ReleaseOptions) -> SetOutcome:
+    """Return the outcome of a set that the policy blocks; missing evidence fails a run that builds nothing."""
+    try:
+        raise_if_blocked(outcome.staged, verdict)
+    except CiBuildError as error:
+        if open_requirements(verdict):
+            ends = None if Step.BUILD in options.steps else error
+            return replace(outcome, state=State.PENDING, error=ends)
+        return replace(outcome, state=State.BLOCKED, error=error)
+    raise AssertionError("the verdict allows the set")
+
+
+def _gated(
+    staged: StagedSet,
+    bucket: Bucket,
+    options: ReleaseOptions,
+    policy: Policy,
+    reporter: Reporter,
+    runner: HostRunner,
+) -> tuple[Evidence, ...]:
+    """Run every gate that needs no GPU, with the corpus that the policy requires, and print the evidence."""
+    rule = policy.gates.get("compile")
+    gate_options = gating.GateOptions(corpus=options.corpus or (rule.settings.get("corpus", "") if rule else ""))
+    with reporter.group("gates"):
+        signer = gating.find_signer(options.key, reporter)
+        evidences = gating.run_gates(STRUCTURE, staged, bucket, gate_options, reporter, runner, signer, options.channel)
+    gating.show_evidence(evidences, reporter)
+    return evidences
+
+
+def _failure(evidences: Sequence[Evidence]) -> CiBuildError | None:
+    """Return the error with all failures of gates; None if there are none."""
+    try:
+        raise_for_failures(evidences)
+    except CiBuildError as error:
+        return error
+    return None
+
+
+def _awaited(staged: StagedSet, bucket: Bucket, options: ReleaseOptions, policy: Policy, reporter: Reporter) -> Verdict:
+    """Return the verdict of the policy, after waiting for evidence of other machines if this was requested."""
+    until, first = time.monotonic() + options.wait * 60, True
+    while True:
+        verify = lazy_verifier(options.trust_config)
+        verdict = check(bucket, staged, policy, verify=verify, allow_lower=options.allow_lower)
+        missing = open_requirements(verdict)
+        if not missing or time.monotonic() >= until:
+            return verdict
+        if first:
+            names = ", ".join(f"{item.gate} for {item.target}" for item in missing)
+            reporter.step(f"wait up to {options.wait:g} minutes for evidence: {names}")
+        first = False
+        time.sleep(min(_POLL, max(0.0, until - time.monotonic())))
+
+
+def open_requirements(verdict: Verdict) -> tuple[Requirement, ...]:
+    """Return the missing evidence of gates that other machines run, if nothing else blocks a set."""
+    never_ran = (f"{NEVER_RAN}.",)
+    missing = [item for item in verdict.requirements if item.problems == never_ran and item.gate not in GATES]
+    texts = {f"The gate {item.gate} for {item.target} {problem}" for item in missing for problem in item.problems}
+    tiers = tuple(f"{item.target} was tested at tier " for item in missing)
+    others = [text for text in verdict.blocked_by if text not in texts and not text.startswith(tiers)]
+    return () if others else tuple(missing)
+
+
+def _released_checks(
+    staged: StagedSet, bucket: Bucket, url: str, reporter: Reporter, runner: HostRunner
+) -> tuple[Check, ...]:
+    """Install the released set through the URL of its index with pip and uv, and print every problem."""
+    with _served(bucket, url) as base:
+        simple = f"{base.rstrip('/')}/{ReleasedIndex(index=staged.index).simple}"
+        checks = tuple(check_published(read_published(simple, staged.digest), runner, reporter))
+    for item in checks:
+        for finding in item.findings:
+            reporter.finding(finding, item.name)
+    return checks
+
+
+@contextmanager
+def _served(bucket: Bucket, url: str) -> Iterator[str]:
+    """Provide the URL of a bucket; a folder without a URL is served on this machine."""
+    if url:
+        yield url
+        return
+    if not isinstance(bucket, DirBucket):
+        raise RequestError("The bucket has no public URL.", hint=f"Give --public-url=URL, or --public-url={NO_URL}.")
+    with IndexServer(Path(bucket.root)) as server:
+        yield server.url

@@ -1,0 +1,244 @@
+"""The summary of a run: tiers of each target, what blocks, and what changed since the last promoted set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ci_build.build.source.pins import pins_for, repository_url
+from ci_build.release.chain import SetOutcome, open_requirements
+from ci_build.release.release import evidence_command
+from ci_build.release.request import ReleaseOptions
+from core.errors import CiBuildError
+from core.model import Evidence, Verdict, WheelSet
+from promotion.bisect import Candidate, differences, fetch_description
+from promotion.evidence.evidence import latest, load_evidence, read_all, time_of
+from promotion.index.ledger import PromotedSet
+from promotion.index.publish import read_head
+from promotion.policy.families import GATE, Trigger, load_families
+from promotion.policy.jobs import JobMatrix, job_matrix
+from promotion.storage.bucket import Bucket
+from promotion.storage.concurrency import map_concurrently
+from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
+
+SCHEMA = 1
+NO_TIER = "none"
+"""Tier of a target that no set was tested for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetSummary:
+    """A gfx target of a set: its tier in the last promoted set and now, and the reasons that block the set."""
+
+    target: str
+    before: str
+    now: str
+    blocked_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MissingEvidence:
+    """Evidence that the policy requires and does not have, and the command that produces it."""
+
+    gate: str
+    target: str
+    problems: tuple[str, ...]
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateCounts:
+    """Numbers of checks or tests of a gate for a target; `before` is empty without earlier evidence."""
+
+    gate: str
+    target: str
+    outcome: str
+    seconds: float
+    before: Mapping[str, int]
+    now: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetSummary:
+    """A set at the end of a run; only name, state and error are known if its build failed.
+
+    Attributes:
+        name: row of the table of nights; empty without a table.
+        set: INDEX/DIGEST.
+        lock: digest of the exact inputs of a night.
+        error: reason why the run fails, or empty.
+        entry: number of the ledger entry that promoted the set; 0 if there is none.
+        baseline: digest of the last promoted set, which the set is compared with; empty if there is none.
+        missing: evidence to produce; `jobs` are the jobs for machines with GPUs.
+        changed: field of wheels.json -> values before and now.
+        sizes: project -> bytes of all its wheels before and now.
+        checks: check of the released index -> outcome.
+    """
+
+    name: str
+    state: str
+    error: str = ""
+    lock: str = ""
+    set: str = ""
+    jax: str = ""
+    rocm: str = ""
+    pythons: tuple[str, ...] = ()
+    entry: int = 0
+    baseline: str = ""
+    targets: tuple[TargetSummary, ...] = ()
+    blocked_by: tuple[str, ...] = ()
+    missing: tuple[MissingEvidence, ...] = ()
+    jobs: JobMatrix | None = None
+    changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    counts: tuple[GateCounts, ...] = ()
+    checks: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """All sets of a release or a night, for JSON; `command` is `release` or `nightly`."""
+
+    command: str
+    index: str
+    channel: str
+    time: str
+    actor: str
+    sets: tuple[SetSummary, ...]
+    schema: int = SCHEMA
+
+
+def summarize(
+    outcome: SetOutcome, bucket: Bucket, options: ReleaseOptions, *, name: str = "", lock: str = ""
+) -> SetSummary:
+    """Return the summary of a set, compared with the newest visible set that was promoted before it."""
+    staged, wheel_set, verdict = outcome.staged, outcome.wheel_set, outcome.verdict
+    released = ReleasedIndex(index=staged.index)
+    promoted = outcome.entry.promoted if outcome.entry else None
+    number, old = _baseline(bucket, released, outcome)
+    old_set = fetch_description(bucket, released, Candidate(number=number, digest=old.set_digest)) if old else None
+    tiers = verdict.tiers if verdict else promoted.tiers if promoted else {}
+    missing = open_requirements(verdict) if verdict else ()
+    tested = {item.target for item in missing if item.gate == GATE}
+    return SetSummary(
+        name=name,
+        state=outcome.state.value,
+        error=str(outcome.error or ""),
+        lock=lock,
+        set=str(staged),
+        jax=wheel_set.jax_version,
+        rocm=wheel_set.rocm_version,
+        pythons=wheel_set.python_versions,
+        entry=outcome.entry.number if outcome.entry else 0,
+        baseline=old.set_digest if old else "",
+        targets=tuple(_targets(wheel_set, old, tiers, verdict)),
+        blocked_by=verdict.blocked_by if verdict else (),
+        missing=tuple(
+            MissingEvidence(
+                gate=item.gate, target=item.target, problems=item.problems, command=evidence_command(staged, item)
+            )
+            for item in (verdict.requirements if verdict else ())
+            if item.problems
+        ),
+        jobs=_jobs(wheel_set, tested, options) if tested else None,
+        changed=differences(old_set, wheel_set) if old_set else {},
+        sizes=_sizes(old_set, wheel_set),
+        counts=tuple(_counts(bucket, staged, released, old)),
+        checks={item.name: item.outcome for item in outcome.checks},
+    )
+
+
+def failed(error: CiBuildError, *, name: str = "", lock: str = "") -> SetSummary:
+    """Return the summary of a set that was not staged."""
+    return SetSummary(name=name, state="failed", error=str(error), lock=lock)
+
+
+def _baseline(bucket: Bucket, released: ReleasedIndex, outcome: SetOutcome) -> tuple[int, PromotedSet | None]:
+    """Return the newest visible set that was promoted before the set of an outcome, and its number."""
+    head, entries = read_head(bucket, released)
+    for number in sorted(head.state.visible, reverse=True):
+        promoted = entries.set(number)
+        older = outcome.entry is None or number < outcome.entry.number
+        if older and promoted.set_digest != outcome.staged.digest:
+            return number, promoted
+    return 0, None
+
+
+def _targets(
+    wheel_set: WheelSet, old: PromotedSet | None, tiers: Mapping[str, str], verdict: Verdict | None
+) -> Iterator[TargetSummary]:
+    """Yield the targets of both sets; a target that only the last promoted set has is reported as gone."""
+    before = old.tiers if old else {}
+    for target in sorted({*wheel_set.targets, *before}):
+        reasons = [
+            f"gate {item.gate} {problem}"
+            for item in (verdict.requirements if verdict else ())
+            if item.target == target
+            for problem in item.problems
+        ]
+        reasons += [text for text in (verdict.blocked_by if verdict else ()) if text.startswith(f"{target} ")]
+        now = tiers.get(target, NO_TIER) if target in wheel_set.targets else "not in this set"
+        yield TargetSummary(target=target, before=before.get(target, NO_TIER), now=now, blocked_by=tuple(reasons))
+
+
+def _sizes(old: WheelSet | None, new: WheelSet) -> Mapping[str, tuple[int, int]]:
+    totals: dict[str, list[int]] = {}
+    for place, wheel_set in enumerate((old, new)):
+        for wheel in wheel_set.wheels if wheel_set else ():
+            totals.setdefault(wheel.name, [0, 0])[place] += wheel.size
+    return {name: (sizes[0], sizes[1]) for name, sizes in sorted(totals.items())}
+
+
+def _counts(
+    bucket: Bucket, staged: StagedSet, released: ReleasedIndex, old: PromotedSet | None
+) -> Iterator[GateCounts]:
+    """Yield the counts of the latest evidence of each gate and target, beside those of the last promoted set."""
+    before = latest(_released_evidence(bucket, released, old)) if old else {}
+    now = latest(file.evidence for file in read_all(bucket, staged).values())
+    for (gate, target), evidence in sorted(now.items()):
+        earlier = before.get((gate, target))
+        yield GateCounts(
+            gate=gate,
+            target=target,
+            outcome=evidence.outcome.value,
+            seconds=_seconds(evidence),
+            before=earlier.counts if earlier else {},
+            now=evidence.counts,
+        )
+
+
+def _seconds(evidence: Evidence) -> float:
+    started, ended = time_of(evidence.started), time_of(evidence.ended)
+    return (ended - started).total_seconds() if started and ended else 0.0
+
+
+def _released_evidence(bucket: Bucket, released: ReleasedIndex, old: PromotedSet) -> Iterable[Evidence]:
+    names = [name for name in old.files if name.startswith(f"{EVIDENCE_FOLDER}/") and name.endswith(".json")]
+    keys = [released.set_file(old.set_digest, name) for name in names]
+    return map_concurrently(lambda key: load_evidence(bucket.get(key), key), keys)
+
+
+def _jobs(wheel_set: WheelSet, targets: set[str], options: ReleaseOptions) -> JobMatrix:
+    """Return the jobs that test a set on GPUs, for the families of the targets without evidence."""
+    processors = {target.partition(":")[0] for target in targets}
+    families = load_families()
+    names = [family.name for family in families.families.values() if processors & {*family.targets}]
+    return job_matrix(
+        families,
+        when=Trigger.NIGHTLY,
+        wheel_set=wheel_set,
+        pythons=wheel_set.python_versions[:1],
+        names=names,
+        jax_tests=options.jax_tests or _suite(wheel_set),
+        image=options.image,
+        bucket=options.bucket,
+    )
+
+
+def _suite(wheel_set: WheelSet) -> str:
+    """Return JAX's test suite at the commit of a set, as URL@commit; empty if the commit is unknown."""
+    source = wheel_set.request.get("source")
+    pins = pins_for(wheel_set.jax_version)
+    commit = str(source.get("jax_commit", "")) if isinstance(source, dict) else pins.jax if pins else ""
+    return f"{repository_url('jax')}@{commit}" if len(commit) == 40 else ""

@@ -1,0 +1,188 @@
+"""`ci_build release --bucket`: a set of small wheels from its build to its users, and everything that stops it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from ci_build import cli
+from ci_build.release import gating
+from core.errors import GateError, PromotionBlockedError, RequestError
+from promotion.index.publish import read_head
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import ReleasedIndex
+from tests.support.nights import INDEX, Nights, nights, small_release
+
+__all__ = ["nights", "small_release"]
+NIGHTLY = ("--channel=nightly",)
+
+
+def files(folder: Path) -> dict[str, int]:
+    """Return the time of the last change of every file."""
+    return {
+        str(path.relative_to(folder)): path.stat().st_mtime_ns
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_release_promotes_and_second_run_changes_nothing(
+    nights: Nights, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    summaries = ("--summary=s.md", "--summary=s.html", "--summary=s.json")
+    assert nights.run("release", *NIGHTLY, "--json", *summaries) == 0, capsys.readouterr().err
+    said = json.loads(capsys.readouterr().out)
+    (one,) = said["sets"]
+    assert (one["state"], one["entry"], one["baseline"], one["error"]) == ("promoted", 1, "", "")
+    assert one["set"].startswith(f"{INDEX}/")
+    assert [(row["target"], row["before"], row["now"]) for row in one["targets"]] == [
+        ("gfx942", "none", "device"),
+        ("gfx950", "none", "device"),
+    ]
+    assert one["checks"] == {"pip": "passed", "uv": "passed"}
+    assert json.loads((tmp_path / "s.json").read_text()) == said
+    assert "<td>gfx942</td><td>none</td><td>device</td>" in (tmp_path / "s.html").read_text()
+    assert "| gfx942 | none | device | - |" in (tmp_path / "s.md").read_text()
+    before = files(nights.bucket)
+    assert nights.run("release", *NIGHTLY) == 0
+    assert files(nights.bucket) == before
+    assert len(nights.gated) == 1
+
+
+def test_release_without_gpu_evidence_stays_staged_and_lists_jobs(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.device = False
+    assert nights.run("release", *NIGHTLY, "--json") == 0
+    (one,) = json.loads(capsys.readouterr().out)["sets"]
+    assert (one["state"], one["error"], one["entry"]) == ("pending", "", 0)
+    assert [(item["gate"], item["target"]) for item in one["missing"]] == [("device", "gfx942"), ("device", "gfx950")]
+    assert one["missing"][0]["command"] == f"ci_build gate device {one['set']} --family gfx94X-dcgpu"
+    jobs = one["jobs"]["jobs"]
+    assert {job["family"] for job in jobs} == {"gfx94X-dcgpu", "gfx950-dcgpu"}
+    assert all(job["argv"][3:5] == ["device", one["set"]] for job in jobs)
+    assert all("990e6a0b84138346e6a38785412f36356e0e5dc3" in job["run"] for job in jobs)
+    bucket = DirBucket(nights.bucket)
+    assert read_head(bucket, ReleasedIndex(index=INDEX))[0].number == 0
+    # The tests ran on other machines; the same command continues.
+    nights.device = True
+    assert nights.run("release", *NIGHTLY, "--json") == 0
+    (one,) = json.loads(capsys.readouterr().out)["sets"]
+    assert (one["state"], one["entry"]) == ("promoted", 1)
+
+
+def test_release_waits_for_evidence(
+    nights: Nights, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights.device, bucket = False, DirBucket(nights.bucket)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            nights.record(bucket, gating.parse_staged(f"{INDEX}/{nights.gated[0]}"), ["device"])
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert nights.run("release", *NIGHTLY, "--wait=5") == 0
+    said = capsys.readouterr().err
+    assert "wait up to 5 minutes for evidence: device for gfx942, device for gfx950" in said
+    assert (len(slept), "ledger entry 1" in said) == (2, True)
+
+
+def test_release_with_failed_gate_ends_with_its_exit_code(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    nights.failing = ["compile"]
+    assert nights.run("release", *NIGHTLY, "--json") == GateError.exit_code
+    said = capsys.readouterr()
+    (one,) = json.loads(said.out)["sets"]
+    assert one["state"] == "failed"
+    assert one["error"].startswith("Gates did not pass:")
+    assert "gate compile failed: It broke." in one["targets"][0]["blocked_by"]
+    assert one["jobs"] is None, "no GPU tests a set that cannot be promoted"
+    assert not (nights.bucket / "v2").exists()
+
+
+def test_release_blocked_by_policy_ends_with_its_exit_code(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = nights.folder / "policy.toml"
+    policy.write_text(
+        policy.read_text().replace('required_targets = ["gfx942", "gfx950"]', 'required_targets = ["gfx1100"]')
+    )
+    assert nights.run("release", *NIGHTLY, "--json") == PromotionBlockedError.exit_code
+    (one,) = json.loads(capsys.readouterr().out)["sets"]
+    assert one["state"] == "blocked"
+    assert any("gfx1100" in text for text in one["blocked_by"])
+    assert not (nights.bucket / "v2").exists()
+
+
+def test_release_whose_index_is_broken_fails_and_checks_again(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.broken_index = True
+    assert nights.run("release", *NIGHTLY, "--json", "--public-url=https://wheels.invalid/") == GateError.exit_code
+    (one,) = json.loads(capsys.readouterr().out)["sets"]
+    assert (one["state"], one["entry"], one["checks"]["pip"]) == ("failed", 1, "failed")
+    nights.broken_index = False
+    assert nights.run("release", *NIGHTLY, "--public-url=https://wheels.invalid/") == 0
+    assert nights.checked == ["https://wheels.invalid/"] * 2
+
+
+def test_release_never_promotes_withdrawn_set_again(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nights.run("release", *NIGHTLY) == 0
+    assert cli.run(["rollback", INDEX, "--to", "0", "--reason", "wrong", "--bucket", str(nights.bucket)]) == 0
+    capsys.readouterr()
+    assert nights.run("release", *NIGHTLY, "--json") == 0
+    (one,) = json.loads(capsys.readouterr().out)["sets"]
+    assert one["state"] == "withdrawn"
+    assert read_head(DirBucket(nights.bucket), ReleasedIndex(index=INDEX))[0].state.visible == ()
+
+
+def test_failed_build_is_part_of_the_summary(nights: Nights, tmp_path: Path) -> None:
+    shutil.copytree(nights.wheels, tmp_path / "wheels")
+    next((tmp_path / "wheels").glob("jaxlib-*")).unlink()
+    nights.wheels = tmp_path / "wheels"
+    assert nights.run("release", *NIGHTLY, "--summary=s.md") == 6
+    assert "pip found no distribution for jaxlib" in (tmp_path / "s.md").read_text()
+
+
+def test_summary_goes_to_the_job_summary_of_github(
+    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "job.md"))
+    (tmp_path / "job.md").write_text("earlier step\n")
+    assert nights.run("release", *NIGHTLY) == 0
+    text = (tmp_path / "job.md").read_text()
+    assert text.startswith("earlier step\n## release multi-arch, channel nightly, ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--bucket=s3://b/p",), "The public URL of s3://b/p is unknown"),
+        (("--steps=gates,promote",), "--steps of a release must include build"),
+        (("--steps=build,sing",), "--steps is invalid: sing."),
+        (("--steps=build", "--wait=3"), "--wait has no effect without the step promote."),
+        (("--public-url=ftp://x/",), "--public-url is not an http or https URL"),
+        (("--summary=no/folder/s.md",), "--summary: folder no/folder does not exist."),
+        (("--local", "--channel=release"), "--channel has no effect with --local."),
+        (("--local", "--wait=1", "--steps=build"), "--wait, --steps have no effect with --local."),
+    ],
+)
+def test_release_refuses_bad_options_before_any_work(
+    nights: Nights, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nights.run("release", *words) == RequestError.exit_code
+    assert message in capsys.readouterr().err
+    assert not nights.bucket.exists()
+
+
+def test_steps_end_after_the_last_requested_one(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nights.run("release", *NIGHTLY, "--steps=build", "--json") == 0
+    (one,) = json.loads(capsys.readouterr().out)["sets"]
+    assert (one["state"], nights.gated, one["entry"]) == ("staged", [], 0)
+    assert nights.run("release", *NIGHTLY, "--steps=build,gates", "--json") == 0
+    (one,) = json.loads(capsys.readouterr().out)["sets"]
+    assert (one["state"], len(nights.gated), one["entry"]) == ("staged", 1, 0)
+    assert not (nights.bucket / "v2").exists()
