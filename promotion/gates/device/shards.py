@@ -158,7 +158,9 @@ def collect_shards(
         keys = [key for key in bucket.list(folder) if key.endswith(f".{_NAME}")]
         stored += [_read(bucket, staged, key, gate, signer) for key in keys]
     required = {k: v for k, v in settings.items() if k not in _MACHINE_SETTINGS or (k == "python" and v)}
-    matching = [shard for shard in stored if all(shard.settings.get(k) == v for k, v in required.items())]
+    # Evidence without an image has no such setting; without this, shards of several images would be joined.
+    required.setdefault("image", "")
+    matching = [shard for shard in stored if all(shard.settings.get(k, "") == v for k, v in required.items())]
     if not matching:
         raise RequestError(
             f"The set has no shard of {gate} with {settings.get('suite')}{_differences(stored, required)}.",

@@ -135,6 +135,7 @@ def test_collect_shards_names_missing_shards() -> None:
         {"tests": digest_of_tests(["a", "c"])},
         {"settings": {**SETTINGS, "python": "3.11"}},
         {"settings": {**SETTINGS, "passes": "single multi"}},
+        {"settings": {**SETTINGS, "image": "name@sha256:12"}},
     ],
 )
 def test_collect_shards_does_not_mix_runs(other: dict[str, Any]) -> None:
