@@ -336,12 +336,17 @@ class Requirement:
         target: a gfx target, or "any".
         ended: time of the latest evidence that counts; empty without one.
         problems: reasons why the requirement is not met, each the second half of a sentence.
+        settings: required settings of the gate, such as size, passes and image.
+        evidence: for each present evidence that counts, its end, outcome, and the settings that tell parts of a gate
+            and images apart.
     """
 
     gate: str
     target: str
     ended: str
     problems: tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    evidence: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -352,7 +357,9 @@ class Verdict:
         blocked_by: a sentence for each reason against the promotion.
         tiers: gfx target -> strongest tier at which the target passed; bypasses do not raise the tier.
         bypassed: a sentence for each bypassed reason, with the bypass and the responsible person.
-        invalid_bypasses: a sentence for each void or expired bypass; they are part of `warnings` too.
+        waived: a sentence for each flaky test that a waiver covers, with the waiver and the responsible person.
+        missing_waivers: for each flaky test without a valid waiver, the entry of the policy that would accept it.
+        invalid_bypasses: a sentence for each void or expired bypass or waiver; they are part of `warnings` too.
         warnings: problems that do not block the promotion.
         attested: signer -> file names of the attested wheels.
         provenances: file name of a wheel -> sha256 of its verified attestations.
@@ -363,6 +370,8 @@ class Verdict:
     blocked_by: tuple[str, ...]
     tiers: Mapping[str, str]
     bypassed: tuple[str, ...] = ()
+    waived: tuple[str, ...] = ()
+    missing_waivers: tuple[str, ...] = ()
     invalid_bypasses: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     attested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -61,6 +61,11 @@ class Promotion:
         return tuple(self.promoted.policy.get("bypasses", ()))
 
     @property
+    def waivers(self) -> tuple[str, ...]:
+        """The waivers of flaky tests that the promotion used."""
+        return tuple(self.promoted.policy.get("waivers", ()))
+
+    @property
     def attested(self) -> Mapping[str, Sequence[str]]:
         """Signer -> file names of the wheels that the signer had attested at the time of the promotion."""
         signers: Mapping[str, Sequence[str]] = self.promoted.policy.get("attested", {})
@@ -184,6 +189,7 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
             "sha256": policy.sha256,
             **({"stale_days": policy.stale_days} if policy.stale_days is not None else {}),
             **({"bypasses": list(verdict.bypassed)} if verdict.bypassed else {}),
+            **({"waivers": list(verdict.waived)} if verdict.waived else {}),
             **({"attested": {who: list(names) for who, names in verdict.attested.items()}} if verdict.attested else {}),
         },
         wheels=map_concurrently(

@@ -129,8 +129,9 @@ def _promoted(
     evidences = _gated(staged, bucket, options, policy, reporter, runner) if Step.GATES in options.steps else ()
     with reporter.group("policy"):
         verdict = _awaited(staged, bucket, options, policy, reporter)
-        way.show_verdict(staged, verdict, reporter)
-    outcome = SetOutcome(staged=staged, wheel_set=read_staged(bucket, staged), state=State.STAGED, verdict=verdict)
+        wheel_set = read_staged(bucket, staged)
+        way.show_verdict(staged, wheel_set, verdict, reporter, channel=options.channel, bucket_name=options.bucket)
+    outcome = SetOutcome(staged=staged, wheel_set=wheel_set, state=State.STAGED, verdict=verdict)
     failure = _failure(evidences)
     if not verdict.allowed and failure is not None:
         return replace(outcome, state=State.FAILED, error=failure)

@@ -20,7 +20,6 @@ from core.targets import expand
 from promotion.evidence.known_tests import known_tests_for, load_entries
 from promotion.evidence.signing import Signer
 from promotion.evidence.test_results import TestVerdict, load_results
-from promotion.evidence.test_runs import read_runs
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.runs import run_gates
 from promotion.gates.device.baseline import RUN, baseline
@@ -34,6 +33,7 @@ from promotion.gates.device.run_record import record_evidence
 from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, read_list, suite_id
 from promotion.policy.families import load_families
+from promotion.policy.policy import load_waivers
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
@@ -147,7 +147,7 @@ def run(
     wheel_set = read_staged(bucket, staged)
     targets = covered_targets(config, wheel_set)
     config = replace(
-        _with_known_tests(config, staged, bucket, wheel_set.jax_version),
+        _with_known_tests(config, staged, wheel_set.jax_version),
         python=_python(config.python, wheel_set.python_versions, runner),
         seconds=_durations(config, staged, bucket, (targets or ("any",))[0]),
         on_progress=reporter.count_tests,
@@ -165,7 +165,7 @@ def join(
     """Create evidence from the results of all shards."""
     wheel_set = read_staged(bucket, staged)
     targets = covered_targets(config, wheel_set)
-    config = _with_known_tests(config, staged, bucket, wheel_set.jax_version)
+    config = _with_known_tests(config, staged, wheel_set.jax_version)
     shards = collect_shards(bucket, staged, config.gate_name, config.settings, targets, config.signer)
     gates, targets = [make_merge_gate(config, shards)], targets and (shards[0].target,)
     evidences = run_gates(bucket, staged, gates, runner, reporter, targets=targets, redo=True, signer=config.signer)
@@ -188,13 +188,14 @@ def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:
     return next((version for version in supported if version in installed), supported[0])
 
 
-def _with_known_tests(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, jax: str) -> DeviceGateConfig:
-    """Add the ledgers of known tests, and the tests that were flaky on earlier sets."""
-    platform, today = config.platform.value, datetime.now(UTC).date()
-    known_tests = known_tests_for(load_entries(), jax=jax, family=config.request.family, platform=platform, today=today)
-    with read_runs(bucket, staged.index) as history:
-        flaky = history.flaky_before(platform=platform, family=config.request.family, but=staged.digest)
-    return replace(config, known=known_tests, flaky_before=flaky)
+def _with_known_tests(config: DeviceGateConfig, staged: StagedSet, jax: str) -> DeviceGateConfig:
+    """Add the ledger of skips, and the waivers of flaky tests for the set's index."""
+    platform, now = config.platform.value, datetime.now(UTC)
+    known_tests = known_tests_for(
+        load_entries(), jax=jax, family=config.request.family, platform=platform, today=now.date()
+    )
+    waivers = (waiver for waiver in load_waivers() if waiver.index == staged.index and not waiver.state(now))
+    return replace(config, known=known_tests, waivers=tuple(waivers))
 
 
 def _durations(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, target: str) -> dict[str, float]:
@@ -230,7 +231,7 @@ def show(
         reporter.line(f"  shard {config.shard} is stored beside the set; `gate merge` creates evidence from all shards")
     elif config.listed:
         reporter.line("  only part of the suite ran; no evidence was stored")
-    verdict = way.check_policy(staged, bucket, channel, reporter)
+    verdict = way.check_policy(staged, bucket, channel, reporter, bucket_name=config.bucket).verdict
     reporter.line(f"  channel {channel}: " + ("may be promoted" if verdict.allowed else "blocked"))
     for text in ([text for text in verdict.blocked_by if "device" in text] or list(verdict.blocked_by))[:5]:
         reporter.line(f"    {text}")

@@ -10,11 +10,11 @@ from ci_build.build import dist_wheels
 from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import gating
+from ci_build.release.policy_report import PolicyReport, missing_evidence, show_report
 from ci_build.release.request import GATES, SERVE_PORT, STRUCTURE, LocalRelease
-from core.model import GfxTarget, Requirement, Verdict
+from core.model import Verdict, WheelSet
 from core.process import HostRunner, render
 from core.report import Reporter
-from core.targets import family_of
 from promotion import promote as promotion_promote
 from promotion.check import check
 from promotion.evidence.attestation_verification import lazy_verifier
@@ -22,7 +22,7 @@ from promotion.gates.common.runs import raise_for_failures
 from promotion.index.pages import tiers_text
 from promotion.policy.policy import LOCAL, load_policy
 from promotion.promote import Promotion, install_line
-from promotion.stage import stage
+from promotion.stage import read_staged, stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import is_url
 from promotion.storage.keys import StagedSet
@@ -34,9 +34,13 @@ _LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
 
 
 def _show_decision(
-    reporter: Reporter, warnings: Iterable[str], bypasses: Iterable[str], attested: Mapping[str, Sized]
+    reporter: Reporter,
+    warnings: Iterable[str],
+    bypasses: Iterable[str],
+    waivers: Iterable[str],
+    attested: Mapping[str, Sized],
 ) -> None:
-    for text in (*warnings, *(f"Bypass {text}" for text in bypasses)):
+    for text in (*warnings, *(f"Bypass {text}" for text in bypasses), *(f"Waiver {text}" for text in waivers)):
         reporter.warning(text)
     for who, names in attested.items():
         reporter.line(f"  attested by {who}: {len(names)} wheels")
@@ -52,7 +56,7 @@ def promote(
     *,
     allow_lower: bool = False,
 ) -> Promotion:
-    """Promote a staged set and print warnings and bypasses.
+    """Promote a staged set and print warnings, bypasses and waivers.
 
     Raises:
         PromotionBlockedError: the policy blocks the set.
@@ -67,7 +71,7 @@ def promote(
         verify=lazy_verifier(trust_config),
         allow_lower=allow_lower,
     )
-    _show_decision(reporter, promotion.warnings, promotion.bypasses, promotion.attested)
+    _show_decision(reporter, promotion.warnings, promotion.bypasses, promotion.waivers, promotion.attested)
     state = "promoted" if promotion.new else "was promoted before, nothing changed"
     reporter.line(f"  {staged.index}/{staged.digest[:12]} {state}: ledger entry {promotion.entry.number}")
     return promotion
@@ -80,6 +84,7 @@ def receipt_of(promotion: Promotion) -> Mapping[str, Any]:
         "ledger_entry": promotion.entry.number,
         "tiers": dict(promotion.promoted.tiers),
         "bypasses": promotion.bypasses,
+        "waivers": promotion.waivers,
         "attested": promotion.attested,
     }
 
@@ -92,38 +97,39 @@ def check_policy(
     trust_config: Path | None = None,
     *,
     allow_lower: bool = False,
-) -> Verdict:
-    """Return and print the verdict of the policy on a staged set."""
+    bucket_name: str = "",
+) -> PolicyReport:
+    """Return and print the verdict of the policy on a staged set.
+
+    Args:
+        bucket_name: value of `--bucket` for the printed commands; empty for the default one.
+    """
     policy = load_policy(staged.index, channel=channel)
     verdict = check(bucket, staged, policy, verify=lazy_verifier(trust_config), allow_lower=allow_lower)
-    show_verdict(staged, verdict, reporter)
-    return verdict
+    wheel_set = read_staged(bucket, staged)
+    return show_verdict(staged, wheel_set, verdict, reporter, channel=channel, bucket_name=bucket_name)
 
 
-def show_verdict(staged: StagedSet, verdict: Verdict, reporter: Reporter) -> None:
-    """Print the required evidence, warnings, bypasses and tiers of a verdict."""
-    _show_requirements(staged, verdict.requirements, reporter)
-    _show_decision(reporter, verdict.warnings, verdict.bypassed, verdict.attested)
+def show_verdict(
+    staged: StagedSet,
+    wheel_set: WheelSet,
+    verdict: Verdict,
+    reporter: Reporter,
+    *,
+    channel: str,
+    bucket_name: str = "",
+) -> PolicyReport:
+    """Print the required evidence, warnings, bypasses, waivers and tiers of a verdict; see `check_policy`."""
+    missing = missing_evidence(staged, wheel_set, verdict.requirements, channel=channel, bucket=bucket_name)
+    report = PolicyReport(verdict=verdict, missing=missing)
+    show_report(report, reporter)
+    _show_decision(reporter, verdict.warnings, verdict.bypassed, verdict.waived, verdict.attested)
     by_tier: dict[str, list[str]] = {}
     for target, tier in sorted(verdict.tiers.items()):
         by_tier.setdefault(tier, []).append(target)
     tested = "; ".join(f"{tier}: {', '.join(targets)}" for tier, targets in by_tier.items())
     reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier {tested}")
-
-
-def _show_requirements(staged: StagedSet, requirements: Iterable[Requirement], reporter: Reporter) -> None:
-    """Print the required evidence of each target, and the commands that produce the missing evidence."""
-    items = sorted(requirements, key=lambda item: (item.target, item.gate))
-    rows = [(item.target, item.gate, item.ended or "-", "; ".join(item.problems) or "accepted") for item in items]
-    reporter.table(("target", "gate", "latest evidence", "state"), rows)
-    for command in dict.fromkeys(evidence_command(staged, item) for item in items if item.problems):
-        reporter.line(f"  to produce the missing evidence: {command}")
-
-
-def evidence_command(staged: StagedSet, item: Requirement) -> str:
-    """Return the command that produces the evidence of an unmet requirement."""
-    family = f" --family {family_of([GfxTarget.parse(item.target)])}" if item.gate == "device" else ""
-    return f"ci_build gate {item.gate} {staged}{family}{' --redo' if item.ended else ''}"
+    return report
 
 
 def plan_lines(location: str, corpus: str) -> Iterator[str]:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ci_build.build.source.pins import pins_for, repository_url
 from ci_build.release.chain import SetOutcome, open_requirements
-from ci_build.release.release import evidence_command
+from ci_build.release.policy_report import jax_suite, missing_evidence
 from ci_build.release.request import ReleaseOptions
 from core.errors import CiBuildError
 from core.model import Evidence, Verdict, WheelSet
+from core.process import render
 from promotion.bisect import Candidate, differences, fetch_description
 from promotion.evidence.evidence import latest, load_evidence, read_all, time_of
 from promotion.index.ledger import PromotedSet
@@ -136,10 +136,18 @@ def summarize(
         blocked_by=verdict.blocked_by if verdict else (),
         missing=tuple(
             MissingEvidence(
-                gate=item.gate, target=item.target, problems=item.problems, command=evidence_command(staged, item)
+                gate=found.requirement.gate,
+                target=found.requirement.target,
+                problems=found.requirement.problems,
+                command=render(found.command),
             )
-            for item in (verdict.requirements if verdict else ())
-            if item.problems
+            for found in missing_evidence(
+                staged,
+                wheel_set,
+                verdict.requirements if verdict else (),
+                channel=options.channel,
+                bucket=options.bucket,
+            )
         ),
         jobs=_jobs(wheel_set, tested, options) if tested else None,
         changed=differences(old_set, wheel_set) if old_set else {},
@@ -230,15 +238,7 @@ def _jobs(wheel_set: WheelSet, targets: set[str], options: ReleaseOptions) -> Jo
         wheel_set=wheel_set,
         pythons=wheel_set.python_versions[:1],
         names=names,
-        jax_tests=options.jax_tests or _suite(wheel_set),
+        jax_tests=options.jax_tests or jax_suite(wheel_set),
         image=options.image,
         bucket=options.bucket,
     )
-
-
-def _suite(wheel_set: WheelSet) -> str:
-    """Return JAX's test suite at the commit of a set, as URL@commit; empty if the commit is unknown."""
-    source = wheel_set.request.get("source")
-    pins = pins_for(wheel_set.jax_version)
-    commit = str(source.get("jax_commit", "")) if isinstance(source, dict) else pins.jax if pins else ""
-    return f"{repository_url('jax')}@{commit}" if len(commit) == 40 else ""

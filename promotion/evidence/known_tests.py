@@ -1,12 +1,12 @@
-"""Known failures of single tests: the ledgers of skips and flakes (`ledgers/*.toml`).
+"""Tests that are not run: the ledger of skips (`ledgers/skips.toml`).
 
 Each entry has an owner, a reason and an expiry date. Incomplete entries are refused and expired ones are ignored.
+Waivers of flaky tests are part of the policy.
 """
 
 from __future__ import annotations
 
 import difflib
-import enum
 import functools
 import re
 import tomllib
@@ -22,26 +22,20 @@ from packaging.version import InvalidVersion, Version
 from core.errors import RequestError
 from core.targets import load_table
 
-LEDGERS = Path(__file__).with_name("ledgers")
+SKIPS = Path(__file__).with_name("ledgers") / "skips.toml"
 ANY = "any"
 PLATFORMS = ("rocm", "cpu", "cuda")
 MAX_DAYS = 184
 """Longest duration of an entry before it must be reviewed."""
 
 _SCHEMA_VERSION = 1
+_HINT = "See the comment at the top of the file."
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-
-
-class KnownTestKind(enum.StrEnum):
-    """A ledger of known tests."""
-
-    SKIP = "skips"
-    FLAKE = "flakes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownTest:
-    """An entry of a ledger; see `ledgers/skips.toml`.
+    """An entry of the ledger; see `ledgers/skips.toml`.
 
     Attributes:
         pattern: pattern of node ids, or of files if it has no `::`; the only wildcards are * and ?.
@@ -52,7 +46,6 @@ class KnownTest:
     """
 
     id: str
-    kind: KnownTestKind
     pattern: str
     jax: SpecifierSet
     families: tuple[str, ...]
@@ -80,13 +73,13 @@ class KnownTest:
         return re.fullmatch(regex_of(self.pattern), test) is not None
 
     def as_written(self) -> dict[str, Any]:
-        """Return the fields of the entry as in the ledger, and the kind of the ledger, as JSON values."""
+        """Return the fields of the entry as in the ledger, as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         days = {"opened": self.opened.isoformat(), "expires": self.expires.isoformat()}
         return {**values, **days, "jax": str(self.jax) or ANY, "families": self.families or ANY}
 
     def __str__(self) -> str:
-        return f"{self.id} ({self.kind}), by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
+        return f"{self.id}, by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,10 +96,6 @@ class KnownTests:
     over: tuple[KnownTest, ...] = ()
     today: date = date.min
 
-    def of(self, test: str, kind: KnownTestKind) -> KnownTest | None:
-        """Return the first valid entry of a ledger for a test."""
-        return next((entry for entry in self.active if entry.kind is kind and entry.matches(test)), None)
-
     def idle(self, tests: Collection[str]) -> tuple[KnownTest, ...]:
         """Return the valid entries that match no test of a complete suite and can therefore be removed."""
         return tuple(entry for entry in self.active if not any(entry.matches(test) for test in tests))
@@ -118,42 +107,35 @@ class KnownTests:
         return tuple((entry, count) for entry, count in counted if count)
 
 
-def load_entries(folder: Path = LEDGERS) -> tuple[KnownTest, ...]:
-    """Return every entry of every ledger, in order.
+def load_entries(file: Path = SKIPS) -> tuple[KnownTest, ...]:
+    """Return every entry of the ledger, in order.
 
     Raises:
         RequestError: an entry is invalid. The message lists all problems.
     """
     entries: list[KnownTest] = []
     problems: list[str] = []
-    for kind in KnownTestKind:
-        file = folder / f"{kind}.toml"
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            f"{file} cannot be read: {error}.", hint="See the comment at the top of the file."
+        ) from error
+    if tables.pop("schema", None) != _SCHEMA_VERSION or tables.keys() - {"entry"}:
+        raise RequestError(f"{file} is not a ledger of schema {_SCHEMA_VERSION}.", hint=_HINT)
+    for number, body in enumerate(tables.get("entry", ()), start=1):
         try:
-            tables = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RequestError(
-                f"{file} cannot be read: {error}.", hint="See the comment at the top of the file."
-            ) from error
-        if tables.pop("schema", None) != _SCHEMA_VERSION or tables.keys() - {"entry"}:
-            raise RequestError(
-                f"{file} is not a ledger of schema {_SCHEMA_VERSION}.", hint="See the comment at the top of the file."
-            )
-        for number, body in enumerate(tables.get("entry", ()), start=1):
-            try:
-                entries.append(parse_entry(kind, body))
-            except ValueError as error:
-                problems.append(f"entry {number} of {file.name} ({body.get('id', 'without id')}): {error}")
+            entries.append(parse_entry(body))
+        except ValueError as error:
+            problems.append(f"entry {number} of {file.name} ({body.get('id', 'without id')}): {error}")
     ids = [entry.id for entry in entries]
     problems += [f"{ids.count(name)} entries have the id {name}" for name in dict.fromkeys(ids) if ids.count(name) > 1]
     if problems:
-        raise RequestError(
-            f"The ledgers of tests are invalid: {'; '.join(problems)}.",
-            hint=f"See the comment at the top of {folder.name}/skips.toml.",
-        )
+        raise RequestError(f"{file} is invalid: {'; '.join(problems)}.", hint=_HINT)
     return tuple(entries)
 
 
-def parse_entry(kind: KnownTestKind, body: Mapping[str, Any]) -> KnownTest:
+def parse_entry(body: Mapping[str, Any]) -> KnownTest:
     """Parse an entry; ValueError for a missing, unknown or invalid field."""
     texts = ("id", "pattern", "jax", "reason", "link", "owner")
     check_entry(body, texts=texts, others=("families", "platforms"), most_days=MAX_DAYS)
@@ -167,7 +149,7 @@ def parse_entry(kind: KnownTestKind, body: Mapping[str, Any]) -> KnownTest:
     except InvalidSpecifier as error:
         raise ValueError(f"jax is not a range of versions: {error}") from error
     platforms = _names("platforms", body["platforms"], PLATFORMS)
-    return KnownTest(**{**body, "kind": kind, "jax": versions, "families": families, "platforms": platforms})
+    return KnownTest(**{**body, "jax": versions, "families": families, "platforms": platforms})
 
 
 def check_entry(body: Mapping[str, Any], *, texts: Collection[str], others: Collection[str], most_days: int) -> None:

@@ -11,6 +11,8 @@ from typing import ClassVar
 from core.errors import GateError
 
 SCHEMA_VERSION = 1
+UNWAIVED_FLAKE = "test-first-flake"
+"""Code of the finding about a flaky test without a waiver."""
 
 
 class TestVerdict(enum.StrEnum):

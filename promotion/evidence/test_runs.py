@@ -1,7 +1,7 @@
 """The history of test results: one SQLite file for each index, beside its staged sets.
 
-The history contains durations, earlier flakes, and skipped tests with their reasons. All of this is copied from
-evidence. The file is not signed, and policies do not read it.
+The history contains verdicts, durations, and skipped tests with their reasons. All of this is copied from evidence. The
+file is not signed, and neither gates nor policies read it.
 """
 
 from __future__ import annotations
@@ -172,21 +172,6 @@ class TestRuns:
             )
             self._db.execute("delete from test where id not in (select test from outcome)")
         return True
-
-    def flaky_before(self, *, platform: str, family: str, but: str = "") -> frozenset[str]:
-        """Return the tests that were flaky in a recorded run of this family.
-
-        Args:
-            platform: rocm, cpu or cuda.
-            family: exact name of the family, or empty on a CPU.
-            but: digest of a set whose runs do not count, since a new flake of this set is not a known flake.
-        """
-        rows = self._db.execute(
-            "select distinct name from outcome join test on test.id = test join run on run.id = run"
-            " where platform = ? and family = ? and verdict = ? and set_digest != ?",
-            (platform, family, TestVerdict.FLAKY, but),
-        )
-        return frozenset(name for (name,) in rows)
 
     def families(self) -> frozenset[str]:
         """Return the families with recorded runs."""

@@ -90,7 +90,7 @@ _HERE = (
 
 
 def overview_page(released: ReleasedIndex, rows: Sequence[Mapping[str, Any]], last: LedgerEntry) -> bytes:
-    """Return the overview page: sets, tested targets, dates, evidence, install commands and bypasses."""
+    """Return the overview page: sets, tested targets, dates, evidence, install commands, bypasses and waivers."""
     index = html.escape(released.index)
     sections = "".join(_section(item) for item in rows) or "<p>Nothing is offered.</p>"
     what = html.escape(f"{last.kind.value} {last.reason}".strip())
@@ -114,8 +114,10 @@ def _section(item: Mapping[str, Any]) -> str:
         f'<a href="sets/{digest}/{html.escape(name)}">{html.escape(name.removeprefix("evidence/"))}</a>'
         for name in item["evidence"]
     )
-    bypasses = "".join(
-        f'<p class="bad">Bypass {html.escape(str(entry))}</p>\n' for entry in item["policy"].get("bypasses", ())
+    exceptions = "".join(
+        f'<p class="bad">{kind} {html.escape(str(entry))}</p>\n'
+        for kind, name in (("Bypass", "bypasses"), ("Waiver", "waivers"))
+        for entry in item["policy"].get(name, ())
     )
     attested = "".join(
         f"<tr><th>attested by</th><td>{html.escape(who)}: {len(names)} wheels</td></tr>\n"
@@ -125,7 +127,7 @@ def _section(item: Mapping[str, Any]) -> str:
     title = html.escape(f"jax {item['jax']}, ROCm {item['rocm']}, Python {', '.join(item['pythons'])}")
     here = '<span class="here">&lt;this page&gt;simple/</span>'
     return (
-        f'<h2 id="{digest}">{title}</h2>\n{yanked}{bypasses}'
+        f'<h2 id="{digest}">{title}</h2>\n{yanked}{exceptions}'
         f"<p><code>pip install --extra-index-url {here} {html.escape(item['install'])}</code></p>\n<table>\n"
         f"<tr><th>set</th><td><code>{digest}</code>, entry {item['entry']}</td></tr>\n"
         f"<tr><th>promoted</th><td><time>{html.escape(item['promoted'])}</time></td></tr>\n"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from core.model import WheelSet
 from promotion.evidence.known_tests import check_entry, period_state
 
 MAX_DAYS = 92
-"""Longest duration of a bypass. Longer exceptions belong in the policy."""
+"""Longest duration of a bypass or a waiver. Longer exceptions belong in the policy."""
+_T = TypeVar("_T")
 _TEXTS, _LISTS = ("owner", "reason", "channel", "index"), ("gates", "targets")
 
 
@@ -80,12 +81,24 @@ def parse_bypass(body: Mapping[str, Any]) -> Bypass:
 
 def parse_bypasses(bodies: Iterable[Any]) -> tuple[tuple[Bypass, ...], tuple[str, ...]]:
     """Return the valid entries, and a sentence for each void entry."""
+    return parse_each(bodies, parse_bypass, "Bypass")
+
+
+def parse_each(
+    bodies: Iterable[Any], parse: Callable[[Mapping[str, Any]], _T], kind: str
+) -> tuple[tuple[_T, ...], tuple[str, ...]]:
+    """Return the valid entries of a table of the policy, and a sentence for each void entry.
+
+    Args:
+        parse: parser of one entry, which raises ValueError if the entry is invalid.
+        kind: noun for an entry, such as Bypass.
+    """
     good, void = [], []
     for number, body in enumerate(bodies, start=1):
         try:
             if not isinstance(body, dict):
                 raise ValueError("it is not a table")
-            good.append(parse_bypass(body))
+            good.append(parse(body))
         except ValueError as error:
-            void.append(f"Bypass {number} of the policy is void: {error}.")
+            void.append(f"{kind} {number} of the policy is void: {error}.")
     return tuple(good), tuple(void)

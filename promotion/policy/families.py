@@ -6,6 +6,7 @@ Names of families and targets are compared exactly, as in `core.targets`.
 from __future__ import annotations
 
 import enum
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,8 @@ from promotion.policy.bypasses import Bypass, parse_bypass, whole_number
 FAMILIES_FILE = Path(__file__).with_name("families.toml")
 GATE = "device"
 """The gate that runs on these machines."""
+IMAGE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
+"""Name of the container image in which the gate runs, with its digest."""
 SIZES = ("small", "medium", "large")
 SANITY = "smoke"
 """The suite of `sanity_only` families."""

@@ -17,7 +17,9 @@ from promotion.evidence.attestations import AttestationRule, parse_rule
 from promotion.evidence.evidence import ANY
 from promotion.evidence.signing import public_key
 from promotion.policy.bypasses import Bypass, parse_bypasses, whole_number
-from promotion.policy.families import FAMILIES_FILE, load_families
+from promotion.policy.families import FAMILIES_FILE, GATE, IMAGE, load_families
+from promotion.policy.waivers import TABLE as FLAKE_WAIVERS
+from promotion.policy.waivers import FlakeWaiver, parse_waivers
 
 POLICY_FILE = Path(__file__).parents[1] / "policy.toml"
 LOCAL = "local"
@@ -120,7 +122,8 @@ class Policy:
         growth_blocks: whether more growth blocks the promotion instead of causing a warning.
         attestations: requirements for attestations (PEP 740).
         bypasses: complete bypasses for this channel and index.
-        void: a sentence for each void bypass.
+        waivers: complete waivers of flaky tests for this channel and index.
+        void: a sentence for each void bypass or waiver.
     """
 
     channel: str
@@ -147,6 +150,7 @@ class Policy:
     attestations: AttestationRule
     verified_rocm: bool = False
     bypasses: tuple[Bypass, ...] = ()
+    waivers: tuple[FlakeWaiver, ...] = ()
     void: tuple[str, ...] = ()
 
     def required_tier(self, target: str) -> Tier:
@@ -164,7 +168,7 @@ def at_least(tier: Tier | None, required: Tier) -> bool:
 def load_policy(
     index: str, *, channel: str = LOCAL, file: Path = POLICY_FILE, families: Path = FAMILIES_FILE
 ) -> Policy:
-    """Load the policy of an index, including the bypasses in `families.toml`.
+    """Load the policy of an index, including its waivers, and the bypasses in `families.toml`.
 
     Raises:
         RequestError: the channel is unknown, or a field is missing, unknown or invalid.
@@ -175,6 +179,7 @@ def load_policy(
     try:
         edition = whole_number(channels.pop("edition"), least=1)
         bypasses, void = parse_bypasses(channels.pop(BYPASSES, ()))
+        waivers, void_waivers = parse_waivers(channels.pop(FLAKE_WAIVERS, ()))
         values = _inherited(channels, channel, ())
         values = _merged(values, values.pop("index", {}).get(index, {}))
         return Policy(
@@ -186,7 +191,8 @@ def load_policy(
                 for entry in (*bypasses, *load_families(families).bypasses)
                 if (entry.channel, entry.index) == (channel, index)
             ),
-            void=void,
+            waivers=tuple(entry for entry in waivers if (entry.channel, entry.index) == (channel, index)),
+            void=(*void, *void_waivers),
             **_parsed(values, index),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -196,6 +202,11 @@ def load_policy(
 def edition(file: Path = POLICY_FILE) -> str:
     """Return the edition of the policy for the settings of evidence."""
     return str(_read(file)[1]["edition"])
+
+
+def load_waivers(file: Path = POLICY_FILE) -> tuple[FlakeWaiver, ...]:
+    """Return the complete waivers of flaky tests of all channels and indexes."""
+    return parse_waivers(_read(file)[1].get(FLAKE_WAIVERS, ()))[0]
 
 
 def device_members_digest(file: Path = POLICY_FILE) -> str:
@@ -264,14 +275,31 @@ def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
         "growth_percent": whole_number(alarm["percent"], least=0),
         "growth_blocks": alarm["verdict"] == "block",
         "attestations": parse_rule(values.pop("attestations")),
-        "gates": {name: _gate(rule) for name, rule in values.pop("gates").items()},
+        "gates": {name: _check_image(name, _gate(rule)) for name, rule in values.pop("gates").items()},
         "required_targets": _expanded(
             target
             for word in _strings(values.pop("required_targets"))
-            for target in (load_table().families.get(index, ()) if word == "index" else (word,))
+            for target in (_targets_of_index(index) if word == "index" else (word,))
         ),
         **{name: _strings(listed) for name, listed in values.items()},
     }
+
+
+def _check_image(name: str, rule: GateRule) -> GateRule:
+    """Return a rule; ValueError if it requires an image without a digest, or of a gate that runs in no image."""
+    for one in (rule, *rule.targets.values()):
+        image = one.settings.get("image", "")
+        if image and (name != GATE or not IMAGE.fullmatch(image)):
+            raise ValueError(f"settings of the gate {name} has the image {image!r}; only {GATE} has one: NAME@sha256:…")
+    return rule
+
+
+def _targets_of_index(index: str) -> tuple[str, ...]:
+    """Return the targets of an index's family."""
+    families = load_table().families
+    if index not in families:
+        raise ValueError(f"required_targets names the targets of the index {index}, which is not a family")
+    return tuple(families[index])
 
 
 def _gate(rule: Mapping[str, Any]) -> GateRule:
@@ -279,14 +307,17 @@ def _gate(rule: Mapping[str, Any]) -> GateRule:
     common = {name: value for name, value in rule.items() if name != "targets"}
     if misplaced := {name for changes in exceptions.values() for name in changes} - _FOR_TARGETS:
         raise ValueError(f"{', '.join(sorted(misplaced))} cannot differ between the targets of a gate")
+    by_target: dict[str, dict[str, Any]] = {}
+    # The values of a target replace those of its family.
+    for word in sorted(exceptions, key=lambda word: len(_expanded([word])), reverse=True):
+        for target in _expanded([word]):
+            by_target[target] = _merged(by_target.get(target, common), exceptions[word])
     return GateRule(
         **{
             **common,
             "tier": Tier(rule["tier"]),
             "known_failures": _strings(known_failures) if isinstance(known_failures, list) else known_failures,
-            "targets": {
-                target: _gate(common | changes) for word, changes in exceptions.items() for target in _expanded([word])
-            },
+            "targets": {target: _gate(values) for target, values in by_target.items()},
         }
     )
 

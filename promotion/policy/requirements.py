@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from core.model import Evidence, Outcome, Requirement, Severity, WheelSet
-from promotion.evidence.evidence import EvidenceFile, latest_by_target, time_of
+from promotion.evidence.evidence import PARTS, EvidenceFile, latest_by_target, time_of
 from promotion.policy.policy import EDITION, GateRule, Policy
+from promotion.policy.waivers import flaky_tests, unwaived_tests
 
 COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
 NEVER_RAN = "has not run on this set"
@@ -29,8 +30,20 @@ def requirements(
                 problems = evidence_problems(latest, rule.of(target), wheel_set, policy, now)
             else:
                 problems = [f"{NEVER_RAN}{_rejected_evidence(wheel_set, files, gate, target)}."]
-            ended = latest[0].ended if latest else ""
-            yield Requirement(gate=gate, target=target, ended=ended, problems=tuple(problems))
+            yield Requirement(
+                gate=gate,
+                target=target,
+                ended=latest[0].ended if latest else "",
+                problems=tuple(problems),
+                settings=dict(rule.of(target).settings),
+                evidence=tuple(map(_summary, latest)),
+            )
+
+
+def _summary(evidence: Evidence) -> Mapping[str, str]:
+    """Return the end and outcome of evidence, and the settings that distinguish it from other evidence of its gate."""
+    settings = {name: evidence.settings[name] for name in (*PARTS, "image") if evidence.settings.get(name)}
+    return {"ended": evidence.ended, "outcome": evidence.outcome.value, **settings}
 
 
 def _counts(file: EvidenceFile, policy: Policy) -> bool:
@@ -95,6 +108,8 @@ def _problems(evidence: Evidence, rule: GateRule, least: int, policy: Policy, no
         yield f"ended at {evidence.ended}, which is in the future: a clock is wrong."
     if ended is not None and policy.max_age_days is not None and now - ended > timedelta(days=policy.max_age_days):
         yield f"ended at {evidence.ended}, more than {policy.max_age_days} days ago."
+    if flaky := [f"{test} ({why})" if why else test for test, why in unwaived_tests(evidence, policy.waivers, now)]:
+        yield f"has flaky tests without a valid waiver: {', '.join(flaky)}."
     yield from _count_problems(evidence, least, rule)
 
 
@@ -113,9 +128,11 @@ def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[
         yield f"passed {counts['passed']} checks; {least} are required."
     if counts["skipped"] and not rule.may_skip:
         yield f"skipped {counts['skipped']} checks."
+    # Flaky tests are no known failures of the gate; each of them needs a waiver.
+    known = counts["known"] - len(flaky_tests(evidence))
     if isinstance(rule.known_failures, int):
-        if counts["known"] > rule.known_failures:
-            yield f"has {counts['known']} known failures; the policy allows {rule.known_failures}."
+        if known > rule.known_failures:
+            yield f"has {known} known failures; the policy allows {rule.known_failures}."
     elif counts["known"]:
         checks = evidence.details.get("checks")
         tables = [check for check in checks if isinstance(check, dict)] if isinstance(checks, list | tuple) else []

@@ -27,6 +27,7 @@ from promotion.policy.set_rules import (
     size_problems,
     variant_problems,
 )
+from promotion.policy.waivers import FlakeWaiver, suggested_waiver, unwaived_tests, waived_tests
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +102,15 @@ def verdict(
             blocked.append(text)
         else:
             passed_over.append((_Reason(text, "", target), entry))
-    invalid = (*policy.void, *_invalid_bypasses(bypasses, now))
+    invalid = (*policy.void, *_invalid_entries(bypasses, now), *_invalid_entries(policy.waivers, now))
+    counted = [evidence for parts in own.values() for evidence in parts]
     return Verdict(
         set_digest=wheel_set.digest,
         blocked_by=tuple(blocked),
         tiers={target: tier.value if tier else "none" for target, tier in tiers.items()},
         bypassed=tuple(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
+        waived=tuple(sorted({text for item in counted for text in waived_tests(item, policy.waivers, now)})),
+        missing_waivers=tuple(sorted(set(_missing_waivers(wheel_set, counted, policy, now)))),
         attested=wheels_by_signer(attested),
         invalid_bypasses=invalid,
         requirements=required_evidence,
@@ -119,10 +123,20 @@ def verdict(
     )
 
 
-def _invalid_bypasses(bypasses: Iterable[Bypass], now: datetime) -> Iterator[str]:
-    for entry in bypasses:
+def _invalid_entries(entries: Iterable[Bypass | FlakeWaiver], now: datetime) -> Iterator[str]:
+    for entry in entries:
         if state := entry.state(now):
-            yield f"A bypass is not valid, because it {state}: {entry}."
+            kind = "bypass" if isinstance(entry, Bypass) else "waiver"
+            yield f"A {kind} is not valid, because it {state}: {entry}."
+
+
+def _missing_waivers(
+    wheel_set: WheelSet, evidences: Iterable[Evidence], policy: Policy, now: datetime
+) -> Iterator[str]:
+    """Yield the entry of the policy for each flaky test without a valid waiver."""
+    for evidence in evidences:
+        for test, _ in unwaived_tests(evidence, policy.waivers, now):
+            yield suggested_waiver(test, evidence.target, index=wheel_set.index, channel=policy.channel, now=now)
 
 
 def _excuse(target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: Policy) -> Bypass | None:

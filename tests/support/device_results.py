@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 
 from core.model import Evidence, Tier
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import Check, Gate
 from promotion.gates.common.runs import make_evidence
 from promotion.gates.device import evidence
+from promotion.policy.waivers import FlakeWaiver
 from tests.support.sets import wheel_set
 
 V = TestVerdict
@@ -39,8 +41,16 @@ def again(test: str) -> str:
     return f"run {test}"
 
 
-def known(test: str) -> str:
-    return "ledger-1" if test.endswith("odd") else ""
+WAIVER = FlakeWaiver(
+    test="tests/a_test.py::odd",
+    targets=("gfx942",),
+    index="multi-arch",
+    channel="nightly",
+    owner="somebody",
+    reason="a race in the test",
+    opened=date(2026, 1, 1),
+    expires=date(2026, 2, 1),
+)
 
 
 def judged(checks: Sequence[Check]) -> Evidence:
@@ -49,5 +59,7 @@ def judged(checks: Sequence[Check]) -> Evidence:
     return make_evidence(gate, wheel_set(), "gfx942", checks, (), "2026-01-01T00:00:00Z")
 
 
-def checks_of(results: tuple[TestResult, ...] = RESULTS) -> list[Check]:
-    return list(evidence.checks_of_tests(results, "gfx942", again, known))
+def checks_of(
+    results: tuple[TestResult, ...] = RESULTS, waivers: Sequence[FlakeWaiver] = (WAIVER,), target: str = "gfx942"
+) -> list[Check]:
+    return list(evidence.checks_of_tests(results, target, again, waivers))

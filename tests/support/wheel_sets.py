@@ -261,7 +261,7 @@ def passing_evidence(wheel_set: WheelSet, policy: Policy | None = None) -> list[
             started="2026-01-02T03:04:05Z",
             ended="2026-01-02T03:04:06Z",
             machine="tests",
-            settings={"policy": str(policy.edition), **rule.settings},
+            settings={"policy": str(policy.edition), **rule.of(target).settings},
             counts={"collected": run, "run": run, "passed": run, "failed": 0, "known": 0, "skipped": 0},
         )
         for gate, rule in policy.gates.items()

@@ -78,7 +78,7 @@ def _structure_gate(name: str) -> click.Command:
     return command
 
 
-@click.command(short_help="List the skips and known flakes of a test.")
+@click.command(short_help="List the skips and waivers of a test.")
 @click.argument("test")
 @click.option("--family", default="", metavar="NAME", help="GPU family of the run, such as gfx94X-dcgpu.")
 @click.option(
@@ -96,26 +96,34 @@ def explain(
     state: State, /, test: str, family: str, platform: str, jax_version: str, index: str | None, bucket: str,
     *, as_json: bool,
 ) -> None:  # fmt: skip
-    """List the skips and known flakes that match TEST, a pytest node ID, and the reasons why they apply or not."""
+    """List the skips and waivers that match TEST, a pytest node ID, and the reasons why they apply or not."""
+    from promotion.policy.policy import load_waivers  # Start-up time: policies load cryptography.
+
     check_run(jax=jax_version, family=family)
-    today = datetime.now(UTC).date()
+    now = datetime.now(UTC)
     matches = [
-        (entry, inapplicable_reason(entry, jax=jax_version, family=family, platform=platform, today=today))
+        (entry, inapplicable_reason(entry, jax=jax_version, family=family, platform=platform, today=now.date()))
         for entry in known_tests.load_entries()
         if entry.matches(test)
     ]
+    waivers = [waiver for waiver in load_waivers() if waiver.matches(test) and index in (None, waiver.index)]
     runs = []
     if index:
         with read_runs(open_bucket(bucket, state.reporter()), index) as history:
             runs = [*history.outcomes(test=test, limit=_RUNS)]
     if as_json:
         entries = [{"entry": entry.as_written(), "why_not": why} for entry, why in matches]
-        print_json({"test": test, "entries": entries, "runs": runs})
+        of_flakes = [{"waiver": waiver.as_written(), "why_not": waiver.state(now)} for waiver in waivers]
+        print_json({"test": test, "entries": entries, "waivers": of_flakes, "runs": runs})
         return
     for entry, why in matches:
         click.echo(f"{'applies' if not why else f'does not apply ({why})'}: {entry}; see {entry.link}")
     if not matches:
         click.echo(f"No ledger entry matches {test}: the test runs, and its failures count.")
+    for waiver in waivers:
+        where = f"{', '.join(waiver.targets)} in {waiver.index}, channel {waiver.channel}"
+        why = waiver.state(now)
+        click.echo(f"{f'does not apply (it {why})' if why else 'applies'}: waiver for {where}, {waiver}")
     for run in runs:
         click.echo(f"{run.run.finished}: {run.verdict} in {run.seconds:.1f} s on {run.run.family or run.run.platform}")
 

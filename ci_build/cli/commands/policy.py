@@ -37,7 +37,8 @@ def check(
 ) -> None:  # fmt: skip
     """Check whether the policy lets a staged set be promoted.
 
-    SET is INDEX/DIGEST as printed by `stage`.
+    SET is INDEX/DIGEST as printed by `stage`. The command prints the required evidence of each target, with the command
+    that produces what is missing, and the waiver that would accept each flaky test.
     """
     # Start-up time: the gates load auditwheel.
     from ci_build.release import gating
@@ -47,9 +48,11 @@ def check(
     reporter = state.reporter()
     staged = gating.parse_staged(wheel_set)
     opened = open_bucket(bucket, reporter)
-    word = way.check_policy(staged, opened, channel, reporter, trust_config, allow_lower=allow_lower)
+    report = way.check_policy(
+        staged, opened, channel, reporter, trust_config, allow_lower=allow_lower, bucket_name=bucket
+    )
     if as_json:
-        print_json(word)
-    raise_if_blocked(staged, word)
+        print_json(report.as_json())
+    raise_if_blocked(staged, report.verdict)
     if not as_json:
         click.echo(f"{staged} may be promoted to channel {channel}")

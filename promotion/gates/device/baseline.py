@@ -109,11 +109,11 @@ def check_ledgers(known: KnownTests, results: Sequence[TestResult], settings: Ma
     """
     tests = [result.id for result in results]
     for entry, count in known.missed(tests):
-        text = f"{entry.id} in ledgers/{entry.kind}.toml {entry.state(known.today)}; it would match {count} tests."
+        text = f"{entry.id} in ledgers/skips.toml {entry.state(known.today)}; it would match {count} tests."
         yield warning("ledger-over", text, f"Ask {entry.owner} to renew the entry, or remove it.")
     for entry in known.idle(tests):
         if _is_about(entry, settings):
-            text = f"{entry.id} in ledgers/{entry.kind}.toml matches no test of this suite."
+            text = f"{entry.id} in ledgers/skips.toml matches no test of this suite."
             yield warning("ledger-idle", text, "Fix the entry's pattern, or remove the entry.")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from core.model import Tier
 from core.process import without_credentials
-from promotion.evidence.known_tests import KnownTest, KnownTestKind, KnownTests
+from promotion.evidence.known_tests import KnownTest, KnownTests
 from promotion.evidence.signing import Signer
 from promotion.gates.common.runs import code_digest
 from promotion.gates.device.lease import JaxPlatform, visible_devices
@@ -19,6 +19,7 @@ from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.sessions.passes import ALL, MULTI, SINGLE
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import SIZES_FILE, SuiteSource, suite_sizes
+from promotion.policy.waivers import FlakeWaiver
 from promotion.storage.bucket import sha256_of
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
@@ -40,7 +41,7 @@ class DeviceGateConfig:
         shard: shard for this runner, whose results are stored; None runs all tests.
         python: Python version to test with; empty when shards are merged.
         known: ledger entries about tests.
-        flaky_before: tests that were flaky in recorded runs of this family.
+        waivers: valid waivers of flaky tests for the set's index, in any channel.
         seconds: known durations of tests, used to balance shards.
         bucket: value of `--bucket`, for the command that reproduces a test.
         signer: signer of shards; `run_gates` signs evidence.
@@ -57,7 +58,7 @@ class DeviceGateConfig:
     shard: Shard | None = None
     python: str = ""
     known: KnownTests = field(default_factory=KnownTests)
-    flaky_before: frozenset[str] = frozenset()
+    waivers: tuple[FlakeWaiver, ...] = ()
     seconds: Mapping[str, float] | None = None
     bucket: str = ""
     signer: Signer | None = None
@@ -76,13 +77,7 @@ class DeviceGateConfig:
     @property
     def skips(self) -> tuple[KnownTest, ...]:
         """Return the ledger entries of tests that do not run."""
-        return tuple(entry for entry in self.known.active if entry.kind is KnownTestKind.SKIP)
-
-    def known_flake(self, test: str) -> str:
-        """Return the reason why a test is known to be flaky; "" if it is not known."""
-        if entry := self.known.of(test, KnownTestKind.FLAKE):
-            return entry.id
-        return "it was flaky before" if test in self.flaky_before else ""
+        return self.known.active
 
     @property
     def gate_name(self) -> str:

@@ -8,11 +8,13 @@ import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
-from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
+from promotion.evidence.test_results import UNWAIVED_FLAKE, TestResult, TestVerdict, dump_results
 from promotion.gates.common.gate import Check, error
 from promotion.gates.common.junit import clean, document, make_suite
+from promotion.policy.waivers import FlakeWaiver
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
 
@@ -26,42 +28,43 @@ _LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
 _LOG_BYTES = 8 << 20
 """Maximum size of each log; of a longer log, only the end is stored."""
 
-_RECORD_HINT = "Record a flake that is accepted in promotion/evidence/ledgers/flakes.toml."
+_WAIVER_HINT = "To accept the flake, add the waiver that `policy check` prints to promotion/policy.toml."
 _NEWEST_FIRST = "(most recent call first)"
 """Mark of faulthandler's tracebacks; other tracebacks end with the newest call."""
 
-KnownFlake = Callable[[str], str]
-"""Function that returns the reason why a test is known to be flaky; "" if it is not known."""
 Reproduce = Callable[[str], str]
 """Function that returns the command that runs a test again."""
 
 
 def checks_of_tests(
-    results: Sequence[TestResult], target: str, reproduce: Reproduce, known_flake: KnownFlake
+    results: Sequence[TestResult], target: str, reproduce: Reproduce, waivers: Iterable[FlakeWaiver]
 ) -> Iterator[Check]:
     """Yield a check for each test that needs attention, and one check per file for the other tests.
 
-    A known flake counts as a known failure; an unknown flake fails.
+    A flaky test with a waiver counts as a known failure, and the policy decides whether the waiver holds for a channel.
+    Any other flaky test fails.
+
+    Args:
+        waivers: valid waivers.
     """
+    waivers = tuple(waivers)
     yield from _of_many(results, target)
     listed = [result for result in results if result.verdict in _LISTED_VERDICTS]
     for result in listed[:MAX_LISTED_TESTS]:
-        yield _of_one(result, target, reproduce, known_flake(result.id))
-    more = Counter((result.file, result.verdict, bool(known_flake(result.id))) for result in listed[MAX_LISTED_TESTS:])
-    for (file, verdict, known_failure), times in more.items():
+        yield _of_one(result, target, reproduce, [waiver for waiver in waivers if waiver.covers(result.id, target)])
+    more = Counter((result.file, result.verdict) for result in listed[MAX_LISTED_TESTS:])
+    for (file, verdict), times in more.items():
         text = f"{file}: {times} more {verdict}"
         if verdict is TestVerdict.ENVIRONMENT:
             yield Check(name=text, skipped=verdict.value, target=target, times=times)
-        elif known_failure:
-            yield Check(name=text, known=verdict.value, target=target, times=times)
         else:
             findings = (error(f"test-{verdict}", f"{text}.", "Read the results stored beside the evidence."),)
             yield Check(name=text, findings=findings, target=target, times=times)
 
 
-def _of_one(result: TestResult, target: str, reproduce: Reproduce, known: str) -> Check:
-    """Return the check for a test that needs attention; `known` is the reason of a known flake, or ""."""
-    details = {
+def _of_one(result: TestResult, target: str, reproduce: Reproduce, waivers: Sequence[FlakeWaiver]) -> Check:
+    """Return the check for a test that needs attention, with the waivers that cover it."""
+    details: dict[str, Any] = {
         "seconds": result.seconds,
         "attempts": result.attempts,
         "worker": result.worker,
@@ -73,10 +76,12 @@ def _of_one(result: TestResult, target: str, reproduce: Reproduce, known: str) -
         return Check(name=result.id, skipped=f"environment: {reason}", target=target, details=details)
     if result.verdict is TestVerdict.FLAKY:
         why = f"flaky: {reason}; it passed in a fresh process"
-        if known:
-            return Check(name=result.id, known=f"{why} ({known})", target=target, details=details)
-        text, remedy = f"{result.id} is newly {why}.", f"Run `{reproduce(result.id)}`. {_RECORD_HINT}"
-        finding = error("test-first-flake", text, remedy)
+        if waivers:
+            known = f"{why} (waiver {'; '.join(map(str, waivers))})"
+            details["waivers"] = [waiver.as_written() for waiver in waivers]
+            return Check(name=result.id, known=known, target=target, details=details)
+        text, remedy = f"{result.id} is {why}, and has no waiver.", f"Run `{reproduce(result.id)}`. {_WAIVER_HINT}"
+        finding = error(UNWAIVED_FLAKE, text, remedy)
     else:
         text = f"{result.id} {result.verdict}: {reason}".rstrip(".") + "."
         finding = error(f"test-{result.verdict}", text, f"Run `{reproduce(result.id)}`.")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import RequestError
+from promotion.policy.families import IMAGE
 
 RETRIES = 40
 """Maximum number of failed tests to retry; with more failures, retries would add no information."""
 TEST_TIMEOUT = 900.0
 """Seconds for each test, with its fixtures."""
-_IMAGE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +64,6 @@ def check_image(image: str) -> str:
     Raises:
         RequestError: the image is not given by its digest.
     """
-    if not _IMAGE.fullmatch(image):
+    if not IMAGE.fullmatch(image):
         raise RequestError(f"--image has no digest: {image}.", hint="Write it like NAME@sha256:….")
     return image

@@ -122,7 +122,7 @@ class _GateRun:
         """Yield the checks of the tests and of the run; store a shard."""
         context, config, shard = self.context, self.config, self.config.shard
         again = functools.partial(reproduce, options, str(context.staged))
-        yield from checks_of_tests(results, self.target, again, config.known_flake)
+        yield from checks_of_tests(results, self.target, again, config.waivers)
         if shard and not results:
             yield Check(name=f"shard {shard}", skipped="there are more shards than tests", target=self.target)
         notes = (*suite.notes, *report.notes)
@@ -268,7 +268,7 @@ def _merged_checks(context: GateContext, config: DeviceGateConfig, shards: Seque
     def again(test: str) -> str:
         return reproduce(options[test], str(context.staged), test)
 
-    yield from checks_of_tests(results, target, again, config.known_flake)
+    yield from checks_of_tests(results, target, again, config.waivers)
     notes = dict.fromkeys(note for shard in shards for note in shard.notes)
     yield run_check(
         context,

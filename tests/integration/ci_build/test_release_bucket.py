@@ -61,7 +61,8 @@ def test_release_without_gpu_evidence_stays_staged_and_lists_jobs(
     (one,) = json.loads(capsys.readouterr().out)["sets"]
     assert (one["state"], one["error"], one["entry"]) == ("pending", "", 0)
     assert [(item["gate"], item["target"]) for item in one["missing"]] == [("device", "gfx942"), ("device", "gfx950")]
-    assert one["missing"][0]["command"] == f"ci_build gate device {one['set']} --family gfx94X-dcgpu"
+    command = f"python3 build/ci_build gate device {one['set']} --platform rocm --family gfx94X-dcgpu "
+    assert one["missing"][0]["command"].startswith(command)
     jobs = one["jobs"]["jobs"]
     assert {job["family"] for job in jobs} == {"gfx94X-dcgpu", "gfx950-dcgpu"}
     assert all(job["argv"][3:5] == ["device", one["set"]] for job in jobs)

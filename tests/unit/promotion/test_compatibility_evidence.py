@@ -49,7 +49,7 @@ def test_read_evidence_returns_each_check_once(tmp_path: Path, capsys: pytest.Ca
     wheel_set = read_staged(bucket, staged)
     files = device.upload(bucket, staged, "device", "gfx942", {device.RESULTS: device.pack(dump_results(RESULTS))})
     checks = [
-        *device.checks_of_tests(RESULTS, "gfx942", str, lambda _: "known-flake"),
+        *device.checks_of_tests(RESULTS, "gfx942", str, ()),
         GateCheck(name=RUN, target="gfx942", times=0, details={"files": files, "image": "jax@sha256:12"}),
     ]
     compiled = next(e for e in passing_evidence(wheel_set) if (e.gate, e.target) == ("compile", "gfx942"))

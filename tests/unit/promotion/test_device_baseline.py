@@ -12,7 +12,7 @@ import pytest
 from ci_build.release.device_gate import _durations
 from core.model import Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, record
-from promotion.evidence.known_tests import KnownTestKind, KnownTests, known_tests_for
+from promotion.evidence.known_tests import KnownTests, known_tests_for
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
 from promotion.gates.common.gate import Check, error
 from promotion.gates.common.runs import check_record
@@ -133,14 +133,12 @@ def test_check_ledgers_reports_unmatched_entry_of_whole_suite(
 
 def test_check_ledgers_reports_expired_entry_that_matches() -> None:
     today = date(2026, 4, 1)
-    known = known_tests_for(
-        [entry(KnownTestKind.FLAKE)], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today
-    )
+    known = known_tests_for([entry()], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today)
     results = [TestResult(id="tests/pallas/a_test.py::x", verdict=TestVerdict.FLAKY)]
     (found,) = check_ledgers(known, results, SMALL)
     assert (found.code, found.severity) == ("ledger-over", Severity.WARNING)
-    assert "no-mosaic in ledgers/flakes.toml expired on 2026-04-01; it would match 1 tests" in found.message
-    assert device_config(known=known).known_flake(results[0].id) == ""
+    assert "no-mosaic in ledgers/skips.toml expired on 2026-04-01; it would match 1 tests" in found.message
+    assert device_config(known=known).skips == ()
 
 
 @pytest.mark.parametrize(

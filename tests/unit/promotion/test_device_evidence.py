@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
+
+from promotion.evidence.evidence import dump_evidence
 from promotion.evidence.test_results import TestVerdict, load_results
 from promotion.gates.common.gate import Check
 from promotion.gates.common.runs import raise_for_failures
@@ -15,8 +20,9 @@ from promotion.gates.device import evidence
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.preflight import ExpectedMachine, check_host
+from promotion.policy.waivers import FlakeWaiver
 from promotion.storage.keys import StagedSet
-from tests.support.device_results import BINARY, RESULTS, again, checks_of, judged, result
+from tests.support.device_results import BINARY, RESULTS, WAIVER, again, checks_of, judged, result
 from tests.support.memory_bucket import MemoryBucket
 
 V = TestVerdict
@@ -42,10 +48,40 @@ def test_checks_of_preflight_count_no_tests() -> None:
     raise_for_failures([empty])
 
 
-def test_checks_of_tests_fail_on_unknown_flake() -> None:
-    (news,) = checks_of((result("new", V.FLAKY, "E   once"),))
-    assert news.failed
-    assert [finding.code for finding in news.findings] == ["test-first-flake"]
+@pytest.mark.parametrize(
+    ("name", "target", "waivers"),
+    [
+        ("new", "gfx942", (WAIVER,)),
+        ("odd", "gfx950", (WAIVER,)),
+        ("odd", "gfx942", ()),
+        ("odd_too", "gfx942", (WAIVER,)),
+    ],
+)
+def test_checks_of_tests_fail_on_flake_without_waiver(name: str, target: str, waivers: tuple[FlakeWaiver, ...]) -> None:
+    (found,) = checks_of((result(name, V.FLAKY, "E   once"),), waivers, target)
+    assert found.failed
+    assert [finding.code for finding in found.findings] == ["test-first-flake"]
+    text = f"tests/a_test.py::{name} is flaky: once; it passed in a fresh process, and has no waiver."
+    assert found.findings[0].message == text
+
+
+def test_evidence_records_waivers_of_flaky_tests() -> None:
+    release = replace(WAIVER, channel="release", owner="another")
+    (found,) = checks_of((result("odd", V.FLAKY, "E   once"),), (WAIVER, release))
+    record = json.loads(dump_evidence(judged([found])))["details"]["checks"][0]
+    assert record["outcome"] == "known"
+    assert "by somebody, from 2026-01-01 until 2026-02-01: a race in the test" in record["why"]
+    assert [(waiver["channel"], waiver["owner"]) for waiver in record["waivers"]] == [
+        ("nightly", "somebody"),
+        ("release", "another"),
+    ]
+    assert record["waivers"][0]["expires"] == "2026-02-01"
+
+
+def test_checks_of_tests_fail_on_flakes_that_are_not_listed() -> None:
+    many = (*(result(f"t{n}", V.FAILED) for n in range(evidence.MAX_LISTED_TESTS)), result("z", V.FLAKY))
+    every = replace(WAIVER, test="tests/a_test.py")
+    assert [check.failed for check in checks_of(many, (every,)) if check.name.endswith("1 more flaky")] == [True]
 
 
 def test_checks_of_tests_list_first_failures_and_count_all() -> None:

@@ -103,6 +103,7 @@ def test_promote_json_has_receipt(bucket: DirBucket, capsys: pytest.CaptureFixtu
         "ledger_entry": 2,
         "tiers": {"gfx942": "compiled", "gfx950": "compiled"},
         "bypasses": [],
+        "waivers": [],
         "attested": {},
         "new": False,
         "warnings": [],

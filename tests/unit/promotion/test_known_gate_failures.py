@@ -298,7 +298,9 @@ def test_12_tests_without_gpu_do_not_count_as_device_tests(desk: Desk) -> None:
     def one_target(wheel_set: WheelSet) -> list[Evidence]:
         (first, *_) = evidences = passing_evidence(wheel_set)
         counts = {**first.counts, "collected": 2000, "run": 2000, "passed": 2000}
-        return [*evidences, replace(first, gate="device", target="gfx942", tier=Tier.DEVICE, counts=counts)]
+        settings = {**first.settings, "platform": "rocm"}
+        more = replace(first, gate="device", target="gfx942", tier=Tier.DEVICE, counts=counts, settings=settings)
+        return [*evidences, more]
 
     message = desk.refused(desk.bare(desk.wheels(3), one_target), policy)
     assert "The gate device for gfx950 has not run" in message

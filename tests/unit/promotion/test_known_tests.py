@@ -1,4 +1,4 @@
-"""Ledgers of known skips and flakes."""
+"""The ledger of skips."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from core.errors import RequestError
 from promotion.evidence.known_tests import (
     KnownTest,
-    KnownTestKind,
     check_run,
     known_tests_for,
     load_entries,
@@ -37,14 +36,14 @@ BODY: dict[str, Any] = {
 }
 
 
-def entry(kind: KnownTestKind = KnownTestKind.SKIP, **changes: Any) -> KnownTest:
-    return parse_entry(kind, BODY | changes)
+def entry(**changes: Any) -> KnownTest:
+    return parse_entry(BODY | changes)
 
 
-def ledgers(tmp_path: Path, skips: str = "", flakes: str = "") -> Path:
-    (tmp_path / "skips.toml").write_text(f"schema = 1\n{skips}")
-    (tmp_path / "flakes.toml").write_text(f"schema = 1\n{flakes}")
-    return tmp_path
+def ledger(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "skips.toml"
+    file.write_text(text)
+    return file
 
 
 def as_toml(**changes: Any) -> str:
@@ -60,7 +59,7 @@ def test_load_entries_accepts_project_ledgers() -> None:
 def test_parse_entry_refuses_missing_field(field: str) -> None:
     body = {key: value for key, value in BODY.items() if key != field}
     with pytest.raises(ValueError, match=f"{field} is missing"):
-        parse_entry(KnownTestKind.SKIP, body)
+        parse_entry(body)
 
 
 @pytest.mark.parametrize(
@@ -88,21 +87,19 @@ def test_parse_entry_refuses_invalid_field(changes: dict[str, Any], problem: str
 
 
 def test_load_entries_reports_all_problems(tmp_path: Path) -> None:
-    folder = ledgers(tmp_path, as_toml(owner="") + as_toml(id="two") + as_toml(id="two"), as_toml(id="X"))
+    entries = as_toml(owner="") + as_toml(id="two") + as_toml(id="two") + as_toml(id="X")
     with pytest.raises(RequestError) as caught:
-        load_entries(folder)
+        load_entries(ledger(tmp_path, f"schema = 1\n{entries}"))
     told = str(caught.value)
     assert "entry 1 of skips.toml (no-mosaic): owner is not a text" in told
-    assert "entry 1 of flakes.toml (X)" in told
+    assert "entry 4 of skips.toml (X)" in told
     assert "2 entries have the id two" in told
 
 
 @pytest.mark.parametrize("text", ["", "schema = 2\n", "schema = 1\n[more]\n", "schema = "])
 def test_load_entries_refuses_invalid_file(tmp_path: Path, text: str) -> None:
-    folder = ledgers(tmp_path)
-    (folder / "skips.toml").write_text(text)
     with pytest.raises(RequestError, match=r"skips\.toml"):
-        load_entries(folder)
+        load_entries(ledger(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -147,8 +144,7 @@ def test_pattern_without_wildcard_is_literal(text: str) -> None:
 def test_is_for_checks_jax_family_and_platform(changes: dict[str, str], counts: bool) -> None:
     run = {"jax": "0.10.2", "family": "gfx94X-dcgpu", "platform": "rocm"} | changes
     known = known_tests_for([entry()], **run, today=TODAY)
-    assert (known.of("tests/pallas/a_test.py::test", KnownTestKind.SKIP) is not None) is counts
-    assert known.of("tests/pallas/a_test.py::test", KnownTestKind.FLAKE) is None
+    assert known.active == ((entry(),) if counts else ())
 
 
 def test_is_for_any() -> None:
@@ -166,10 +162,11 @@ def test_state_changes_with_dates(day: date, state: str) -> None:
     tests = ["tests/pallas/a_test.py::test_1", "tests/pallas/a_test.py::test_2", "tests/b_test.py::test"]
     assert entry().state(day) == state
     if state:
-        assert known.of(tests[0], KnownTestKind.SKIP) is None
+        assert known.active == ()
         assert known.missed(tests) == ((entry(), 2),)
     else:
-        assert known.of(tests[0], KnownTestKind.SKIP) == entry()
+        assert known.active == (entry(),)
+        assert entry().matches(tests[0])
         assert known.missed(tests) == ()
 
 

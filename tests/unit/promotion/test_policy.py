@@ -11,6 +11,7 @@ from ci_build.cli.options.release import CHANNELS
 from core.errors import RequestError
 from core.model import Tier
 from core.targets import load_table
+from promotion.policy.families import load_families
 from promotion.policy.policy import POLICY_FILE, GateRule, at_least, device_members_digest, edition, load_policy
 from promotion.policy.set_rules import missing_targets, unused_targets
 
@@ -96,6 +97,7 @@ def test_load_policy_applies_index_values(tmp_path: Path) -> None:
         ("may_skip = true", 'may_skip = true\ntargets = { gfx942 = { tier = "device" } }'),
         ("may_skip = true", "may_skip = true\ntargets = { gfx942 = { min_passed = 0 } }"),
         ("may_skip = true", "may_skip = true\ntargets = { gfx1 = { min_passed = 1 } }"),
+        ("known_failures = 0", 'known_failures = 0\nsettings = { image = "name@sha256:%s" }' % ("0" * 64)),
         ("required_targets = []", 'required_targets = ["gfx1"]'),
         ("required_targets = []", "required_targets = true"),
         ("[local.gates.install]", "[local.gates.install"),
@@ -176,9 +178,60 @@ def _known(rule: GateRule) -> int:
 
 def test_load_policy_merges_gate_values(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
-    path.write_text(POLICY_FILE.read_text() + "\n[nightly.index.x.gates.device]\nmin_passed = 7\n")
-    changed, usual = (load_policy(index, channel="nightly", file=path).gates["device"] for index in ("x", "y"))
-    assert changed == replace(usual, min_passed=7)
+    path.write_text(POLICY_FILE.read_text() + "\n[nightly.index.gfx90a.gates.device]\nmay_skip = false\n")
+    changed, usual = (
+        load_policy(index, channel="nightly", file=path).gates["device"] for index in ("gfx90a", "gfx908")
+    )
+    targets = {target: replace(rule, may_skip=False) for target, rule in usual.targets.items()}
+    assert changed == replace(usual, may_skip=False, targets=targets)
+
+
+def test_load_policy_merges_values_of_targets(tmp_path: Path) -> None:
+    """The image holds for every target, and a target's own values keep those of its family."""
+    image = f"registry/name@sha256:{'0' * 64}"
+    path = policy_file(tmp_path, 'settings = { size = "large" }', f'settings = {{ size = "large", image = "{image}" }}')
+    more = '\n[release.index."multi-arch".gates.device.targets]\ngfx942 = { min_passed = 2000 }\n'
+    path.write_text(path.read_text() + more)
+    rules, other = (
+        load_policy(name, channel="release", file=path).gates["device"] for name in ("multi-arch", "gfx90a")
+    )
+    common = {"platform": "rocm", "image": image}
+    assert rules.of("gfx942").settings == {**common, "size": "large", "passes": "single multi"}
+    assert (rules.of("gfx942").min_passed, other.of("gfx942").min_passed) == (2000, 1000)
+    assert rules.of("gfx1100").settings == other.of("gfx1100").settings == {**common, "size": ""}
+    assert rules.of("gfx950").settings == {**common, "size": "large"}
+
+
+@pytest.mark.parametrize("image", ["registry/name:latest", "registry/name@sha256:12", "name @sha256:" + "0" * 64])
+def test_load_policy_refuses_image_without_digest(tmp_path: Path, image: str) -> None:
+    path = policy_file(tmp_path, '"gfx908".settings = { size = "" }', f'"gfx908".settings = {{ image = "{image}" }}')
+    with pytest.raises(RequestError, match="only device has one: NAME@sha256"):
+        load_policy("multi-arch", channel="release", file=path)
+
+
+def test_release_requires_multi_gpu_tests_where_runners_exist() -> None:
+    multi = {name for name, family in load_families().families.items() if family.multi}
+    covered = {target for name in multi for target in load_table().families[name]}
+    assert "gfx942" in covered
+    for index in INDEXES:
+        gate = load_policy(index, channel="release").gates["device"]
+        required = {target for target in load_table().targets if "passes" in gate.of(target).settings}
+        assert required == covered, index
+        assert {gate.of(target).settings["passes"] for target in required} == {"single multi"}
+
+
+@pytest.mark.parametrize("channel", ["nightly", "release"])
+def test_policy_requires_rocm_platform(channel: str) -> None:
+    for index in INDEXES:
+        gate = load_policy(index, channel=channel).gates["device"]
+        for target in ("any", *load_table().targets):
+            assert gate.of(target).settings["platform"] == "rocm"
+
+
+def test_load_policy_refuses_index_that_is_no_family() -> None:
+    with pytest.raises(RequestError, match="targets of the index gfx94, which is not a family"):
+        load_policy("gfx94", channel="nightly")
+    assert load_policy("gfx94").required_targets == ()
 
 
 def test_required_targets_follow_index() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from ci_build import cli
+from ci_build.build.source.pins import load_pins
 from ci_build.cli.options.environment import child_environment, find_signing_key
 from ci_build.release import gating
 from ci_build.release import release as way
@@ -164,7 +166,10 @@ def test_interrupted_gate_leaves_no_evidence(bucket: DirBucket, staged: StagedSe
     with pytest.raises(KeyboardInterrupt):
         go(bucket, staged, gate(cancelled), None)
     assert read_all(bucket, staged) == {}
-    assert "The gate load has not run on this set." in way.check_policy(staged, bucket, "local", REPORTER).blocked_by
+    assert (
+        "The gate load has not run on this set."
+        in way.check_policy(staged, bucket, "local", REPORTER).verdict.blocked_by
+    )
 
 
 def test_gate_repeats_evidence_of_older_edition(
@@ -255,6 +260,87 @@ def test_bypass_is_reported_everywhere(
     assert json.loads(bucket.get(RELEASED.status))["sets"][0]["policy"]["bypasses"] == promoted.policy["bypasses"]
 
 
+FLAKY = "tests/a_test.py::odd"
+WAIVED = f"""
+[[flake_waivers]]
+test = "{FLAKY}"
+targets = ["gfx942"]
+index = "multi-arch"
+channel = "nightly"
+owner = "somebody"
+reason = "<a> race"
+opened = 2026-01-01
+expires = 2026-01-31
+"""
+
+
+@pytest.fixture
+def with_flake(tmp_path: Path, bucket: DirBucket, nightly: StagedSet) -> StagedSet:
+    """Store evidence of devices for the set, with a flaky test that the gate excused with a waiver."""
+    signer, policy = load_signer(tmp_path / "ci"), load_policy("multi-arch", channel="nightly")
+    for evidence in passing_evidence(read_staged(bucket, nightly), policy):
+        if (evidence.gate, evidence.target) == ("device", "gfx942"):
+            check = {"name": FLAKY, "outcome": "known", "why": "flaky: once", "attempts": 2, "waivers": [{}]}
+            counts = {**evidence.counts, "collected": 1001, "run": 1001, "known": 1}
+            evidence = replace(evidence, counts=counts, details={"checks": [check]})
+        if evidence.gate == "device":
+            record(bucket, nightly, evidence, signer=signer)
+    path = tmp_path / "policy.toml"
+    path.write_text(path.read_text().replace('targets = ["gfx942", "gfx950"]', 'targets = ["gfx950"]'))
+    return nightly
+
+
+def test_waiver_is_reported_everywhere(
+    bucket: DirBucket, with_flake: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(path.read_text() + WAIVED)
+    text = "by somebody, from 2026-01-01 until 2026-01-31: <a> race. Flaky in the gate device for gfx942: " + FLAKY
+    assert run(bucket, "policy", "check", str(with_flake), "--channel", "nightly", "--json") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["waived"] == [text]
+    assert f"Waiver {text}" in " ".join(said.err.split())
+    assert run(bucket, "promote", str(with_flake), "--channel", "nightly", "--json") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["waivers"] == [text]
+    assert f"Waiver {text}" in " ".join(said.err.split())
+    promoted = read_ledger(bucket, RELEASED).entries[-1].promoted
+    assert promoted is not None
+    assert promoted.policy["waivers"] == [text]
+    assert promoted.tiers == {"gfx942": "device", "gfx950": "device"}
+    assert f"Waiver {html.escape(text)}" in bucket.get(RELEASED.overview).decode()
+    assert json.loads(bucket.get(RELEASED.status))["sets"][0]["policy"]["waivers"] == [text]
+
+
+@pytest.mark.parametrize(
+    ("waiver", "sentence"),
+    [
+        ("", f"has flaky tests without a valid waiver: {FLAKY}."),
+        (
+            WAIVED.replace("2026-01-31", "2026-01-02"),
+            f"has flaky tests without a valid waiver: {FLAKY} (the waiver by somebody expired on 2026-01-02).",
+        ),
+        (WAIVED.replace("somebody", ""), "Waiver 1 of the policy is void: owner is not a text."),
+        (WAIVED.replace("2026-01-31", "2026-05-31"), "Waiver 1 of the policy is void: expires must be 1 to 92 days"),
+        (WAIVED.replace("nightly", "release"), f"has flaky tests without a valid waiver: {FLAKY}."),
+    ],
+    ids=["none", "expired", "ownerless", "too-long", "another-channel"],
+)
+def test_policy_check_refuses_flake_and_prints_waiver(
+    bucket: DirBucket, with_flake: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str], *,
+    waiver: str, sentence: str,
+) -> None:  # fmt: skip
+    path = tmp_path / "policy.toml"
+    path.write_text(path.read_text() + waiver)
+    code = run(bucket, "policy", "check", str(with_flake), "--channel", "nightly", "--json")
+    said = capsys.readouterr()
+    assert code == PromotionBlockedError.exit_code
+    assert sentence in said.err.partition("is not promoted")[2]
+    (missing,) = json.loads(said.out)["missing_waivers"]
+    assert all(line in said.err for line in missing.splitlines())
+    assert f'test = "{FLAKY}"' in missing
+
+
 def test_policy_check_reports_by_exit_code(
     bucket: DirBucket, nightly: StagedSet, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,7 +367,7 @@ def test_only_local_channel_accepts_unsigned_evidence(
 
 
 def test_policy_check_lists_requirements_for_each_target(
-    bucket: DirBucket, nightly: StagedSet, capsys: pytest.CaptureFixture[str]
+    bucket: DirBucket, nightly: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(bucket, "policy", "check", str(nightly), "--channel", "nightly", "--json") == 0
     said = capsys.readouterr()
@@ -296,15 +382,29 @@ def test_policy_check_lists_requirements_for_each_target(
     assert listed["gfx950", "device"] == ["-", "has not run on this set."]
     lines = [line for line in map(" ".join, rows) if line.startswith("to produce the missing evidence")]
     commands = [line.partition(": ")[2] for line in lines]
-    assert f"ci_build gate device {nightly} --family gfx94X-dcgpu" in commands
-    assert f"ci_build gate device {nightly} --family gfx950-dcgpu" in commands
+    runner = "linux-mi325-1gpu-ossci-rocm"
+    assert lines[0].startswith(f"to produce the missing evidence for gfx942 on {runner}: python3 build/ci_build gate ")
+    rows_of = {(row["gate"], row["target"]): row for row in json.loads(said.out)["requirements"]}
+    row = rows_of["device", "gfx942"]
+    assert (row["command"], row["runs_on"]) == (commands[0], [runner])
+    assert row["settings"] == {"platform": "rocm"}
+    jax = f"https://github.com/jax-ml/jax@{load_pins().tags['0.10.2']}"
+    family = f"--platform rocm --family gfx94X-dcgpu --jax-tests {jax} --size large --devices 1"
+    assert row["command"] == (
+        f"python3 build/ci_build gate device {nightly} {family} --channel nightly --bucket {bucket.root}"
+    )
+    assert rows_of["coverage", "gfx942"]["command"] == ""
+    assert rows_of["coverage", "gfx942"]["evidence"] == [{"ended": "2026-01-02T03:04:06Z", "outcome": "passed"}]
+    script = tmp_path / "script.sh"
+    script.write_text("".join(f"{command}\n" for command in commands))
+    assert cli.run(["accepts", str(script)]) == 0
 
 
 def test_promote_refuses_changed_log(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
     staged = staged_in(bucket, tmp_path, wheels)
     evidence = next(item for item in passing_evidence(read_staged(bucket, staged)) if item.gate == "load")
     record(bucket, staged, replace(evidence, logs={"load/0.log": "0" * 64}))
-    (reason,) = way.check_policy(staged, bucket, "local", REPORTER).blocked_by
+    (reason,) = way.check_policy(staged, bucket, "local", REPORTER).verdict.blocked_by
     assert reason == f"{staged.evidence}load/0.log is not in the bucket."
 
 

@@ -58,10 +58,6 @@ def test_history_round_trip() -> None:
             ("t_test.py::b", FLAKY, 2.0),
         ]
         assert found[0].run == run(1)
-        assert again.flaky_before(platform="rocm", family="gfx94X-dcgpu") == {"t_test.py::b"}
-        assert again.flaky_before(platform="rocm", family="gfx94X-dcgpu", but="d" * 64) == frozenset()
-        assert again.flaky_before(platform="rocm", family="gfx94X") == frozenset()
-        assert again.flaky_before(platform="cpu", family="gfx94X-dcgpu") == frozenset()
 
 
 def skipped(name: str, entry: str, message: str) -> TestResult:

@@ -499,7 +499,7 @@ def test_verdict_uses_every_field_of_policy(wheel_set: WheelSet) -> None:
         "gates": {"gates": {**POLICY.gates, "device": replace(DEVICE, per="target")}},
     }
     of_the_index = {"stale_days"}
-    names = {"channel", "sha256", "bypasses", "void"}
+    names = {"channel", "sha256", "bypasses", "waivers", "void"}
     assert set(stricter) == set(Policy.__dataclass_fields__) - names - of_the_index
     big = tuple(replace(wheel, size=2_000_000) for wheel in wheel_set.wheels)
     large = replace(wheel_set, wheels=big, request={"payload": "source"})

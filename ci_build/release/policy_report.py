@@ -1,0 +1,136 @@
+"""Reports of a policy's verdict: the evidence of each target, and the commands that produce what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ci_build.build.source.pins import load_pins, repository_url
+from core.model import GfxTarget, Requirement, Verdict, WheelSet, to_json
+from core.process import render
+from core.report import Reporter
+from core.targets import family_of
+from promotion.evidence.evidence import ANY, PARTS
+from promotion.gates.device.sessions.passes import MULTI
+from promotion.policy.families import GATE, Families, Trigger, load_families
+from promotion.storage.keys import StagedSet
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MissingEvidence:
+    """A requirement that is not met.
+
+    Attributes:
+        command: words of the command that produces the evidence.
+        runs_on: labels of the runners that the command needs; empty for any machine, or if no runner is known.
+    """
+
+    requirement: Requirement
+    command: tuple[str, ...]
+    runs_on: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyReport:
+    """A verdict, and the requirements for evidence that are not met."""
+
+    verdict: Verdict
+    missing: tuple[MissingEvidence, ...]
+
+    def as_json(self) -> Mapping[str, Any]:
+        """Return the verdict as JSON values, with a command and runners for each requirement that is not met."""
+        missing = {(item.requirement.gate, item.requirement.target): item for item in self.missing}
+        rows = []
+        for item in self.verdict.requirements:
+            found = missing.get((item.gate, item.target))
+            how = {"command": render(found.command) if found else "", "runs_on": found.runs_on if found else ()}
+            rows.append({**to_json(item), **to_json(how)})
+        return {**to_json(self.verdict), "requirements": rows}
+
+
+def missing_evidence(
+    staged: StagedSet, wheel_set: WheelSet, requirements: Iterable[Requirement], *, channel: str, bucket: str
+) -> tuple[MissingEvidence, ...]:
+    """Return the requirements that are not met, with the commands that produce the evidence.
+
+    Args:
+        bucket: value of `--bucket`; empty for the default one.
+    """
+    where = ["--channel", channel, *(["--bucket", bucket] if bucket else [])]
+    families, missing = load_families(), []
+    for item in requirements:
+        if not item.problems:
+            continue
+        words, runs_on = _device_words(item, wheel_set, families) if item.gate == GATE else (_words(item), ())
+        redo = ["--redo"] if item.ended else []
+        command = ("python3", "build/ci_build", "gate", item.gate, str(staged), *words, *where, *redo)
+        missing.append(MissingEvidence(requirement=item, command=command, runs_on=runs_on))
+    return tuple(missing)
+
+
+def _words(requirement: Requirement) -> list[str]:
+    """Return the options of a gate that needs no GPU."""
+    targets = [] if requirement.target == ANY else ["--targets", requirement.target]
+    corpus = requirement.settings.get("corpus")
+    return [*targets, *(["--corpus", corpus] if corpus else [])]
+
+
+def _device_words(
+    requirement: Requirement, wheel_set: WheelSet, families: Families
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return the options of the gate device, and the labels of its runners."""
+    settings, target = requirement.settings, GfxTarget.parse(requirement.target)
+    name = family_of([target])
+    family = families.families.get(name)
+    words = ["--platform", "rocm", "--family", name]
+    size = settings.get("size", families.occasions[Trigger.NIGHTLY].size)
+    if size and not (family and family.sanity_only):
+        suite = jax_suite(wheel_set) or f"{repository_url('jax')}@<commit of jax {wheel_set.jax_version}>"
+        words += ["--jax-tests", suite, "--size", size]
+    if image := settings.get("image"):
+        words += ["--image", image]
+    if family is None or target.processor not in family.targets:
+        return words, ()
+    runners = family.multi if MULTI in settings.get("passes", "").split() else family.single or family.multi
+    if runners:
+        words += ["--devices", str(max(machines.devices for machines in runners.values()))]
+    return words, tuple(runners)
+
+
+def jax_suite(wheel_set: WheelSet) -> str:
+    """Return JAX's suite at the commit of a set, or else of its release, as URL@commit; empty if it is unknown."""
+    source = wheel_set.request.get("source")
+    own = str(source.get("jax_commit", "")) if isinstance(source, Mapping) else ""
+    commit = own or load_pins().tags.get(wheel_set.jax_version, "")
+    return f"{repository_url('jax')}@{commit}" if len(commit) == 40 else ""
+
+
+def show_report(report: PolicyReport, reporter: Reporter) -> None:
+    """Print the evidence of each target, the commands for missing evidence, and the waivers for flaky tests."""
+    rows = [
+        (item.target, item.gate, _present(item), "; ".join(item.problems) or "accepted")
+        for item in sorted(report.verdict.requirements, key=_by_target)
+    ]
+    reporter.table(("target", "gate", "evidence", "state"), rows)
+    for item in sorted(report.missing, key=lambda item: _by_target(item.requirement)):
+        target, runners = item.requirement.target, " or ".join(item.runs_on)
+        where = f"{target} on {runners}" if runners else target
+        reporter.line(f"  to produce the missing evidence for {where}: {render(item.command)}")
+    if waivers := report.verdict.missing_waivers:
+        reporter.line("  to accept flaky tests, add this to promotion/policy.toml with an owner and a reason:")
+        for line in "\n\n".join(waivers).splitlines():
+            reporter.line(f"    {line}")
+
+
+def _by_target(requirement: Requirement) -> tuple[str, str]:
+    return requirement.target, requirement.gate
+
+
+def _present(requirement: Requirement) -> str:
+    """Return the times of the present evidence, and the settings that distinguish each from other evidence."""
+    texts = []
+    for evidence in requirement.evidence:
+        settings = [f"{name} {evidence[name]}" for name in (*PARTS, "image") if name in evidence]
+        texts.append(evidence["ended"] + (f" ({', '.join(settings)})" if settings else ""))
+    return "; ".join(texts) or "-"

@@ -1,0 +1,144 @@
+"""Waivers: temporary permissions for flaky tests, which failed and then passed in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from core.errors import CiBuildError
+from core.model import Evidence, Outcome
+from core.targets import expand
+from promotion.evidence.evidence import ANY
+from promotion.evidence.known_tests import check_entry, period_state, regex_of
+from promotion.evidence.test_results import UNWAIVED_FLAKE, TestVerdict
+from promotion.policy.bypasses import MAX_DAYS, parse_each
+from promotion.policy.families import GATE
+
+TABLE = "flake_waivers"
+"""Name of the waivers' table in `policy.toml`."""
+_TEXTS = ("test", "index", "channel", "owner", "reason")
+_SUGGESTED_DAYS = 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlakeWaiver:
+    """An entry `[[flake_waivers]]` of the policy.
+
+    Attributes:
+        test: pattern of node ids, or of files if it has no `::`; the only wildcards are * and ?.
+        targets: gfx targets, or "any" for platforms without targets.
+        index, channel: index and channel to which the waiver applies.
+        owner, reason: responsible person, and reason for the waiver.
+        opened: first day on which the waiver is valid (UTC).
+        expires: first day on which the waiver is no longer valid (UTC).
+    """
+
+    test: str
+    targets: tuple[str, ...]
+    index: str
+    channel: str
+    owner: str
+    reason: str
+    opened: date
+    expires: date
+
+    def __str__(self) -> str:
+        return f"by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
+
+    def matches(self, test: str) -> bool:
+        """Return whether the waiver applies to a node id."""
+        return re.fullmatch(regex_of(self.test), test) is not None
+
+    def covers(self, test: str, target: str) -> bool:
+        """Return whether the waiver applies to a test on a gfx target."""
+        return target.partition(":")[0] in self.targets and self.matches(test)
+
+    def state(self, now: datetime) -> str:
+        """Return why the waiver is not valid at a time, as `expired on …`; empty if it is valid."""
+        return period_state(now.astimezone(UTC).date(), self.opened, self.expires)
+
+    def as_written(self) -> dict[str, Any]:
+        """Return the fields of the waiver as JSON values."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        days = {"opened": self.opened.isoformat(), "expires": self.expires.isoformat()}
+        return {**values, **days, "targets": list(self.targets)}
+
+
+def parse_waiver(body: Mapping[str, Any]) -> FlakeWaiver:
+    """Parse an entry; ValueError for a missing, unknown or invalid field."""
+    check_entry(body, texts=_TEXTS, others=("targets",), most_days=MAX_DAYS)
+    if not body["test"].strip("*?:/. "):
+        raise ValueError(f"test {body['test']!r} matches every test")
+    words = body["targets"]
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) and word for word in words):
+        raise ValueError("targets is not a list of gfx targets, or is empty")
+    names = [word for word in words if word != ANY]
+    try:
+        targets = tuple(map(str, expand(names))) if names else ()
+    except CiBuildError as error:
+        raise ValueError(error.message.rstrip(".")) from error
+    return FlakeWaiver(**{**body, "targets": (*targets, *([ANY] if ANY in words else []))})
+
+
+def parse_waivers(bodies: Iterable[Any]) -> tuple[tuple[FlakeWaiver, ...], tuple[str, ...]]:
+    """Return the valid entries, and a sentence for each void entry."""
+    return parse_each(bodies, parse_waiver, "Waiver")
+
+
+def flaky_tests(evidence: Evidence) -> tuple[str, ...]:
+    """Return the tests that a run of the device gate lists as flaky, whether a waiver covered them or not."""
+    if evidence.gate.partition("-")[0] != GATE:
+        return ()
+    checks = evidence.details.get("checks")
+    tables = [check for check in checks if isinstance(check, dict)] if isinstance(checks, list | tuple) else []
+    return tuple(str(check.get("name")) for check in tables if "attempts" in check and _is_flaky(check))
+
+
+def _is_flaky(check: Mapping[str, Any]) -> bool:
+    if check.get("outcome") == "known":
+        return str(check.get("why")).startswith(TestVerdict.FLAKY)
+    findings = check.get("findings", ())
+    return isinstance(findings, list | tuple) and any(str(text).startswith(UNWAIVED_FLAKE) for text in findings)
+
+
+def waiver_of(
+    test: str, target: str, waivers: Iterable[FlakeWaiver], now: datetime
+) -> tuple[FlakeWaiver | None, tuple[FlakeWaiver, ...]]:
+    """Return the first valid waiver of a test, if any, and the waivers of the test that are not valid at a time."""
+    found = [waiver for waiver in waivers if waiver.covers(test, target)]
+    valid = next((waiver for waiver in found if not waiver.state(now)), None)
+    return valid, tuple(waiver for waiver in found if waiver.state(now))
+
+
+def waived_tests(evidence: Evidence, waivers: Iterable[FlakeWaiver], now: datetime) -> Iterator[str]:
+    """Yield a sentence for each flaky test of a passed gate that a valid waiver covers."""
+    if evidence.outcome is not Outcome.PASSED:
+        return
+    waivers = tuple(waivers)
+    for test in flaky_tests(evidence):
+        valid, _ = waiver_of(test, evidence.target, waivers, now)
+        if valid:
+            yield f"{valid}. Flaky in the gate {evidence.gate} for {evidence.target}: {test}"
+
+
+def unwaived_tests(evidence: Evidence, waivers: Iterable[FlakeWaiver], now: datetime) -> Iterator[tuple[str, str]]:
+    """Yield each flaky test without a valid waiver, and the waivers of the test that are not valid, as a clause."""
+    waivers = tuple(waivers)
+    for test in flaky_tests(evidence):
+        valid, invalid = waiver_of(test, evidence.target, waivers, now)
+        if valid is None:
+            yield test, "; ".join(f"the waiver by {waiver.owner} {waiver.state(now)}" for waiver in invalid)
+
+
+def suggested_waiver(test: str, target: str, *, index: str, channel: str, now: datetime) -> str:
+    """Return the entry of `policy.toml` that would accept a flaky test; void until an owner and a reason are added."""
+    today = now.astimezone(UTC).date()
+    # JSON's escapes of texts are valid in TOML.
+    texts = {"test": test, "targets": [target.partition(":")[0]], "index": index, "channel": channel}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in {**texts, "owner": "", "reason": ""}.items()]
+    lines += [f"opened = {today}", f"expires = {today + timedelta(days=_SUGGESTED_DAYS)}"]
+    return "\n".join((f"[[{TABLE}]]", *lines))

@@ -1,0 +1,93 @@
+"""Commands that produce missing evidence."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from ci_build.build.source.pins import load_pins
+from ci_build.release.policy_report import missing_evidence
+from core.model import Requirement
+from promotion.storage.keys import StagedSet
+from tests.support import sets
+
+STAGED = StagedSet(index="multi-arch", digest="a" * 64)
+IMAGE = f"registry/name@sha256:{'0' * 64}"
+JAX = f"--jax-tests https://github.com/jax-ml/jax@{load_pins().tags['0.10.2']}"
+
+
+def command(
+    gate: str, target: str, settings: dict[str, str], *, ended: str = "", request: dict[str, Any] | None = None
+) -> tuple[str, tuple[str, ...]]:
+    """Return the options between the set and the channel of the command for one missing evidence, and its runners."""
+    item = Requirement(gate=gate, target=target, ended=ended, problems=("has not run.",), settings=settings)
+    wheel_set = sets.wheel_set(request=request or {})
+    (found,) = missing_evidence(STAGED, wheel_set, [item], channel="release", bucket="s3://x/y?endpoint_url=z&a=b")
+    words = list(found.command)
+    assert words[:5] == ["python3", "build/ci_build", "gate", gate, str(STAGED)]
+    end = words.index("--channel")
+    tail = ["--channel", "release", "--bucket", "s3://x/y?endpoint_url=z&a=b"]
+    assert words[end:] == tail + (["--redo"] if ended else [])
+    return " ".join(words[5:end]), found.runs_on
+
+
+@pytest.mark.parametrize(
+    ("gate", "target", "settings", "options", "runners"),
+    [
+        ("abi", "any", {}, "", ()),
+        ("coverage", "gfx942:xnack-", {}, "--targets gfx942:xnack-", ()),
+        ("compile", "gfx942", {"corpus": "full"}, "--targets gfx942 --corpus full", ()),
+        (
+            "device",
+            "gfx942",
+            {"platform": "rocm", "size": "large", "passes": "single multi", "image": IMAGE},
+            f"--platform rocm --family gfx94X-dcgpu {JAX} --size large --image {IMAGE} --devices 8",
+            ("linux-mi325-8gpu-ossci-rocm",),
+        ),
+        (
+            "device",
+            "gfx942:xnack-",
+            {"size": "medium"},
+            f"--platform rocm --family gfx94X-dcgpu {JAX} --size medium --devices 1",
+            ("linux-mi325-1gpu-ossci-rocm",),
+        ),
+        (
+            "device",
+            "gfx1151",
+            {"size": ""},
+            "--platform rocm --family gfx1151 --devices 1",
+            ("linux-gfx1151-gpu-rocm",),
+        ),
+        ("device", "gfx1151", {}, "--platform rocm --family gfx1151 --devices 1", ("linux-gfx1151-gpu-rocm",)),
+        # Without a runner: another target of the family, and a family that is not in families.toml.
+        ("device", "gfx1101", {"size": ""}, "--platform rocm --family gfx110X-all", ()),
+        ("device", "gfx1250", {}, f"--platform rocm --family gfx125X-dcgpu {JAX} --size large", ()),
+    ],
+)
+def test_missing_evidence_has_command_and_runners(
+    gate: str, target: str, settings: dict[str, str], options: str, runners: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert command(gate, target, settings) == (options, runners)
+    assert command(gate, target, settings, ended="2026-01-02T03:04:06Z") == (options, runners)
+    script = tmp_path / "script.sh"
+    script.write_text(f"python3 build/ci_build gate {gate} {STAGED} {options} --channel release --redo\n")
+    assert cli.run(["accepts", str(script)]) == 0
+
+
+def test_missing_evidence_names_commit_of_set_or_release() -> None:
+    built = {"source": {"jax_commit": "c" * 40}}
+    assert f"jax@{'c' * 40} " in command("device", "gfx942", {}, request=built)[0]
+    item = Requirement(gate="device", target="gfx942", ended="", problems=("x",))
+    (found,) = missing_evidence(STAGED, sets.wheel_set(jax_version="9.9.9"), [item], channel="release", bucket="")
+    assert "https://github.com/jax-ml/jax@<commit of jax 9.9.9>" in found.command
+    assert "--bucket" not in found.command
+    assert shlex.join(found.command)
+
+
+def test_met_requirement_needs_no_command() -> None:
+    item = Requirement(gate="device", target="gfx942", ended="2026-01-02T03:04:06Z", problems=())
+    assert missing_evidence(STAGED, sets.wheel_set(), [item], channel="release", bucket="") == ()
