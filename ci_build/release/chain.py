@@ -17,7 +17,7 @@ from ci_build.release import gating
 from ci_build.release import release as way
 from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, Step
 from core.errors import CiBuildError, RequestError
-from core.model import Evidence, Requirement, Verdict, WheelSet
+from core.model import Evidence, Outcome, Requirement, Verdict, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
 from promotion.check import check, raise_if_blocked
@@ -28,7 +28,7 @@ from promotion.index.ledger import LedgerEntry
 from promotion.index.publish import publish
 from promotion.index.serve import IndexServer
 from promotion.policy.policy import Policy, load_policy
-from promotion.policy.requirements import NEVER_RAN
+from promotion.policy.requirements import DISTINCT_SETTINGS, NEVER_RAN
 from promotion.promote import promotion_of
 from promotion.published_check import check_published, raise_for_checks, read_published
 from promotion.stage import read_staged
@@ -212,12 +212,22 @@ def _awaited(staged: StagedSet, bucket: Bucket, options: ReleaseOptions, policy:
 
 def open_requirements(verdict: Verdict) -> tuple[Requirement, ...]:
     """Return the missing evidence of gates that other machines run, if nothing else blocks a set."""
-    never_ran = (f"{NEVER_RAN}.",)
-    missing = [item for item in verdict.requirements if item.problems == never_ran and item.gate not in GATES]
+    missing = [item for item in verdict.requirements if item.gate not in GATES and _is_open(item)]
     texts = {f"The gate {item.gate} for {item.target} {problem}" for item in missing for problem in item.problems}
     tiers = tuple(f"{item.target} was tested at tier " for item in missing)
     others = [text for text in verdict.blocked_by if text not in texts and not text.startswith(tiers)]
     return () if others else tuple(missing)
+
+
+def _is_open(item: Requirement) -> bool:
+    """Return whether a gate never ran for a target, or passed only with other settings, such as on one GPU."""
+    if not item.evidence:
+        return item.problems == (f"{NEVER_RAN}.",)
+    required = {name: value for name, value in item.settings.items() if name in DISTINCT_SETTINGS}
+    return all(
+        part["outcome"] == Outcome.PASSED and any(part.get(name, "") != value for name, value in required.items())
+        for part in item.evidence
+    )
 
 
 def _released_checks(

@@ -11,9 +11,10 @@ from core.model import GfxTarget, Requirement, Verdict, WheelSet, to_json
 from core.process import render
 from core.report import Reporter
 from core.targets import family_of
-from promotion.evidence.evidence import ANY, PARTS
+from promotion.evidence.evidence import ANY
 from promotion.gates.device.sessions.passes import MULTI
 from promotion.policy.families import GATE, Families, Trigger, load_families
+from promotion.policy.requirements import DISTINCT_SETTINGS
 from promotion.storage.keys import StagedSet
 
 
@@ -131,6 +132,6 @@ def _present(requirement: Requirement) -> str:
     """Return the times of the present evidence, and the settings that distinguish each from other evidence."""
     texts = []
     for evidence in requirement.evidence:
-        settings = [f"{name} {evidence[name]}" for name in (*PARTS, "image") if name in evidence]
+        settings = [f"{name} {evidence[name]}" for name in DISTINCT_SETTINGS if name in evidence]
         texts.append(evidence["ended"] + (f" ({', '.join(settings)})" if settings else ""))
     return "; ".join(texts) or "-"

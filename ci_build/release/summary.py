@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +10,11 @@ from ci_build.release.chain import SetOutcome, open_requirements
 from ci_build.release.policy_report import jax_suite, missing_evidence
 from ci_build.release.request import ReleaseOptions
 from core.errors import CiBuildError
-from core.model import Evidence, Verdict, WheelSet
+from core.model import Evidence, Requirement, Verdict, WheelSet
 from core.process import render
 from promotion.bisect import Candidate, differences, fetch_description
 from promotion.evidence.evidence import latest, load_evidence, read_all, time_of
+from promotion.gates.device.sessions.passes import MULTI
 from promotion.index.ledger import PromotedSet
 from promotion.index.publish import read_head
 from promotion.policy.families import GATE, Trigger, load_families
@@ -120,7 +121,7 @@ def summarize(
     old_set = fetch_description(bucket, released, Candidate(number=number, digest=old.set_digest)) if old else None
     tiers = verdict.tiers if verdict else promoted.tiers if promoted else {}
     missing = open_requirements(verdict) if verdict else ()
-    tested = {item.target for item in missing if item.gate == GATE}
+    on_devices = [item for item in missing if item.gate == GATE]
     return SetSummary(
         name=name,
         state=outcome.state.value,
@@ -149,7 +150,7 @@ def summarize(
                 bucket=options.bucket,
             )
         ),
-        jobs=_jobs(wheel_set, tested, options) if tested else None,
+        jobs=_jobs(wheel_set, on_devices, options) if on_devices else None,
         changed=differences(old_set, wheel_set) if old_set else {},
         sizes=_sizes(old_set, wheel_set),
         counts=tuple(_counts(bucket, staged, released, old)),
@@ -227,18 +228,20 @@ def _released_evidence(bucket: Bucket, released: ReleasedIndex, old: PromotedSet
     return map_concurrently(lambda key: load_evidence(bucket.get(key), key), keys)
 
 
-def _jobs(wheel_set: WheelSet, targets: set[str], options: ReleaseOptions) -> JobMatrix:
+def _jobs(wheel_set: WheelSet, missing: Sequence[Requirement], options: ReleaseOptions) -> JobMatrix:
     """Return the jobs that test a set on GPUs, for the families of the targets without evidence."""
-    processors = {target.partition(":")[0] for target in targets}
+    processors = {item.target.partition(":")[0] for item in missing}
     families = load_families()
+    several = any(MULTI in item.settings.get("passes", "").split() for item in missing)
+    image = next((item.settings["image"] for item in missing if "image" in item.settings), "")
     names = [family.name for family in families.families.values() if processors & {*family.targets}]
     return job_matrix(
         families,
-        when=Trigger.NIGHTLY,
+        when=Trigger.WEEKLY if several else Trigger.NIGHTLY,  # weekly jobs run the tests for several GPUs too
         wheel_set=wheel_set,
         pythons=wheel_set.python_versions[:1],
         names=names,
         jax_tests=options.jax_tests or jax_suite(wheel_set),
-        image=options.image,
+        image=options.image or image,
         bucket=options.bucket,
     )

@@ -11,6 +11,8 @@ from promotion.policy.policy import EDITION, GateRule, Policy
 from promotion.policy.waivers import flaky_tests, unwaived_tests
 
 COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
+DISTINCT_SETTINGS = (*PARTS, "image")
+"""Settings that distinguish several runs of a gate on a target."""
 NEVER_RAN = "has not run on this set"
 """Start of the problem of a gate without accepted evidence."""
 CLOCK_SKEW = timedelta(minutes=5)
@@ -42,7 +44,7 @@ def requirements(
 
 def _summary(evidence: Evidence) -> Mapping[str, str]:
     """Return the end and outcome of evidence, and the settings that distinguish it from other evidence of its gate."""
-    settings = {name: evidence.settings[name] for name in (*PARTS, "image") if evidence.settings.get(name)}
+    settings = {name: evidence.settings[name] for name in DISTINCT_SETTINGS if evidence.settings.get(name)}
     return {"ended": evidence.ended, "outcome": evidence.outcome.value, **settings}
 
 

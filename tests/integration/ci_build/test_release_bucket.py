@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,14 @@ import pytest
 from ci_build import cli
 from ci_build.release import gating
 from core.errors import GateError, PromotionBlockedError, RequestError
+from promotion.evidence.evidence import now, record
 from promotion.index.publish import read_head
+from promotion.policy.policy import load_policy
+from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex
-from tests.support.nights import INDEX, Nights, nights, small_release
+from tests.support.nights import INDEX, Nights, nights, signer, small_release
+from tests.support.wheel_sets import passing_evidence
 
 __all__ = ["nights", "small_release"]
 NIGHTLY = ("--channel=nightly",)
@@ -74,6 +79,28 @@ def test_release_without_gpu_evidence_stays_staged_and_lists_jobs(
     assert nights.run("release", *NIGHTLY, "--json") == 0
     (one,) = json.loads(capsys.readouterr().out)["sets"]
     assert (one["state"], one["entry"]) == ("promoted", 1)
+
+
+def test_release_lists_jobs_for_several_gpus_and_image(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    """The policy's requirements decide on the jobs; a run on one GPU leaves them open."""
+    policy, image = nights.folder / "policy.toml", f"registry/name@sha256:{'0' * 64}"
+    settings = f'settings = {{ platform = "rocm", passes = "single multi", image = "{image}" }}'
+    policy.write_text(policy.read_text().replace('settings = { platform = "rocm" }', settings))
+    nights.device = False
+    assert nights.run("release", *NIGHTLY, "--json") == 0
+    (one,) = json.loads(capsys.readouterr().out)["sets"]
+    (job,) = (job for job in one["jobs"]["jobs"] if job["family"] == "gfx94X-dcgpu")
+    assert (job["devices"], job["shard"], image in job["run"]) == ("multi", "1/1", True)
+    bucket, staged = DirBucket(nights.bucket), gating.parse_staged(one["set"])
+    evidences = passing_evidence(read_staged(bucket, staged), load_policy(INDEX, channel="nightly"))
+    (passed,) = (item for item in evidences if (item.gate, item.target) == ("device", "gfx942"))
+    single = replace(passed, settings={**passed.settings, "passes": "single"}, started=now(), ended=now())
+    record(bucket, staged, single, signer=signer())
+    assert nights.run("release", *NIGHTLY, "--json") == 0
+    (one,) = json.loads(capsys.readouterr().out)["sets"]
+    assert one["state"] == "pending"
+    assert "gate device ran with passes 'single'; 'single multi' is required." in one["targets"][0]["blocked_by"]
+    assert {job["family"] for job in one["jobs"]["jobs"]} == {"gfx94X-dcgpu", "gfx950-dcgpu"}
 
 
 def test_release_waits_for_evidence(
