@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.errors import CiBuildError, RequestError
-from core.model import TIER_ORDER, Tier, WheelSet
-from core.targets import expand, lists, load_table
+from core.errors import RequestError
+from core.model import TIER_ORDER, Tier
+from core.targets import load_table
 from promotion.evidence.attestations import AttestationRule, parse_rule
-from promotion.evidence.evidence import ANY
 from promotion.evidence.signing import public_key
 from promotion.policy.bypasses import Bypass, parse_bypasses, whole_number
-from promotion.policy.families import FAMILIES_FILE, GATE, IMAGE, load_families
+from promotion.policy.families import FAMILIES_FILE, load_families
+from promotion.policy.gate_rules import GateRule, expanded, merged, parse_gate, strings
 from promotion.policy.waivers import TABLE as FLAKE_WAIVERS
 from promotion.policy.waivers import FlakeWaiver, parse_waivers
 
@@ -30,76 +30,8 @@ EDITION = "policy"
 
 _SCHEMA_VERSION = 2
 _MOST_DAYS = 36_500
-_FOR_TARGETS = {"min_passed", "may_skip", "known_failures", "settings"}
-"""Requirements of a gate that may differ between targets."""
 _SUPPORTED = "supported"
 """Value of python_versions."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GateRule:
-    """The requirements for one gate; see `policy.toml`.
-
-    Attributes:
-        targets: gfx target -> the requirements for this target instead.
-    """
-
-    tier: Tier
-    per: str
-    min_passed: int | str
-    may_skip: bool
-    known_failures: int | tuple[str, ...]
-    settings: Mapping[str, str] = field(default_factory=dict)
-    targets: Mapping[str, GateRule] = field(default_factory=dict)
-
-    def of(self, target: str) -> GateRule:
-        """Return the requirements for a gfx target."""
-        return self.targets.get(target.partition(":")[0], self)
-
-    def __post_init__(self) -> None:
-        least, known_failures = self.min_passed, self.known_failures
-        good = (
-            self.per in ("set", "target", "xla-target", "tier")
-            and (least in ("wheels", "device-members") or (type(least) is int and least > 0))
-            and type(self.may_skip) is bool
-            and (
-                _is_strings(known_failures)
-                if isinstance(known_failures, tuple)
-                else type(known_failures) is int and known_failures >= 0
-            )
-            and _is_strings(tuple(self.settings.values()))
-        )
-        if not good:
-            raise RequestError(
-                f"policy.toml has an invalid gate: {self}.", hint="See the comment at the top of the file."
-            )
-
-    def about(self, wheel_set: WheelSet, policy: Policy) -> tuple[str, ...]:
-        """Return the targets for which the gate needs evidence."""
-        match self.per:
-            case "set":
-                return (ANY,)
-            case "target":
-                return wheel_set.targets
-            case "tier":
-                return tuple(
-                    target for target in wheel_set.targets if at_least(policy.required_tier(target), self.tier)
-                )
-            case _:
-                accepted = lists()["compiler-supported"]
-                return tuple(target for target in wheel_set.targets if target.partition(":")[0] in accepted)
-
-    def least(self, wheel_set: WheelSet) -> int:
-        """Return the minimum number of passed checks for each target."""
-        match self.min_passed:
-            case "wheels":
-                return max(1, len(wheel_set.wheels))
-            case "device-members":
-                return max(1, sum(bool(member.targets) for wheel in wheel_set.wheels for member in wheel.members))
-            case int(number):
-                return number
-            case other:
-                raise AssertionError(f"GateRule accepted {other!r}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,13 +90,6 @@ class Policy:
         return self.tiers.get(target, self.tier)
 
 
-def at_least(tier: Tier | None, required: Tier) -> bool:
-    """Return whether a tier is at least as strong as `required`; a tier outside of TIER_ORDER matches only itself."""
-    if tier not in TIER_ORDER or required not in TIER_ORDER:
-        return tier is required
-    return TIER_ORDER.index(tier) >= TIER_ORDER.index(required)
-
-
 def load_policy(
     index: str, *, channel: str = LOCAL, file: Path = POLICY_FILE, families: Path = FAMILIES_FILE
 ) -> Policy:
@@ -181,7 +106,7 @@ def load_policy(
         bypasses, void = parse_bypasses(channels.pop(BYPASSES, ()))
         waivers, void_waivers = parse_waivers(channels.pop(FLAKE_WAIVERS, ()))
         values = _inherited(channels, channel, ())
-        values = _merged(values, values.pop("index", {}).get(index, {}))
+        values = merged(values, values.pop("index", {}).get(index, {}))
         return Policy(
             channel=channel,
             sha256=hashlib.sha256(data).hexdigest(),
@@ -238,16 +163,7 @@ def _inherited(channels: Mapping[str, Any], channel: str, seen: tuple[str, ...])
         raise ValueError(f"the channel {channel} inherits from itself")
     own = dict(channels[channel])
     like = own.pop("like", None)
-    return own if like is None else _merged(_inherited(channels, like, (*seen, channel)), own)
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge tables key by key; other values are replaced."""
-    both = {
-        key: _merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
-        for key, value in over.items()
-    }
-    return {**base, **both}
+    return own if like is None else merged(_inherited(channels, like, (*seen, channel)), own)
 
 
 def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
@@ -262,9 +178,9 @@ def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
     return {
         "tier": _target_tier(values.pop("tier")),
         "tiers": {target: _target_tier(tier) for target, tier in values.pop("tiers").items()},
-        "python_versions": None if python_versions == _SUPPORTED else _strings(python_versions),
+        "python_versions": None if python_versions == _SUPPORTED else strings(python_versions),
         "pythons": whole_number(values.pop("pythons"), least=1),
-        "device_members": {name: _strings(paths) for name, paths in values.pop("device_members").items()},
+        "device_members": {name: strings(paths) for name, paths in values.pop("device_members").items()},
         **{
             name: None if (days := values.pop(name)) == "any" else whole_number(days, least=1, most=_MOST_DAYS)
             for name in ("max_age_days", "stale_days")
@@ -275,23 +191,14 @@ def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
         "growth_percent": whole_number(alarm["percent"], least=0),
         "growth_blocks": alarm["verdict"] == "block",
         "attestations": parse_rule(values.pop("attestations")),
-        "gates": {name: _check_image(name, _gate(rule)) for name, rule in values.pop("gates").items()},
-        "required_targets": _expanded(
+        "gates": {name: parse_gate(name, rule) for name, rule in values.pop("gates").items()},
+        "required_targets": expanded(
             target
-            for word in _strings(values.pop("required_targets"))
+            for word in strings(values.pop("required_targets"))
             for target in (_targets_of_index(index) if word == "index" else (word,))
         ),
-        **{name: _strings(listed) for name, listed in values.items()},
+        **{name: strings(listed) for name, listed in values.items()},
     }
-
-
-def _check_image(name: str, rule: GateRule) -> GateRule:
-    """Return a rule; ValueError if it requires an image without a digest, or of a gate that runs in no image."""
-    for one in (rule, *rule.targets.values()):
-        image = one.settings.get("image", "")
-        if image and (name != GATE or not IMAGE.fullmatch(image)):
-            raise ValueError(f"settings of the gate {name} has the image {image!r}; only {GATE} has one: NAME@sha256:…")
-    return rule
 
 
 def _targets_of_index(index: str) -> tuple[str, ...]:
@@ -302,47 +209,8 @@ def _targets_of_index(index: str) -> tuple[str, ...]:
     return tuple(families[index])
 
 
-def _gate(rule: Mapping[str, Any]) -> GateRule:
-    known_failures, exceptions = rule["known_failures"], rule.get("targets", {})
-    common = {name: value for name, value in rule.items() if name != "targets"}
-    if misplaced := {name for changes in exceptions.values() for name in changes} - _FOR_TARGETS:
-        raise ValueError(f"{', '.join(sorted(misplaced))} cannot differ between the targets of a gate")
-    by_target: dict[str, dict[str, Any]] = {}
-    # The values of a target replace those of its family.
-    for word in sorted(exceptions, key=lambda word: len(_expanded([word])), reverse=True):
-        for target in _expanded([word]):
-            by_target[target] = _merged(by_target.get(target, common), exceptions[word])
-    return GateRule(
-        **{
-            **common,
-            "tier": Tier(rule["tier"]),
-            "known_failures": _strings(known_failures) if isinstance(known_failures, list) else known_failures,
-            "targets": {target: _gate(values) for target, values in by_target.items()},
-        }
-    )
-
-
-def _expanded(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the gfx targets of a list of targets and families."""
-    listed = [*words]
-    try:
-        return tuple(map(str, expand(listed))) if listed else ()
-    except CiBuildError as error:
-        raise ValueError(error.message) from error
-
-
 def _target_tier(text: str) -> Tier:
     """Parse the required tier of a gfx target."""
     if (tier := Tier(text)) not in TIER_ORDER:
         raise ValueError(f"{text} is not a tier of a gfx target")
     return tier
-
-
-def _strings(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - any value of TOML
-    if not isinstance(value, list) or not _is_strings(tuple(value)):
-        raise ValueError(f"{value!r} is not a list of strings")
-    return tuple(value)
-
-
-def _is_strings(values: tuple[Any, ...]) -> bool:
-    return all(isinstance(item, str) for item in values)

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 from core.model import Evidence, Outcome, Requirement, Severity, WheelSet
 from promotion.evidence.evidence import PARTS, EvidenceFile, latest_by_target, time_of
-from promotion.policy.policy import EDITION, GateRule, Policy
+from promotion.policy.gate_rules import GateRule
+from promotion.policy.policy import EDITION, Policy
 from promotion.policy.waivers import flaky_tests, unwaived_tests
 
 COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")

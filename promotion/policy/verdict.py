@@ -15,7 +15,8 @@ from promotion.evidence.attestations import AttestationReport, attestation_probl
 from promotion.evidence.evidence import ANY, EvidenceFile, is_machine_failure, time_of
 from promotion.index.ledger import PromotedSet
 from promotion.policy.bypasses import Bypass
-from promotion.policy.policy import Policy, at_least
+from promotion.policy.gate_rules import at_least
+from promotion.policy.policy import Policy
 from promotion.policy.requirements import counted_evidence, evidence_problems, first_finding, requirements
 from promotion.policy.set_rules import (
     device_member_problems,

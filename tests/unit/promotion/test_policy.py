@@ -12,7 +12,8 @@ from core.errors import RequestError
 from core.model import Tier
 from core.targets import load_table
 from promotion.policy.families import load_families
-from promotion.policy.policy import POLICY_FILE, GateRule, at_least, device_members_digest, edition, load_policy
+from promotion.policy.gate_rules import GateRule, at_least
+from promotion.policy.policy import POLICY_FILE, device_members_digest, edition, load_policy
 from promotion.policy.set_rules import missing_targets, unused_targets
 
 POLICY = load_policy("multi-arch")

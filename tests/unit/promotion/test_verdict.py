@@ -16,7 +16,8 @@ from core.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, Whee
 from promotion.evidence.evidence import ENVIRONMENT, EvidenceFile
 from promotion.index.ledger import PromotedSet
 from promotion.index.page_diff import weakest
-from promotion.policy.policy import GateRule, Policy, at_least, load_policy
+from promotion.policy.gate_rules import GateRule, at_least
+from promotion.policy.policy import Policy, load_policy
 from promotion.policy.verdict import verdict as judge
 from tests.support import sets
 from tests.support.wheel_sets import PJRT_LIBRARY, but, make_set, make_wheels, passing_evidence

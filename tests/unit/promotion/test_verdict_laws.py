@@ -16,7 +16,8 @@ from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.attestations import PUBLIC, AttestationRule
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.bypasses import Bypass
-from promotion.policy.policy import GateRule, Policy
+from promotion.policy.gate_rules import GateRule
+from promotion.policy.policy import Policy
 from promotion.policy.verdict import verdict
 from tests.support import sets
 

@@ -15,7 +15,8 @@ from core.model import Evidence, Outcome, Tier, Verdict
 from promotion.evidence.evidence import EvidenceFile
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.policy.bypasses import MAX_DAYS
-from promotion.policy.policy import POLICY_FILE, GateRule, Policy, load_policy, load_waivers
+from promotion.policy.gate_rules import GateRule
+from promotion.policy.policy import POLICY_FILE, Policy, load_policy, load_waivers
 from promotion.policy.verdict import verdict
 from promotion.policy.waivers import FlakeWaiver, parse_waiver, parse_waivers, suggested_waiver
 from tests.support import sets
