@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 import _venv
 
+INSTALLERS = _venv.ROOT / "promotion" / "gates" / "install" / "installers.toml"
 COMPILE = ["pip", "compile", "--quiet", "--universal", "--python-version=3.11", "--generate-hashes"]
 HEADER = "--custom-compile-command=python3 build/update_locks"
 
@@ -27,12 +29,16 @@ def update(options: Sequence[str]) -> None:
         _compile(name, [*options, "--constraints=requirements.lock"])
     # The packages of this lock are unpacked and not installed, so their dependencies are not needed.
     _compile("requirements-kernels", [*options, "--no-deps"])
+    for row in tomllib.loads(INSTALLERS.read_text())["installers"]:
+        _compile(f"installers/{row['name']}", [*options], requirement=row["requirement"])
 
 
-def _compile(name: str, options: list[str]) -> None:
+def _compile(name: str, options: list[str], requirement: str = "") -> None:
+    """Write a lock file from its .in file, or from one requirement."""
     # Bare file names and no index address, so that the lock does not depend on this machine.
     argv = [str(Path(sys.prefix, "bin", "uv")), *COMPILE, "--no-emit-index-url", HEADER, *options]
-    done = subprocess.run([*argv, f"{name}.in", f"--output-file={name}.lock"], cwd=_venv.BUILD, check=False)
+    argv += ["-" if requirement else f"{name}.in", f"--output-file={name}.lock"]
+    done = subprocess.run(argv, cwd=_venv.BUILD, input=requirement, text=True, check=False)
     if done.returncode:
-        print(f"update_locks: error: uv could not pin build/{name}.in; the old lock stays.", file=sys.stderr)
+        print(f"update_locks: error: uv could not pin build/{name}.lock; the old lock stays.", file=sys.stderr)
         sys.exit(_venv.EXIT_MACHINE)

@@ -18,9 +18,9 @@ from core.errors import GateError, MachineError, ProcessError, RequestError
 from core.model import PYLOCK, SHA256SUMS, WHEELS_JSON, Progress, WheelSet, load_wheel_set, to_json
 from core.process import Runner, render, without_credentials
 from core.wheelset import check_files
-from promotion.gates.common.installers import configured_uv
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import hashed, locked, wheels_for, write_lines
+from promotion.gates.common.uv_installer import configured_uv
 from promotion.index.operations import find_set
 from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket, fetch_to

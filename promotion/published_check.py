@@ -17,9 +17,12 @@ from core.model import PYLOCK, WHEELS_JSON, Finding, Progress, WheelSet
 from core.process import Runner
 from core.units import parse_url
 from promotion.gates.common.gate import Check, error
-from promotion.gates.common.installers import configured_installers
 from promotion.gates.common.pythons import find_pythons
+from promotion.gates.install.gate import supported
 from promotion.gates.install.installation import InstallationSource, InstallationTest
+from promotion.gates.install.installer_table import InstallerSelection, configured_installers
+from promotion.gates.install.lockers import Locker
+from promotion.gates.install.locking import LockingTest
 from promotion.index.ledger import PromotedSet, load_entry
 from promotion.index.reader import PublishedIndex
 from promotion.storage.bucket import sha256_of
@@ -82,15 +85,24 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
 
 
 def check_published(
-    published: PublishedSet, runner: Runner, progress: Progress, *, pythons: Sequence[str] | None = None
+    published: PublishedSet,
+    runner: Runner,
+    progress: Progress,
+    *,
+    pythons: Sequence[str] | None = None,
+    installers: InstallerSelection | None = None,
+    cache: Path | None = None,
 ) -> Iterator[Check]:
-    """Compare the ledger with the set, then install the set with pip and uv into clean environments and import it.
+    """Compare the ledger with the set, then install the set into clean environments and import it.
 
     Args:
         pythons: Python versions to install for. None means all versions of the set that this machine has.
+        installers: installers to use. None means the newest pip and uv.
+        cache: the user's cache, which keeps the environments of installers; None installs them in every run.
 
     Raises:
         RequestError: the set does not support a requested version, or this machine lacks it.
+        MachineError: an installer cannot be installed, or the user's package index cannot be reached.
     """
     versions = published.wheel_set.python_versions
     if unknown := sorted(set(pythons or ()) - set(versions)):
@@ -105,12 +117,20 @@ def check_published(
     yield Check(name="ledger", findings=tuple(_ledger_findings(published)))
     source = InstallationSource(index=published.url, wheel_set=published.wheel_set, lock=published.lock)
     with tempfile.TemporaryDirectory(prefix="published-") as name:
-        for number, installer in enumerate(configured_installers(runner, Path(name) / "cache")):
-            for version in requested:
+        for number, installer in enumerate(configured_installers(runner, Path(name) / "cache", installers, cache)):
+            versions = supported(installer, requested)
+            if isinstance(installer, Locker):
+                # The lock of one Python suffices; the newest is the one that the others support too.
+                versions = tuple(version for version in versions if version in interpreters)[-1:]
+            for version in versions:
                 progress.step(f"install from {published.url} with {installer.name} for Python {version}")
-                with tempfile.TemporaryDirectory(dir=name) as folder:
-                    trial = InstallationTest(source, runner, installer, version, Path(folder), check_loader=number == 0)
-                    yield from trial.checks(interpreters.get(version))
+                with tempfile.TemporaryDirectory(dir=name) as text:
+                    python, folder = interpreters.get(version), Path(text)
+                    if isinstance(installer, Locker):
+                        yield from LockingTest(source, runner, installer, version, folder).checks(python)
+                        continue
+                    trial = InstallationTest(source, runner, installer, version, folder, check_loader=number == 0)
+                    yield from trial.checks(python)
 
 
 def raise_for_checks(url: str, checks: Sequence[Check]) -> None:

@@ -126,7 +126,7 @@ def _promoted(
 ) -> SetOutcome:
     """Run the gates of this machine, await other evidence, and promote the set if the policy allows it."""
     policy = load_policy(staged.index, channel=options.channel)
-    evidences = _gated(staged, bucket, options, policy, reporter, runner) if Step.GATES in options.steps else ()
+    evidences = _gated(staged, bucket, options, reporter, runner) if Step.GATES in options.steps else ()
     with reporter.group("policy"):
         verdict = _awaited(staged, bucket, options, policy, reporter)
         wheel_set = read_staged(bucket, staged)
@@ -168,16 +168,10 @@ def _refused(outcome: SetOutcome, verdict: Verdict, options: ReleaseOptions) -> 
 
 
 def _gated(
-    staged: StagedSet,
-    bucket: Bucket,
-    options: ReleaseOptions,
-    policy: Policy,
-    reporter: Reporter,
-    runner: HostRunner,
+    staged: StagedSet, bucket: Bucket, options: ReleaseOptions, reporter: Reporter, runner: HostRunner
 ) -> tuple[Evidence, ...]:
-    """Run every gate that needs no GPU, with the corpus that the policy requires, and print the evidence."""
-    rule = policy.gates.get("compile")
-    gate_options = gating.GateOptions(corpus=options.corpus or (rule.settings.get("corpus", "") if rule else ""))
+    """Run every gate that needs no GPU, with the corpus and installers of the policy, and print the evidence."""
+    gate_options = gating.GateOptions(corpus=options.corpus, cache=options.cache)
     with reporter.group("gates"):
         signer = gating.find_signer(options.key, reporter)
         evidences = gating.run_gates(STRUCTURE, staged, bucket, gate_options, reporter, runner, signer, options.channel)

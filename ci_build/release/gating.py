@@ -28,10 +28,11 @@ from promotion.gates.compile import gate as compile_gate
 from promotion.gates.compile import view
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.install import gate as install_gate
+from promotion.gates.install.installer_table import NEWEST
 from promotion.gates.load import gate as load_gate
 from promotion.index.ledger import channel_of
 from promotion.index.publish import read_head
-from promotion.policy.policy import LOCAL, load_policy
+from promotion.policy.policy import LOCAL, Policy, load_policy
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import ReleasedIndex, StagedSet
 
@@ -43,6 +44,7 @@ _USED_BY = {
     "corpus": ("compile",),
     "program": ("compile",),
     "jobs": ("compile",),
+    "installers": ("install",),
     "update_golden": ("load",),
 }
 """Option -> the gates that use it."""
@@ -58,8 +60,11 @@ class GateOptions:
         corpus: corpus of the compile gate: "small" or "full". Empty means small.
         program: programs or groups to compile instead of the corpus. Their evidence is not stored.
         jobs: concurrent compilers. None means as many as cores and memory allow.
+        installers: installers of the install gate, see `select_installers`. Empty means newest. The evidence of some
+            installers is not stored.
         update_golden: write the registrations of the wheels to the golden lists.
         redo: repeat gates that passed before.
+        cache: the user's cache, which keeps the environments of installers; None installs them in every run.
     """
 
     targets: str | None = None
@@ -67,8 +72,10 @@ class GateOptions:
     corpus: str = ""
     program: tuple[str, ...] = ()
     jobs: int | None = None
+    installers: str = ""
     update_golden: bool = False
     redo: bool = False
+    cache: Path | None = None
 
 
 def check_gate_options(name: str, gate_options: GateOptions) -> None:
@@ -107,7 +114,7 @@ def make_gate(name: str, gate_options: GateOptions, reporter: Reporter, tree: Ro
         case "coverage":
             return coverage_gate.GATE
         case "install":
-            return install_gate.make_gate()
+            return install_gate.make_gate(installers=gate_options.installers or NEWEST, cache=gate_options.cache)
         case other:
             raise AssertionError(f"GATES has an unknown gate: {other!r}")
 
@@ -177,10 +184,12 @@ def run_gates(
     """Run a gate, or all gates for STRUCTURE; failures do not raise, see `raise_for_failures`.
 
     Args:
-        channel: channel whose policy limits the age of reused evidence; the channel of an existing index counts first.
+        channel: channel whose policy limits the age of reused evidence, and names the corpus and the installers if the
+            options do not; the channel of an existing index counts first.
     """
     head, entries = read_head(bucket, ReleasedIndex(index=staged.index))
-    days = load_policy(staged.index, channel=channel_of(head, entries) or channel).max_age_days
+    policy = load_policy(staged.index, channel=channel_of(head, entries) or channel)
+    gate_options, days = with_policy(gate_options, policy), policy.max_age_days
     tree = read_rocm(gate_options.rocm, reporter) if gate_options.rocm else None
     return runs.run_gates(
         bucket,
@@ -192,6 +201,19 @@ def run_gates(
         redo=gate_options.redo,
         max_age=None if days is None else timedelta(days=days),
         signer=signer,
+    )
+
+
+def with_policy(gate_options: GateOptions, policy: Policy) -> GateOptions:
+    """Return options in which the policy's required settings replace those that were not given."""
+
+    def setting(gate: str, name: str) -> str:
+        return policy.gates[gate].settings.get(name, "") if gate in policy.gates else ""
+
+    return dataclasses.replace(
+        gate_options,
+        corpus=gate_options.corpus or setting("compile", "corpus"),
+        installers=gate_options.installers or setting("install", "installers"),
     )
 
 

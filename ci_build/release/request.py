@@ -85,6 +85,7 @@ class ReleaseOptions:
         allow_lower: whether to accept a version that pip would not select.
         jax_tests: JAX's test suite for the jobs of the device gate; empty selects the suite of the set's commit.
         image: container image of these jobs, as NAME@sha256:…; empty for none.
+        cache: the user's cache, which keeps the environments of installers; None installs them in every run.
     """
 
     bucket: str
@@ -99,3 +100,4 @@ class ReleaseOptions:
     allow_lower: bool = False
     jax_tests: str = ""
     image: str = ""
+    cache: Path | None = None

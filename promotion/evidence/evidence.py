@@ -23,8 +23,11 @@ ENVIRONMENT = "environment"
 """Code of a finding about the machine that ran a gate, not about the set."""
 ANY = "any"
 """Target in the evidence of a gate that does not depend on a gfx target."""
-PARTS = ("python", "size", "passes", "corpus")
-"""Settings that limit evidence to one part of a gate. Evidence of one part does not replace that of another."""
+PARTS = {"python": "", "size": "", "passes": "", "corpus": "", "installers": "newest"}
+"""Settings that limit evidence to one part of a gate -> value in evidence without the setting, of older versions.
+
+Evidence of one part does not replace that of another.
+"""
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 """Format of times in evidence; sorting these texts sorts the times."""
 
@@ -144,7 +147,7 @@ def latest_by_part(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
     """Return the latest evidence of each gate, target and part; within the same second, the worst outcome."""
     last: dict[tuple[str, ...], Evidence] = {}
     for evidence in sorted(evidences, key=lambda item: (item.ended, -_BAD_FIRST.index(item.outcome))):
-        part = (evidence.settings.get(name, "") for name in PARTS)
+        part = (evidence.settings.get(name, default) for name, default in PARTS.items())
         last[evidence.gate, evidence.target, *part] = evidence
     return tuple(last.values())
 

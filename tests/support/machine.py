@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from promotion.gates.common.installers import Uv, parse_config
+from promotion.gates.common.installers import parse_config
+from promotion.gates.common.uv_installer import Uv
 
 
 def need(*programs: str) -> None:

@@ -11,7 +11,13 @@ import cloup
 from ci_build.cli.commands.gate_device import device, fields_of, finish, json_option, merge
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import find_signing_key
-from ci_build.cli.options.release import bucket_option, channel_option, junit_option, signing_key_option
+from ci_build.cli.options.release import (
+    bucket_option,
+    channel_option,
+    installers_option,
+    junit_option,
+    signing_key_option,
+)
 from ci_build.release.request import CORPORA, STRUCTURE
 from core.defaults import defaults
 from promotion.evidence import known_tests
@@ -24,7 +30,7 @@ _SUMMARIES = {
     "load": "Load the plugins without a GPU.",
     "coverage": "Check that every kernel exists for every target.",
     "compile": "Compile JAX programs for every target.",
-    "install": "Install the set with pip and uv.",
+    "install": "Install the set with pip, uv and others.",
     STRUCTURE: "Run all of the above.",
 }
 _HELP = """The evidence is kept beside the staged set.
@@ -49,6 +55,7 @@ def _structure_gate(name: str) -> click.Command:
                   help="Program or group to compile; may be repeated.  [default: all]")  # fmt: skip
     @click.option("--jobs", metavar="N", type=click.IntRange(1),
                   help="Number of parallel compilers.  [default: derived from cores and memory]")  # fmt: skip
+    @installers_option("those that the channel's policy requires, else newest")
     @click.option("--update-golden", is_flag=True, help="Update the golden files from the wheels.")
     @click.option("--redo", is_flag=True, help="Repeat checks that passed on this set before.")
     @json_option
@@ -63,7 +70,8 @@ def _structure_gate(name: str) -> click.Command:
     ) -> None:  # fmt: skip
         from ci_build.release import gating  # Start-up time: the gates load auditwheel.
 
-        options = gating.GateOptions(**fields_of(gating.GateOptions, given))
+        cache = state.settings({}).cache_dir
+        options = gating.GateOptions(**fields_of(gating.GateOptions, {**given, "cache": cache}))
         gating.check_gate_options(name, options)
         reporter = state.reporter()
         with reporter.group(f"gate {name}"):

@@ -8,9 +8,10 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
-from ci_build.cli.options.release import bucket_option, dry_run_option
+from ci_build.cli.options.release import bucket_option, dry_run_option, installers_option
 from ci_build.release.request import SERVE_PORT
 from core.errors import RequestError
+from promotion.gates.install.installer_table import NEWEST, select_installers
 from promotion.index.publish import pages_changed, read_head
 from promotion.index.publish import publish as write_pages
 from promotion.index.serve import IndexServer
@@ -70,18 +71,25 @@ def publish(state: State, /, index: str, bucket: str, *, everything: bool, dry_r
 @click.option(
     "--python", "python", metavar="X.Y,…", help="Python versions to install for.  [default: all on this machine]"
 )
+@installers_option("newest")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
 @click.pass_obj
-def check(state: State, url: str, digest: str | None, python: str | None, *, as_json: bool) -> None:
+def check(
+    state: State, /, url: str, digest: str | None, python: str | None, installers: str | None, *, as_json: bool
+) -> None:
     """Install a released set as users do, and compare it with its ledger.
 
-    The set is installed with pip and with uv. URL is a simple index, such as
-    https://example.org/v2/multi-arch/simple/.
+    URL is a simple index, such as https://example.org/v2/multi-arch/simple/.
     """
     reporter = state.reporter()
+    selection = select_installers(installers or NEWEST)
     published = read_published(url, digest)
     pythons = None if python is None else [word.strip() for word in python.split(",") if word.strip()]
-    checks = tuple(check_published(published, host_runner(reporter), reporter, pythons=pythons))
+    cache = state.settings({}).cache_dir
+    found = check_published(
+        published, host_runner(reporter), reporter, pythons=pythons, installers=selection, cache=cache
+    )
+    checks = tuple(found)
     if as_json:
         print_json({"url": published.url, "set": published.wheel_set.digest, "checks": checks})
     else:

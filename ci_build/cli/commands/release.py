@@ -103,7 +103,8 @@ def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -
     settings, reporter = state.settings(after), state.reporter(after)
     if not settings.given("bucket"):
         raise RequestError("`release` requires --bucket or --local.", hint="Run `ci_build release --local`.")
-    options = release_options(given, bucket=settings.text("bucket"), channel=given["channel"] or CHANNELS[-1])
+    bucket, channel = settings.text("bucket"), given["channel"] or CHANNELS[-1]
+    options = release_options(given, bucket=bucket, channel=channel, cache=settings.cache_dir)
     if Step.BUILD not in options.steps:
         text = "--steps of a release must include build, which finds the set."
         raise RequestError(text, hint="Use `gate` and `promote` for single steps.")

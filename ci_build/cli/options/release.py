@@ -15,6 +15,7 @@ from core.errors import RequestError
 from core.units import parse_url
 from promotion.storage.bucket_url import is_url
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 CHANNELS = ("local", "nightly", "release")
 """Tables of promotion/policy.toml."""
 
@@ -66,6 +67,16 @@ def require_explicit_channel(bucket: str) -> None:
         )
 
 
+def installers_option(default: str) -> Callable[[_F], _F]:
+    """Return the option that selects installers; `default` describes its default."""
+    return click.option(
+        "--installers",
+        metavar="newest|all|NAME,…",
+        help="The newest pip and uv; all, which adds old ones, poetry and pdm; or some, such as pip-22.3.  "
+        f"[default: {default}]",
+    )
+
+
 def _has_folder(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
     if value is not None and not value.absolute().parent.is_dir():
         raise click.BadParameter(f"folder {value.parent} does not exist.", context, parameter)
@@ -97,7 +108,6 @@ signing_key_option = click.option(
 )
 """Option of commands that write evidence. The variable contains the key itself, as CI services provide secrets."""
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _WAY = (
     click.option(
         "--corpus", type=click.Choice(CORPORA), help="JAX programs to compile.  [default: as the policy requires]"
@@ -161,8 +171,11 @@ def refuse_way_options(why: str) -> None:
         raise RequestError(f"{shown} {'has' if len(names) == 1 else 'have'} no effect {why}.", hint="Omit it.")
 
 
-def release_options(given: Mapping[str, Any], *, bucket: str, channel: str) -> ReleaseOptions:
+def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, cache: Path) -> ReleaseOptions:
     """Return the options that `way_options` added.
+
+    Args:
+        cache: the user's cache.
 
     Raises:
         RequestError: a step is unknown, the public URL is missing or invalid, or --wait has no effect.
@@ -191,6 +204,7 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str) -> R
         allow_lower=given["allow_lower"],
         jax_tests=given["jax_tests"] or "",
         image=given["image"] or "",
+        cache=cache,
     )
 
 

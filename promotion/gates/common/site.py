@@ -12,11 +12,12 @@ from core.errors import ElfError, GateError, MachineError, ProcessError
 from core.layouts import allowed_sonames
 from core.model import PYLOCK, RocmVersion
 from promotion.gates.common.gate import GateContext
-from promotion.gates.common.installers import Command, configured_uv
+from promotion.gates.common.installers import Command
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import hashed, locked, wheels_for, write_lines
 from promotion.gates.common.rocm_manifest import RocmTree, set_manifest
 from promotion.gates.common.stubs import write_stubs
+from promotion.gates.common.uv_installer import configured_uv
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import from_needs
 

@@ -15,10 +15,10 @@ from core.process import HostRunner
 from promotion.evidence.evidence import ANY, now
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import Check, Gate, GateContext, warning
-from promotion.gates.common.installers import configured_uv
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.rocm_manifest import set_manifest
 from promotion.gates.common.site import Site, make_site
+from promotion.gates.common.uv_installer import configured_uv
 from promotion.gates.device.baseline import missing_tests, raise_unless_complete, run_check
 from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
 from promotion.gates.device.evidence import checks_of_tests

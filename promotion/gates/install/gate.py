@@ -1,4 +1,4 @@
-"""The install gate: pip and uv install the staged set as users do, and reject incompatible versions of jaxlib."""
+"""The install gate: installers install the staged set as users do, and reject incompatible versions of jaxlib."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from packaging.version import Version
+
 from core.model import PYLOCK, Tier
 from core.process import Runner
 from promotion.gates.common.gate import Check, Gate, GateContext
-from promotion.gates.common.installers import Installer, configured_installers
+from promotion.gates.common.installers import Installer
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.install.installation import InstallationError, InstallationSource, InstallationTest
+from promotion.gates.install.installer_table import NEWEST, configured_installers, select_installers
+from promotion.gates.install.lockers import Locker
+from promotion.gates.install.locking import LockingTest
 from promotion.gates.install.pair import check_pair
 from promotion.index.pages import metadata_name
 from promotion.index.serve import IndexServer, Served
@@ -29,15 +34,26 @@ _MOST_TESTS = 2
 def make_gate(
     pythons: Mapping[str, Path] | None = None,
     *,
-    with_: Callable[[Runner, Path], Sequence[Installer]] = configured_installers,
+    installers: str = NEWEST,
+    cache: Path | None = None,
+    with_: Callable[[Runner, Path], Sequence[Installer | Locker]] | None = None,
 ) -> Gate:
     """Return the gate.
 
     Args:
         pythons: interpreters by version; None searches for the versions of the set. Without an interpreter the wheels
             are only unpacked, and the check counts as skipped.
-        with_: function that returns the installers, which may use the given directory for caches.
+        installers: installers to test with, see `select_installers`.
+        cache: the user's cache, which keeps the environments of installers; None installs them in every run.
+        with_: function that returns the installers instead, which may use the given directory for caches.
     """
+    selection = select_installers(installers)
+
+    def find_installers(context: GateContext) -> Sequence[Installer | Locker]:
+        folder = context.work / "cache"
+        if with_ is not None:
+            return with_(context.runner, folder)
+        return configured_installers(context.runner, folder, selection, cache)
 
     def run(context: GateContext) -> Iterator[Check]:
         versions = context.wheel_set.python_versions
@@ -46,7 +62,7 @@ def make_gate(
             # Tests with a common cache share an index; other tests have separate indexes, which record the downloads.
             indexes = [
                 (installer, stack.enter_context(_open_index(context)) if installer.caches else None)
-                for installer in with_(context.runner, context.work / "cache")
+                for installer in find_installers(context)
             ]
             tests = _InstallationTests(context, available)
             pool = ThreadPoolExecutor(_MOST_TESTS)
@@ -54,7 +70,10 @@ def make_gate(
             stack.callback(tests.stopped.set)
             pending: list[tuple[str, Future[tuple[Check, ...]]]] = []
             for number, (installer, index) in enumerate(indexes):
-                for version in versions:
+                if isinstance(installer, Locker):
+                    pending.append((f"lock with {installer.name}", pool.submit(tests.lock, installer)))
+                    continue
+                for version in supported(installer, versions):
                     title = f"install with {installer.name} for Python {version}"
                     # All installers install the same files, so only the first one checks the messages of the loader.
                     pending.append((title, pool.submit(tests.install, installer, version, index, number == 0)))
@@ -64,7 +83,16 @@ def make_gate(
                 context.progress.step(title)
                 yield from future.result()
 
-    return Gate(name="install", tier=Tier.STRUCTURE, per_target=False, run=run)
+    versions = ", ".join(f"{name} {version}" for name, version in selection.versions.items())
+    settings = {"installers": selection.name, "installer_versions": versions}
+    return Gate(
+        name="install", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings, partial=selection.partial
+    )
+
+
+def supported(installer: Installer | Locker, versions: Sequence[str]) -> tuple[str, ...]:
+    """Return the Python versions that an installer supports."""
+    return tuple(version for version in versions if installer.pythons is None or version in installer.pythons)
 
 
 class _StagedIndex:
@@ -118,20 +146,35 @@ class _InstallationTests:
         self._lock = None if context.bucket.head(key) is None else context.bucket.get(key).decode()
         self.stopped = threading.Event()
 
+    def lock(self, locker: Locker) -> tuple[Check, ...]:
+        """Test a program that locks, with the newest Python of the set on this machine."""
+        versions = [v for v in supported(locker, self._context.wheel_set.python_versions) if v in self._pythons]
+        if not versions:
+            return (Check(name=f"lock with {locker.name}", skipped="no Python of the set on this machine"),)
+        version = max(versions, key=Version)
+        with self._place(None) as (index, folder):
+            source = self._source(index, version)
+            test = LockingTest(source, self._context.runner, locker, version, folder, is_wanted=self._is_wanted)
+            return tuple(test.checks(self._pythons[version]))
+
     def install(
         self, installer: Installer, version: str, shared: _StagedIndex | None, check_loader: bool
     ) -> tuple[Check, ...]:
         """Test an installer for one Python of the set."""
-        wheel_set, runner = self._context.wheel_set, self._context.runner
-        wheels = [wheel.filename for wheel in wheels_for(wheel_set, version)]
+        runner = self._context.runner
         with self._place(shared) as (index, folder):
-            source = InstallationSource(
-                index=index.url, wheel_set=wheel_set, lock=self._lock, verify_origin=lambda: index.require(wheels)
-            )
+            source = self._source(index, version)
             test = InstallationTest(
                 source, runner, installer, version, folder, check_loader=check_loader, is_wanted=self._is_wanted
             )
             return tuple(test.checks(self._pythons.get(version)))
+
+    def _source(self, index: _StagedIndex, version: str) -> InstallationSource:
+        wheel_set = self._context.wheel_set
+        wheels = [wheel.filename for wheel in wheels_for(wheel_set, version)]
+        return InstallationSource(
+            index=index.url, wheel_set=wheel_set, lock=self._lock, verify_origin=lambda: index.require(wheels)
+        )
 
     def _is_wanted(self) -> bool:
         return not self.stopped.is_set()
@@ -139,7 +182,8 @@ class _InstallationTests:
     def pair(self, installer: Installer, shared: _StagedIndex | None) -> tuple[Check, ...]:
         """Test an installer with an incompatible pair."""
         wheel_set, runner = self._context.wheel_set, self._context.runner
-        version = next((version for version in wheel_set.python_versions if version in self._pythons), "")
+        versions = supported(installer, wheel_set.python_versions)
+        version = next((version for version in versions if version in self._pythons), "")
         if not version:
             return (Check(name=f"wrong pair with {installer.name}", skipped="no Python of the set on this machine"),)
         with self._place(shared) as (index, folder):

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.errors import GateError, ProcessError
+from core.errors import GateError, MachineError, ProcessError
 from core.model import Finding, WheelSet
 from core.process import ProcessResult, Runner
+from core.units import parse_url
 from promotion.gates.common.gate import Check, error, warning
-from promotion.gates.common.installers import Command, Installer
+from promotion.gates.common.installers import Command, Installer, is_connection_failure
 from promotion.gates.common.requirements import hashed, locked, modules, wheels_for, write_lines
 from promotion.gates.common.site import LOADER_SENTENCE
 from promotion.index.pages import install_requirements
@@ -77,6 +78,11 @@ class InstallationTest:
         self._stderr = ""
         self._python = folder / "environment" / "bin" / "python"
 
+    @property
+    def program(self) -> str:
+        """Name and version of the tested program."""
+        return f"{self.installer.name} {self.installer.version}"
+
     def checks(self, python: Path | None) -> Iterator[Check]:
         """Install, import and resolve the set; without an interpreter only unpack it, which counts as skipped."""
         where = f"{self.installer.name} for Python {self.version}"
@@ -103,7 +109,8 @@ class InstallationTest:
             kind = warning if adopted and problem.code.startswith("loader-") else error
             skipped, findings = "", (kind(problem.code, f"{name}: {problem.message}", _REMEDY),)
         seconds = round(time.monotonic() - started, 1)
-        return Check(name=name, findings=findings, skipped=skipped, details={**details, "seconds": seconds})
+        details = {**details, "installer": self.program, "seconds": seconds}
+        return Check(name=name, findings=findings, skipped=skipped, details=details)
 
     def _install(self, python: Path) -> Mapping[str, Any]:
         self._run("environment-failed", self.installer.create(python, self.folder / "environment"))
@@ -179,12 +186,17 @@ class InstallationTest:
                 raise InstallationError("loader-form", text)
         return {"platforms": self._answer["platforms"], "loader": sentence}
 
-    def _run(self, code: str, command: Command) -> ProcessResult:
+    def _run(self, code: str, command: Command, *, cwd: Path | None = None) -> ProcessResult:
         if not self._is_wanted():
             raise InstallationError(code, "the test was stopped.")
         try:
-            return self._runner.run(command.argv, env=command.env, cwd=str(self.folder), timeout=_SECONDS)
+            return self._runner.run(command.argv, env=command.env, cwd=str(cwd or self.folder), timeout=_SECONDS)
         except ProcessError as problem:
+            host = parse_url(self.source.index).hostname or ""
+            # The tested index answered a moment ago; its failures mention its host.
+            if is_connection_failure(problem.message) and host not in problem.message.partition("\n")[2]:
+                hint = "Check the network and pip's configuration, and run the command again."
+                raise MachineError(f"A package index cannot be reached: {problem.message}", hint=hint) from problem
             raise InstallationError(code, problem.message) from problem
 
     def _requirements(self) -> Path:

@@ -58,7 +58,8 @@ def check_pair(
             command = installer.resolve_alone(python, requirements, index, folder)
             completed = runner.run(command.argv, env=command.env, cwd=str(folder), check=False, timeout=_SECONDS)
             findings += _pair_findings(wheel, jaxlib, completed)
-    details = {"jaxlib": jaxlib, "seconds": round(time.monotonic() - started, 1)}
+    program = f"{installer.name} {installer.version}"
+    details = {"jaxlib": jaxlib, "installer": program, "seconds": round(time.monotonic() - started, 1)}
     return Check(name=f"wrong pair with {installer.name}", findings=tuple(findings), details=details)
 
 

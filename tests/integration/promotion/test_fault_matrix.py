@@ -16,10 +16,10 @@ from promotion.corpus.catalog import load_corpus
 from promotion.gates import inspection
 from promotion.gates.abi import gate as abi_gate
 from promotion.gates.common.gate import Gate
-from promotion.gates.common.installers import configured_installers
 from promotion.gates.compile import gate as compile_gate
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.install import gate as install_gate
+from promotion.gates.install.installer_table import configured_installers
 from promotion.gates.load import gate as load_gate
 from tests.support.faults.bench import PYTHON, Bench, Case
 from tests.support.faults.device_code import BEYOND

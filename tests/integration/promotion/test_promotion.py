@@ -15,10 +15,13 @@ from core.errors import PromotionBlockedError
 from core.model import Evidence, Outcome
 from core.process import HostRunner, Runner
 from promotion.gates import inspection
-from promotion.gates.common.installers import Installer, Uv, configured_installers
+from promotion.gates.common.installers import Installer
 from promotion.gates.common.runs import run_gates
+from promotion.gates.common.uv_installer import Uv
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.install import gate as install_gate
+from promotion.gates.install.installer_table import configured_installers
+from promotion.gates.install.lockers import Locker
 from promotion.index.serve import IndexServer
 from promotion.policy.policy import Policy, load_policy
 from promotion.promote import install_line, promote
@@ -68,11 +71,11 @@ def staged_in(
     return stage(bucket, write_set(folder / "set", wheels, wheel_set))
 
 
-def only_uv(runner: Runner, cache: Path) -> tuple[Installer, ...]:
+def only_uv(runner: Runner, cache: Path) -> tuple[Installer | Locker, ...]:
     return configured_installers(runner, cache)[1:]
 
 
-def only_pip(runner: Runner, cache: Path) -> tuple[Installer, ...]:
+def only_pip(runner: Runner, cache: Path) -> tuple[Installer | Locker, ...]:
     return configured_installers(runner, cache)[:1]
 
 

@@ -41,9 +41,11 @@ def test_gate_settings_differ_for_other_options() -> None:
     usual = {name: gating.make_gate(name, GateOptions(), REPORTER) for name in GATES}
     full = gating.make_gate("compile", GateOptions(corpus="full"), REPORTER)
     one = gating.make_gate("compile", GateOptions(program=("fft",)), REPORTER)
-    for other in (full, one):
+    old = gating.make_gate("install", GateOptions(installers="all"), REPORTER)
+    some = gating.make_gate("install", GateOptions(installers="pip-22.3"), REPORTER)
+    for other in (full, one, old, some):
         assert other.settings != usual[other.name].settings
-    assert [gate.partial for gate in (full, one)] == [False, True]
+    assert [gate.partial for gate in (full, one, old, some)] == [False, True, False, True]
 
 
 @pytest.mark.parametrize("name", ["abi", "load", "compile"])
@@ -80,6 +82,7 @@ VALUES = {
     "corpus": "full",
     "program": ("fft",),
     "jobs": 1,
+    "installers": "all",
     "update_golden": True,
 }
 
@@ -90,12 +93,26 @@ def test_unused_option_of_gate_is_refused(option: str) -> None:
     gating.check_gate_options("structure", told)
     with pytest.raises(RequestError, match=f"inspection does not use --{option.replace('_', '-')}\\."):
         gating.check_gate_options("inspection", told)
-    gating.check_gate_options("load" if option == "update_golden" else "compile", told)
+    user = {"update_golden": "load", "installers": "install"}.get(option, "compile")
+    gating.check_gate_options(user, told)
 
 
 def test_every_gate_option_is_covered() -> None:
-    assert {field.name for field in fields(GateOptions)} == {*VALUES, "redo"}
+    assert {field.name for field in fields(GateOptions)} == {*VALUES, "redo", "cache"}
     gating.check_gate_options("inspection", GateOptions(redo=True))
+
+
+@pytest.mark.parametrize(
+    ("channel", "installers", "corpus"), [("local", "", ""), ("nightly", "all", ""), ("release", "all", "full")]
+)
+def test_policy_selects_installers_and_corpus(channel: str, installers: str, corpus: str) -> None:
+    policy = load_policy("multi-arch", channel=channel)
+    chosen = gating.with_policy(GateOptions(), policy)
+    assert (chosen.installers, chosen.corpus) == (installers, corpus)
+    given = GateOptions(installers="pip-22.3", corpus="small")
+    assert gating.with_policy(given, policy) == given
+    gate = gating.make_gate("install", chosen, REPORTER)
+    assert gate.settings["installers"] == (installers or "newest")
 
 
 # Choice of the set

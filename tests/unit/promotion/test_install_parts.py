@@ -14,9 +14,10 @@ from packaging.utils import parse_wheel_filename
 
 from core.errors import GateError, ProcessError
 from core.process import ProcessResult
-from promotion.gates.common.installers import Installer, Pip, Uv, parse_config
+from promotion.gates.common.installers import Installer, Pip, parse_config
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import locked, modules, wheels_for
+from promotion.gates.common.uv_installer import Uv
 from promotion.gates.install import pair, probe
 from tests.support.wheel_sets import make_set, make_wheels, plain
 

@@ -135,6 +135,7 @@ def test_load_policy_inherits_values() -> None:
     assert set(nightly.gates) == set(release.gates) == {*POLICY.gates, "device"}
     assert (release.gates["abi"].min_passed, release.gates["abi"].may_skip) == (POLICY.gates["abi"].min_passed, False)
     assert release.gates["compile"].settings == {"corpus": "full"}
+    assert release.gates["install"].settings == {"installers": "all"}
     for policy in (nightly, release):
         assert policy.tier is policy.required_tier("gfx942") is Tier.DEVICE
         assert (policy.keys, policy.unsigned) == ({}, False)

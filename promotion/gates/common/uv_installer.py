@@ -1,0 +1,156 @@
+"""Commands with which uv installs and resolves a set, with the user's pip configuration, which uv does not read."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+from packaging.pylock import Pylock, PylockValidationError
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from uv import find_uv_bin
+
+from core.process import Runner
+from promotion.gates.common.installers import LOCKED, LOOPBACK, PLATFORM, UNSET, Command, bypass_proxy, pip_config
+from promotion.gates.common.requirements import sha256_of_wheels
+
+_UNSET_UV = dict.fromkeys(
+    (
+        *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX"),
+        *("UV_OFFLINE", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE_NEWER", "UV_PYTHON", "UV_TARGET"),
+    ),
+    "",
+)
+_FIRST_WITH_PYLOCK = Version("0.6.15")
+"""The first uv that writes pylock.toml (uv's changelog)."""
+_HASHED_LINES = re.compile(r"^([A-Za-z0-9][\w.-]*)==((?:.*\\\n)*.*)$", re.MULTILINE)
+"""A requirement with its hashes, one on each continuation line."""
+_SHA256 = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+
+
+class Uv:
+    """The program uv, configured to use pip's indexes and to choose the best version of all indexes, like pip.
+
+    Args:
+        program: path of uv.
+        config: the user's pip configuration, see `parse_config`.
+        cache: directory for files from staged indexes, which several environments can share; None disables it.
+        direct: hosts that are reached without a proxy, separated by commas.
+        name, version, pythons: see `Installer`; without a version, the program is that of the running interpreter.
+
+    Attributes:
+        no_index: whether the user's configuration disables indexes.
+        arguments, environment: pip's configuration, translated for uv. URLs of indexes may contain credentials and are
+            passed in the environment, which other users cannot read.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        config: Mapping[str, str],
+        *,
+        cache: Path | None = None,
+        direct: str = LOOPBACK,
+        name: str = "uv",
+        version: str | None = None,
+        pythons: tuple[str, ...] | None = None,
+    ) -> None:
+        self.name, self.pythons = name, pythons
+        self.version = version or installed_version("uv")
+        self._writes_pylock = Version(self.version) >= _FIRST_WITH_PYLOCK
+        self._program, self.caches, self._direct = program, cache is not None, bypass_proxy(direct)
+        self._cache_arguments = ("--no-cache",) if cache is None else (f"--cache-dir={cache}",)
+        self.no_index = config.get("no-index", "").lower() in ("1", "true", "yes", "on")
+        environment = {
+            "SSL_CERT_FILE": config.get("cert", ""),
+            "SSL_CLIENT_CERT": config.get("client-cert", ""),
+            "ALL_PROXY": config.get("proxy", ""),
+            "UV_DEFAULT_INDEX": "" if self.no_index else config.get("index-url", ""),
+            "UV_INDEX": " ".join(config.get("extra-index-url", "").split()),
+            "UV_FIND_LINKS": ",".join(config.get("find-links", "").split()),
+        }
+        self.environment = {name: value for name, value in environment.items() if value}
+        hosts = config.get("trusted-host", "").split()
+        self.arguments = ("--index-strategy=unsafe-best-match", *(f"--allow-insecure-host={host}" for host in hosts))
+
+    def create(self, python: Path, folder: Path) -> Command:
+        """See `Installer`."""
+        args = ("venv", "--no-config", "--no-project", "--no-python-downloads", f"--python={python}", str(folder))
+        return Command(argv=(self._program, *args), env={**UNSET, **_UNSET_UV})
+
+    def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
+        """See `Installer`."""
+        return self._staged(requirements, index, f"--python={python}")
+
+    def install_files(self, python: Path, requirements: Path, folders: Iterable[Path], cache: Path) -> Command:
+        """Install hash-locked requirements from directories of wheels, without dependencies.
+
+        Unpacked files stay in the cache; environments of other Pythons link to these files.
+        """
+        alone = ("--no-config", f"--cache-dir={cache}", "--no-index", *(f"--find-links={folder}" for folder in folders))
+        argv = (self._program, "pip", "install", f"--python={python}", *alone, *LOCKED)
+        return Command(argv=(*argv, f"--requirement={requirements}"), env={**UNSET, **_UNSET_UV})
+
+    def install_rest(self, python: Path, requirements: Path, *, locked: bool) -> Command:
+        """See `Installer`."""
+        args = ("--only-binary=:all:", *(LOCKED if locked else ()), *self.arguments)
+        offline = ("--no-index",) if self.no_index else ()
+        argv = (self._program, "pip", "install", f"--python={python}", *args, *offline)
+        env = {**UNSET, **self.environment}
+        return Command(argv=(*argv, f"--requirement={requirements}"), env=env)
+
+    def check(self, python: Path) -> Command:
+        """See `Installer`."""
+        return Command(argv=(self._program, "pip", "check", f"--python={python}"), env=UNSET)
+
+    def unpack(self, version: str, folder: Path, requirements: Path, index: str) -> Command:
+        """See `Installer`."""
+        platform = f"--python-platform=x86_64-{PLATFORM.removesuffix('_x86_64')}"
+        args = (f"--python={sys.executable}", f"--target={folder}", f"--python-version={version}", platform)
+        return self._staged(requirements, index, *args)
+
+    def resolve(self, python: Path, requirements: Path, index: str) -> Command:
+        """See `Installer`; the index has the priority of a user's `--index`."""
+        argv = (*self._compile(python), *self._cache_arguments, *self.arguments, str(requirements))
+        indexes = {"UV_INDEX": " ".join((index, *self.environment.get("UV_INDEX", "").split()))}
+        if self.no_index:
+            indexes = {"UV_INDEX": "", "UV_DEFAULT_INDEX": index}
+        return Command(argv=argv, env={**UNSET, **self.environment, **indexes, **self._direct})
+
+    def resolve_alone(self, python: Path, requirements: Path, index: str, folder: Path) -> Command:
+        """See `Installer`."""
+        alone = ("--no-config", *self._cache_arguments, f"--default-index={index}", f"--find-links={folder}")
+        argv = (*self._compile(python), *alone, str(requirements))
+        return Command(argv=argv, env={**UNSET, **_UNSET_UV, **self._direct})
+
+    def chosen(self, stdout: str) -> Mapping[str, frozenset[str]]:
+        """Parse a lock file (PEP 751) or hashed requirements, which list all compatible wheels of a version."""
+        if not self._writes_pylock:
+            return {
+                canonicalize_name(name): frozenset(_SHA256.findall(hashes))
+                for name, hashes in _HASHED_LINES.findall(stdout)
+            }
+        try:
+            lock = Pylock.from_dict(tomllib.loads(stdout))
+        except PylockValidationError as error:
+            raise ValueError(f"Cannot parse uv's lock file: {error}") from error
+        return {package.name: sha256_of_wheels(package) for package in lock.packages}
+
+    def _compile(self, python: Path) -> tuple[str, ...]:
+        output = "--format=pylock.toml" if self._writes_pylock else "--generate-hashes"
+        args = ("pip", "compile", f"--python={python}", output, "--quiet", "--no-header")
+        return (self._program, *args, "--only-binary=:all:")
+
+    def _staged(self, requirements: Path, index: str, *where: str) -> Command:
+        alone = ("--no-config", *self._cache_arguments, f"--default-index={index}", *LOCKED)
+        argv = (self._program, "pip", "install", *where, *alone, "--only-binary=:all:", f"--requirement={requirements}")
+        return Command(argv=argv, env={**UNSET, **_UNSET_UV, **self._direct})
+
+
+def configured_uv(runner: Runner, *, cache: Path | None = None, direct: str = LOOPBACK) -> Uv:
+    """Return uv with the user's pip configuration; see `Uv`."""
+    return Uv(find_uv_bin(), pip_config(runner), cache=cache, direct=direct)
