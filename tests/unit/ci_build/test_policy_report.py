@@ -39,6 +39,7 @@ def command(
     ("gate", "target", "settings", "options", "runners"),
     [
         ("abi", "any", {}, "", ()),
+        ("install", "any", {"installers": "all"}, "--installers all", ()),
         ("coverage", "gfx942:xnack-", {}, "--targets gfx942:xnack-", ()),
         ("compile", "gfx942", {"corpus": "full"}, "--targets gfx942 --corpus full", ()),
         (
