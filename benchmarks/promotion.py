@@ -24,8 +24,9 @@ from unittest.mock import patch
 
 from benchmarks.counting import counted, watch
 from benchmarks.measure import Goal, note, option_parser, report, table
-from promotion.index.ledger import FIRST, LedgerEntry, LedgerWheel, PromotedSet
+from promotion.index.ledger import FIRST, LedgerEntry, PromotedSet
 from promotion.index.ledger_state import EntryKind, IndexState
+from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, metadata_name, project_pair, root_pair
 from promotion.index.publish import publish
 from promotion.index.reader import IndexedWheel

@@ -27,7 +27,7 @@ from core.process import Runner
 from promotion.gates.common.installers import download
 from promotion.gates.common.requirements import locked, wheels_for
 from promotion.index.core_metadata import core_metadata
-from promotion.index.ledger import LedgerWheel
+from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import pages
 from promotion.index.reader import IndexedWheel
 from promotion.stage import find_staged, stage

@@ -12,6 +12,7 @@ from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.evidence.attestations import AttestationReport
 from promotion.evidence.evidence import EvidenceFile, read_all
 from promotion.evidence.provenance import provenance_name
+from promotion.index.authority import PolicySource
 from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger import Entries, PromotedSet, find_head
 from promotion.index.operations import Clock, utc_now
@@ -25,6 +26,7 @@ from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex, StagedSet, project_pages
 
+ALLOW_UNPROTECTED = "Give --allow-unprotected OWNER REASON to promote once from there."
 NEW_NAME = "file names are never reused: build with --wheel-post-release."
 
 
@@ -36,17 +38,19 @@ def check(
     now: Clock = utc_now,
     verify: Verify | None = None,
     allow_lower: bool = False,
+    source: PolicySource | None = None,
 ) -> Verdict:
     """Return the policy's verdict on a staged set from its evidence and stored bytes; nothing is changed.
 
     Args:
         verify: verifier of attestations. The default uses Sigstore's public instance.
         allow_lower: see `verdict`.
+        source: checkout of the policy. None leaves it unchecked.
     """
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
     files = tuple(read_all(bucket, staged).values())
-    baseline, offered = _visible(bucket, released, wheel_set)
+    baseline, offered = _visible(bucket, released, wheel_set, policy)
     attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
     provenances = {report.wheel: report.sha256 for report in attested}
     decision = verdict(
@@ -59,8 +63,13 @@ def check(
         attested=attested,
         allow_lower=allow_lower,
     )
+    unprotected = source.problem(policy.protected_refs) if source else ""
+    if source and unprotected and source.owner:
+        warnings = (*decision.warnings, f"{unprotected} {source.owner} permits it: {source.reason}")
+        decision, unprotected = dataclasses.replace(decision, warnings=warnings), ""
     reasons = (
         *decision.blocked_by,
+        *((f"{unprotected} {ALLOW_UNPROTECTED}",) if unprotected else ()),
         *_staged_problems(bucket, staged, wheel_set, files),
         *_conflicts(bucket, released, wheel_set),
     )
@@ -68,13 +77,13 @@ def check(
 
 
 def _visible(
-    bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet
+    bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet, policy: Policy
 ) -> tuple[PromotedSet | None, Mapping[str, Collection[str]]]:
     """Return the newest visible set other than `wheel_set`, and the visible versions of its projects.
 
     The versions of `wheel_set`'s projects come from the published pages if these are up to date, else from the ledger.
     """
-    entries, snapshot = Entries(bucket, released), read_snapshot(bucket, released)
+    entries, snapshot = Entries(bucket, released, policy.authority()), read_snapshot(bucket, released)
     head = find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256)
     visible = sorted(head.state.visible, reverse=True)
     if not visible:

@@ -9,15 +9,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 
 from core.errors import BucketError, PromotionBlockedError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
 from core.wheelset import sha256sums
 from promotion.check import NEW_NAME, check, metadata_of, raise_if_blocked
 from promotion.evidence.attestation_verification import Verify
+from promotion.evidence.evidence import TIME
 from promotion.evidence.provenance import provenance_name
-from promotion.index.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet, channel_of
+from promotion.evidence.signing import Signer
+from promotion.index.authority import PolicySource
+from promotion.index.ledger import Entries, Head, LedgerEntry, PromotedSet, channel_of
 from promotion.index.ledger_state import Change, EntryKind, IndexState
+from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.operations import Clock, change_ledger, utc_now
 from promotion.index.page_diff import weakest
 from promotion.index.pages import install_requirements, metadata_name
@@ -82,6 +87,8 @@ def promote(
     now: Clock = utc_now,
     verify: Verify | None = None,
     allow_lower: bool = False,
+    signer: Signer | None = None,
+    source: PolicySource | None = None,
 ) -> Promotion:
     """Promote a staged set to its released index.
 
@@ -89,22 +96,29 @@ def promote(
         actor: name of the person or job that promotes the set, for the ledger.
         verify: verifier of attestations. The default uses Sigstore's public instance.
         allow_lower: promote also a version that pip would not select, or one for an older ROCm.
+        signer: signer of the ledger entry.
+        source: checkout of the policy. None means unknown.
 
     Raises:
+        BucketError: the ledger is damaged or was cut, or has an entry that no key of the policy signed.
+        RequestError: the policy requires a signed entry, and does not list the key of the signer.
         PromotionBlockedError: the policy is not satisfied, the staged bytes differ from the set, or the index uses the
             name of a wheel for other bytes. The message lists every reason. The index is unchanged.
     """
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
-    head, entries = read_head(bucket, released)
+    source = source or PolicySource()
+    authority = policy.authority(signer, source)
+    head, entries = read_head(bucket, released, authority)
     _refuse_marked(staged, head.state, entries)
     entry, new = _offered(bucket, staged, released, head.state.offered, entries), False
     warnings: tuple[str, ...] = ()
     if entry is None:
         _refuse_channel(released, policy, head, entries)
         _step(progress, "check evidence and stored bytes")
-        verdict = check(bucket, staged, policy, now=now, verify=verify, allow_lower=allow_lower)
+        verdict = check(bucket, staged, policy, now=now, verify=verify, allow_lower=allow_lower, source=source)
         warnings, promoted = verdict.warnings, _promoted(bucket, staged, wheel_set, policy, verdict)
+        authority.check_signer(now().astimezone(UTC).strftime(TIME))
         _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
         _copy(bucket, staged, released, promoted)
         concurrent: list[LedgerEntry] = []
@@ -123,10 +137,10 @@ def promote(
             number = now_head.number + 1
             return Change(kind=EntryKind.PROMOTE, number=number, sets=(number,))
 
-        change = change_ledger(bucket, released, draft, actor=actor, now=now, promoted=promoted)
+        change = change_ledger(bucket, released, draft, actor=actor, now=now, promoted=promoted, authority=authority)
         entry, new = change.entry or concurrent[-1], change.new
     _step(progress, f"write the pages of {released.simple}")
-    written = publish(bucket, released)
+    written = publish(bucket, released, authority=authority)
     return Promotion(
         wheel_set=wheel_set, entry=entry, new=new, simple=released.simple, pages=written, warnings=warnings
     )

@@ -11,7 +11,7 @@ from core.errors import BucketError, CiBuildError, WheelSetError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet, load_wheel_set
 from core.wheelset import read_set, sizes_of
 from promotion.index.core_metadata import core_metadata, disagreements
-from promotion.index.ledger import LedgerWheel
+from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, metadata_name, pages
 from promotion.index.reader import IndexedWheel
 from promotion.storage.bucket import Bucket, Data, check_key, sha256_of

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ci_build.release import gating
 from ci_build.release import release as way
+from ci_build.release.authority import policy_source, read_authority
 from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, Step
 from core.errors import CiBuildError, RequestError
 from core.model import Evidence, Outcome, Requirement, Verdict, WheelSet
@@ -24,6 +25,7 @@ from promotion.check import check, raise_if_blocked
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.gates.common.gate import Check
 from promotion.gates.common.runs import raise_for_failures
+from promotion.index.authority import PolicySource
 from promotion.index.ledger import LedgerEntry
 from promotion.index.publish import publish
 from promotion.index.serve import IndexServer
@@ -105,7 +107,9 @@ def finish(
         state = State.UNCHANGED if visible else State.WITHDRAWN
         outcome = SetOutcome(staged=staged, wheel_set=read_staged(bucket, staged), state=state, entry=entry)
         if visible and Step.PROMOTE in options.steps:
-            publish(bucket, ReleasedIndex(index=staged.index))  # completes an interrupted promotion
+            released = ReleasedIndex(index=staged.index)
+            # Complete an interrupted promotion.
+            publish(bucket, released, authority=read_authority(bucket, released, options.channel))
     wanted = Step.CHECK in options.steps and options.public_url != NO_URL and not was_checked
     if not wanted or outcome.state not in (State.PROMOTED, State.UNCHANGED):
         return outcome
@@ -128,7 +132,8 @@ def _promoted(
     policy = load_policy(staged.index, channel=options.channel)
     evidences = _gated(staged, bucket, options, reporter, runner) if Step.GATES in options.steps else ()
     with reporter.group("policy"):
-        verdict = _awaited(staged, bucket, options, policy, reporter)
+        source = policy_source(options.ledger, runner)
+        verdict = _awaited(staged, bucket, options, policy, source, reporter)
         wheel_set = read_staged(bucket, staged)
         way.show_verdict(staged, wheel_set, verdict, reporter, channel=options.channel, bucket_name=options.bucket)
     outcome = SetOutcome(staged=staged, wheel_set=wheel_set, state=State.STAGED, verdict=verdict)
@@ -144,8 +149,9 @@ def _promoted(
             promotion = way.promote(
                 staged,
                 bucket,
-                options.channel,
+                options.ledger,
                 reporter,
+                runner,
                 options.actor,
                 options.trust_config,
                 allow_lower=options.allow_lower,
@@ -188,12 +194,19 @@ def _failure(evidences: Sequence[Evidence]) -> CiBuildError | None:
     return None
 
 
-def _awaited(staged: StagedSet, bucket: Bucket, options: ReleaseOptions, policy: Policy, reporter: Reporter) -> Verdict:
+def _awaited(
+    staged: StagedSet,
+    bucket: Bucket,
+    options: ReleaseOptions,
+    policy: Policy,
+    source: PolicySource,
+    reporter: Reporter,
+) -> Verdict:
     """Return the verdict of the policy, after waiting for evidence of other machines if this was requested."""
     until, first = time.monotonic() + options.wait * 60, True
     while True:
         verify = lazy_verifier(options.trust_config)
-        verdict = check(bucket, staged, policy, verify=verify, allow_lower=options.allow_lower)
+        verdict = check(bucket, staged, policy, verify=verify, allow_lower=options.allow_lower, source=source)
         missing = open_requirements(verdict)
         if not missing or time.monotonic() >= until:
             return verdict

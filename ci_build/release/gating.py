@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from ci_build.release.authority import signer_of
 from ci_build.release.request import CORPORA, GATES, STRUCTURE, SigningKey
 from ci_build.rocm.tree import read_tree
 from core.errors import RequestError
@@ -18,7 +19,7 @@ from core.report import Reporter
 from core.targets import requested
 from promotion import stage as promotion_stage
 from promotion.corpus.catalog import load_corpus
-from promotion.evidence.signing import Signer, load_signer, new_key
+from promotion.evidence.signing import Signer, new_key
 from promotion.gates import inspection
 from promotion.gates.abi import gate as abi_gate
 from promotion.gates.common import runs
@@ -162,13 +163,11 @@ def find_signer(key: SigningKey, reporter: Reporter) -> Signer:
     Raises:
         RequestError: the key is invalid.
     """
-    if key.file is None:
-        return Signer(key.text.encode(), origin=key.origin)
-    if key.own and not key.file.exists():
+    if key.own and key.file and not key.file.exists():
         with suppress(FileExistsError):
             new_key(key.file)
             reporter.line(f"  created a key that signs evidence: {key.file}")
-    return load_signer(key.file)
+    return signer_of(key)
 
 
 def run_gates(

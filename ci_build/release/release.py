@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,18 @@ from ci_build.build import dist_wheels
 from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import gating
+from ci_build.release.authority import policy_source, signer_of
 from ci_build.release.policy_report import PolicyReport, missing_evidence, show_report
-from ci_build.release.request import GATES, SERVE_PORT, STRUCTURE, LocalRelease
+from ci_build.release.request import GATES, SERVE_PORT, STRUCTURE, LedgerRequest, LocalRelease
+from core.errors import RequestError
 from core.model import Verdict, WheelSet
-from core.process import HostRunner, render
+from core.process import HostRunner, Runner, render
 from core.report import Reporter
 from promotion import promote as promotion_promote
 from promotion.check import check
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.gates.common.runs import raise_for_failures
+from promotion.index.authority import PolicySource
 from promotion.index.pages import tiers_text
 from promotion.policy.policy import LOCAL, load_policy
 from promotion.promote import Promotion, install_line
@@ -49,19 +53,25 @@ def _show_decision(
 def promote(
     staged: StagedSet,
     bucket: Bucket,
-    channel: str,
+    request: LedgerRequest,
     reporter: Reporter,
+    runner: Runner,
     actor: str,
     trust_config: Path | None = None,
     *,
     allow_lower: bool = False,
 ) -> Promotion:
-    """Promote a staged set and print warnings, bypasses and waivers.
+    """Promote a staged set to the channel of a request, and print warnings, bypasses and waivers.
 
     Raises:
+        RequestError: the policy of the channel refuses the key, or `--allow-unprotected` has no effect on the channel.
         PromotionBlockedError: the policy blocks the set.
     """
-    policy = load_policy(staged.index, channel=channel)
+    policy = load_policy(staged.index, channel=request.channel)
+    if request.owner and policy.protected_refs is None:
+        raise RequestError(
+            f"--allow-unprotected has no effect: channel {policy.channel} accepts every checkout.", hint="Omit it."
+        )
     promotion = promotion_promote.promote(
         bucket,
         staged,
@@ -70,6 +80,8 @@ def promote(
         progress=reporter,
         verify=lazy_verifier(trust_config),
         allow_lower=allow_lower,
+        signer=signer_of(request.key) if request.key else None,
+        source=policy_source(request, runner),
     )
     _show_decision(reporter, promotion.warnings, promotion.bypasses, promotion.waivers, promotion.attested)
     state = "promoted" if promotion.new else "was promoted before, nothing changed"
@@ -98,14 +110,16 @@ def check_policy(
     *,
     allow_lower: bool = False,
     bucket_name: str = "",
+    source: PolicySource | None = None,
 ) -> PolicyReport:
     """Return and print the verdict of the policy on a staged set.
 
     Args:
         bucket_name: value of `--bucket` for the printed commands; empty for the default one.
+        source: checkout of the policy. None leaves it unchecked.
     """
     policy = load_policy(staged.index, channel=channel)
-    verdict = check(bucket, staged, policy, verify=lazy_verifier(trust_config), allow_lower=allow_lower)
+    verdict = check(bucket, staged, policy, verify=lazy_verifier(trust_config), allow_lower=allow_lower, source=source)
     wheel_set = read_staged(bucket, staged)
     return show_verdict(staged, wheel_set, verdict, reporter, channel=channel, bucket_name=bucket_name)
 
@@ -181,7 +195,9 @@ def release_local(
     raise_for_failures(evidences)
     with reporter.group("promote"):
         # The printed command installs exact versions, so that higher versions in the index do not matter.
-        promotion = promote(staged, bucket, LOCAL, reporter, release.actor, allow_lower=True)
+        promotion = promote(
+            staged, bucket, replace(release.ledger, channel=LOCAL), reporter, runner, release.actor, allow_lower=True
+        )
     lines = _install_lines(release.bucket, promotion)
     receipt = {**dist_wheels.receipt(built), **receipt_of(promotion), "install": lines}
     if show:

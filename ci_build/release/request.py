@@ -38,6 +38,25 @@ class SigningKey:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerRequest:
+    """A request to change a ledger: the key that signs, and the promoted source.
+
+    Attributes:
+        key: key that signs entries. None leaves them unsigned.
+        channel: expected channel of the index. Empty means that of its ledger.
+        owner, reason: person who permits a promotion from an unprotected ref, and why.
+        ci_commit, ci_ref: commit and full ref of the CI run. Empty outside of CI.
+    """
+
+    key: SigningKey | None = None
+    channel: str = ""
+    owner: str = ""
+    reason: str = ""
+    ci_commit: str = ""
+    ci_ref: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LocalRelease:
     """A release on the channel `local`.
 
@@ -46,6 +65,7 @@ class LocalRelease:
         corpus: corpus of the compile gate.
         key: key that signs evidence.
         actor: user or CI run, for the ledger.
+        ledger: key that signs the ledger entry.
     """
 
     wheel_set: WheelSetRequest
@@ -53,6 +73,7 @@ class LocalRelease:
     corpus: str
     key: SigningKey
     actor: str
+    ledger: LedgerRequest = LedgerRequest()
 
 
 class Step(enum.StrEnum):
@@ -78,6 +99,7 @@ class ReleaseOptions:
         corpus: corpus of the compile gate; empty selects the one that the policy requires.
         key: key that signs evidence.
         actor: user or CI run, for the ledger.
+        ledger: key that signs ledger entries, and the permission to promote from an unprotected ref.
         steps: steps to perform.
         public_url: URL at which users see the bucket; NO_URL omits the check, and empty serves a folder for it.
         wait: minutes to wait for evidence of gates that run on other machines.
@@ -93,6 +115,7 @@ class ReleaseOptions:
     corpus: str
     key: SigningKey
     actor: str
+    ledger: LedgerRequest = LedgerRequest()
     steps: tuple[Step, ...] = tuple(Step)
     public_url: str = ""
     wait: float = 0.0

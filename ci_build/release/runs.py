@@ -9,8 +9,9 @@ from pathlib import Path
 from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import release as way
+from ci_build.release.authority import check_authority
 from ci_build.release.chain import SetOutcome, State, finish
-from ci_build.release.request import ReleaseOptions
+from ci_build.release.request import ReleaseOptions, Step
 from ci_build.release.summary import RunSummary, SetSummary, failed, summarize
 from ci_build.release.summary_text import write_summary
 from core.errors import CiBuildError
@@ -53,6 +54,8 @@ def release(
     """Build, stage, gate, promote and check a set; errors are part of the result."""
 
     def build() -> SetOutcome:
+        if Step.PROMOTE in options.steps:
+            check_authority(prepared.plan.index, options.ledger, runner)
         _, staged = way.build_and_stage(request, bucket, prepared, reporter, runner)
         return finish(staged, bucket, options, reporter, runner)
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from core.errors import BucketError, RequestError
 from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
-from promotion.index.ledger import LedgerEntry, PromotedSet, read_ledger
+from promotion.index.authority import ANYONE, Authority
+from promotion.index.ledger import Head, LedgerEntry, PromotedSet, read_ledger
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexState, apply_change
 from promotion.index.page_diff import all_page_updates
 from promotion.index.pages import older_json_page, project_pair, root_pair
-from promotion.index.publish import read_snapshot
+from promotion.index.publish import check_not_cut, newest_shown, read_snapshot
 from promotion.index.reader import Snapshot
 from promotion.index.status import MAX_ROWS, overview_page, set_row
 from promotion.storage.bucket import Bucket, sha256_of
@@ -27,6 +28,7 @@ def verify(
     *,
     read: bool = False,
     verify_attestations: Verify | None = None,
+    authority: Authority = ANYONE,
 ) -> Iterator[str]:
     """Yield a sentence for each problem of the ledger, files of sets, attestations, pages and foreign objects.
 
@@ -35,6 +37,7 @@ def verify(
     Args:
         progress: receiver of the number of checked objects.
         verify_attestations: verifier of attestations. The default uses Sigstore's public instance.
+        authority: accepted signatures of ledger entries, and the channel of the index.
         read: download and hash every file, even where the store reports a trusted checksum.
 
     Raises:
@@ -47,12 +50,18 @@ def verify(
         return
     entries, head = ledger.entries, ledger.head
     yield from _states(released, entries)
+    yield from authority.problems(released, entries)
+    yield from _policies(released, entries, authority.channel)
     if not entries:
         count = sum(1 for _ in bucket.list(released.root))
         if not count:
             raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
         yield f"{released.ledger} is empty, but the index has {count} objects: the ledger was lost or never written."
         return
+    try:
+        check_not_cut(released, Head(number=len(entries)), newest_shown(bucket, released))
+    except BucketError as error:
+        yield error.message
     state = entries[-1].state
     promoted = {entry.number: entry.promoted for entry in entries if entry.promoted is not None}
     expected: dict[str, str] = {}
@@ -91,6 +100,17 @@ def verify(
     for key in sorted(tombstones):
         if bucket.head(key) is None:
             yield f"{key} is missing, so the name of a removed wheel could be used again."
+
+
+def _policies(released: ReleasedIndex, entries: Sequence[LedgerEntry], channel: str) -> Iterator[str]:
+    """Yield a sentence for each entry of another channel, and for each promotion whose policy has another text."""
+    for entry in entries:
+        key, policy = released.ledger_entry(entry.number), entry.promoted.policy if entry.promoted else {}
+        own = entry.channel or policy.get("channel", "")
+        if channel and own not in ("", channel):
+            yield f"{key} belongs to channel {own}, not {channel}."
+        if entry.policy and policy and sha256_of(entry.policy.encode()) != policy["sha256"]:
+            yield f"{key} contains another policy than the one that it names: {policy['sha256']}."
 
 
 def _object(bucket: Bucket, key: str, accepted: Sequence[str], *, read: bool) -> Iterator[str]:

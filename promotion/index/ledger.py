@@ -6,65 +6,28 @@ names the entry that the pages were written from; later entries are found by num
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from core.errors import BucketError
-from core.model import Wheel, to_json
+from core.model import to_json
+from promotion.index.authority import ANYONE, ENTRY_TYPE, UNTRUSTED, Authority, PolicySource
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
+from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.bucket import AbsentError, Bucket, sha256_of
-from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, ReleasedIndex
+from promotion.storage.keys import ReleasedIndex
 
-SCHEMA_VERSION = 2
+if TYPE_CHECKING:  # At run time, it would load cryptography, which the doctor's Python may lack.
+    from promotion.evidence.signing import Signer
+
+SCHEMA_VERSION = 3
+_OLD_SCHEMA = 2
+"""Entries without index, channel, policy, source and signature."""
 FIRST = ""
 """The `previous` digest of the first entry."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerWheel:
-    """A wheel as the ledger and the index pages describe it.
-
-    Attributes:
-        project: normalised name (PEP 503).
-        metadata_sha256: sha256 of the core metadata beside the wheel.
-        as_published: whether the wheel is a published release of another project, which other sets may contain too.
-        provenance: sha256 of the provenance file beside the wheel (PEP 740), or empty.
-    """
-
-    project: str
-    filename: str
-    version: str
-    size: int
-    sha256: str
-    metadata_sha256: str
-    requires_python: str
-    requires_dist: tuple[str, ...]
-    as_published: bool = False
-    provenance: str = ""
-
-    @classmethod
-    def of(cls, wheel: Wheel, *, metadata_sha256: str, provenance: str = "") -> LedgerWheel:
-        """Return the record of a wheel of a set."""
-        return cls(
-            project=wheel.name,
-            filename=wheel.filename,
-            version=wheel.version,
-            size=wheel.size,
-            sha256=wheel.sha256,
-            metadata_sha256=metadata_sha256,
-            requires_python=wheel.requires_python,
-            requires_dist=wheel.requires_dist,
-            as_published=wheel.as_published,
-            provenance=provenance,
-        )
-
-    def objects(self, released: ReleasedIndex) -> Mapping[str, str]:
-        """Return key -> sha256 of the wheel, its core metadata and its attestations in an index."""
-        key = released.wheel(self.project, self.filename)
-        objects = {key: self.sha256, key + METADATA_SUFFIX: self.metadata_sha256}
-        return objects | ({key + PROVENANCE_SUFFIX: self.provenance} if self.provenance else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +65,11 @@ class LedgerEntry:
         to: for a rollback, the entry whose state is restored.
         promoted: for a promotion, the set.
         removed: for a sweep, the keys of the removed objects.
+        index: the index, so that an entry cannot be moved to another one. Empty in entries of schema 2, as are:
+        channel: channel of the index.
+        policy: text of the policy file.
+        source: checkout of the policy.
+        key: public key of the signature, or empty.
     """
 
     number: int
@@ -115,10 +83,23 @@ class LedgerEntry:
     to: int = 0
     promoted: PromotedSet | None = None
     removed: tuple[str, ...] = ()
+    index: str = ""
+    channel: str = ""
+    policy: str = ""
+    source: PolicySource | None = None
+    key: str = ""
 
-    def dump(self) -> bytes:
-        """Return the bytes to store."""
-        return (json.dumps({"schema": SCHEMA_VERSION, **to_json(self)}, indent=1, ensure_ascii=False) + "\n").encode()
+    def dump(self, signer: Signer | None = None) -> bytes:
+        """Return the bytes to store, signed if there is a signer."""
+        body = {"schema": SCHEMA_VERSION, **to_json(replace(self, key=signer.key if signer else ""))}
+        data = _dump(body)
+        if signer is None:
+            return data
+        return _dump({**body, "signature": base64.b64encode(signer.sign(data, ENTRY_TYPE).value).decode()})
+
+
+def _dump(body: Mapping[str, Any]) -> bytes:
+    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,10 +130,14 @@ class Ledger:
 
 
 class Entries:
-    """A reader of ledger entries by number, which reads each entry once."""
+    """A reader of ledger entries by number, which reads each entry once.
 
-    def __init__(self, bucket: Bucket, released: ReleasedIndex) -> None:
-        self._bucket, self._released = bucket, released
+    Args:
+        authority: accepted signatures; see `find_head`.
+    """
+
+    def __init__(self, bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE) -> None:
+        self._bucket, self._released, self.authority = bucket, released, authority
         self._known: dict[int, tuple[LedgerEntry, str]] = {}
 
     def find(self, number: int) -> tuple[LedgerEntry, str] | None:
@@ -164,8 +149,9 @@ class Entries:
             except AbsentError:
                 return None
             entry = load_entry(data, key)
-            if entry.number != number:
-                raise BucketError(f"{key} contains the wrong entry: {entry.number}.", hint=_RESTORE)
+            if entry.number != number or entry.index not in ("", self._released.index):
+                wrong = f"{entry.index or self._released.index}, {entry.number}"
+                raise BucketError(f"{key} contains the wrong entry: {wrong}.", hint=_RESTORE)
             self._known[number] = entry, sha256_of(data)
         return self._known[number]
 
@@ -188,22 +174,36 @@ _RESTORE = "Restore the ledger from a backup. Nothing was changed."
 
 
 def load_entry(data: bytes, key: str) -> LedgerEntry:
-    """Parse a stored entry; BucketError when a field is missing, unknown or of the wrong type."""
+    """Parse a stored entry; BucketError when a field is missing, unknown or invalid, or the signature is not valid."""
     try:
         body = json.loads(data)
-        schema = body.pop("schema")
-        if schema != SCHEMA_VERSION:
+        schema, signature = body.pop("schema"), body.pop("signature", "")
+        if schema not in (SCHEMA_VERSION, _OLD_SCHEMA):
             raise BucketError(
                 f"{key} has schema {schema!r}; this version reads {SCHEMA_VERSION}.",
                 hint="Use the version of ci_build that wrote it.",
             )
+        if signature or body.get("key"):
+            _check_signature(data, {"schema": schema, **body}, signature, key)
         body["kind"], body["state"] = EntryKind(body["kind"]), _state(body["state"])
         body["promoted"] = _promoted(body["promoted"]) if body["promoted"] is not None else None
+        if body.get("source") is not None:
+            body["source"] = PolicySource(**body["source"])
         for name in ("sets", "removed"):
             body[name] = tuple(body[name])
         return LedgerEntry(**body)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BucketError(f"{key} is not a ledger entry: {error!r}.", hint=_RESTORE) from error
+
+
+def _check_signature(data: bytes, body: Mapping[str, Any], signature: str, key: str) -> None:
+    """Raise BucketError unless the key in an entry signed exactly its bytes."""
+    # The doctor's Python may lack cryptography; it reads no entries.
+    from promotion.evidence.signing import Signature, is_valid_signature, public_key
+
+    made = Signature(key=public_key(body["key"]), value=base64.b64decode(signature, validate=True))
+    if _dump({**body, "signature": signature}) != data or not is_valid_signature(_dump(body), ENTRY_TYPE, made):
+        raise BucketError(f"{key} was changed after it was signed.", hint=_RESTORE)
 
 
 def _state(body: Mapping[str, Any]) -> IndexState:
@@ -230,7 +230,7 @@ def find_head(
 
     Raises:
         BucketError: the ledger has a gap, the named entry is missing or changed, or an entry does not match the entry
-            before it.
+            before it, or the entries are signed by keys that the reader's authority does not accept.
     """
     if number:
         entry = entries.find(number)
@@ -241,7 +241,11 @@ def find_head(
         number = len(check_keys(bucket, released))
         entry = entries.find(number) if number else None
     head = Head(number=number, sha256=entry[1], state=entry[0].state) if entry else Head()
-    return [head, *_heads_after(head, released, entries)][-1]
+    last = [head, *_heads_after(head, released, entries)][-1]
+    read = [entries.at(number) for number in range(head.number, last.number + 1) if number]
+    if problems := [*entries.authority.problems(released, read)]:
+        raise BucketError(" ".join(problems), hint=UNTRUSTED)
+    return last
 
 
 def _heads_after(head: Head, released: ReleasedIndex, entries: Entries) -> Iterator[Head]:
@@ -256,7 +260,9 @@ def _heads_after(head: Head, released: ReleasedIndex, entries: Entries) -> Itera
 
 
 def channel_of(head: Head, entries: Entries) -> str:
-    """Return the channel of an index: that of its last promotion, even if its sets are gone; empty before the first."""
+    """Return the channel of an index, even if its sets are gone; empty before the first promotion."""
+    if head.number and (channel := entries.at(head.number).channel):
+        return channel
     promotions = (entries.at(number).promoted for number in range(head.number, 0, -1))
     last = next((promoted for promoted in promotions if promoted is not None), None)
     return str(last.policy.get("channel", "")) if last else ""
@@ -275,10 +281,10 @@ def check_keys(bucket: Bucket, released: ReleasedIndex) -> list[str]:
 
 
 def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
-    """Read all entries and verify the chain.
+    """Read all entries and verify the chain, and each signature with the key in the entry.
 
     Raises:
-        BucketError: the ledger has a gap or a foreign file, or an entry changed after the next one was written.
+        BucketError: the ledger has a gap or a foreign file, or an entry was changed.
     """
     entries = Entries(bucket, released)
     check_keys(bucket, released)

@@ -33,6 +33,8 @@ class EntryKind(enum.StrEnum):
     """Hide a set because of its age. Its bytes stay until the sweep."""
     SWEEP = "sweep"
     """Remove the bytes of retired sets. The names of their wheels are never used again."""
+    SIGN = "sign"
+    """Vouch for the unsigned entries before it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +119,8 @@ def apply_change(state: IndexState, change: Change) -> IndexState:
         case EntryKind.RETIRE:
             offered = tuple(number for number in state.offered if number not in change.sets)
             return replace(state, offered=offered, retired=tuple(sorted({*state.retired, *change.sets})))
+        case EntryKind.SIGN:
+            return state
         case EntryKind.SWEEP:
             return replace(
                 state,
@@ -132,7 +136,7 @@ _MARKS = {EntryKind.UNYANK: "yanked", EntryKind.FREE: "quarantined", EntryKind.U
 
 def _refuse(state: IndexState, change: Change) -> None:
     """Raise RequestError for an impossible change."""
-    if change.kind is EntryKind.ROLLBACK:
+    if change.kind in (EntryKind.ROLLBACK, EntryKind.SIGN):
         return
     if change.kind is EntryKind.PROMOTE:
         if change.sets != (change.number,):

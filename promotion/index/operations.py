@@ -6,14 +6,24 @@ Each operation appends a ledger entry and publishes the pages. No operation remo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from core.errors import BusyError, RequestError
 from promotion.evidence.evidence import TIME
-from promotion.index.ledger import Entries, Head, LedgerEntry, PromotedSet, check_keys
+from promotion.index.authority import ANYONE, Authority
+from promotion.index.ledger import (
+    Entries,
+    Head,
+    LedgerEntry,
+    PromotedSet,
+    channel_of,
+    check_keys,
+    load_entry,
+    read_ledger,
+)  # fmt: skip
 from promotion.index.ledger_state import Change, EntryKind, IndexState, apply_change
-from promotion.index.publish import publish, read_head
+from promotion.index.publish import check_not_cut, newest_shown, publish, read_head
 from promotion.storage.bucket import Bucket, ConflictError, sha256_of
 from promotion.storage.keys import ReleasedIndex
 
@@ -65,7 +75,14 @@ class LedgerChange:
 
 
 def rollback(
-    bucket: Bucket, released: ReleasedIndex, *, to: int | None, reason: str, actor: str, now: Clock = utc_now
+    bucket: Bucket,
+    released: ReleasedIndex,
+    *,
+    to: int | None,
+    reason: str,
+    actor: str,
+    now: Clock = utc_now,
+    authority: Authority = ANYONE,
 ) -> OperationResult:
     """Restore the visible sets of entry `to`, or for None those before the last change of the visible sets.
 
@@ -91,7 +108,7 @@ def rollback(
         numbers.update(earlier.visible)
         return Change(kind=EntryKind.ROLLBACK, number=head.number + 1, earlier=earlier, to=number)
 
-    return _do(bucket, released, draft, reason=reason, actor=actor, now=now, wanted=numbers)
+    return _do(bucket, released, draft, reason=reason, actor=actor, now=now, authority=authority, wanted=numbers)
 
 
 def mark(
@@ -103,6 +120,7 @@ def mark(
     reason: str,
     actor: str,
     now: Clock = utc_now,
+    authority: Authority = ANYONE,
 ) -> OperationResult:
     """Yank, quarantine or pin sets, or remove these marks.
 
@@ -119,7 +137,31 @@ def mark(
         numbers = tuple(sorted({find_set(released, text, head.state, entries) for text in sets}))
         return Change(kind=kind, number=head.number + 1, sets=numbers, reason=reason)
 
-    return _do(bucket, released, draft, reason=reason, actor=actor, now=now)
+    return _do(bucket, released, draft, reason=reason, actor=actor, now=now, authority=authority)
+
+
+def sign(
+    bucket: Bucket, released: ReleasedIndex, *, reason: str, actor: str, authority: Authority, now: Clock = utc_now
+) -> OperationResult:
+    """Append a signed entry to a ledger without signatures; it contains the digest of the last unsigned entry.
+
+    Raises:
+        RequestError: no accepted key was given, or the ledger is empty or has a signed entry.
+    """
+    if authority.signer is None:
+        raise RequestError("No key was given.", hint="Give --ledger-key or CI_BUILD_LEDGER_KEY.")
+    authority.check_signer(now().astimezone(UTC).strftime(TIME))
+
+    def draft(_head: Head, _entries: Entries) -> Change:
+        ledger = read_ledger(bucket, released).entries
+        signed = next((entry.number for entry in ledger if entry.key), None)
+        if signed is not None or not ledger:
+            problem = f"has a signed entry: {signed}" if ledger else "is empty"
+            raise RequestError(f"The ledger of {released.index} {problem}.", hint=f"Run `verify {released.index}`.")
+        return Change(kind=EntryKind.SIGN, number=len(ledger) + 1)
+
+    tolerant = replace(authority, keys=None)
+    return _do(bucket, released, draft, reason=reason, actor=actor, now=now, authority=tolerant)
 
 
 def find_set(released: ReleasedIndex, text: str, state: IndexState, entries: Entries) -> int:
@@ -155,6 +197,7 @@ def change_ledger(
     reason: str = "",
     promoted: PromotedSet | None = None,
     removed: Callable[[], Sequence[str]] = tuple,
+    authority: Authority = ANYONE,
 ) -> LedgerChange:
     """Append the entry of a change to the ledger; after a lost race, read the new entries and draft the change again.
 
@@ -162,21 +205,27 @@ def change_ledger(
         draft: function that returns the change, or None if nothing changes.
         promoted: for a promotion, the set.
         removed: for a sweep, function that returns the keys of the removed objects.
+        authority: signer of the entry, and accepted signatures of the entries before it.
 
     Raises:
-        BucketError: the ledger has a gap.
+        BucketError: the ledger has a gap, was cut, or has an entry that the authority does not accept.
+        RequestError: the authority may not sign.
     """
     for _ in range(_MAX_RACES):
-        head, entries = read_head(bucket, released)
+        shown = newest_shown(bucket, released)
+        head, entries = read_head(bucket, released, authority)
+        check_not_cut(released, head, shown)
         change = draft(head, entries)
         state = head.state if change is None else apply_change(head.state, change)
         keys = tuple(removed())
-        if change is None or (state == head.state and not keys):
+        if change is None or (state == head.state and not keys and change.kind is not EntryKind.SIGN):
             return LedgerChange(entry=None, before=head.state)
+        time = now().astimezone(UTC).strftime(TIME)
+        authority.check_signer(time)
         entry = LedgerEntry(
             number=change.number,
             previous=head.sha256,
-            time=now().astimezone(UTC).strftime(TIME),
+            time=time,
             kind=change.kind,
             state=state,
             actor=actor,
@@ -185,12 +234,16 @@ def change_ledger(
             to=change.to,
             promoted=promoted,
             removed=keys,
+            index=released.index,
+            channel=authority.channel or (str(promoted.policy["channel"]) if promoted else channel_of(head, entries)),
+            policy=authority.policy,
+            source=authority.source,
         )
-        data = entry.dump()
+        data, key = entry.dump(authority.signer), released.ledger_entry(entry.number)
         check_keys(bucket, released)
         try:
-            new = bucket.put_if_absent(released.ledger_entry(entry.number), data, sha256=sha256_of(data))
-            return LedgerChange(entry=entry, before=head.state, new=new)
+            new = bucket.put_if_absent(key, data, sha256=sha256_of(data))
+            return LedgerChange(entry=load_entry(data, key), before=head.state, new=new)
         except ConflictError:
             continue
     raise BusyError(
@@ -206,11 +259,12 @@ def _do(
     reason: str,
     actor: str,
     now: Clock,
+    authority: Authority,
     wanted: Collection[int] = (),
 ) -> OperationResult:
-    changed = change_ledger(bucket, released, draft, reason=reason, actor=actor, now=now)
+    changed = change_ledger(bucket, released, draft, reason=reason, actor=actor, now=now, authority=authority)
     # Publish without a new entry too: an earlier command may have stopped before it wrote the pages.
-    pages = publish(bucket, released)
+    pages = publish(bucket, released, authority=authority)
     old, visible = {*changed.before.visible}, {*(changed.entry.state if changed.entry else changed.before).visible}
     return OperationResult(
         entry=changed.entry,

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core.model import Wheel
-from promotion.index.ledger import LedgerWheel
+from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.reader import IndexedWheel
 from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, project_pages, root_pages
 

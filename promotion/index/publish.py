@@ -9,38 +9,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from core.errors import BusyError
+from core.errors import BucketError, BusyError
+from promotion.index.authority import ANYONE, Authority
 from promotion.index.ledger import Entries, Head, find_head, read_ledger
 from promotion.index.page_diff import PageState, files_of_sets, page_updates, sets_that_differ
 from promotion.index.pages import Page, project_pair, root_pair
-from promotion.index.reader import PageRecord, Snapshot, parse_project_page, parse_status
-from promotion.index.status import MAX_ROWS, dump_status, overview_page, set_marks, set_row
+from promotion.index.reader import PageRecord, Snapshot, newest_set, parse_project_page, parse_status
+from promotion.index.status import MAX_ROWS, dump_status, overview_entry, overview_page, set_marks, set_row
 from promotion.storage.bucket import Bucket, ConflictError, sha256_of
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import ReleasedIndex, project_pages
+from promotion.storage.keys import PAGES, ReleasedIndex, project_pages
 
 _MAX_RACES = 100
 
 
-def publish(bucket: Bucket, released: ReleasedIndex, *, everything: bool = False) -> tuple[str, ...]:
+def publish(
+    bucket: Bucket, released: ReleasedIndex, *, everything: bool = False, authority: Authority = ANYONE
+) -> tuple[str, ...]:
     """Bring the pages up to date with the ledger; safe at any time and with concurrent publishers.
 
     Args:
         everything: render every page from the ledger alone, and write those that differ.
+        authority: accepted signatures of ledger entries.
 
     Returns:
         Keys of the written pages.
 
     Raises:
-        BucketError: the ledger is damaged.
+        BucketError: the ledger is damaged or was cut, or has an entry that the authority does not accept.
     """
     careful = False
     for _ in range(_MAX_RACES):
         if everything:
             read_ledger(bucket, released)
-        entries = Entries(bucket, released)
+        entries = Entries(bucket, released, authority)
         snapshot = read_snapshot(bucket, released)
+        shown = newest_shown(bucket, released) if everything or snapshot.number == 0 else 0
         head = find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256)
+        check_not_cut(released, head, shown)
         if head.number == 0 or (head.number == snapshot.number and not everything):
             return ()
         try:
@@ -76,10 +82,32 @@ def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
     return parse_status(data, info.etag) or Snapshot(etag=info.etag)
 
 
-def read_head(bucket: Bucket, released: ReleasedIndex) -> tuple[Head, Entries]:
+def read_head(bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE) -> tuple[Head, Entries]:
     """Return the end of the ledger, reading as few entries as possible."""
-    entries, snapshot = Entries(bucket, released), read_snapshot(bucket, released)
+    entries, snapshot = Entries(bucket, released, authority), read_snapshot(bucket, released)
     return find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256), entries
+
+
+def newest_shown(bucket: Bucket, released: ReleasedIndex) -> int:
+    """Return the highest number of a ledger entry on the overview page or, without a valid status.json, on any page.
+
+    Read it before the ledger: a publisher appends to the ledger before it writes pages.
+    """
+    page = bucket.read(released.overview)
+    numbers = [overview_entry(page[0]) if page else 0]
+    if read_snapshot(bucket, released).number == 0:
+        keys = [key for key in bucket.list(released.simple) if key.endswith(PAGES[1])]
+        numbers += map(newest_set, map_concurrently(bucket.get, keys))
+    return max(numbers)
+
+
+def check_not_cut(released: ReleasedIndex, head: Head, shown: int) -> None:
+    """Raise BucketError if a page was written from an entry after the end of the ledger."""
+    if shown > head.number:
+        raise BucketError(
+            f"The ledger of {released.index} was cut: it ends with entry {head.number}, its pages show entry {shown}.",
+            hint="Restore the missing entries from a backup. Nothing was changed.",
+        )
 
 
 class _Writer:

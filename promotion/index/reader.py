@@ -19,7 +19,8 @@ from urllib.parse import urljoin
 
 from core.errors import InputError
 from core.model import WHEELS_JSON, WheelSet, load_wheel_set
-from promotion.index.ledger import FIRST, LedgerWheel
+from promotion.index.ledger import FIRST
+from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.keys import SETS_FOLDER
 from wheelkit.archive.filename import WheelName
 
@@ -138,6 +139,14 @@ def parse_project_page(page: bytes) -> tuple[IndexedWheel, ...]:
         )
         for file in body["files"]
     )
+
+
+def newest_set(page: bytes) -> int:
+    """Return the highest number of a set on a JSON page; 0 for a page without sets, or in another format."""
+    try:
+        return max((number for row in parse_project_page(page) for number in row.sets), default=0)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return 0
 
 
 class PublishedIndex:

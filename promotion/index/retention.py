@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from core.errors import RequestError
+from promotion.evidence.evidence import TIME
+from promotion.index.authority import ANYONE, Authority
 from promotion.index.ledger import Entries, Head, PromotedSet
 from promotion.index.ledger_state import Change, EntryKind, IndexState
 from promotion.index.operations import Clock, change_ledger, utc_now
@@ -68,10 +70,17 @@ def plan(bucket: Bucket, released: ReleasedIndex, rule: RetentionRule, *, now: C
 
 
 def apply(
-    bucket: Bucket, released: ReleasedIndex, rule: RetentionRule, *, actor: str, now: Clock = utc_now
+    bucket: Bucket,
+    released: ReleasedIndex,
+    rule: RetentionRule,
+    *,
+    actor: str,
+    now: Clock = utc_now,
+    authority: Authority = ANYONE,
 ) -> RetentionPlan:
     """Apply a rule: update the pages, then remove bytes. Also complete interrupted sweeps."""
-    head, entries = read_head(bucket, released)
+    authority.check_signer(now().astimezone(UTC).strftime(TIME))
+    head, entries = read_head(bucket, released, authority)
     for entry in (entries.at(number) for number in range(1, head.number + 1) if head.state.swept):
         digests: dict[str, str] = {}
         for number in entry.sets if entry.kind is EntryKind.SWEEP else ():
@@ -84,8 +93,8 @@ def apply(
         sets = _plan(released, head.state, entries, head.number, rule, now()).retire
         return Change(kind=EntryKind.RETIRE, number=head.number + 1, sets=sets) if sets else None
 
-    change_ledger(bucket, released, retire, reason=reason, actor=actor, now=now)
-    publish(bucket, released)
+    change_ledger(bucket, released, retire, reason=reason, actor=actor, now=now, authority=authority)
+    publish(bucket, released, authority=authority)
     removing: dict[str, str] = {}
 
     def sweep(head: Head, entries: Entries) -> Change | None:
@@ -101,9 +110,18 @@ def apply(
                 bucket.put_if_absent(key + TOMBSTONE_SUFFIX, data, sha256=sha256_of(data))
         return Change(kind=EntryKind.SWEEP, number=head.number + 1, sets=fresh.sweep) if fresh.sweep else None
 
-    change_ledger(bucket, released, sweep, reason=reason, actor=actor, now=now, removed=lambda: sorted(removing))
+    change_ledger(
+        bucket,
+        released,
+        sweep,
+        reason=reason,
+        actor=actor,
+        now=now,
+        removed=lambda: sorted(removing),
+        authority=authority,
+    )
     _remove(bucket, removing)
-    publish(bucket, released)
+    publish(bucket, released, authority=authority)
     return retention
 
 

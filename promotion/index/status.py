@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -105,6 +106,12 @@ def overview_page(released: ReleasedIndex, rows: Sequence[Mapping[str, Any]], la
         f"<script>{_HERE}</script>\n</body>\n</html>\n"
     )
     return text.encode()
+
+
+def overview_entry(page: bytes) -> int:
+    """Return the number of the ledger entry that an overview page was written from; 0 if it names none."""
+    found = re.search(rb"<p>Last change: entry (\d{1,8}),", page)
+    return int(found[1]) if found else 0
 
 
 def _section(item: Mapping[str, Any]) -> str:

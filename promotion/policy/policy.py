@@ -6,7 +6,8 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from core.errors import RequestError
 from core.model import TIER_ORDER, Tier
 from core.targets import load_table
 from promotion.evidence.attestations import AttestationRule, parse_rule
-from promotion.evidence.signing import public_key
+from promotion.evidence.signing import Signer, public_key
+from promotion.index.authority import Authority, LedgerKey, PolicySource
 from promotion.policy.bypasses import Bypass, parse_bypasses, whole_number
 from promotion.policy.families import FAMILIES_FILE, load_families
 from promotion.policy.gate_rules import GateRule, expanded, merged, parse_gate, strings
@@ -45,6 +47,8 @@ class Policy:
         stale_days: days without a new set after which the index is stale. None means never.
         keys: name -> public key whose evidence counts. None means every key.
         unsigned: whether evidence without a signature, or with an unknown key, counts.
+        ledger_keys: name -> key that may sign ledger entries. None means every key, and unsigned entries.
+        protected_refs: patterns of the Git refs from which sets may be promoted, with a clean checkout. None means any.
         files: files other than wheels that the set must contain.
         required_targets: gfx targets that the set must be for.
         verified_rocm: whether the checksum of the set's ROCm must have been known before its encrypted download.
@@ -56,6 +60,7 @@ class Policy:
         bypasses: complete bypasses for this channel and index.
         waivers: complete waivers of flaky tests for this channel and index.
         void: a sentence for each void bypass or waiver.
+        text: the policy file.
     """
 
     channel: str
@@ -75,6 +80,8 @@ class Policy:
     stale_days: int | None
     keys: Mapping[str, str] | None
     unsigned: bool
+    ledger_keys: Mapping[str, LedgerKey] | None
+    protected_refs: tuple[str, ...] | None
     sizes: Mapping[str, int]
     growth_percent: int
     growth_blocks: bool
@@ -84,6 +91,18 @@ class Policy:
     bypasses: tuple[Bypass, ...] = ()
     waivers: tuple[FlakeWaiver, ...] = ()
     void: tuple[str, ...] = ()
+    text: str = ""
+
+    def authority(self, signer: Signer | None = None, source: PolicySource | None = None) -> Authority:
+        """Return the authority of this policy over a ledger.
+
+        Args:
+            signer: signer of new entries.
+            source: checkout of the policy. Its owner and reason are dropped if the policy accepts it anyway.
+        """
+        if source and not source.problem(self.protected_refs):
+            source = replace(source, owner="", reason="")
+        return Authority(channel=self.channel, keys=self.ledger_keys, signer=signer, policy=self.text, source=source)
 
     def required_tier(self, target: str) -> Tier:
         """Return the required tier of a gfx target."""
@@ -110,6 +129,7 @@ def load_policy(
         return Policy(
             channel=channel,
             sha256=hashlib.sha256(data).hexdigest(),
+            text=data.decode(),
             edition=edition,
             bypasses=tuple(
                 entry
@@ -169,6 +189,7 @@ def _inherited(channels: Mapping[str, Any], channel: str, seen: tuple[str, ...])
 def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
     """Return the fields of a Policy; every key that is not parsed by name must be a list of strings."""
     keys, alarm, python_versions = values.pop("keys"), values.pop("growth"), values.pop("python_versions")
+    ledger_keys = values.pop("ledger_keys")
     if set(alarm) != {"percent", "verdict"} or alarm["verdict"] not in ("warn", "block"):
         raise ValueError(f"growth must have a percent and a verdict of warn or block, not {alarm!r}")
     switches = {name: values.pop(name) for name in ("unsigned", "verified_rocm")}
@@ -186,6 +207,8 @@ def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
             for name in ("max_age_days", "stale_days")
         },
         "keys": None if keys == "any" else {name: public_key(text) for name, text in keys.items()},
+        "ledger_keys": None if ledger_keys == "any" else {name: _ledger_key(key) for name, key in ledger_keys.items()},
+        "protected_refs": None if (refs := values.pop("protected_refs")) == "any" else strings(refs),
         **switches,
         "sizes": {project: whole_number(size, least=1) for project, size in values.pop("sizes").items()},
         "growth_percent": whole_number(alarm["percent"], least=0),
@@ -207,6 +230,17 @@ def _targets_of_index(index: str) -> tuple[str, ...]:
     if index not in families:
         raise ValueError(f"required_targets names the targets of the index {index}, which is not a family")
     return tuple(families[index])
+
+
+def _ledger_key(value: object) -> LedgerKey:
+    """Parse a key, or a table with a key and the date on which it expires."""
+    table = {"key": value} if isinstance(value, str) else value
+    if not isinstance(table, dict) or not {"key"} <= set(table) <= {"key", "expires"}:
+        raise ValueError(f"{value!r} is neither a public key nor a table with key and expires")
+    expires = table.get("expires")
+    if expires is not None and type(expires) is not date:
+        raise ValueError(f"{expires!r} is not a date")
+    return LedgerKey(key=public_key(table["key"]), expires=expires)
 
 
 def _target_tier(text: str) -> Tier:

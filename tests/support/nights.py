@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.release import chain, gating
+from ci_build.release import authority, chain, gating
 from core.model import Evidence, Finding, Outcome, Severity
 from promotion.evidence.evidence import now, record
 from promotion.evidence.signing import Signer
@@ -49,8 +49,10 @@ def publish_wheels(folder: Path, comment: str = "") -> None:
 def write_policy(file: Path) -> Path:
     """Write the policy of this project, whose channels accept the key of the tests and no attestation."""
     text = POLICY_FILE.read_text()
-    assert text.count("\nkeys = {}\n") == 1
-    file.write_text(text.replace("\nkeys = {}\n", f'\nkeys = {{ tests = "{signer().key}" }}\n'))
+    for name in ("keys", "ledger_keys"):
+        assert text.count(f"\n{name} = {{}}\n") == 1
+        text = text.replace(f"\n{name} = {{}}\n", f'\n{name} = {{ tests = "{signer().key}" }}\n')
+    file.write_text(text)
     return file
 
 
@@ -140,6 +142,9 @@ def nights(tmp_path: Path, small_release: Path, monkeypatch: pytest.MonkeyPatch)
     shutil.copytree(small_release / "dist", tmp_path / "dist")
     monkeypatch.chdir(tmp_path)
     _without_index(monkeypatch)
+    monkeypatch.setenv("CI_BUILD_LEDGER_KEY", signing_key())
+    clean = f"# branch.oid {'c' * 40}\n# branch.head main\n"
+    monkeypatch.setattr(authority, "_git_status", lambda _: clean)
     defaults = load_policy.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "file", write_policy(tmp_path / "policy.toml"))

@@ -18,8 +18,9 @@ from core.model import (
     Wheel,
     WheelSet,
 )
-from promotion.index.ledger import LedgerEntry, LedgerWheel, PromotedSet
+from promotion.index.ledger import LedgerEntry, PromotedSet
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind
+from promotion.index.ledger_wheel import LedgerWheel
 
 
 def published_request(*targets: str, **changes: Any) -> BuildRequest:

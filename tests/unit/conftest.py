@@ -19,3 +19,10 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def bucket(tmp_path: Path) -> DirBucket:
     return DirBucket(tmp_path / "bucket")
+
+
+@pytest.fixture(autouse=True)
+def clean_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the policy come from a clean checkout of main, since unit tests start no processes."""
+    status = f"# branch.oid {'c' * 40}\n# branch.head main\n"
+    monkeypatch.setattr("ci_build.release.authority._git_status", lambda _: status)

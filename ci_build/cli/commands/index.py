@@ -1,4 +1,4 @@
-"""`ci_build index`: serve, publish and check a package index."""
+"""`ci_build index`: serve, publish, sign and check a package index."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
-from ci_build.cli.options.release import bucket_option, dry_run_option, installers_option
+from ci_build.cli.options.environment import actor, ledger_request
+from ci_build.cli.options.release import (
+    bucket_option,
+    dry_run_option,
+    index_channel_option,
+    installers_option,
+    ledger_key_option,
+)
+from ci_build.release.authority import find_authority, read_authority
 from ci_build.release.request import SERVE_PORT
 from core.errors import RequestError
 from promotion.gates.install.installer_table import NEWEST, select_installers
+from promotion.index import operations
 from promotion.index.publish import pages_changed, read_head
 from promotion.index.publish import publish as write_pages
 from promotion.index.serve import IndexServer
@@ -21,7 +30,7 @@ from promotion.storage.keys import ReleasedIndex
 
 @cloup.group()
 def index() -> None:
-    """Serve, publish or check the package index of a bucket."""
+    """Serve, publish, sign or check the package index of a bucket."""
 
 
 @index.command("serve")
@@ -46,10 +55,11 @@ def serve(bucket: str, port: int, host: str) -> None:
 @index.command("publish")
 @click.argument("index")
 @click.option("--everything", is_flag=True, help="Rewrite every page from the ledger.")
+@index_channel_option
 @bucket_option
 @dry_run_option
 @click.pass_obj
-def publish(state: State, /, index: str, bucket: str, *, everything: bool, dry_run: bool) -> None:
+def publish(state: State, /, index: str, bucket: str, channel: str | None, *, everything: bool, dry_run: bool) -> None:
     """Update the pages of INDEX to the state of its ledger.
 
     Missing and changed pages are restored.
@@ -57,10 +67,43 @@ def publish(state: State, /, index: str, bucket: str, *, everything: bool, dry_r
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
-    if read_head(opened, released)[0].number == 0:
+    authority = read_authority(opened, released, channel)
+    if read_head(opened, released, authority)[0].number == 0:
         raise RequestError(f"The bucket has no index {index}.", hint="Promote a set to this index first.")
-    written = write_pages(opened, released, everything=everything or pages_changed(opened, released))
+    everything = everything or pages_changed(opened, released)
+    written = write_pages(opened, released, everything=everything, authority=authority)
     reporter.line(f"{len(written)} pages written" if written else "nothing to do")
+
+
+@index.command("sign")
+@click.argument("index")
+@click.option("--reason", required=True, help="Reason to record in the ledger.")
+@index_channel_option
+@ledger_key_option
+@bucket_option
+@dry_run_option
+@click.pass_obj
+def sign(
+    state: State,
+    /,
+    index: str,
+    reason: str,
+    bucket: str,
+    channel: str | None,
+    ledger_key: Path | None,
+    *,
+    dry_run: bool,
+) -> None:
+    """Sign the ledger of INDEX, which was written without signatures.
+
+    The new entry contains the digest of the last unsigned entry; check them with `history` and `verify` first.
+    """
+    reporter = state.reporter()
+    opened, released = open_bucket(bucket, reporter, dry_run=dry_run), ReleasedIndex(index=index)
+    authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
+    done = operations.sign(opened, released, reason=reason, actor=actor(), authority=authority)
+    if done.entry is not None:
+        reporter.line(f"ledger entry {done.entry.number}: signed by {done.entry.key}")
 
 
 @index.command("check")

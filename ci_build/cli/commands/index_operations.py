@@ -8,9 +8,16 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.environment import actor
-from ci_build.cli.options.release import bucket_option, dry_run_option, trust_config_option
+from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.options.environment import actor, ledger_request
+from ci_build.cli.options.release import (
+    bucket_option,
+    dry_run_option,
+    index_channel_option,
+    ledger_key_option,
+    trust_config_option,
+)
+from ci_build.release.authority import find_authority, read_authority
 from core.errors import BucketError
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.index import audit, operations
@@ -28,17 +35,21 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print the r
     "--to", type=click.IntRange(0), metavar="N", help="Ledger entry to return to.  [default: the previous state]"
 )
 @click.option("--reason", required=True, help="Reason to record in the ledger.")
+@index_channel_option
+@ledger_key_option
 @bucket_option
 @dry_run_option
 @_json_option
 @click.pass_obj
 def rollback(
-    state: State, /, index: str, to: int | None, reason: str, bucket: str, *, dry_run: bool, as_json: bool
-) -> None:
+    state: State, /, index: str, to: int | None, reason: str, bucket: str, channel: str | None, ledger_key: Path | None,
+    *, dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Return INDEX to an earlier state; no file is removed."""
     reporter = state.reporter()
-    opened = open_bucket(bucket, reporter, dry_run=dry_run)
-    done = operations.rollback(opened, ReleasedIndex(index=index), to=to, reason=reason, actor=actor())
+    opened, released = open_bucket(bucket, reporter, dry_run=dry_run), ReleasedIndex(index=index)
+    authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
+    done = operations.rollback(opened, released, to=to, reason=reason, actor=actor(), authority=authority)
     if as_json:
         print_json(_result(index, done))
     else:
@@ -51,14 +62,17 @@ def _marking(name: str, kind: EntryKind, text: str, *, reason: bool) -> click.Co
     @cloup.command(name, help=text)
     @click.argument("sets", nargs=-1, required=True, metavar="INDEX/SET…")
     @click.option("--reason", required=reason, default="", help="Reason to record in the ledger.")
+    @index_channel_option
+    @ledger_key_option
     @bucket_option
     @dry_run_option
     @_json_option
     @click.pass_obj
     def command(
-        state: State, /, sets: tuple[str, ...], reason: str, bucket: str, *, dry_run: bool, as_json: bool
-    ) -> None:
-        reporter = state.reporter()
+        state: State, /, sets: tuple[str, ...], reason: str, bucket: str, channel: str | None, ledger_key: Path | None,
+        *, dry_run: bool, as_json: bool,
+    ) -> None:  # fmt: skip
+        reporter, request = state.reporter(), ledger_request(ledger_key, channel)
         opened = open_bucket(bucket, reporter, dry_run=dry_run)
         by_index: dict[str, list[str]] = {}
         for name in sets:
@@ -69,7 +83,8 @@ def _marking(name: str, kind: EntryKind, text: str, *, reason: bool) -> click.Co
         results = []
         for index, digests in by_index.items():
             released = ReleasedIndex(index=index)
-            done = operations.mark(opened, released, kind, digests, reason=reason, actor=actor())
+            authority = find_authority(opened, released, request, host_runner(reporter))
+            done = operations.mark(opened, released, kind, digests, reason=reason, actor=actor(), authority=authority)
             results.append(_result(index, done))
             if not as_json:
                 _report(done, reporter.line)
@@ -152,11 +167,13 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
 )
 @click.option("--apply", "really", is_flag=True, help="Apply the plan. Without it, only print the plan.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@index_channel_option
+@ledger_key_option
 @bucket_option
 @click.pass_obj
 def retention(
     state: State, /, index: str, days: float, keep_newest: int, keep_lock: tuple[Path, ...], grace_days: float,
-    bucket: str, *, really: bool, as_json: bool,
+    bucket: str, channel: str | None, ledger_key: Path | None, *, really: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Remove old sets of INDEX from its pages, and later their files from the bucket."""
     reporter = state.reporter()
@@ -164,7 +181,8 @@ def retention(
     keep = frozenset(digest for path in keep_lock for digest in index_retention.digests_in(path))
     rule = index_retention.RetentionRule(days=days, keep_newest=keep_newest, keep=keep, grace_days=grace_days)
     if really:
-        plan = index_retention.apply(opened, released, rule, actor=actor())
+        authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
+        plan = index_retention.apply(opened, released, rule, actor=actor(), authority=authority)
     else:
         plan = index_retention.plan(opened, released, rule)
     if as_json:
@@ -189,16 +207,27 @@ def retention(
     "--read", is_flag=True, help="Download and hash every file, even where the store reports a trusted checksum."
 )
 @trust_config_option
+@index_channel_option
 @bucket_option
 @_json_option
 @click.pass_obj
-def verify(state: State, /, index: str, trust_config: Path | None, bucket: str, *, read: bool, as_json: bool) -> None:
+def verify(
+    state: State,
+    /,
+    index: str,
+    trust_config: Path | None,
+    bucket: str,
+    channel: str | None,
+    *,
+    read: bool,
+    as_json: bool,
+) -> None:
     """Verify the ledger of INDEX, compare files, attestations and pages with it, and report differences."""
     reporter = state.reporter()
     reporter.step(f"verify {index}")
-    opened, verifier = open_bucket(bucket, reporter), lazy_verifier(trust_config)
-    found = audit.verify(opened, ReleasedIndex(index=index), reporter, read=read, verify_attestations=verifier)
-    problems = [*found]
+    opened, released, verifier = open_bucket(bucket, reporter), ReleasedIndex(index=index), lazy_verifier(trust_config)
+    authority = read_authority(opened, released, channel)
+    problems = [*audit.verify(opened, released, reporter, read=read, verify_attestations=verifier, authority=authority)]
     if as_json:
         print_json({"index": index, "problems": problems})
     if problems:
@@ -207,4 +236,5 @@ def verify(state: State, /, index: str, trust_config: Path | None, bucket: str, 
             hint="\nRestore the named files from a backup; rewrite the pages with `index publish --everything`.",
         )
     if not as_json:
-        reporter.line(f"{index} matches its ledger")
+        keys = "any key" if authority.keys is None else f"ledger_keys {', '.join(authority.keys)}"
+        reporter.line(f"{index} matches its ledger, of channel {authority.channel}, signed by {keys}")

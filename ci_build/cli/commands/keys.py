@@ -1,4 +1,4 @@
-"""`ci_build keys`: keys that sign evidence."""
+"""`ci_build keys`: keys that sign evidence and ledger entries."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli.options.environment import find_signing_key
+from ci_build.cli.options.environment import LEDGER_KEY, find_signing_key, ledger_request
 from core.errors import RequestError
 
 
 @cloup.group()
 def keys() -> None:
-    """Create and show keys that sign evidence."""
+    """Create and show keys that sign evidence and ledger entries."""
 
 
 @keys.command("new")
@@ -33,12 +33,17 @@ def new(file: Path) -> None:
 
 @keys.command("show")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-def show(file: Path | None) -> None:
-    """Print the public key of FILE, for `keys` in promotion/policy.toml.
+@click.option("--ledger", is_flag=True, help=f"Print the key in {LEDGER_KEY} instead.")
+def show(file: Path | None, *, ledger: bool) -> None:
+    """Print the public key of FILE, for promotion/policy.toml.
 
-    Without FILE, print the public key that `gate` and `release` would sign with.
+    Without FILE, print the public key that `gate` and `release` would sign evidence with.
     """
-    from promotion.evidence.signing import Signer, load_signer  # Start-up time: it loads cryptography.
+    from ci_build.release.authority import signer_of  # Start-up time: it loads cryptography.
 
-    key = find_signing_key(file)
-    click.echo((load_signer(key.file) if key.file else Signer(key.text.encode(), origin=key.origin)).key)
+    if ledger and file is not None:
+        raise RequestError("FILE and --ledger exclude each other.", hint="Omit one of them.")
+    key = ledger_request(None).key if ledger else find_signing_key(file)
+    if key is None:
+        raise RequestError(f"{LEDGER_KEY} is not set.", hint="Set it to the text of a key, or name the FILE of a key.")
+    click.echo(signer_of(key).key)

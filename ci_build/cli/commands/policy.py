@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.options.environment import ledger_request
 from ci_build.cli.options.release import (
     allow_lower_option,
     bucket_option,
@@ -43,13 +44,21 @@ def check(
     # Start-up time: the gates load auditwheel.
     from ci_build.release import gating
     from ci_build.release import release as way
+    from ci_build.release.authority import policy_source
 
     require_explicit_channel(bucket)
     reporter = state.reporter()
     staged = gating.parse_staged(wheel_set)
     opened = open_bucket(bucket, reporter)
     report = way.check_policy(
-        staged, opened, channel, reporter, trust_config, allow_lower=allow_lower, bucket_name=bucket
+        staged,
+        opened,
+        channel,
+        reporter,
+        trust_config,
+        allow_lower=allow_lower,
+        bucket_name=bucket,
+        source=policy_source(ledger_request(None), host_runner(reporter)),
     )
     if as_json:
         print_json(report.as_json())

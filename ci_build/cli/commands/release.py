@@ -11,14 +11,16 @@ import cloup
 
 from ci_build.build import dist_wheels
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json, show_plan
-from ci_build.cli.options.environment import ENV_PREFIX, actor, find_signing_key
+from ci_build.cli.options.environment import ENV_PREFIX, actor, find_signing_key, ledger_request
 from ci_build.cli.options.release import (
     CHANNELS,
     WAY_NAMES,
     allow_lower_option,
+    allow_unprotected_option,
     bucket_option,
     channel_option,
     dry_run_option,
+    ledger_key_option,
     refuse_way_options,
     release_options,
     require_explicit_channel,
@@ -61,7 +63,7 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
     `dist_wheels` and the policy of the channel apply, the released index is checked through its public URL, and a
     summary is written. A set that lacks evidence of other machines stays staged; the same command continues later.
     """
-    names = ("channel", "corpus", *WAY_NAMES, "signing_key")
+    names = ("channel", "corpus", *WAY_NAMES, "signing_key", "ledger_key")
     given: dict[str, Any] = {name: after.pop(name) for name in names}
     if local:
         refuse_way_options("with --local")
@@ -83,6 +85,7 @@ def _release_local(state: State, given: Mapping[str, Any], after: Mapping[str, A
         corpus=settings.text("corpus"),
         key=find_signing_key(given["signing_key"]),
         actor=actor(),
+        ledger=ledger_request(given["ledger_key"]),
     )
     opened = bucket_url.open_bucket(request.bucket)
     prepared = dist_wheels.prepare(request.wheel_set, reporter, runner, connect)
@@ -146,11 +149,13 @@ def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_js
 @dry_run_option
 @trust_config_option
 @allow_lower_option
+@ledger_key_option
+@allow_unprotected_option
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
 @click.pass_obj
 def promote(
-    state: State, /, staged: str, channel: str, bucket: str, trust_config: Path | None,
-    *, allow_lower: bool, dry_run: bool, as_json: bool,
+    state: State, /, staged: str, channel: str, bucket: str, trust_config: Path | None, ledger_key: Path | None,
+    allow_unprotected: tuple[str, str], *, allow_lower: bool, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Promote a set to `v2` if the policy accepts its evidence.
 
@@ -164,6 +169,15 @@ def promote(
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir())
     found = gating.find_set(staged, opened, reporter)
-    done = way.promote(found, opened, channel, reporter, actor(), trust_config, allow_lower=allow_lower)
+    done = way.promote(
+        found,
+        opened,
+        ledger_request(ledger_key, channel, allow_unprotected),
+        reporter,
+        host_runner(reporter),
+        actor(),
+        trust_config,
+        allow_lower=allow_lower,
+    )
     if as_json:
         print_json({**way.receipt_of(done), "new": done.new, "warnings": done.warnings})

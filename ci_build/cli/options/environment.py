@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import platformdirs
 
-from ci_build.release.request import SigningKey
+from ci_build.release.request import LedgerRequest, SigningKey
 from core.errors import MachineError, RequestError
 from core.report import Reporter
 
@@ -24,7 +24,9 @@ ENV_PREFIX = "CI_BUILD_"
 """Prefix of the environment variables of options."""
 SIGNING_KEY = ENV_PREFIX + "SIGNING_KEY"
 """Environment variable that may contain the text of the key that signs evidence."""
-OTHER_VARIABLES = ("bucket", "channel", "corpus", "public_url", "signing_key", "trust_config")
+LEDGER_KEY = ENV_PREFIX + "LEDGER_KEY"
+"""Environment variable that may contain the text of the key that signs ledger entries."""
+OTHER_VARIABLES = ("bucket", "channel", "corpus", "ledger_key", "public_url", "signing_key", "trust_config")
 """Variables, without prefix and in lower case, besides those of the options in `table.py`."""
 _OF_GITLAB = (
     *("BEFORE_SHA", "ID", "MANUAL", "NAME", "REF", "REF_NAME", "REF_SLUG", "REPO", "STAGE", "TAG", "TOKEN"),
@@ -59,14 +61,14 @@ def refuse_unknown(environ: Mapping[str, str], options: Iterable[str]) -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment of child processes, without the signing key.
+    """Return the environment of child processes, without the signing keys.
 
     If the user's cache folder is not writable, XDG_CACHE_HOME names its replacement.
     """
     usual = Path(platformdirs.user_cache_dir())
     folder = writable_folder(usual, "cache")
     caches = {} if folder == usual else {"XDG_CACHE_HOME": str(folder)}
-    return {name: value for name, value in os.environ.items() if name != SIGNING_KEY} | caches
+    return {name: value for name, value in os.environ.items() if name not in (SIGNING_KEY, LEDGER_KEY)} | caches
 
 
 def gate_environment() -> dict[str, str]:
@@ -84,6 +86,39 @@ def find_signing_key(file: Path | None) -> SigningKey:
     if not (folder / "signing-key").exists():
         folder = writable_folder(folder, "config")
     return SigningKey(file=folder / "signing-key", own=True)
+
+
+def ledger_request(
+    file: Path | None, channel: str | None = None, allow_unprotected: tuple[str, str] = ("", "")
+) -> LedgerRequest:
+    """Return the key that signs ledger entries, in the given file or the environment, and the ref of a CI run.
+
+    Args:
+        channel: channel of the index, or None.
+        allow_unprotected: owner and reason of a promotion from an unprotected ref.
+
+    Raises:
+        RequestError: the owner or the reason is empty.
+    """
+    key = SigningKey(file=file, origin="--ledger-key") if file is not None else None
+    if key is None and (text := os.environ.get(LEDGER_KEY, "")):
+        key = SigningKey(file=None, text=text, origin=LEDGER_KEY)
+    owner, reason = (text.strip() for text in allow_unprotected)
+    if bool(owner) != bool(reason) or (any(allow_unprotected) and not owner):
+        raise RequestError("--allow-unprotected requires an owner and a reason.", hint="Name both.")
+    commit, ref = ci_ref()
+    return LedgerRequest(key=key, channel=channel or "", owner=owner, reason=reason, ci_commit=commit, ci_ref=ref)
+
+
+def ci_ref() -> tuple[str, str]:
+    """Return commit and full ref of a run of GitHub or GitLab; empty outside of CI."""
+    if ref := os.environ.get("GITHUB_REF"):
+        return os.environ.get("GITHUB_SHA", ""), ref
+    commit = os.environ.get("CI_COMMIT_SHA", "")
+    for name, prefix in (("CI_COMMIT_TAG", "refs/tags/"), ("CI_COMMIT_BRANCH", "refs/heads/")):
+        if text := os.environ.get(name):
+            return commit, prefix + text
+    return commit, ""
 
 
 def cache_folder() -> tuple[Path, str]:

@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 
 import click
 
-from ci_build.cli.options.environment import ENV_PREFIX, SIGNING_KEY, actor, find_signing_key, step_summary
+from ci_build.cli.options.environment import (
+    ENV_PREFIX,
+    LEDGER_KEY,
+    SIGNING_KEY,
+    actor,
+    find_signing_key,
+    ledger_request,
+    step_summary,
+)
 from ci_build.release.request import CORPORA, NO_URL, ReleaseOptions, Step
 from core.defaults import defaults
 from core.errors import RequestError
@@ -51,6 +59,32 @@ allow_lower_option = click.option(
     help="Accept a version that pip would not select, or one for an older ROCm than pip selects now.",
 )
 """Option of commands that evaluate the policy."""
+
+
+index_channel_option = click.option(
+    "--channel",
+    type=click.Choice(CHANNELS),
+    envvar=ENV_PREFIX + "CHANNEL",
+    help="Channel whose ledger_keys must have signed the ledger.  [default: the channel of its first entry]",
+)
+"""Option of commands that read or change the ledger of an existing index."""
+
+ledger_key_option = click.option(
+    "--ledger-key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help=f"Key that signs the ledger entry.  [default: the key in {LEDGER_KEY}, else unsigned]",
+)
+"""Option of commands that change a ledger. The variable contains the key itself, as CI services provide secrets."""
+
+allow_unprotected_option = click.option(
+    "--allow-unprotected",
+    nargs=2,
+    default=("", ""),
+    metavar="OWNER REASON",
+    help="Promote from a changed checkout or an unprotected ref; recorded in the ledger.",
+)
+"""Option of commands that promote."""
 
 
 def require_explicit_channel(bucket: str) -> None:
@@ -143,10 +177,15 @@ _WAY = (
     ),
     click.option("--image", metavar="NAME@sha256:…", help="Container image of the GPU jobs.  [default: none]"),
     signing_key_option,
+    ledger_key_option,
     trust_config_option,
     allow_lower_option,
+    allow_unprotected_option,
 )
-WAY_NAMES = ("public_url", "wait", "steps", "summary", "jax_tests", "image", "trust_config", "allow_lower")
+WAY_NAMES = (
+    *("public_url", "wait", "steps", "summary", "jax_tests", "image", "trust_config", "allow_lower"),
+    "allow_unprotected",
+)
 """Names of the options of `way_options` that `release --local` does not use."""
 
 
@@ -178,7 +217,7 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, cach
         cache: the user's cache.
 
     Raises:
-        RequestError: a step is unknown, the public URL is missing or invalid, or --wait has no effect.
+        RequestError: a step is unknown, the public URL is missing or invalid, or an option has no effect.
     """
     steps = _steps(given["steps"])
     url = given["public_url"] or ""
@@ -189,14 +228,18 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, cach
         )
     if url and url != NO_URL and parse_url(url, "--public-url").scheme not in ("http", "https"):
         raise RequestError(f"--public-url is not an http or https URL: {url}.", hint="Give the URL that users see.")
-    if given["wait"] and Step.PROMOTE not in steps:
-        raise RequestError("--wait has no effect without the step promote.", hint="Omit it, or change --steps.")
+    for_promotion = {"wait": given["wait"], "ledger-key": given["ledger_key"]}
+    for_promotion["allow-unprotected"] = any(given["allow_unprotected"])
+    unused = [name for name, value in for_promotion.items() if value]
+    if unused and Step.PROMOTE not in steps:
+        raise RequestError(f"--{unused[0]} has no effect without the step promote.", hint="Omit it, or change --steps.")
     return ReleaseOptions(
         bucket=bucket,
         channel=channel,
         corpus=given["corpus"] or "",
         key=find_signing_key(given["signing_key"]),
         actor=actor(),
+        ledger=ledger_request(given["ledger_key"], channel, given["allow_unprotected"]),
         steps=steps,
         public_url=url,
         wait=given["wait"] or 0.0,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promotion.index.ledger import LedgerWheel
+from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import dependencies_first, link, pages, project_html, project_json, project_of
 from promotion.index.reader import IndexedWheel
 from tests.support.sets import ledger_wheel

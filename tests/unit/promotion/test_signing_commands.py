@@ -194,7 +194,7 @@ def test_transcript_keeps_end() -> None:
 
 
 def channel_file(tmp_path: Path, key: str) -> Path:
-    """Write a policy whose nightly channel accepts a key and bypasses the gates of one target."""
+    """Write a policy whose nightly channel accepts a key for evidence and ledger, and bypasses gates of two targets."""
     path = tmp_path / "policy.toml"
     text = POLICY_FILE.read_text().replace("keys = {}", f'keys = {{ ci = "{key}" }}')
     text = text.replace(', "pylock.toml", "sbom.cdx.json"]', "]")
@@ -226,6 +226,7 @@ def nightly(tmp_path: Path, bucket: DirBucket, wheels: list[SetWheel], monkeypat
         if evidence.gate != "device":
             record(bucket, staged, evidence, signer=signer)
     path = channel_file(tmp_path, load_signer(tmp_path / "ci").key)
+    monkeypatch.setenv("CI_BUILD_LEDGER_KEY", (tmp_path / "ci").read_text())
     monkeypatch.setattr(way, "load_policy", functools.partial(load_policy, file=path))
     for module, name in ((promotion, "promote"), (way, "check")):
         monkeypatch.setattr(module, name, functools.partial(getattr(module, name), now=lambda: NOW))

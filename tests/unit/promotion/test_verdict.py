@@ -499,8 +499,8 @@ def test_verdict_uses_every_field_of_policy(wheel_set: WheelSet) -> None:
         "verified_rocm": {"verified_rocm": True},
         "gates": {"gates": {**POLICY.gates, "device": replace(DEVICE, per="target")}},
     }
-    of_the_index = {"stale_days"}
-    names = {"channel", "sha256", "bypasses", "waivers", "void"}
+    of_the_index = {"stale_days", "ledger_keys", "protected_refs"}
+    names = {"channel", "sha256", "bypasses", "waivers", "void", "text"}
     assert set(stricter) == set(Policy.__dataclass_fields__) - names - of_the_index
     big = tuple(replace(wheel, size=2_000_000) for wheel in wheel_set.wheels)
     large = replace(wheel_set, wheels=big, request={"payload": "source"})

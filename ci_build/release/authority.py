@@ -1,0 +1,106 @@
+"""The authority of a command over a ledger: the policy of the index's channel, its checkout, and the signing key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ci_build.release.request import LedgerRequest, SigningKey
+from core.errors import ProcessError, RequestError
+from core.process import Runner
+from promotion.check import ALLOW_UNPROTECTED
+from promotion.evidence.evidence import TIME
+from promotion.evidence.signing import Signer, load_signer
+from promotion.index.authority import Authority, PolicySource
+from promotion.index.ledger import Entries, LedgerEntry
+from promotion.index.operations import utc_now
+from promotion.policy.policy import LOCAL, POLICY_FILE, load_policy
+from promotion.storage.bucket import Bucket
+from promotion.storage.keys import ReleasedIndex
+
+
+def find_authority(bucket: Bucket, released: ReleasedIndex, request: LedgerRequest, runner: Runner) -> Authority:
+    """Return the authority of a command that changes the ledger of an index.
+
+    Raises:
+        RequestError: the index belongs to another channel than the requested one, or the key is invalid.
+    """
+    authority = read_authority(bucket, released, request.channel or None)
+    return replace(
+        authority, signer=signer_of(request.key) if request.key else None, source=policy_source(request, runner)
+    )
+
+
+def read_authority(bucket: Bucket, released: ReleasedIndex, channel: str | None) -> Authority:
+    """Return the authority of a command that reads the ledger of an index.
+
+    Args:
+        channel: channel of the index. None means that of the first entry, since later entries may be forged.
+
+    Raises:
+        RequestError: the index belongs to another channel.
+    """
+    entry = Entries(bucket, released).find(1)
+    first = _channel_in(entry[0]) if entry else ""
+    if channel and first not in ("", channel):
+        raise RequestError(
+            f"The index {released.index} belongs to channel {first}, not {channel}.",
+            hint=f"Give --channel={first}, unless its ledger was replaced.",
+        )
+    return load_policy(released.index, channel=channel or first or LOCAL).authority()
+
+
+def check_authority(index: str, request: LedgerRequest, runner: Runner) -> None:
+    """Refuse early a promotion that the policy of the requested channel would refuse for its key or its checkout.
+
+    Raises:
+        RequestError: the key is missing or not listed, or the checkout is changed or of an unprotected ref.
+    """
+    policy = load_policy(index, channel=request.channel)
+    signer = signer_of(request.key) if request.key else None
+    policy.authority(signer).check_signer(utc_now().strftime(TIME))
+    source = policy_source(request, runner)
+    if (problem := source.problem(policy.protected_refs)) and not source.owner:
+        raise RequestError(problem, hint=ALLOW_UNPROTECTED)
+
+
+def signer_of(key: SigningKey) -> Signer:
+    """Return the signer with a key; RequestError if the key is invalid."""
+    return load_signer(key.file) if key.file else Signer(key.text.encode(), origin=key.origin)
+
+
+def policy_source(request: LedgerRequest, runner: Runner) -> PolicySource:
+    """Return the Git checkout of the policy.
+
+    The ref of a CI run counts instead of the checked-out branch if the run is for the checked-out commit, since CI
+    services check out detached commits and pull requests.
+    """
+    text = _git_status(runner)
+    if text is None:
+        return PolicySource(owner=request.owner, reason=request.reason)
+    lines = text.splitlines()
+    headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
+    commit, head = headers.get("branch.oid", ""), headers.get("branch.head", "(detached)")
+    ref = request.ci_ref if request.ci_ref and request.ci_commit == commit else ""
+    return PolicySource(
+        commit=commit,
+        ref=ref or ("" if head == "(detached)" else f"refs/heads/{head}"),
+        clean=all(line.startswith("# ") for line in lines),
+        owner=request.owner,
+        reason=request.reason,
+    )
+
+
+def _git_status(runner: Runner) -> str | None:
+    """Return the output of `git status` for the checkout of this program, or None if it is no checkout."""
+    folder = str(POLICY_FILE.parents[1])
+    try:
+        # A folder inside of a foreign checkout, which ignores it, is not part of the commit.
+        runner.run(("git", "-C", folder, "ls-files", "--error-unmatch", str(POLICY_FILE)))
+        return runner.run(("git", "-C", folder, "status", "--porcelain=v2", "--branch", "--", ".")).stdout
+    except ProcessError:
+        return None
+
+
+def _channel_in(entry: LedgerEntry) -> str:
+    """Return the channel in an entry, which entries of schema 2 have only for promotions."""
+    return entry.channel or (str(entry.promoted.policy.get("channel", "")) if entry.promoted else "")

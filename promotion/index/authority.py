@@ -1,0 +1,144 @@
+"""The authority under which a ledger is read and changed: accepted keys, the signer, and the policy that names them.
+
+Each entry contains an Ed25519 signature of DSSE's encoding of the entry without it (see `evidence.signing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from core.errors import RequestError
+
+if TYPE_CHECKING:  # At run time, it would load cryptography, which the doctor's Python may lack.
+    from promotion.evidence.signing import Signer
+    from promotion.index.ledger import LedgerEntry
+    from promotion.storage.keys import ReleasedIndex
+
+ENTRY_TYPE = "application/vnd.jax-rocm.ledger-entry+json"
+"""Media type of ledger entries in their signatures."""
+UNTRUSTED = (
+    "Restore the ledger from a backup if the entry was forged. If the ledger was begun without signatures, check it "
+    "with `history`, then sign it with `index sign`. Nothing was changed."
+)
+"""Hint of errors about entries that the authority does not accept."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerKey:
+    """A public key that may sign ledger entries.
+
+    Attributes:
+        key: the key in OpenSSH format, without comment.
+        expires: first day (UTC) on which the key signs no new entries; earlier entries stay valid. None means never.
+    """
+
+    key: str
+    expires: date | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicySource:
+    """The Git checkout that the policy and this program came from.
+
+    Attributes:
+        commit: checked-out commit. Empty without a checkout of Git.
+        ref: full name of the checked-out branch or tag. Empty if it is unknown.
+        clean: whether the checkout has neither changed nor untracked files.
+        owner, reason: person who permits a promotion from this source although the policy refuses it, and why.
+    """
+
+    commit: str = ""
+    ref: str = ""
+    clean: bool = False
+    owner: str = ""
+    reason: str = ""
+
+    def problem(self, protected_refs: tuple[str, ...] | None) -> str:
+        """Return why a policy that protects these refs refuses the source; empty if it does not.
+
+        Args:
+            protected_refs: patterns of full names of refs. None means that every source is accepted.
+        """
+        if protected_refs is None:
+            return ""
+        if not self.commit:
+            return "The policy does not come from a Git checkout, so its commit is unknown."
+        if not self.clean:
+            return f"The checkout of the policy has uncommitted or untracked files, at commit {self.commit[:12]}."
+        if not any(fnmatchcase(self.ref, pattern) for pattern in protected_refs):
+            known = ", ".join(protected_refs) or "none"
+            return f"The policy comes from {self.ref or 'a detached commit'}, not from a protected ref: {known}."
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Authority:
+    """The keys that may sign a ledger, and everything that a new entry says about its author's policy.
+
+    Attributes:
+        channel: channel of the index. Empty means that of the ledger.
+        keys: name -> key that may sign. None means any key, and entries without a signature.
+        signer: signer of new entries. None leaves them unsigned.
+        policy: text of the policy file.
+        source: origin of the policy. None means unknown.
+    """
+
+    channel: str = ""
+    keys: Mapping[str, LedgerKey] | None = None
+    signer: Signer | None = None
+    policy: str = ""
+    source: PolicySource | None = None
+
+    def problem(self, key: str, time: str) -> str:
+        """Return why the key of an entry is not accepted, as the end of a sentence; empty if it is accepted.
+
+        Args:
+            key: public key that signed the entry. Empty for an entry without a signature.
+            time: time of the entry or, if that is later, of an entry before it. An expired key thus cannot sign
+                entries with earlier dates after another key was used.
+        """
+        if self.keys is None:
+            return ""
+        if not key:
+            return "is not signed"
+        listed = {name: item.expires for name, item in self.keys.items() if item.key == key}
+        if not listed:
+            return f"is signed by {key}, which ledger_keys of channel {self.channel} does not list"
+        if any(expires is None or time[:10] < expires.isoformat() for expires in listed.values()):
+            return ""
+        return f"is signed by the key {', '.join(listed)} after it expired"
+
+    def problems(self, released: ReleasedIndex, entries: Iterable[LedgerEntry]) -> Iterator[str]:
+        """Yield a sentence for each of some consecutive entries that is not accepted.
+
+        Unsigned entries are accepted before the first signed entry, which contains their digest: a ledger that was
+        begun without signatures is continued with `index sign`.
+        """
+        if self.keys is None:
+            return
+        latest, signed, last = "", False, None
+        for last in entries:
+            latest = max(latest, last.time)
+            if (last.key or signed) and (problem := self.problem(last.key, latest)):
+                yield f"{released.ledger_entry(last.number)} {problem}."
+            signed = signed or bool(last.key)
+        if last is not None and not signed:
+            yield f"{released.ledger_entry(last.number)} is not signed, and channel {self.channel} requires it."
+
+    def check_signer(self, time: str) -> None:
+        """Raise RequestError if an entry that the signer signs at a time would not be accepted."""
+        problem = self.problem(self.signer.key if self.signer else "", time)
+        if problem:
+            raise RequestError(
+                f"The ledger of channel {self.channel} cannot be changed: the new entry {problem}.",
+                hint="Give --ledger-key or CI_BUILD_LEDGER_KEY with a key of ledger_keys in promotion/policy.toml: "
+                f"{', '.join(self.keys or ()) or 'none is listed yet, see docs/trust.md'}.",
+            )
+
+
+ANYONE = Authority()
+"""Accepts every key and unsigned entries; new entries are unsigned."""

@@ -1,0 +1,54 @@
+"""A wheel as the ledger of an index records it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from core.model import Wheel
+from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, ReleasedIndex
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerWheel:
+    """A wheel as the ledger and the index pages describe it.
+
+    Attributes:
+        project: normalised name (PEP 503).
+        metadata_sha256: sha256 of the core metadata beside the wheel.
+        as_published: whether the wheel is a published release of another project, which other sets may contain too.
+        provenance: sha256 of the provenance file beside the wheel (PEP 740), or empty.
+    """
+
+    project: str
+    filename: str
+    version: str
+    size: int
+    sha256: str
+    metadata_sha256: str
+    requires_python: str
+    requires_dist: tuple[str, ...]
+    as_published: bool = False
+    provenance: str = ""
+
+    @classmethod
+    def of(cls, wheel: Wheel, *, metadata_sha256: str, provenance: str = "") -> LedgerWheel:
+        """Return the record of a wheel of a set."""
+        return cls(
+            project=wheel.name,
+            filename=wheel.filename,
+            version=wheel.version,
+            size=wheel.size,
+            sha256=wheel.sha256,
+            metadata_sha256=metadata_sha256,
+            requires_python=wheel.requires_python,
+            requires_dist=wheel.requires_dist,
+            as_published=wheel.as_published,
+            provenance=provenance,
+        )
+
+    def objects(self, released: ReleasedIndex) -> Mapping[str, str]:
+        """Return key -> sha256 of the wheel, its core metadata and its attestations in an index."""
+        key = released.wheel(self.project, self.filename)
+        objects = {key: self.sha256, key + METADATA_SUFFIX: self.metadata_sha256}
+        return objects | ({key + PROVENANCE_SUFFIX: self.provenance} if self.provenance else {})
