@@ -85,12 +85,15 @@ def evidence_problems(
 ) -> list[str]:
     """Return why the latest evidence of a gate's parts does not satisfy the policy.
 
-    Every part must have passed, and one part must satisfy the rule.
+    Every part must have passed without a flaky test that no waiver covers, and one part must satisfy the rule.
     """
     least = rule.least(wheel_set)
     problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in latest]
     if latest[0].outcome is not Outcome.PASSED:
         return problems[0]
+    flaky = (item for evidence in latest for item in unwaived_tests(evidence, policy.waivers, now))
+    if tests := [f"{test} ({why})" if why else test for test, why in dict.fromkeys(flaky)]:
+        return [f"has flaky tests without a valid waiver: {', '.join(tests)}."]
     return next((reasons for reasons in problems if not reasons), problems[0])
 
 
@@ -111,8 +114,6 @@ def _problems(evidence: Evidence, rule: GateRule, least: int, policy: Policy, no
         yield f"ended at {evidence.ended}, which is in the future: a clock is wrong."
     if ended is not None and policy.max_age_days is not None and now - ended > timedelta(days=policy.max_age_days):
         yield f"ended at {evidence.ended}, more than {policy.max_age_days} days ago."
-    if flaky := [f"{test} ({why})" if why else test for test, why in unwaived_tests(evidence, policy.waivers, now)]:
-        yield f"has flaky tests without a valid waiver: {', '.join(flaky)}."
     yield from _count_problems(evidence, least, rule)
 
 

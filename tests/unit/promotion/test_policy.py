@@ -202,6 +202,12 @@ def test_load_policy_merges_values_of_targets(tmp_path: Path) -> None:
     assert (rules.of("gfx942").min_passed, other.of("gfx942").min_passed) == (2000, 1000)
     assert rules.of("gfx1100").settings == other.of("gfx1100").settings == {**common, "size": ""}
     assert rules.of("gfx950").settings == {**common, "size": "large"}
+    # The single target comes first here, and still wins over its family.
+    path.write_text(
+        POLICY_FILE.read_text() + "\n[nightly.index.gfx906.gates.device.targets]\ndgpu-all.min_passed = 7\n"
+    )
+    device = load_policy("gfx906", channel="nightly", file=path).gates["device"]
+    assert (device.of("gfx906").min_passed, device.of("gfx1010").min_passed) == (450, 7)
 
 
 @pytest.mark.parametrize("image", ["registry/name:latest", "registry/name@sha256:12", "name @sha256:" + "0" * 64])

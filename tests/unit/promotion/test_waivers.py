@@ -193,6 +193,19 @@ def test_verdict_blocks_flakes_that_older_version_excused() -> None:
     assert judge(old, replace(POLICY, waivers=(WAIVER,))).allowed
 
 
+def test_verdict_blocks_flakes_of_any_part() -> None:
+    """One Python without flaky tests does not excuse those of another, which a waiver of another channel let pass."""
+    flaky = ran()
+    clean = replace(judged(checks_of(RESULTS[:1])), set_digest=SET.digest, started=flaky.started, ended=flaky.ended)
+    files = [
+        EvidenceFile(evidence=replace(part, settings={"policy": "1", "python": python}))
+        for python, part in (("3.11", flaky), ("3.12", clean))
+    ]
+    assert not verdict(SET, files, POLICY, now=NOW).allowed
+    assert verdict(SET, files, replace(POLICY, waivers=(WAIVER,)), now=NOW).allowed
+    assert verdict(SET, files[1:], POLICY, now=NOW).allowed
+
+
 def test_verdict_suggests_waivers_for_failed_gate() -> None:
     failed = ran(())
     assert failed.outcome is Outcome.FAILED
