@@ -47,6 +47,10 @@ class MerkleTree:
         return node
 
 
+EMPTY_TREE = MerkleTree()
+"""The tree without leaves."""
+
+
 def leaf_hash(data: bytes) -> bytes:
     """Return the hash of a leaf with this content."""
     return hashlib.sha256(b"\x00" + data).digest()

@@ -121,7 +121,12 @@ def record_log(bucket: Bucket, staged: StagedSet, gate: str, text: str) -> Mappi
 
 def read_all(bucket: Bucket, staged: StagedSet) -> Mapping[str, EvidenceFile]:
     """Return key -> evidence file of a staged set."""
-    keys = tuple(bucket.list(staged.evidence))
+    return read_files(bucket, bucket.list(staged.evidence))
+
+
+def read_files(bucket: Bucket, keys: Iterable[str]) -> Mapping[str, EvidenceFile]:
+    """Return key -> evidence file among the keys of evidence, its logs and its signatures."""
+    keys = tuple(keys)
     signed = {key for key in keys if key.endswith(SUFFIX)}
     files = [key for key in keys if key.endswith(".json")]
     return dict(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from core.errors import BucketError, RequestError
 from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.index.authority import ANYONE, Authority
+from promotion.index.checkpoint_audit import CheckpointAudit
 from promotion.index.ledger import Head, LedgerEntry, PromotedSet, read_ledger
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexState, apply_change
 from promotion.index.page_diff import all_page_updates
@@ -29,8 +30,10 @@ def verify(
     read: bool = False,
     verify_attestations: Verify | None = None,
     authority: Authority = ANYONE,
+    checkpoints: CheckpointAudit | None = None,
+    tier_problems: Callable[[LedgerEntry], Iterable[str]] = lambda _: (),
 ) -> Iterator[str]:
-    """Yield a sentence for each problem of the ledger, files of sets, attestations, pages and foreign objects.
+    """Yield a sentence for each problem of the ledger, tiers, files of sets, attestations, pages and foreign objects.
 
     The ledger is checked first. Everything else is compared with the ledger, so a damaged ledger ends the check.
 
@@ -39,10 +42,13 @@ def verify(
         verify_attestations: verifier of attestations. The default uses Sigstore's public instance.
         authority: accepted signatures of ledger entries, and the channel of the index.
         read: download and hash every file, even where the store reports a trusted checksum.
+        checkpoints: comparison with checkpoints. The default reads the published one.
+        tier_problems: check of the tiers of a held set, see `policy.recorded_tiers`.
 
     Raises:
-        RequestError: the bucket does not have the index.
+        RequestError: the bucket does not have the index, or a kept checkpoint is not signed by an accepted key.
     """
+    checkpoints = checkpoints or CheckpointAudit(bucket, released, authority)
     try:
         ledger = read_ledger(bucket, released)
     except BucketError as error:
@@ -52,8 +58,12 @@ def verify(
     yield from _states(released, entries)
     yield from authority.problems(released, entries)
     yield from _policies(released, entries, authority.channel)
+    contradicted = [*checkpoints.problems(ledger)]
+    yield from contradicted
     if not entries:
         count = sum(1 for _ in bucket.list(released.root))
+        if not count and contradicted:
+            return
         if not count:
             raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
         yield f"{released.ledger} is empty, but the index has {count} objects: the ledger was lost or never written."
@@ -73,6 +83,8 @@ def verify(
         if progress is not None:
             progress.advance(done, len(expected))
         yield from _object(bucket, key, [sha256], read=read)
+    for number in state.held:
+        yield from tier_problems(entries[number - 1])
     held = [promoted[number] for number in state.held]
     yield from _attestations(bucket, released, held, verify_attestations or lazy_verifier())
     snapshot = read_snapshot(bucket, released)
@@ -87,7 +99,7 @@ def verify(
     # A sweep keeps wheels that another project published, since other sets may contain them too.
     published = (wheel for one in promoted.values() for wheel in one.wheels if wheel.as_published)
     shared = {key: sha256 for wheel in published for key, sha256 in wheel.objects(released).items()}
-    expected_keys = {*expected, *pages, *tombstones, released.status}
+    expected_keys = {*expected, *pages, *tombstones, released.status, released.checkpoint}
     for key in bucket.list(released.root):
         if key.startswith(released.ledger) or key in expected_keys:
             continue

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from core.errors import BucketError
+from core.merkle import EMPTY_TREE, MerkleTree, leaf_hash
 from core.model import to_json
 from promotion.index.authority import ANYONE, ENTRY_TYPE, UNTRUSTED, Authority, PolicySource
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
@@ -123,10 +124,12 @@ class Ledger:
 
     Attributes:
         head: sha256 of the last entry's bytes, or FIRST.
+        leaves: leaf of each entry in the Merkle tree of the ledger.
     """
 
     entries: tuple[LedgerEntry, ...]
     head: str
+    leaves: tuple[bytes, ...]
 
 
 class Entries:
@@ -134,11 +137,19 @@ class Entries:
 
     Args:
         authority: accepted signatures; see `find_head`.
+        recorded: Merkle tree of the first entries as status.json records it, which nothing proves.
     """
 
-    def __init__(self, bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE) -> None:
-        self._bucket, self._released, self.authority = bucket, released, authority
+    def __init__(
+        self,
+        bucket: Bucket,
+        released: ReleasedIndex,
+        authority: Authority = ANYONE,
+        recorded: MerkleTree = EMPTY_TREE,
+    ) -> None:
+        self._bucket, self._released, self.authority, self.recorded = bucket, released, authority, recorded
         self._known: dict[int, tuple[LedgerEntry, str]] = {}
+        self._leaves: dict[int, bytes] = {}
 
     def find(self, number: int) -> tuple[LedgerEntry, str] | None:
         """Return an entry and the sha256 of its bytes, or None if it does not exist."""
@@ -152,7 +163,7 @@ class Entries:
             if entry.number != number or entry.index not in ("", self._released.index):
                 wrong = f"{entry.index or self._released.index}, {entry.number}"
                 raise BucketError(f"{key} contains the wrong entry: {wrong}.", hint=_RESTORE)
-            self._known[number] = entry, sha256_of(data)
+            self._known[number], self._leaves[number] = (entry, sha256_of(data)), leaf_hash(data)
         return self._known[number]
 
     def at(self, number: int) -> LedgerEntry:
@@ -161,6 +172,11 @@ class Entries:
         if entry is None:
             raise BucketError(f"{self._released.ledger_entry(number)} is missing from the ledger.", hint=_RESTORE)
         return entry[0]
+
+    def leaf(self, number: int) -> bytes:
+        """Return the leaf of an entry that must exist in the Merkle tree of the ledger."""
+        self.at(number)
+        return self._leaves[number]
 
     def set(self, number: int) -> PromotedSet:
         """Return the set that an entry promoted; BucketError if the entry is missing or not a promotion."""
@@ -289,5 +305,8 @@ def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
     entries = Entries(bucket, released)
     check_keys(bucket, released)
     heads = [*_heads_after(Head(), released, entries)]
-    entries_of = tuple(entries.at(head.number) for head in heads)
-    return Ledger(entries=entries_of, head=heads[-1].sha256 if heads else FIRST)
+    return Ledger(
+        entries=tuple(entries.at(head.number) for head in heads),
+        head=heads[-1].sha256 if heads else FIRST,
+        leaves=tuple(entries.leaf(head.number) for head in heads),
+    )

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from core.errors import BusyError, RequestError
 from promotion.evidence.evidence import TIME
 from promotion.index.authority import ANYONE, Authority
+from promotion.index.checkpoint import read_checkpoint, verified_tree
 from promotion.index.ledger import (
     Entries,
     Head,
@@ -212,9 +213,10 @@ def change_ledger(
         RequestError: the authority may not sign.
     """
     for _ in range(_MAX_RACES):
-        shown = newest_shown(bucket, released)
+        published, shown = read_checkpoint(bucket, released, authority), newest_shown(bucket, released)
         head, entries = read_head(bucket, released, authority)
         check_not_cut(released, head, shown)
+        verified_tree(released, published, head, entries)
         change = draft(head, entries)
         state = head.state if change is None else apply_change(head.state, change)
         keys = tuple(removed())

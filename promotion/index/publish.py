@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from core.errors import BucketError, BusyError
 from promotion.index.authority import ANYONE, Authority
+from promotion.index.checkpoint import grown_tree, read_checkpoint, verified_tree, write_checkpoint
 from promotion.index.ledger import Entries, Head, find_head, read_ledger
 from promotion.index.page_diff import PageState, files_of_sets, page_updates, sets_that_differ
 from promotion.index.pages import Page, project_pair, root_pair
@@ -26,31 +27,44 @@ _MAX_RACES = 100
 def publish(
     bucket: Bucket, released: ReleasedIndex, *, everything: bool = False, authority: Authority = ANYONE
 ) -> tuple[str, ...]:
-    """Bring the pages up to date with the ledger; safe at any time and with concurrent publishers.
+    """Bring pages and checkpoint up to date with the ledger; safe at any time and with concurrent publishers.
 
     Args:
-        everything: render every page from the ledger alone, and write those that differ.
-        authority: accepted signatures of ledger entries.
+        everything: render every page from the ledger alone, and write those that differ. Replace a checkpoint that no
+            accepted key signed.
+        authority: accepted signatures of ledger entries, and the signer of the checkpoint.
 
     Returns:
-        Keys of the written pages.
+        Keys of the written pages, and of the checkpoint if it was written.
 
     Raises:
-        BucketError: the ledger is damaged or was cut, or has an entry that the authority does not accept.
+        BucketError: the ledger is damaged, was cut or rewritten, or has an entry that the authority does not accept.
+        RequestError: the authority does not accept the key of its signer.
     """
-    careful = False
+    careful, written = False, list[str]()
     for _ in range(_MAX_RACES):
+        published = read_checkpoint(bucket, released, authority, repair=everything)
         if everything:
             read_ledger(bucket, released)
-        entries = Entries(bucket, released, authority)
         snapshot = read_snapshot(bucket, released)
+        entries = Entries(bucket, released, authority, snapshot.tree)
         shown = newest_shown(bucket, released) if everything or snapshot.number == 0 else 0
         head = find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256)
         check_not_cut(released, head, shown)
-        if head.number == 0 or (head.number == snapshot.number and not everything):
+        tree = verified_tree(released, published, head, entries)
+        if head.number == 0:
             return ()
         try:
-            return _Writer(bucket, released, entries, snapshot, head, careful=careful, everything=everything).write()
+            if everything or head.number > snapshot.number:
+                if authority.signer is not None:
+                    snapshot = replace(snapshot, tree=grown_tree(tree, entries, head.number - 1))
+                writer = _Writer(bucket, released, entries, snapshot, head, careful=careful, everything=everything)
+                written += writer.write()
+            if authority.signer is not None:
+                authority.check_signer(entries.at(head.number).time)
+                whole = grown_tree(tree, entries, head.number)
+                written += write_checkpoint(bucket, released, published, whole, authority.signer)
+            return tuple(written)
         except ConflictError:
             # Another publisher was faster, or stopped before it recorded its writes, so no page is trusted.
             careful = True
@@ -84,7 +98,8 @@ def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
 
 def read_head(bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE) -> tuple[Head, Entries]:
     """Return the end of the ledger, reading as few entries as possible."""
-    entries, snapshot = Entries(bucket, released, authority), read_snapshot(bucket, released)
+    snapshot = read_snapshot(bucket, released)
+    entries = Entries(bucket, released, authority, snapshot.tree)
     return find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256), entries
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from core.errors import InputError
+from core.merkle import EMPTY_TREE, MerkleTree
 from core.model import WHEELS_JSON, WheelSet, load_wheel_set
 from promotion.index.ledger import FIRST
 from promotion.index.ledger_wheel import LedgerWheel
@@ -76,6 +77,7 @@ class Snapshot:
         pages: project -> last recorded write of its pages.
         overview: etag of the overview page. Empty if there is none.
         rows: the newest visible sets, newest first.
+        tree: Merkle tree of the first entries of the ledger, which a checkpoint must confirm.
         etag: etag of status.json itself. None if there is none.
     """
 
@@ -84,6 +86,7 @@ class Snapshot:
     pages: Mapping[str, PageRecord] = field(default_factory=dict)
     overview: str = ""
     rows: Sequence[Mapping[str, Any]] = ()
+    tree: MerkleTree = EMPTY_TREE
     etag: str | None = None
 
 
@@ -103,10 +106,16 @@ def parse_status(data: bytes, etag: str) -> Snapshot | None:
             },
             overview=str(body["people"]),
             rows=tuple(dict(item) for item in body["sets"]),
+            tree=_tree(body.get("tree", {})),
             etag=etag,
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return None
+
+
+def _tree(body: Mapping[str, Any]) -> MerkleTree:
+    """Parse a Merkle tree, which older versions do not record; ValueError or TypeError if it is invalid."""
+    return MerkleTree(size=body.get("size", 0), roots=tuple(map(bytes.fromhex, body.get("roots", ()))))
 
 
 def parse_project_page(page: bytes) -> tuple[IndexedWheel, ...]:

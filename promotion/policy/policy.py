@@ -110,14 +110,22 @@ class Policy:
 
 
 def load_policy(
-    index: str, *, channel: str = LOCAL, file: Path = POLICY_FILE, families: Path = FAMILIES_FILE
+    index: str,
+    *,
+    channel: str = LOCAL,
+    file: Path = POLICY_FILE,
+    families: Path = FAMILIES_FILE,
+    text: bytes | None = None,
 ) -> Policy:
     """Load the policy of an index, including its waivers, and the bypasses in `families.toml`.
+
+    Args:
+        text: content of the file. None means that it is read.
 
     Raises:
         RequestError: the channel is unknown, or a field is missing, unknown or invalid.
     """
-    data, channels = _read(file)
+    data, channels = _read(file, text)
     if channel not in channels:
         raise RequestError(f"{file.name} has no channel {channel!r}.", hint=f"Give one of {', '.join(channels)}.")
     try:
@@ -165,9 +173,9 @@ def device_members_digest(file: Path = POLICY_FILE) -> str:
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
-def _read(file: Path) -> tuple[bytes, dict[str, Any]]:
+def _read(file: Path, text: bytes | None = None) -> tuple[bytes, dict[str, Any]]:
     try:
-        data = file.read_bytes()
+        data = file.read_bytes() if text is None else text
         tables = tomllib.loads(data.decode())
         if tables.pop("schema") != _SCHEMA_VERSION:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")

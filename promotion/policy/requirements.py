@@ -49,7 +49,7 @@ def _summary(evidence: Evidence) -> Mapping[str, str]:
     return {"ended": evidence.ended, "outcome": evidence.outcome.value, **settings}
 
 
-def _counts(file: EvidenceFile, policy: Policy) -> bool:
+def is_accepted(file: EvidenceFile, policy: Policy) -> bool:
     """Return whether evidence counts: if the gate passed, the policy must accept its key."""
     if file.evidence.outcome is not Outcome.PASSED:
         return True
@@ -65,7 +65,7 @@ def counted_evidence(
     """Return the latest evidence of the set that counts; see `latest_by_target`."""
     this = wheel_set.digest
     return latest_by_target(
-        file.evidence for file in files if file.evidence.set_digest == this and _counts(file, policy)
+        file.evidence for file in files if file.evidence.set_digest == this and is_accepted(file, policy)
     )
 
 

@@ -30,6 +30,9 @@ from promotion.policy.set_rules import (
 )
 from promotion.policy.waivers import FlakeWaiver, suggested_waiver, unwaived_tests, waived_tests
 
+NO_TIER = "none"
+"""Tier of a target without sufficient evidence, as the ledger records it."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Reason:
@@ -62,7 +65,6 @@ def verdict(
         allow_lower: whether a version that pip would not select, or one for an older ROCm, causes only a warning.
     """
     files = tuple(files)
-    own = counted_evidence(wheel_set, files, policy)
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
     lower = tuple(order_problems(wheel_set, offered or {}))
     projects = expand(policy.attestations.required, wheel_set)
@@ -79,7 +81,7 @@ def verdict(
         *(() if allow_lower else (f"{text} Give --allow-lower if this is intended." for text in lower)),
         *attestation_problems(attestable, needed, policy.attestations, attested),
     ]
-    tiers = {target: _tier_of(target, wheel_set, own, policy, now) for target in wheel_set.targets}
+    tiers = tiers_of(wheel_set, files, policy, now)
     bypasses = [entry for entry in policy.bypasses if entry.is_for(wheel_set)]
     valid = [entry for entry in bypasses if not entry.state(now)]
     passed_over: list[tuple[_Reason, Bypass]] = []
@@ -97,7 +99,7 @@ def verdict(
         required = policy.required_tier(target)
         if at_least(tier, required):
             continue
-        text = f"{target} was tested at tier {tier.value if tier else 'none'}; {required.value} is required."
+        text = f"{target} was tested at tier {tier.value if tier else NO_TIER}; {required.value} is required."
         entry = _excuse(target, passed_over, policy)
         if entry is None:
             blocked.append(text)
@@ -108,7 +110,7 @@ def verdict(
     return Verdict(
         set_digest=wheel_set.digest,
         blocked_by=tuple(blocked),
-        tiers={target: tier.value if tier else "none" for target, tier in tiers.items()},
+        tiers={target: tier.value if tier else NO_TIER for target, tier in tiers.items()},
         bypassed=tuple(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
         waived=tuple(sorted({text for item in counted for text in waived_tests(item, policy.waivers, now)})),
         missing_waivers=tuple(sorted(set(_missing_waivers(wheel_set, counted, policy, now)))),
@@ -179,6 +181,14 @@ def _unrequired_failures(wheel_set: WheelSet, files: Iterable[EvidenceFile], pol
         if (gate, target) not in required and evidence.outcome is not Outcome.PASSED:
             text = f"The gate {gate} for {target} did not pass: {first_finding(evidence)}"
             yield _Reason(text, gate, target)
+
+
+def tiers_of(
+    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy, now: datetime
+) -> Mapping[str, Tier | None]:
+    """Return gfx target -> strongest tier at which it was tested, from the evidence that a policy accepts."""
+    own = counted_evidence(wheel_set, files, policy)
+    return {target: _tier_of(target, wheel_set, own, policy, now) for target in wheel_set.targets}
 
 
 def _tier_of(

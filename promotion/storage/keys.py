@@ -12,6 +12,7 @@
     - `ledger/00000001.json`: the changes of the index, in order
     - `simple/`: index.html and index.json, and a folder with both for each project
     - `status.json`: for monitors and for the next publisher
+    - `checkpoint`: signed number and Merkle root of the ledger's entries (C2SP tlog-checkpoint)
     - `index.html`: the overview page for people
 """
 
@@ -107,6 +108,11 @@ class ReleasedIndex:
     def status(self) -> str:
         """The key of status.json."""
         return f"{self.root}status.json"
+
+    @property
+    def checkpoint(self) -> str:
+        """The key of the checkpoint of the ledger."""
+        return f"{self.root}checkpoint"
 
     @property
     def ledger(self) -> str:

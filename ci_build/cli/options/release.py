@@ -111,7 +111,8 @@ def installers_option(default: str) -> Callable[[_F], _F]:
     )
 
 
-def _has_folder(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+def has_folder(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Refuse an output file in a folder that does not exist, before the work starts."""
     if value is not None and not value.absolute().parent.is_dir():
         raise click.BadParameter(f"folder {value.parent} does not exist.", context, parameter)
     return value
@@ -121,7 +122,7 @@ junit_option = click.option(
     "--junit",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    callback=_has_folder,
+    callback=has_folder,
     help="JUnit XML file to write the evidence to.",
 )
 """Option of gates. Its folder is checked at the start, since a gate may run for hours before it writes the file."""

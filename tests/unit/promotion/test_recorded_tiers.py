@@ -1,0 +1,220 @@
+"""Tiers in ledger entries, recomputed from signed evidence; forged entries and forged evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from ci_build import cli
+from core.errors import BucketError
+from core.model import Evidence, Outcome, Tier
+from promotion.evidence.evidence import record
+from promotion.evidence.signing import Signer
+from promotion.index.ledger import LedgerEntry, load_entry
+from promotion.index.publish import publish
+from promotion.policy.policy import POLICY_FILE, Policy, load_policy
+from promotion.policy.recorded_tiers import tier_problems
+from promotion.promote import promote
+from promotion.stage import stage
+from promotion.storage.bucket import sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.memory_bucket import MemoryBucket
+from tests.support.promoting import NOW, POLICY, RELEASED, go, staged_in
+from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
+
+
+def signer_of(seed: int) -> Signer:
+    key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
+    return Signer(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), origin="tests")
+
+
+RUNNER, STRANGER = signer_of(1), signer_of(2)
+DEVICE_GATE = """
+[local.gates.device]
+tier = "device"
+per = "tier"
+min_passed = 5
+may_skip = true
+known_failures = 0
+"""
+
+
+def policy_of(key: str, *, max_age_days: int | None = None) -> Policy:
+    """Return a policy of the channel local that accepts evidence of one key, and has a device gate."""
+    text = POLICY_FILE.read_text().replace('\nkeys = "any"', f'\nkeys = {{ runner = "{key}" }}', 1)
+    text = text.replace("unsigned = true", "unsigned = false", 1) + DEVICE_GATE
+    if max_age_days:
+        text = text.replace('max_age_days = "any"', f"max_age_days = {max_age_days}", 1)
+    return load_policy("multi-arch", text=text.encode())
+
+
+STRICT = policy_of(RUNNER.key)
+
+
+def device(evidences: Sequence[Evidence], **changes: Any) -> list[Evidence]:
+    """Return passed evidence of the device gate for both targets."""
+    counts = {"collected": 9, "run": 9, "passed": 9, "failed": 0, "known": 0, "skipped": 0}
+    return [
+        replace(item, **{"gate": "device", "tier": Tier.DEVICE, "counts": counts, **changes})
+        for item in evidences
+        if item.gate == "compile"
+    ]
+
+
+def promoted(
+    bucket: MemoryBucket,
+    folder: Path,
+    *,
+    policy: Policy = STRICT,
+    on_device: bool = True,
+    signer: Signer | None = RUNNER,
+    days: float = 0,
+) -> LedgerEntry:
+    """Promote a set with signed evidence, and return its entry."""
+    wheels = make_wheels(folder / "w", pythons=("3.12",))
+    wheel_set = make_set(wheels)
+    staged = stage(bucket, write_set(folder / "set", wheels, wheel_set))
+    evidences = passing_evidence(wheel_set, policy)
+    for item in (*evidences, *(device(evidences) if on_device else ())):
+        record(bucket, staged, item, signer=signer)
+    return promote(bucket, staged, policy, now=lambda: NOW + timedelta(days=days)).entry
+
+
+def with_tiers(entry: LedgerEntry, tier: str, **changes: Any) -> LedgerEntry:
+    assert entry.promoted is not None
+    tiers = dict.fromkeys(entry.promoted.tiers, tier)
+    return replace(entry, promoted=replace(entry.promoted, tier=tier, tiers=tiers, **changes))
+
+
+def problems(bucket: MemoryBucket, entry: LedgerEntry, policy: Policy = STRICT) -> list[str]:
+    return [*tier_problems(bucket, RELEASED, entry, policy)]
+
+
+@pytest.mark.parametrize(("on_device", "tier"), [(True, "device"), (False, "compiled")])
+def test_true_tiers_have_no_problems(tmp_path: Path, on_device: bool, tier: str) -> None:
+    bucket = MemoryBucket()
+    entry = promoted(bucket, tmp_path, on_device=on_device)
+    assert entry.promoted is not None
+    assert entry.promoted.tier == tier
+    assert problems(bucket, entry) == []
+    other = {"device": "compiled", "compiled": "device"}[tier]
+    assert problems(bucket, with_tiers(entry, other)) == [
+        f"{RELEASED.ledger_entry(1)} records tier {other} for {target}; its evidence gives {tier}."
+        for target in ("gfx942", "gfx950")
+    ]
+
+
+def test_forged_summary_of_tiers_is_reported(tmp_path: Path) -> None:
+    bucket = MemoryBucket()
+    entry = promoted(bucket, tmp_path, on_device=False)
+    assert entry.promoted is not None
+    forged = replace(entry, promoted=replace(entry.promoted, tier="device"))
+    assert problems(bucket, forged) == [
+        f"{RELEASED.ledger_entry(1)} records tier device for the set; its weakest target has compiled."
+    ]
+    more = replace(entry, promoted=replace(entry.promoted, tiers={"gfx942": "compiled", "gfx1100": "compiled"}))
+    assert any(
+        "records tiers of gfx942, gfx1100; the set is for gfx942, gfx950" in line for line in problems(bucket, more)
+    )
+
+
+def test_forged_evidence_does_not_count(tmp_path: Path) -> None:
+    """Whoever may write adds device evidence, unsigned or signed by another key, and an entry that names it."""
+    bucket = MemoryBucket()
+    entry = promoted(bucket, tmp_path, on_device=False)
+    assert entry.promoted is not None
+    evidences = device(passing_evidence(make_set(make_wheels(tmp_path / "w", pythons=("3.12",))), STRICT))
+    other = MemoryBucket()
+    for signer, reason in ((None, "it is unsigned"), (STRANGER, f"it is signed with {STRANGER.key}")):
+        files = dict(entry.promoted.files)
+        staged = staged_in(other, tmp_path / "again", make_wheels(tmp_path / "w", pythons=("3.12",)))
+        for key in (record(other, staged, item, signer=signer) for item in evidences):
+            for name in (key, f"{key}.sig"):
+                if stored := other.read(name):
+                    short = name.removeprefix(staged.root)
+                    files[short] = sha256_of(stored[0])
+                    bucket.damage(RELEASED.set_file(staged.digest, short), stored[0])
+        forged = with_tiers(entry, "device", files=files)
+        for one in (forged, replace(forged, policy="")):
+            found = problems(bucket, one)
+            assert len(found) == 2
+            assert all("records tier device" in line and "gives compiled" in line and reason in line for line in found)
+        # A policy in the entry that names the key does not help: the reader's policy must accept it too.
+        text = policy_of((signer or STRANGER).key).text
+        assert len(problems(bucket, replace(forged, policy=text))) == 2
+
+
+def test_failed_evidence_lowers_tier(tmp_path: Path) -> None:
+    """Evidence of a failed gate counts without a signature."""
+    bucket = MemoryBucket()
+    entry = promoted(bucket, tmp_path)
+    assert entry.promoted is not None
+    wheel_set = make_set(make_wheels(tmp_path / "w", pythons=("3.12",)))
+    staged = staged_in(bucket, tmp_path / "again", make_wheels(tmp_path / "w", pythons=("3.12",)))
+    (failed, _) = device(passing_evidence(wheel_set), outcome=Outcome.FAILED, ended="2026-01-02T03:04:09Z")
+    name = record(bucket, staged, failed).removeprefix(staged.root)
+    bucket.damage(RELEASED.set_file(staged.digest, name), bucket.get(staged.file(name)))
+    files = {**entry.promoted.files, name: "0" * 64}
+    assert problems(bucket, replace(entry, promoted=replace(entry.promoted, files=files))) == [
+        f"{RELEASED.ledger_entry(1)} records tier device for gfx942; its evidence gives compiled."
+    ]
+
+
+@pytest.mark.parametrize(("days", "good"), [(2.9, True), (3.5, True), (4.5, False)])
+def test_age_of_evidence_counts_at_promotion(tmp_path: Path, days: float, good: bool) -> None:
+    """An entry is written up to a day after the check of its evidence's age."""
+    bucket, policy = MemoryBucket(), policy_of(RUNNER.key, max_age_days=3)
+    entry = promoted(bucket, tmp_path, policy=policy, days=1)
+    later = (NOW + timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert (problems(bucket, replace(entry, time=later)) == []) == good
+    assert problems(bucket, replace(entry, time="yesterday")) == [
+        f"The tiers in {RELEASED.ledger_entry(1)} cannot be recomputed: its time is invalid: 'yesterday'."
+    ]
+
+
+def test_entry_without_policy_has_at_most_tiers_of_passed_evidence(tmp_path: Path) -> None:
+    """Entries of older versions contain no policy."""
+    bucket = MemoryBucket()
+    old = replace(promoted(bucket, tmp_path, on_device=False), policy="", channel="")
+    for tier in ("none", "structure", "compiled"):
+        assert problems(bucket, with_tiers(old, tier)) == []
+    assert len(problems(bucket, with_tiers(old, "device"))) == 2
+    assert len(problems(bucket, with_tiers(old, "perfect"))) >= 2
+
+
+def test_damaged_files_are_reported(tmp_path: Path) -> None:
+    bucket = MemoryBucket()
+    entry = promoted(bucket, tmp_path)
+    assert entry.promoted is not None
+    assert "cannot be recomputed" in problems(bucket, replace(entry, policy="schema = 1"))[0]
+    assert "has no channel 'other'" in problems(bucket, replace(entry, channel="other"))[0]
+    key = RELEASED.set_file(entry.promoted.set_digest, "wheels.json")
+    wheels_json = json.loads(bucket.get(key))
+    for changed in (b"{", json.dumps({**wheels_json, "targets": ["gfx942"]}).encode(), None):
+        bucket.damage(key, changed)
+        assert "cannot be recomputed" in problems(bucket, entry)[0]
+
+
+def test_verify_refuses_forged_tier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A chained entry that claims the tier device, with pages written from it, as an attacker would leave it."""
+    bucket = DirBucket(tmp_path / "bucket")
+    go(bucket, staged_in(bucket, tmp_path / "sets", make_wheels(tmp_path / "w", pythons=("3.12",))))
+    words = ["verify", "multi-arch", "--bucket", str(bucket.root)]
+    assert cli.run(words) == 0
+    key = RELEASED.ledger_entry(1)
+    path = bucket.path(key)
+    path.chmod(0o644)
+    path.write_bytes(with_tiers(load_entry(bucket.get(key), key), "device").dump())
+    bucket.path(RELEASED.status).unlink()
+    publish(bucket, RELEASED, everything=True)
+    assert POLICY.unsigned
+    assert cli.run(words) == BucketError.exit_code
+    assert "records tier device for gfx942; its evidence gives compiled." in capsys.readouterr().err
