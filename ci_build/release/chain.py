@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ci_build.release import gating
 from ci_build.release import release as way
-from ci_build.release.authority import policy_source, read_authority
+from ci_build.release.authority import find_authority, policy_source
 from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, Step
 from core.errors import CiBuildError, RequestError
 from core.model import Evidence, Outcome, Requirement, Verdict, WheelSet
@@ -109,7 +109,8 @@ def finish(
         if visible and Step.PROMOTE in options.steps:
             released = ReleasedIndex(index=staged.index)
             # Complete an interrupted promotion.
-            publish(bucket, released, authority=read_authority(bucket, released, options.channel))
+            request = replace(options.ledger, channel=options.channel)
+            publish(bucket, released, authority=find_authority(bucket, released, request, runner))
     wanted = Step.CHECK in options.steps and options.public_url != NO_URL and not was_checked
     if not wanted or outcome.state not in (State.PROMOTED, State.UNCHANGED):
         return outcome

@@ -62,9 +62,9 @@ def verify(
     yield from contradicted
     if not entries:
         count = sum(1 for _ in bucket.list(released.root))
-        if not count and contradicted:
-            return
         if not count:
+            if contradicted:
+                return
             raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
         yield f"{released.ledger} is empty, but the index has {count} objects: the ledger was lost or never written."
         return
