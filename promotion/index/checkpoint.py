@@ -101,7 +101,7 @@ def load_checkpoint(
 def read_checkpoint(
     bucket: Bucket, released: ReleasedIndex, authority: Authority, *, repair: bool = False
 ) -> SignedCheckpoint | None:
-    """Return the published checkpoint, or None if there is none.
+    """Return the published checkpoint, or None if the index has no checkpoint.
 
     Read it before the ledger: an entry is written before the checkpoint that covers it.
 

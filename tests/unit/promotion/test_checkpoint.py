@@ -171,7 +171,7 @@ def test_publish_refuses_key_that_policy_does_not_list(index: Signed) -> None:
 
 
 def test_checkpoint_is_written_after_interrupted_change(index: Signed) -> None:
-    """Whatever write of a change is the last one, the checkpoint stays valid and a publication completes it."""
+    """After every write of a change, the checkpoint is valid and a publication completes it."""
     start = index.bucket
     for at in range(20):
         index.bucket = start.copied()

@@ -127,7 +127,7 @@ def test_forged_summary_of_tiers_is_reported(tmp_path: Path) -> None:
 
 
 def test_forged_evidence_does_not_count(tmp_path: Path) -> None:
-    """Whoever may write adds device evidence, unsigned or signed by another key, and an entry that names it."""
+    """A writer adds device evidence, unsigned or signed by another key, and an entry that names it."""
     bucket = MemoryBucket()
     entry = promoted(bucket, tmp_path, on_device=False)
     assert entry.promoted is not None
