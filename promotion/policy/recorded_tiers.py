@@ -12,7 +12,7 @@ from promotion.evidence.evidence import EvidenceFile, read_files, time_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
 from promotion.index.page_diff import weakest
 from promotion.policy.policy import Policy, load_policy
-from promotion.policy.requirements import is_accepted
+from promotion.policy.requirements import counted_evidence, is_accepted
 from promotion.policy.verdict import NO_TIER, tiers_of
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
@@ -80,7 +80,7 @@ def _evidenced(
     policies = [recorded]
     if recorded.max_age_days is not None:
         policies.append(replace(recorded, max_age_days=recorded.max_age_days + _LONGEST_PROMOTION_DAYS))
-    given = [tiers_of(wheel_set, accepted, one, now) for one in policies]
+    given = [tiers_of(wheel_set, counted_evidence(wheel_set, accepted, one), one, now) for one in policies]
     return {
         target: {tier.value if (tier := tiers[target]) else NO_TIER for tiers in given} for target in wheel_set.targets
     }

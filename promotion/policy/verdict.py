@@ -65,6 +65,7 @@ def verdict(
         allow_lower: whether a version that pip would not select, or one for an older ROCm, causes only a warning.
     """
     files = tuple(files)
+    own = counted_evidence(wheel_set, files, policy)
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
     lower = tuple(order_problems(wheel_set, offered or {}))
     projects = expand(policy.attestations.required, wheel_set)
@@ -81,7 +82,7 @@ def verdict(
         *(() if allow_lower else (f"{text} Give --allow-lower if this is intended." for text in lower)),
         *attestation_problems(attestable, needed, policy.attestations, attested),
     ]
-    tiers = tiers_of(wheel_set, files, policy, now)
+    tiers = tiers_of(wheel_set, own, policy, now)
     bypasses = [entry for entry in policy.bypasses if entry.is_for(wheel_set)]
     valid = [entry for entry in bypasses if not entry.state(now)]
     passed_over: list[tuple[_Reason, Bypass]] = []
@@ -184,10 +185,13 @@ def _unrequired_failures(wheel_set: WheelSet, files: Iterable[EvidenceFile], pol
 
 
 def tiers_of(
-    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy, now: datetime
+    wheel_set: WheelSet, own: Mapping[tuple[str, str], tuple[Evidence, ...]], policy: Policy, now: datetime
 ) -> Mapping[str, Tier | None]:
-    """Return gfx target -> strongest tier at which it was tested, from the evidence that a policy accepts."""
-    own = counted_evidence(wheel_set, files, policy)
+    """Return gfx target -> strongest tier at which it was tested.
+
+    Args:
+        own: evidence of the set that counts, see `counted_evidence`.
+    """
     return {target: _tier_of(target, wheel_set, own, policy, now) for target in wheel_set.targets}
 
 

@@ -225,6 +225,20 @@ def test_wrong_tree_in_status_is_not_signed(index: Signed) -> None:
     assert index.checkpoint().root == index.root()
 
 
+def test_wrong_tree_with_matching_checkpoint_is_not_signed(index: Signed) -> None:
+    """The attacker writes status.json and the checkpoint, but has no key."""
+    tree = MerkleTree(size=1, roots=(bytes(32),))
+    status = json.loads(index.bucket.get(RELEASED.status))
+    status["tree"]["roots"] = [tree.root.hex()]
+    index.bucket.damage(RELEASED.status, json.dumps(status).encode())
+    root = tree.grown([leaf_hash(index.bucket.get(RELEASED.ledger_entry(2)))]).root
+    index.bucket.damage(RELEASED.checkpoint, forged(index, OTHER, root=root))
+    with pytest.raises(BucketError, match="was rewritten"):
+        index.change()
+    publish(index.bucket, RELEASED, authority=LISTED, everything=True)
+    assert index.checkpoint().root == index.root()
+
+
 # Attacks on the ledger; the attacker may write everything, and sometimes has a key
 
 

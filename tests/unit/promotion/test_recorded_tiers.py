@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -15,8 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from ci_build import cli
 from core.errors import BucketError
-from core.model import Evidence, Outcome, Tier
-from promotion.evidence.evidence import record
+from core.model import Evidence, Outcome, Tier, dump_wheel_set, load_wheel_set
+from promotion.evidence.evidence import dump_evidence, record
 from promotion.evidence.signing import Signer
 from promotion.index.ledger import LedgerEntry, load_entry
 from promotion.index.publish import publish
@@ -188,6 +187,13 @@ def test_entry_without_policy_has_at_most_tiers_of_passed_evidence(tmp_path: Pat
         assert problems(bucket, with_tiers(old, tier)) == []
     assert len(problems(bucket, with_tiers(old, "device"))) == 2
     assert len(problems(bucket, with_tiers(old, "perfect"))) >= 2
+    assert old.promoted is not None
+    files = dict(old.promoted.files)
+    for item in device(passing_evidence(make_set(make_wheels(tmp_path / "w", pythons=("3.12",))), STRICT)):
+        name, data = f"evidence/device/{item.target}/x.json", dump_evidence(replace(item, set_digest="0" * 64))
+        files[name] = sha256_of(data)
+        bucket.damage(RELEASED.set_file(old.promoted.set_digest, name), data)
+    assert len(problems(bucket, with_tiers(old, "device", files=files), POLICY)) == 2, "evidence of another set"
 
 
 def test_damaged_files_are_reported(tmp_path: Path) -> None:
@@ -197,10 +203,12 @@ def test_damaged_files_are_reported(tmp_path: Path) -> None:
     assert "cannot be recomputed" in problems(bucket, replace(entry, policy="schema = 1"))[0]
     assert "has no channel 'other'" in problems(bucket, replace(entry, channel="other"))[0]
     key = RELEASED.set_file(entry.promoted.set_digest, "wheels.json")
-    wheels_json = json.loads(bucket.get(key))
-    for changed in (b"{", json.dumps({**wheels_json, "targets": ["gfx942"]}).encode(), None):
+    other = dump_wheel_set(replace(load_wheel_set(bucket.get(key)), tools={"tests": "2"})).encode()
+    for changed, reason in ((b"{", "wheels.json"), (other, f"{key} belongs to another set"), (None, key)):
         bucket.damage(key, changed)
-        assert "cannot be recomputed" in problems(bucket, entry)[0]
+        (problem,) = problems(bucket, entry)
+        assert f"The tiers in {RELEASED.ledger_entry(1)} cannot be recomputed: " in problem
+        assert reason in problem
 
 
 def test_verify_refuses_forged_tier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -73,6 +74,8 @@ def test_signers_are_the_known_keys_that_signed() -> None:
     assert note.signers(enoch, [peter_key, enoch_key]) == (enoch_key,)
     assert note.signers(enoch, []) == ()
     assert len(load_note(f"{TEXT}\n{BY_PETER * 100}".encode()).signatures) == 100
+    same_id = NoteSignature(name="other", key_id=key_id(peter, peter_key), value=bytes(64))
+    assert replace(note, signatures=(same_id, *note.signatures)).signers(peter, [peter_key]) == (peter_key,)
 
 
 @pytest.mark.parametrize("text", [TEXT.upper(), TEXT + "more\n", "\n" + TEXT])
