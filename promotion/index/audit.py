@@ -137,6 +137,8 @@ def _object(bucket: Bucket, key: str, accepted: Sequence[str], *, read: bool) ->
                 actual = sha256_of(bucket.fetch(key, Path(folder)))
             except BucketError as error:
                 yield error.message
+            except OSError as error:  # of the store's own file
+                yield f"{key} cannot be read: {error.strerror}."
             else:
                 if actual != info.sha256:
                     yield f"{key} has sha256 {actual}; the store reports {info.sha256}."

@@ -78,7 +78,7 @@ class DirBucket:
 
     def get(self, key: str) -> bytes:
         """Return the bytes of a small object."""
-        with self.open(key) as file:
+        with _disk(key), self.open(key) as file:
             return file.read()
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
@@ -130,11 +130,12 @@ class DirBucket:
         """Yield the keys below a prefix, sorted, without temporary files and the lock file."""
         top = self.path(prefix.removesuffix("/"))
         infos = []
-        for folder, folders, names in os.walk(top):
-            # A link to a folder counts as an object, so that nobody overlooks it.
-            names += [name for name in folders if (Path(folder) / name).is_symlink()]
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            infos += [(Path(folder) / name).relative_to(self.root).as_posix() for name in names if name[0] != "."]
+        with _disk(prefix):
+            for folder, folders, names in os.walk(top, onerror=_raise_unless_absent):
+                # A link to a folder counts as an object, so that nobody overlooks it.
+                names += [name for name in folders if (Path(folder) / name).is_symlink()]
+                folders[:] = [name for name in folders if not name.startswith(".")]
+                infos += [(Path(folder) / name).relative_to(self.root).as_posix() for name in names if name[0] != "."]
         yield from sorted(infos)
 
     def delete(self, key: str, *, sha256: str) -> bool:
@@ -216,6 +217,12 @@ def _disk(key: str) -> Iterator[None]:
         raise BucketError(
             f"The bucket cannot read or write {key}: {error.strerror or error}.", hint="Check the disk."
         ) from error
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    """Raise an error of a listing, which would otherwise be incomplete; a prefix without objects has no folder."""
+    if not isinstance(error, _ABSENT):
+        raise error
 
 
 def _make_folders(folder: Path) -> None:

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from core.errors import BucketError, BusyError
+from promotion.index.audit import verify
 from promotion.storage.bucket import ConflictError, sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.bucket_contract import SharedBucketContract, put
+from tests.support.failing_disk import FailingDisk
 from tests.support.memory_bucket import MemoryBucket
+from tests.support.promoting import RELEASED, go, staged_in
+from tests.support.wheel_sets import make_wheels
 
 
 @pytest.fixture
@@ -83,6 +87,29 @@ def test_failing_disk_leaves_no_file(bucket: DirBucket, monkeypatch: pytest.Monk
         put(bucket, "k", b"one")
     assert bucket.head("k") is None
     assert leftovers(bucket) == []
+
+
+def test_get_reports_failing_reads(bucket: DirBucket) -> None:
+    put(bucket, "s/k", b"one")
+    with FailingDisk(bucket.root, at=1), pytest.raises(BucketError, match="cannot read or write s/k"):
+        bucket.get("s/k")
+
+
+def test_list_reports_failing_reads(bucket: DirBucket) -> None:
+    """A listing that silently lacks a folder could end in a second ledger, or in missing files of a set."""
+    put(bucket, "s/a", b"")
+    put(bucket, "s/folder/b", b"")
+    with FailingDisk(bucket.root, at=1), pytest.raises(BucketError, match="cannot read or write s/"):
+        list(bucket.list("s/"))
+
+
+def test_verify_reports_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = DirBucket(tmp_path / "bucket")
+    go(bucket, staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",))))
+    monkeypatch.setattr(DirBucket, "fetch", lambda self, key, folder: tmp_path)
+    found = list(verify(bucket, RELEASED, read=True))
+    assert found
+    assert all(line.endswith("cannot be read: Is a directory.") for line in found)
 
 
 def test_put_reports_held_lock(tmp_path: Path) -> None:
