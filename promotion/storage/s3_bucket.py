@@ -10,7 +10,7 @@ import base64
 import hashlib
 import io
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -31,7 +31,7 @@ from promotion.storage.bucket import (
     sha256_of,
     size_of,
 )
-from promotion.storage.s3_client import RefusalError, bucket_errors, call
+from promotion.storage.s3_client import RefusalError, bucket_errors, call, call_paged
 from promotion.storage.s3_upload import upload_parts
 
 if TYPE_CHECKING:
@@ -47,6 +47,10 @@ _PROBE_TEXT = b"Shows whether this store honours conditional writes.\n"
 _NEVER = '"00000000000000000000000000000000"'
 _PROBES, _CLAIMS = "_probes", "_claims"
 _RACES, _RACE_SECONDS = 8, 0.1
+_BODIES = 4
+"""Maximum number of requests for the same bytes."""
+_RANGE = 16 * _MIB
+"""Size of the ranges from which a digest is computed."""
 
 
 class S3Bucket:
@@ -98,19 +102,15 @@ class S3Bucket:
 
     def get(self, key: str) -> bytes:
         """Return the bytes of a small object."""
-        answer = self._call("get_object", key)
-        with bucket_errors(key):
-            return bytes(answer["Body"].read())
+        return self._get(key)[0]
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
         """Return the bytes of a small object and its properties with one request."""
         try:
-            answer = self._call("get_object", key)
+            data, etag = self._get(key)
         except AbsentError:
             return None
-        with bucket_errors(key):
-            data = bytes(answer["Body"].read())
-        return data, object_info(key, data, answer["ETag"])
+        return data, object_info(key, data, etag)
 
     def open(self, key: str) -> BinaryIO:
         """Return a seekable stream that downloads the requested ranges."""
@@ -173,7 +173,8 @@ class S3Bucket:
         same = {"CopySource": {"Bucket": self.name, "Key": self._name(source)}, "CopySourceIfMatch": stored.etag}
         if self._copy_conditions(target):
             try:
-                self._call("copy_object", target, **same, **_headers(target), IfNoneMatch="*")
+                copied = {**same, **_headers(target), "IfNoneMatch": "*"}
+                _unless_busy(target, lambda: self._call("copy_object", target, **copied))
             except ConflictError:
                 return check_same_bytes(target, self.head(target), sha256)
             return True
@@ -186,12 +187,8 @@ class S3Bucket:
     def list(self, prefix: str) -> Iterator[str]:
         """Yield the keys below a prefix, sorted, without probes and claims."""
         start = self.prefix + prefix
-        with bucket_errors(prefix):
-            infos = [
-                item["Key"]
-                for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=start)
-                for item in page.get("Contents", ())
-            ]
+        pages = call_paged(self._client, "list_objects_v2", prefix, Bucket=self.name, Prefix=start)
+        infos = [item["Key"] for page in pages for item in page.get("Contents", ())]
         keys = (name + _PAGE if name.endswith("/") else name for name in infos)
         objects = sorted(name.removeprefix(self.prefix) for name in keys)
         yield from (key for key in objects if key.split("/")[1:2] not in ([_PROBES], [_CLAIMS]))
@@ -205,29 +202,37 @@ class S3Bucket:
 
     def read_range(self, key: str, start: int, size: int, etag: str) -> bytes:
         """Return `size` bytes from `start` of an object if it still has this etag."""
-        answer = self._call("get_object", key, Range=f"bytes={start}-{start + size - 1}", IfMatch=etag)
-        with bucket_errors(key):
-            return bytes(answer["Body"].read())
+        return self._get(key, Range=f"bytes={start}-{start + size - 1}", IfMatch=etag)[0]
 
     def _name(self, key: str) -> str:
         name = self.prefix + check_key(key)
         return name if self._website or not name.endswith(f"/{_PAGE}") else name.removesuffix(_PAGE)
 
-    def _call(self, operation: str, key: str, **words: Any) -> Any:  # noqa: ANN401 - an answer of boto3
-        return call(getattr(self._client, operation), key, Bucket=self.name, Key=self._name(key), **words)
+    def _call(self, operation: str, key: str, **words: Any) -> Mapping[str, Any]:  # noqa: ANN401 - words of boto3
+        return call(self._client, operation, key, Bucket=self.name, Key=self._name(key), **words)
 
-    def _put(self, key: str, data: Data, sha256: str, condition: Mapping[str, str]) -> Any:  # noqa: ANN401
-        """Store an object with one request; repeat the request while the store is busy with the same key."""
-        checksum = {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": base64_of(sha256)}
-        for attempt in range(_RACES):
+    def _get(self, key: str, **words: str) -> tuple[bytes, str]:
+        """Return the bytes and the etag of an object; request a body that ends early again, which boto3 does not."""
+        for last in (*[False] * (_BODIES - 1), True):
+            answer = self._call("get_object", key, **words)
             try:
-                with data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as body:
-                    return self._call("put_object", key, Body=body, **checksum, **condition, **_headers(key))
-            except RefusalError as refusal:
-                if refusal.status != 409:
+                with bucket_errors(key):
+                    data = bytes(answer["Body"].read())
+                break
+            except BucketError:
+                if last:
                     raise
-                time.sleep(_RACE_SECONDS * 2**attempt)
-        raise ConflictError(f"{key} is being written by another process.", hint="Run the command again.")
+        return data, str(answer["ETag"])
+
+    def _put(self, key: str, data: Data, sha256: str, condition: Mapping[str, str]) -> Mapping[str, Any]:
+        """Store an object with one request."""
+        checksum = {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": base64_of(sha256)}
+
+        def put() -> Mapping[str, Any]:
+            with data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as body:
+                return self._call("put_object", key, Body=body, **checksum, **condition, **_headers(key))
+
+        return _unless_busy(key, put)
 
     def _put_parts(self, key: str, path: Path, sha256: str, condition: Mapping[str, str]) -> None:
         name, headers = self._name(key), _headers(key)
@@ -245,10 +250,8 @@ class S3Bucket:
         cached = f"{key} {answer['ETag']}"
         if cached not in self._hashed:
             digest = hashlib.sha256()
-            body = self._call("get_object", key, IfMatch=answer["ETag"])["Body"]
-            with bucket_errors(key):
-                for chunk in body.iter_chunks(_MIB):
-                    digest.update(chunk)
+            for start in range(0, size := int(answer["ContentLength"]), _RANGE):
+                digest.update(self.read_range(key, start, min(_RANGE, size - start), answer["ETag"]))
             self._hashed[cached] = digest.hexdigest()
         return self._hashed[cached]
 
@@ -280,16 +283,23 @@ class S3Bucket:
         return self._conditional_copy[channel]
 
     def _refuses(self, operation: str, probe: str, **words: Any) -> bool:  # noqa: ANN401 - words of boto3
-        """Return whether the store refuses a write to an existing object."""
-        for _ in range(2):
+        """Return whether the store refuses writes to an existing object twice; a gateway may cause one refusal."""
+        refusals = 0
+        for _ in range(3):
             try:
-                self._call(operation, probe, **words)
-            except (ConflictError, AbsentError):
-                return True
+                _unless_busy(probe, lambda: self._call(operation, probe, **words))
+            except _BusyKeyError:
+                raise
+            except ConflictError:
+                refusals += 1
+            except AbsentError:
+                refusals += operation == "put_object"  # otherwise the source of a copy was removed
             except RefusalError as refusal:
                 if refusal.status != 501:
                     raise
                 return False
+            if refusals == 2:
+                return True
         return False
 
 
@@ -318,6 +328,22 @@ class _Ranges(io.RawIOBase):
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
+
+
+class _BusyKeyError(ConflictError):
+    """The store refused every request because of other requests for the same key."""
+
+
+def _unless_busy(key: str, send: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Send a request, and repeat it while the store is busy with the same key."""
+    for attempt in range(_RACES):
+        try:
+            return send()
+        except RefusalError as refusal:
+            if refusal.status != 409:
+                raise
+            time.sleep(_RACE_SECONDS * 2**attempt)
+    raise _BusyKeyError(f"{key} is being written by another process.", hint="Run the command again.")
 
 
 def base64_of(sha256: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import boto3
 from boto3.exceptions import Boto3Error
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.parsers import ResponseParserError
 
 from core.errors import BucketError
 from promotion.storage.bucket import AbsentError, changed_meanwhile
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
 _ATTEMPTS = 5
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 _CONNECTIONS = 32
+_REQUIRED = {
+    "head_object": ("ContentLength", "ETag", "LastModified"),
+    "get_object": ("ContentLength", "ETag"),
+    "put_object": ("ETag",),
+    "upload_part": ("ETag",),
+    "create_multipart_upload": ("UploadId",),
+    "complete_multipart_upload": ("ETag",),
+    "list_objects_v2": ("IsTruncated",),
+    "list_multipart_uploads": ("IsTruncated",),
+    "list_parts": ("IsTruncated",),
+}
+"""Operation -> fields of every complete response. The client library accepts headers that end early."""
 
 
 class RefusalError(BucketError):
@@ -63,17 +76,37 @@ def connect(*, endpoint: str | None = None, region: str | None = None) -> S3Clie
     return client
 
 
-def call(method: Callable[..., Any], key: str, **words: Any) -> Any:  # noqa: ANN401 - boto3's words and answers
-    """Call a method of a client for an object.
+def call(client: S3Client, operation: str, key: str, **words: Any) -> Mapping[str, Any]:  # noqa: ANN401 - boto3's words
+    """Call an operation of a client for an object.
 
     Raises:
         AbsentError: the object does not exist.
         ConflictError: a condition is not satisfied.
         RefusalError: the store returned another error.
-        BucketError: the store cannot be reached.
+        BucketError: the store cannot be reached, or the connection was closed within the response's headers.
     """
     with bucket_errors(key):
-        return method(**words)
+        answer = getattr(client, operation)(**words)
+    return _check_complete(operation, key, answer)
+
+
+def call_paged(client: S3Client, operation: str, key: str, **words: str) -> Iterator[Any]:
+    """Yield all pages of a listing; errors as in `call`."""
+    untyped: Any = client
+    with bucket_errors(key):
+        for page in untyped.get_paginator(operation).paginate(**words):
+            yield _check_complete(operation, key, page)
+
+
+def _check_complete(operation: str, key: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a response; BucketError if a field is missing or cut."""
+    missing = [name for name in _REQUIRED.get(operation, ()) if name not in answer]
+    if missing or not str(answer.get("ETag", '"')).endswith('"'):
+        raise BucketError(
+            f"The response of the store to {operation} for {key} is incomplete: {', '.join(missing) or 'ETag'}.",
+            hint="Check the network and run the command again.",
+        )
+    return answer
 
 
 @contextlib.contextmanager
@@ -88,7 +121,8 @@ def bucket_errors(key: str) -> Iterator[None]:
             "The store requires credentials.",
             hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or run with a role.",
         ) from error
-    except (BotoCoreError, Boto3Error) as error:
+    # The client library parses headers that end early, and raises the last two.
+    except (BotoCoreError, Boto3Error, ResponseParserError, KeyError, ValueError) as error:
         raise BucketError(
             f"The request for {key} failed: {error}.", hint="Check the bucket's URL and the network."
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import BucketError
 from promotion.storage.bucket import AbsentError, ConflictError
-from promotion.storage.s3_client import call
+from promotion.storage.s3_client import call, call_paged
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -44,7 +45,7 @@ def upload_parts(
     """
 
     def request(operation: str, **words: Any) -> Any:  # noqa: ANN401 - boto3's words and answers
-        return call(getattr(client, operation), label, Bucket=bucket, Key=key, **words)
+        return call(client, operation, label, Bucket=bucket, Key=key, **words)
 
     size = path.stat().st_size
     step = max(PART, -(-size // _MOST_PARTS))
@@ -64,12 +65,14 @@ def upload_parts(
             etag = request("upload_part", UploadId=upload_id, PartNumber=number, **words)["ETag"]
         return {"PartNumber": number, "ETag": etag, "ChecksumSHA256": checksum}
 
-    with ThreadPoolExecutor(_MAX_PARTS_AT_ONCE) as pool:
-        parts = list(pool.map(part, range(1, -(-size // step) + 1)))
     try:
+        with ThreadPoolExecutor(_MAX_PARTS_AT_ONCE) as pool:
+            parts = list(pool.map(part, range(1, -(-size // step) + 1)))
         done = request("complete_multipart_upload", UploadId=upload_id, MultipartUpload={"Parts": parts}, **condition)
     except ConflictError:
-        request("abort_multipart_upload", UploadId=upload_id)
+        # An upload that is absent was completed by an earlier attempt of the same request.
+        with contextlib.suppress(AbsentError):
+            request("abort_multipart_upload", UploadId=upload_id)
         raise
     except AbsentError as error:
         raise ConflictError(
@@ -83,11 +86,14 @@ def upload_parts(
 
 def _resumable(client: S3Client, bucket: str, key: str, label: str) -> tuple[str | None, dict[tuple[int, str], str]]:
     """Return the id of the newest unfinished upload or None, and its parts: (number, SHA-256 in base64) -> etag."""
-    listed = call(client.list_multipart_uploads, label, Bucket=bucket, Prefix=key)
+    listed = call(client, "list_multipart_uploads", label, Bucket=bucket, Prefix=key)
     mine = [item for item in listed.get("Uploads", ()) if item["Key"] == key]
     if not mine:
         return None, {}
     upload_id = str(max(mine, key=lambda item: item["Initiated"])["UploadId"])
-    pages = client.get_paginator("list_parts").paginate(Bucket=bucket, Key=key, UploadId=upload_id)
-    parts = [part for page in pages for part in page.get("Parts", ())]
+    pages = call_paged(client, "list_parts", label, Bucket=bucket, Key=key, UploadId=upload_id)
+    try:
+        parts = [part for page in pages for part in page.get("Parts", ())]
+    except AbsentError:  # another process completed or aborted the upload
+        return None, {}
     return upload_id, {(part["PartNumber"], part.get("ChecksumSHA256", "")): part["ETag"] for part in parts}

@@ -1,0 +1,192 @@
+"""Requests to an S3 store whose responses are lost, cut or repeated; the client is a stand-in."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, ResponseStreamingError
+
+from core.errors import BucketError
+from promotion.storage import s3_bucket
+from promotion.storage.bucket import ConflictError, sha256_of
+from promotion.storage.s3_bucket import S3Bucket
+
+DATA = b"content"
+HEAD = {
+    "ContentLength": len(DATA),
+    "ETag": '"e"',
+    "LastModified": datetime(2026, 1, 1, tzinfo=UTC),
+    "ChecksumSHA256": s3_bucket.base64_of(sha256_of(DATA)),
+}
+
+
+def refused(status: int, code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "operation")
+
+
+class CutBody(io.BytesIO):
+    def read(self, size: int | None = -1) -> bytes:
+        raise ResponseStreamingError(error="cut")
+
+
+class StandIn:
+    """A client that gives each operation its answers in turn, the last one again and again; an error is raised."""
+
+    def __init__(self, **answers: Any) -> None:
+        self._answers = {name: [*given] if isinstance(given, list) else [given] for name, given in answers.items()}
+        self.sent: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def operation(**words: Any) -> Any:
+            self.sent.append(name)
+            answers = self._answers[name]
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return operation
+
+    def get_paginator(self, name: str) -> Any:
+        return type("Paginator", (), {"paginate": lambda _, **words: iter([getattr(self, name)(**words)])})()
+
+
+def bucket_of(**answers: Any) -> S3Bucket:
+    client: Any = StandIn(**answers)
+    return S3Bucket(client, "b", single_put=1)
+
+
+def body(data: io.BytesIO) -> Mapping[str, Any]:
+    return {"Body": data, "ContentLength": len(DATA), "ETag": '"e"'}
+
+
+@pytest.mark.parametrize("cut", [{"ContentLength"}, {"ETag"}, {"LastModified"}])
+def test_head_refuses_cut_headers(cut: set[str]) -> None:
+    with pytest.raises(BucketError, match="incomplete"):
+        bucket_of(head_object={name: value for name, value in HEAD.items() if name not in cut}).head("v2/k")
+
+
+def test_head_refuses_cut_etag() -> None:
+    with pytest.raises(BucketError, match="incomplete: ETag"):
+        bucket_of(head_object={**HEAD, "ETag": '"e'}).head("v2/k")
+
+
+@pytest.mark.parametrize("error", [KeyError("ContentLength"), ValueError("Invalid timestamp")])
+def test_unreadable_headers_are_reported(error: Exception) -> None:
+    with pytest.raises(BucketError, match="request for v2/k failed"):
+        bucket_of(head_object=error).head("v2/k")
+
+
+def test_list_refuses_cut_response() -> None:
+    """Without this, a cut response would be an empty listing."""
+    with pytest.raises(BucketError, match="incomplete"):
+        list(bucket_of(list_objects_v2={}).list("v2/"))
+
+
+def test_get_requests_cut_body_again() -> None:
+    assert bucket_of(get_object=[body(CutBody()), body(io.BytesIO(DATA))]).get("v2/k") == DATA
+    with pytest.raises(BucketError, match="cut"):
+        bucket_of(get_object=body(CutBody())).get("v2/k")
+
+
+def test_digest_requests_cut_body_again() -> None:
+    head = {**HEAD, "ChecksumSHA256": ""}
+    info = bucket_of(head_object=head, get_object=[body(CutBody()), body(io.BytesIO(DATA))]).head("v2/k")
+    assert info is not None
+    assert info.sha256 == sha256_of(DATA)
+
+
+CONDITIONS = {"put_object": refused(412, "PreconditionFailed")}
+UPLOAD = {
+    "list_multipart_uploads": {"IsTruncated": False},
+    "create_multipart_upload": {"UploadId": "u"},
+    "upload_part": {"ETag": '"p"'},
+    "abort_multipart_upload": {},
+    **CONDITIONS,
+}
+STORED = [refused(404, "NotFound"), HEAD]
+"""Answers to HEAD: absent before the upload, present afterwards."""
+
+
+def uploaded(folder: Path, **answers: Any) -> bool:
+    path = folder / "w.whl"
+    path.write_bytes(DATA)
+    return bucket_of(**{**UPLOAD, **answers}).put_if_absent("v2/k", path, sha256=sha256_of(DATA))
+
+
+@pytest.mark.parametrize("code", ["NoSuchUpload", "PreconditionFailed"])
+def test_upload_recognises_own_completed_upload(tmp_path: Path, code: str) -> None:
+    """The first request completed the upload and its response was lost; the client library sent it again."""
+    again = refused(404 if code == "NoSuchUpload" else 412, code)
+    gone = refused(404, "NoSuchUpload")
+    assert not uploaded(tmp_path, complete_multipart_upload=again, abort_multipart_upload=gone, head_object=HEAD)
+
+
+def test_upload_recognises_completion_by_other_process(tmp_path: Path) -> None:
+    assert not uploaded(tmp_path, upload_part=refused(404, "NoSuchUpload"), head_object=HEAD)
+
+
+def test_upload_starts_again_when_listed_upload_ended(tmp_path: Path) -> None:
+    listed = {
+        "IsTruncated": False,
+        "Uploads": [{"Key": "v2/k", "UploadId": "old", "Initiated": datetime(2026, 1, 1, tzinfo=UTC)}],
+    }
+    done = {"ETag": '"e-1"'}
+    assert uploaded(
+        tmp_path,
+        list_multipart_uploads=listed,
+        list_parts=refused(404, "NoSuchUpload"),
+        complete_multipart_upload=done,
+        head_object=HEAD,
+    )
+
+
+def test_upload_reports_refused_list_of_parts(tmp_path: Path) -> None:
+    uploads = [{"Key": "v2/k", "UploadId": "old", "Initiated": datetime(2026, 1, 1, tzinfo=UTC)}]
+    with pytest.raises(BucketError, match="refused the request for v2/k: 503"):
+        uploaded(
+            tmp_path,
+            list_multipart_uploads={"IsTruncated": False, "Uploads": uploads},
+            list_parts=refused(503, "SlowDown"),
+        )
+
+
+def test_probe_is_repeated_while_store_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_bucket, "_RACE_SECONDS", 0)
+    busy, stored = refused(409, "ConditionalRequestConflict"), {"ETag": '"e"'}
+    put = [busy, *[CONDITIONS["put_object"]] * 4, stored]
+    assert bucket_of(put_object=put).put_if_absent("v2/k", DATA, sha256=sha256_of(DATA))
+    with pytest.raises(ConflictError, match="is being written by another process"):
+        bucket_of(put_object=busy).put_if_absent("v2/k", DATA, sha256=sha256_of(DATA))
+
+
+def test_copy_is_repeated_while_store_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_bucket, "_RACE_SECONDS", 0)
+    probe, busy = CONDITIONS["put_object"], refused(409, "ConditionalRequestConflict")
+    bucket = bucket_of(head_object=HEAD, put_object=probe, copy_object=[probe, probe, busy, {}])
+    assert bucket.copy("v2-staging/k", "v2/k", sha256=sha256_of(DATA))
+
+
+def test_copies_are_claimed_when_source_of_probe_is_gone() -> None:
+    """A missing source says nothing of conditions; unclaimed copies could replace an object."""
+    probe, gone, stored = CONDITIONS["put_object"], refused(404, "NoSuchKey"), {"ETag": '"e"'}
+    client: Any = StandIn(
+        head_object=[HEAD, refused(404, "NotFound")], put_object=[*[probe] * 4, stored], copy_object=[gone] * 3 + [{}]
+    )
+    assert S3Bucket(client, "b").copy("v2-staging/k", "v2/k", sha256=sha256_of(DATA))
+    assert client.sent[-2:] == ["put_object", "copy_object"]
+
+
+def test_copies_are_claimed_after_one_refused_probe() -> None:
+    """A gateway that refuses one request must not make this process trust conditions that the store ignores."""
+    probe, absent, stored = CONDITIONS["put_object"], refused(404, "NotFound"), {"ETag": '"e"'}
+    client: Any = StandIn(
+        head_object=[HEAD, absent], put_object=[*[probe] * 4, stored], copy_object=[probe, {}, {}, {}]
+    )
+    assert S3Bucket(client, "b").copy("v2-staging/k", "v2/k", sha256=sha256_of(DATA))
+    assert client.sent[-2:] == ["put_object", "copy_object"]
