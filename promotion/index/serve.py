@@ -20,7 +20,7 @@ from typing import BinaryIO, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from core.errors import MachineError
-from promotion.storage.keys import METADATA_SUFFIX
+from promotion.storage.keys import CHECKPOINT, METADATA_SUFFIX
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 _HTML = "application/vnd.pypi.simple.v1+html"
@@ -171,7 +171,8 @@ def answer_to(root: Path, path: str, headers: Message) -> IndexAnswer:
         return IndexAnswer(status=HTTPStatus.NOT_FOUND)
     if not target.is_dir():
         content_type = _CONTENT_TYPES.get(target.suffix, "application/octet-stream")
-        caching = "no-cache" if target.suffix in (".html", ".json") else "max-age=31536000, immutable"
+        changes = target.suffix in (".html", ".json") or target.name == CHECKPOINT
+        caching = "no-cache" if changes else "max-age=31536000, immutable"
         return _file(target, headers, {"Content-Type": content_type, "Cache-Control": caching})
     if path and not path.endswith("/"):
         return IndexAnswer(status=HTTPStatus.MOVED_PERMANENTLY, headers={"Location": f"/{quote(path)}/"})

@@ -31,6 +31,7 @@ TOMBSTONE_SUFFIX = ".swept"
 EVIDENCE_FOLDER = "evidence"
 SETS_FOLDER = "sets"
 TESTS_FOLDER = "_tests"
+CHECKPOINT = "checkpoint"
 PAGES = ("index.html", "index.json")
 
 _INDEX_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -112,7 +113,7 @@ class ReleasedIndex:
     @property
     def checkpoint(self) -> str:
         """The key of the checkpoint of the ledger."""
-        return f"{self.root}checkpoint"
+        return f"{self.root}{CHECKPOINT}"
 
     @property
     def ledger(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -187,6 +188,28 @@ def test_checkpoint_is_written_after_interrupted_change(index: Signed) -> None:
             assert at > 3
             return
     raise AssertionError("the change never ended")
+
+
+def test_concurrent_changes_sign_consistent_checkpoints(index: Signed) -> None:
+    """No signed checkpoint contradicts another one, and the last one covers every entry."""
+    signed: list[Checkpoint] = []
+
+    def look(key: str) -> None:
+        if key == RELEASED.checkpoint:
+            signed.append(index.checkpoint())
+
+    index.bucket = index.bucket.copied(look)
+
+    def yank(number: int) -> None:
+        mark(index.bucket, RELEASED, EntryKind.YANK, ["1"], reason=f"{number}", actor="tests", authority=LISTED)
+
+    with ThreadPoolExecutor(8) as pool:
+        [*pool.map(yank, range(16))]
+    assert signed[-1] == Checkpoint(origin=origin_of(RELEASED), size=18, root=index.root())
+    assert [one.size for one in signed] == sorted({one.size for one in signed})
+    leaves = read_ledger(index.bucket, RELEASED).leaves
+    assert all(one.root == MerkleTree().grown(leaves[: one.size]).root for one in signed)
+    assert index.problems(since=index.kept) == []
 
 
 def test_changes_read_few_entries(index: Signed, monkeypatch: pytest.MonkeyPatch) -> None:

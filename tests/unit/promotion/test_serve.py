@@ -22,6 +22,7 @@ def root(tmp_path: Path) -> Path:
         "simple/p/index.html": b"<html>",
         "simple/p/index.json": b"{}",
         "status.json": b"{}",
+        "checkpoint": b"note",
         ".lock": b"",
         "simple/.new-x": b"half",
     }.items():
@@ -53,7 +54,7 @@ def test_answer_to_returns_file(root: Path) -> None:
 
 
 def test_answer_to_disables_caching_of_pages(root: Path) -> None:
-    for path in ("simple/p/", "simple/p/index.html", "status.json"):
+    for path in ("simple/p/", "simple/p/index.html", "status.json", "checkpoint"):
         assert ask(root, path)[0].headers["Cache-Control"] == "no-cache"
 
 
