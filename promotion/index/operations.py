@@ -50,7 +50,7 @@ class OperationResult:
         appeared: numbers of the sets that became visible.
         vanished: numbers of the sets that became hidden.
         withheld: numbers of the quarantined, retired or removed sets, which a rollback cannot restore.
-        pages: keys of the written pages.
+        pages: keys of the written pages, and of the checkpoint.
     """
 
     entry: LedgerEntry | None

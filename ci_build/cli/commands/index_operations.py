@@ -135,7 +135,7 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
     if done.entry is None:
         line("nothing to do" if done.withheld else "nothing to do: the index is already in this state")
         return
-    line(f"ledger entry {done.entry.number}: {done.entry.kind}; {len(done.pages)} pages written")
+    line(f"ledger entry {done.entry.number}: {done.entry.kind}; {len(done.pages)} files written")
 
 
 @cloup.command()
@@ -252,6 +252,8 @@ def verify(
             "\n  ".join((f"{index} differs from its ledger:", *problems)),
             hint="\nRestore the named files from a backup; rewrite the pages with `index publish --everything`.",
         )
+    if since is not None:
+        reporter.line(f"{index} contains every entry that {since} covers")
     if checkpoint is not None:
         reporter.line(checkpoints.save())
     if not as_json:

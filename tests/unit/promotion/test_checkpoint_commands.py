@@ -49,6 +49,7 @@ def test_verify_keeps_checkpoint_and_refuses_cut_ledger(
     pin(bucket, "unpin")
     first = file.read_bytes()
     assert run(bucket, *words, "--since", str(file)) == 0
+    assert f"multi-arch contains every entry that {file} covers" in capsys.readouterr().err
     assert file.read_bytes() == first
     assert run(bucket, *words, "--checkpoint", str(file)) == 0
     assert file.read_bytes() == bucket.get(RELEASED.checkpoint) != first
