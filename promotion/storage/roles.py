@@ -1,7 +1,8 @@
 """The bucket policy that separates builder, tester and promoter on S3.
 
 The builder writes staged sets and can neither release them nor add evidence, the tester adds evidence only, and the
-promoter alone writes released indexes. For the syntax, see AWS, "Policies and permissions in Amazon S3".
+promoter alone writes released indexes. The promoter deletes what retention deletes, and nobody deletes ledgers. For the
+syntax, see AWS, "Policies and permissions in Amazon S3".
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from core.errors import RequestError
 from core.model import Channel
 from core.wheelset import SET_FILES
-from promotion.storage.keys import EVIDENCE_FOLDER, METADATA_SUFFIX, TESTS_FOLDER
+from promotion.storage.keys import EVIDENCE_FOLDER, METADATA_SUFFIX, SETS_FOLDER, TESTS_FOLDER
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 _READ = ("s3:GetObject", "s3:GetObjectAttributes")
@@ -25,6 +26,10 @@ _STAGING, _RELEASED = f"{Channel.STAGING}/*", f"{Channel.RELEASED}/*"
 _EVIDENCE = f"{Channel.STAGING}/*/*/{EVIDENCE_FOLDER}/*"
 _PROBES = f"{Channel.STAGING}/_probes/*"
 _TESTS = f"{Channel.STAGING}/{TESTS_FOLDER}/*"
+_RETAINED = (f"{Channel.RELEASED}/*/packages/*", f"{Channel.RELEASED}/*/{SETS_FOLDER}/*")
+"""Objects of released indexes that retention deletes: wheels, what lies beside them, and files of sets."""
+_FOREVER = (f"{Channel.RELEASED}/*/ledger/*", f"{Channel.RELEASED}/*/checkpoint")
+"""Objects that prove what an index was; a checkpoint is replaced, but never deleted."""
 _ONCE = (
     f"{Channel.STAGING}/*.whl",
     f"{Channel.STAGING}/*.whl{METADATA_SUFFIX}",
@@ -69,8 +74,8 @@ _RULES: Mapping[Role, tuple[_Rule, ...]] = {
     ),
     Role.PROMOTER: (
         _Rule(name="Reads", effect="Allow", actions=_READ, keys=(_STAGING, _RELEASED)),
-        _Rule(name="Releases", effect="Allow", actions=(*_WRITE, *_REMOVE), keys=(_RELEASED,)),
-        _Rule(name="Cleans", effect="Allow", actions=_REMOVE, keys=(_STAGING,)),
+        _Rule(name="Releases", effect="Allow", actions=_WRITE, keys=(_RELEASED,)),
+        _Rule(name="Cleans", effect="Allow", actions=_REMOVE, keys=(_STAGING, *_RETAINED)),
     ),
     Role.READER: (_Rule(name="Reads", effect="Allow", actions=("s3:GetObject",), keys=(_RELEASED,)),),
 }
@@ -105,6 +110,7 @@ def bucket_policy(
     statements = [
         statement for role, arns in named.items() if arns for statement in _statements(name, prefix, role, arns)
     ]
+    statements.append(_never_deleted(name, prefix))
     if create_only:
         statements.append(_create_only(name, prefix))
     return {"Version": "2012-10-17", "Statement": statements}
@@ -128,6 +134,17 @@ def _statements(name: str, prefix: str, role: Role, arns: Sequence[str]) -> Iter
             "Action": list(_LIST),
             "Resource": [f"arn:aws:s3:::{name}"],
         }
+
+
+def _never_deleted(name: str, prefix: str) -> Mapping[str, Any]:
+    """Return the denial that also binds principals whose own permissions let them delete."""
+    return {
+        "Sid": "NeverDeleted",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": [*_REMOVE, "s3:DeleteObjectVersion"],
+        "Resource": [f"arn:aws:s3:::{name}/{prefix}{key}" for key in _FOREVER],
+    }
 
 
 def _create_only(name: str, prefix: str) -> Mapping[str, Any]:

@@ -202,6 +202,30 @@ def test_bucket_policy_separates_roles(bucket: S3Bucket, s3_client: Any, s3_serv
             as_role[role].delete(wheel, sha256=sha256_of(b"wheel"))
 
 
+def test_bucket_policy_protects_ledgers_from_everybody(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:
+    user = s3_server.user(f"{bucket.name}-alone")
+    policy = bucket_policy(bucket.name, {Role.PROMOTER: [f"arn:aws:iam:::user/{user.name}"]}, prefix=bucket.prefix)
+    s3_client.put_bucket_policy(Bucket=bucket.name, Policy=json.dumps(policy))
+    promoter, digest = S3Bucket(login(s3_server, user), bucket.name, prefix=bucket.prefix), sha256_of(b"{}")
+    root, proofs = "v2/multi-arch/", ("ledger/00000001.json", "checkpoint")
+    pages = ("status.json", "simple/w/index.html")
+    for store, names in ((promoter, (*proofs, *pages)), (bucket, proofs)):  # the second is the owner
+        for name in names:
+            assert put(store, root + name, b"{}")
+            with pytest.raises(BucketError, match="403"):
+                store.delete(root + name, sha256=digest)
+            info = store.head(root + name)
+            assert info is not None
+        root = "v2/other/"
+    root = "v2/multi-arch/"
+    assert put(promoter, f"{root}packages/w/w.whl", b"{}")
+    assert promoter.delete(f"{root}packages/w/w.whl", sha256=digest)
+    info = promoter.head(root + "checkpoint")
+    assert info is not None
+    promoter.put_if_match(root + "checkpoint", b"{ }", etag=info.etag)
+    s3_client.delete_bucket_policy(Bucket=bucket.name)
+
+
 def login(s3_server: ceph.Ceph, user: ceph.User) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", user.access)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import BucketError, PromotionBlockedError, RequestError
-from promotion.evidence.signing import Signer, new_key
+from promotion.evidence.signing import Signer, load_signer, new_key
 from promotion.index.audit import verify
 from promotion.index.authority import Authority, LedgerKey, PolicySource
 from promotion.index.ledger import SCHEMA_VERSION, LedgerEntry, load_entry, read_ledger
@@ -35,19 +36,19 @@ class Signed:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bucket = folder, DirBucket(folder / "bucket")
-        self.signer, self.thief = new_key(folder / "key"), new_key(folder / "other")
+        self.signer, self.thief = load_signer(folder / "key"), load_signer(folder / "other")
         keys = {"ci": LedgerKey(key=self.signer.key)}
         self.policy: Policy = replace(POLICY, channel="nightly", ledger_keys=keys, protected_refs=("refs/heads/main",))
-        self.promote(2)
-        self.promote(3)
 
     @property
     def authority(self) -> Authority:
         return self.policy.authority(self.signer, CLEAN)
 
     def staged(self, minor: int) -> StagedSet:
-        wheels = make_wheels(self.folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
-        return staged_in(self.bucket, self.folder / "sets", wheels)
+        if not (self.folder / str(minor)).exists():
+            wheels = make_wheels(self.folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+            (self.folder / str(minor)).write_text(staged_in(self.bucket, self.folder / "sets", wheels).digest)
+        return StagedSet(index="multi-arch", digest=(self.folder / str(minor)).read_text())
 
     def promote(self, minor: int, signer: Signer | None = None, source: PolicySource | None = CLEAN) -> None:
         key = signer or self.signer
@@ -102,8 +103,23 @@ class Signed:
             assert objects(self.bucket) == before, name
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two promoted sets and two staged sets, which each test copies."""
+    folder = tmp_path_factory.mktemp("signed")
+    new_key(folder / "key")
+    new_key(folder / "other")
+    made = Signed(folder)
+    made.promote(2)
+    made.promote(3)
+    made.staged(4)
+    made.staged(5)
+    return folder
+
+
 @pytest.fixture
-def index(tmp_path: Path) -> Signed:
+def index(tmp_path: Path, template: Path) -> Signed:
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     return Signed(tmp_path)
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import json
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.errors import RequestError
+from promotion.index.retention import RetentionRule, apply
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex, StagedSet
 from promotion.storage.roles import Role, bucket_policy
-from tests.support.promoting import staged_in
+from tests.support.promoting import NOW, go, staged_in
 from tests.support.wheel_sets import make_wheels
 
 WHO = {role: f"arn:aws:iam::1:role/{role}" for role in Role}
@@ -56,6 +59,48 @@ WRITES = {
 def test_roles_write_only_their_keys(policy: Mapping[str, Any], role: Role) -> None:
     keys = {key for keys in WRITES.values() for key in keys}
     assert {key for key in keys if may(policy, WHO[role], "s3:PutObject", key)} == WRITES[role]
+
+
+def test_nobody_deletes_ledger_or_checkpoint() -> None:
+    """Not even a principal whose own policy permits it, since the bucket denies it to everybody."""
+    policy = bucket_policy("b", {Role.READER: ["*"]}, prefix="p/")
+    for key in (LEDGER, f"{RELEASED.root}checkpoint"):
+        for action in ("s3:DeleteObject", "s3:DeleteObjectVersion"):
+            denied = [
+                statement
+                for statement in policy["Statement"]
+                if (statement["Effect"], statement["Principal"]) == ("Deny", "*")
+                and action in statement["Action"]
+                and any(fnmatch.fnmatchcase(f"arn:aws:s3:::b/p/{key}", part) for part in statement["Resource"])
+                and "Condition" not in statement
+            ]
+            assert denied, (key, action)
+
+
+def _after(days: int) -> datetime:
+    return NOW + timedelta(days=days)
+
+
+def test_promoter_deletes_what_retention_deletes(policy: Mapping[str, Any], tmp_path: Path) -> None:
+    """Record the deletions of a real retention, and compare them with the permissions."""
+    deleted: list[str] = []
+
+    class Recorder(DirBucket):
+        def delete(self, key: str, *, sha256: str) -> bool:
+            deleted.append(key)
+            return super().delete(key, sha256=sha256)
+
+    bucket = Recorder(tmp_path / "bucket")
+    for minor in (2, 3):
+        wheels = make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        go(bucket, staged_in(bucket, tmp_path / "sets", wheels))
+    rule = RetentionRule(days=0.5, grace_days=0.5)
+    apply(bucket, RELEASED, rule, actor="me", now=functools.partial(_after, 3))
+    apply(bucket, RELEASED, rule, actor="me", now=functools.partial(_after, 5))
+    assert {key.split("/")[2] for key in deleted} == {"packages", "sets"}
+    assert [key for key in deleted if not may(policy, WHO[Role.PROMOTER], "s3:DeleteObject", key)] == []
+    kept = [RELEASED.status, RELEASED.overview, f"{RELEASED.simple}jaxlib/index.html", LEDGER]
+    assert [key for key in kept if may(policy, WHO[Role.PROMOTER], "s3:DeleteObject", key)] == []
 
 
 def test_only_promoter_removes(policy: Mapping[str, Any]) -> None:

@@ -1,0 +1,110 @@
+"""The checkout of the policy, read by the real Git."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ci_build.cli.options.environment import child_environment, ledger_request
+from ci_build.release import authority
+from ci_build.release.authority import policy_source
+from core.process import HostRunner
+from promotion.index.authority import PolicySource
+from tests.support.machine import need
+
+_VARIABLES = ("GITHUB_REF", "GITHUB_SHA", "CI_COMMIT_SHA", "CI_COMMIT_TAG", "CI_COMMIT_BRANCH")
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "init.defaultBranch=main")
+    done = subprocess.run(["git", *who, "-C", str(folder), *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a clean checkout of main whose policy the commands use, outside of CI."""
+    need("git")
+    for name in _VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "tree"
+    write(folder)
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "one")
+    monkeypatch.setattr(authority, "POLICY_FILE", folder / "promotion" / "policy.toml")
+    return folder
+
+
+def write(folder: Path) -> None:
+    (folder / "promotion").mkdir(parents=True)
+    (folder / "promotion" / "policy.toml").write_text("schema = 2\n")
+
+
+def source() -> PolicySource:
+    return policy_source(ledger_request(None), HostRunner(child_environment()))
+
+
+def test_source_names_commit_ref_and_state(checkout: Path) -> None:
+    commit = git(checkout, "rev-parse", "HEAD")
+    assert source() == PolicySource(commit=commit, ref="refs/heads/main", clean=True)
+    git(checkout, "switch", "--quiet", "-c", "feature/x")
+    assert source().ref == "refs/heads/feature/x"
+    (checkout / "new.py").write_text("")
+    assert not source().clean
+    (checkout / "new.py").unlink()
+    assert source().clean
+    (checkout / "promotion" / "policy.toml").write_text("schema = 3\n")
+    assert source() == PolicySource(commit=commit, ref="refs/heads/feature/x", clean=False)
+
+
+@pytest.mark.parametrize(
+    ("variables", "ref"),
+    [
+        ({}, ""),
+        ({"GITHUB_REF": "refs/heads/main", "GITHUB_SHA": "HEAD"}, "refs/heads/main"),
+        ({"GITHUB_REF": "refs/pull/7/merge", "GITHUB_SHA": "HEAD"}, "refs/pull/7/merge"),
+        ({"GITHUB_REF": "refs/heads/main", "GITHUB_SHA": "0" * 40}, ""),
+        ({"CI_COMMIT_BRANCH": "main", "CI_COMMIT_SHA": "HEAD"}, "refs/heads/main"),
+        ({"CI_COMMIT_TAG": "v1", "CI_COMMIT_SHA": "HEAD"}, "refs/tags/v1"),
+        ({"CI_COMMIT_SHA": "HEAD"}, ""),
+    ],
+)
+def test_source_of_detached_commit_is_that_of_ci(
+    checkout: Path, variables: dict[str, str], ref: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(checkout, "switch", "--quiet", "--detach")
+    commit = git(checkout, "rev-parse", "HEAD")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("HEAD", commit))
+    assert source() == PolicySource(commit=commit, ref=ref, clean=True)
+
+
+def test_source_of_pull_request_is_not_branch_of_same_name(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_REF", "refs/pull/7/merge")
+    monkeypatch.setenv("GITHUB_SHA", git(checkout, "rev-parse", "HEAD"))
+    assert source().ref == "refs/pull/7/merge"
+
+
+def test_source_of_installed_tree_is_unknown(checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A tree without Git, a tree that lies in a foreign checkout, and a machine without Git."""
+    for folder in (tmp_path / "installed", checkout / "venv"):
+        write(folder)
+        monkeypatch.setattr(authority, "POLICY_FILE", folder / "promotion" / "policy.toml")
+        assert source() == PolicySource()
+    monkeypatch.setattr(authority, "POLICY_FILE", checkout / "promotion" / "policy.toml")
+    assert source().commit
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert source() == PolicySource()
+
+
+def test_source_of_vendored_tree_is_outer_checkout(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vendored = checkout / "vendored"
+    write(vendored)
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "-m", "two")
+    monkeypatch.setattr(authority, "POLICY_FILE", vendored / "promotion" / "policy.toml")
+    (checkout / "outside").write_text("")
+    assert source() == PolicySource(commit=git(checkout, "rev-parse", "HEAD"), ref="refs/heads/main", clean=True)

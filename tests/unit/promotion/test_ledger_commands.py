@@ -1,0 +1,286 @@
+"""Ledger keys, `--channel` and `--allow-unprotected`, as entered on the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci_build import cli
+from ci_build.cli.options.environment import LEDGER_KEY, child_environment, ledger_request
+from ci_build.release import authority
+from core.errors import BucketError, PromotionBlockedError, RequestError
+from promotion.evidence.evidence import record
+from promotion.evidence.signing import load_signer, new_key
+from promotion.index.authority import PolicySource
+from promotion.index.ledger import read_ledger
+from promotion.policy.policy import POLICY_FILE, load_policy
+from promotion.promote import promote
+from promotion.stage import read_staged
+from promotion.storage.bucket import sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.promoting import RELEASED, objects, staged_in
+from tests.support.wheel_sets import make_wheels, passing_evidence
+
+
+class Place:
+    """An index of two signed nightly sets, a third staged set, and the key of the ledger."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bucket, self.policy = folder, DirBucket(folder / "bucket"), folder / "policy.toml"
+        self.key = load_signer(folder / "ledger.key")
+
+    @property
+    def staged(self) -> StagedSet:
+        """The set that was not promoted yet."""
+        digest = (self.folder / "staged").read_text()
+        return StagedSet(index="multi-arch", digest=digest)
+
+    def run(self, *words: str, key: str | None = "ledger.key") -> int:
+        more = ("--ledger-key", str(self.folder / key)) if key else ()
+        return cli.run([*words, "--bucket", str(self.bucket.root), *more])
+
+    def promote(self, *words: str, key: str | None = "ledger.key") -> int:
+        return self.run("promote", str(self.staged), "--channel", "nightly", *words, key=key)
+
+    def forge(self) -> None:
+        """Append a chained, unsigned entry that says of the last set that it was tested on devices."""
+        ledger = read_ledger(self.bucket, RELEASED)
+        last = ledger.entries[-1]
+        assert last.promoted is not None
+        tiers = {"gfx942": "device", "gfx950": "device"}
+        forged = replace(
+            last, number=3, previous=ledger.head, sets=(3,), promoted=replace(last.promoted, tier="device", tiers=tiers)
+        )
+        data = forged.dump()
+        self.bucket.put_if_absent(RELEASED.ledger_entry(3), data, sha256=sha256_of(data))
+
+
+def use_policy(file: Path, patch: pytest.MonkeyPatch) -> None:
+    defaults = load_policy.__kwdefaults__
+    assert defaults is not None
+    patch.setitem(defaults, "file", file)
+
+
+def write_policy(file: Path, key: str) -> None:
+    """Write a policy whose nightly channel accepts any evidence, and one key of the ledger."""
+    text = POLICY_FILE.read_text()
+    for line, new in (
+        ('\ntier = "device"\nmax_age_days = 3\n', '\nmax_age_days = "any"\n'),
+        ("\nkeys = {}\nunsigned = false\n", '\nkeys = "any"\nunsigned = true\n'),
+        ("\nledger_keys = {}\n", f'\nledger_keys = {{ ci = "{key}" }}\n'),
+        (', "pylock.toml", "sbom.cdx.json"]', "]"),
+    ):
+        assert line in text
+        text = text.replace(line, new, 1)
+    file.write_text(text)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that each test copies."""
+    folder = tmp_path_factory.mktemp("ledger")
+    signer, bucket = new_key(folder / "ledger.key"), DirBucket(folder / "bucket")
+    new_key(folder / "other.key")
+    write_policy(folder / "policy.toml", signer.key)
+    policy = load_policy("multi-arch", channel="nightly", file=folder / "policy.toml")
+    source = PolicySource(commit="c" * 40, ref="refs/heads/main", clean=True)
+    for minor in (2, 3, 4):
+        wheels = make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        staged = staged_in(bucket, folder / "sets", wheels)
+        for evidence in passing_evidence(read_staged(bucket, staged), policy):
+            record(bucket, staged, evidence)
+        if minor == 4:
+            (folder / "staged").write_text(staged.digest)
+        else:
+            promote(bucket, staged, policy, signer=signer, source=source)
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    use_policy(tmp_path / "policy.toml", monkeypatch)
+    return Place(tmp_path)
+
+
+CHANGES = [
+    ("yank", "multi-arch/2", "--reason", "slow"),
+    ("quarantine", "multi-arch/2", "--reason", "slow"),
+    ("pin", "multi-arch/2", "--reason", "slow"),
+    ("rollback", "multi-arch", "--reason", "slow"),
+    ("retention", "multi-arch", "--days", "0", "--keep-newest", "0", "--apply"),
+]
+UNDO = [("unyank", "multi-arch/2"), ("unquarantine", "multi-arch/2"), ("unpin", "multi-arch/2")]
+PUBLISH = [("index", "publish", "multi-arch"), ("index", "publish", "multi-arch", "--everything")]
+
+
+@pytest.mark.parametrize("words", [*CHANGES, *UNDO, *PUBLISH], ids=" ".join)
+def test_command_refuses_forged_entry(place: Place, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    place.forge()
+    before = objects(place.bucket)
+    assert place.run(*words, key=None if words in PUBLISH else "ledger.key") == BucketError.exit_code
+    assert "ledger/00000003.json is not signed." in capsys.readouterr().err
+    assert objects(place.bucket) == before
+
+
+def test_promote_and_verify_refuse_forged_entry(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    place.forge()
+    before = objects(place.bucket)
+    assert place.promote() == BucketError.exit_code
+    assert "ledger/00000003.json is not signed." in capsys.readouterr().err
+    assert objects(place.bucket) == before
+    assert place.run("verify", "multi-arch", "--json", key=None) == BucketError.exit_code
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert f"{RELEASED.ledger_entry(3)} is not signed." in problems
+
+
+@pytest.mark.parametrize("words", CHANGES, ids=" ".join)
+def test_command_signs_with_listed_key_only(
+    place: Place, words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = objects(place.bucket)
+    for key, reason in ((None, "the new entry is not signed"), ("other.key", "which ledger_keys of channel nightly")):
+        assert place.run(*words, key=key) == RequestError.exit_code
+        assert reason in " ".join(capsys.readouterr().err.split())
+    assert objects(place.bucket) == before
+    monkeypatch.setenv(LEDGER_KEY, (place.folder / "ledger.key").read_text())
+    assert place.run(*words, key=None) == 0
+    entry = read_ledger(place.bucket, RELEASED).entries[-1]
+    assert (entry.number, entry.key) == (3, place.key.key)
+    assert (entry.policy, entry.channel) == (place.policy.read_text(), "nightly")
+    assert entry.source is not None
+    assert (entry.source.commit, entry.source.ref, entry.source.clean) == ("c" * 40, "refs/heads/main", True)
+    assert place.run("verify", "multi-arch", key=None) == 0
+    assert "of channel nightly, signed by ledger_keys ci" in capsys.readouterr().err
+
+
+def test_promote_without_key_changes_nothing(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    before = objects(place.bucket)
+    assert place.promote(key=None) == RequestError.exit_code
+    said = " ".join(capsys.readouterr().err.split())
+    assert "The ledger of channel nightly cannot be changed: the new entry is not signed." in said
+    assert "a key of ledger_keys in promotion/policy.toml: ci" in said
+    assert objects(place.bucket) == before
+
+
+@pytest.mark.parametrize("command", [("verify",), ("index", "publish"), ("rollback", "--reason=x")])
+def test_channel_names_policy_instead_of_ledger(
+    place: Place, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert place.run(*command, "multi-arch", "--channel", "local", key=None) == RequestError.exit_code
+    assert "The index multi-arch belongs to channel nightly, not local." in capsys.readouterr().err
+
+
+def test_verify_reports_replaced_ledger_if_channel_is_named(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """An attacker replaces the index by one of channel local, where no signature is required."""
+    shutil.rmtree(place.bucket.root / "v2")
+    assert place.run("promote", str(place.staged), key=None) == 0
+    assert place.run("verify", "multi-arch", key=None) == 0
+    assert place.run("verify", "multi-arch", "--channel", "nightly", key=None) == RequestError.exit_code
+    assert "belongs to channel local, not nightly" in capsys.readouterr().err
+
+
+def test_index_sign_begins_signing(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """A ledger of the channel nightly without signatures becomes a signed one."""
+    shutil.rmtree(place.bucket.root / "v2")
+    text = place.policy.read_text()
+    place.policy.write_text(text.replace(f'ledger_keys = {{ ci = "{place.key.key}" }}', 'ledger_keys = "any"'))
+    assert place.promote(key=None) == 0
+    place.policy.write_text(text)
+    assert place.run("yank", "multi-arch/1", "--reason", "slow") == BucketError.exit_code
+    assert "sign it with `index sign`" in " ".join(capsys.readouterr().err.split())
+    assert place.run("verify", "multi-arch", key=None) == BucketError.exit_code
+    words = ("index", "sign", "multi-arch", "--reason", "reviewed")
+    assert place.run(*words, "--dry-run") == 0
+    assert len(read_ledger(place.bucket, RELEASED).entries) == 1
+    assert place.run(*words, key=None) == RequestError.exit_code
+    assert place.run(*words) == 0
+    assert f"ledger entry 2: signed by {place.key.key}" in capsys.readouterr().err
+    assert place.run("verify", "multi-arch", key=None) == 0
+    assert place.run("yank", "multi-arch/1", "--reason", "slow") == 0
+
+
+# The checkout of the policy
+
+
+@pytest.mark.parametrize("status", [None, "# branch.oid abc\n# branch.head mine\n", "# branch.oid abc\n? new.py\n"])
+def test_promote_from_unprotected_checkout_needs_owner_and_reason(
+    place: Place, status: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(authority, "_git_status", lambda _: status)
+    assert place.promote() == PromotionBlockedError.exit_code
+    assert "Give --allow-unprotected OWNER REASON" in " ".join(capsys.readouterr().err.split())
+    for words in (("", ""), ("me", " "), (" ", "broken runner")):
+        code = place.promote("--allow-unprotected", *words)
+        assert code in (RequestError.exit_code, PromotionBlockedError.exit_code)
+    assert len(read_ledger(place.bucket, RELEASED).entries) == 2
+    assert place.promote("--allow-unprotected", "me", "broken runner") == 0
+    assert "me permits it: broken runner" in " ".join(capsys.readouterr().err.split())
+    source = read_ledger(place.bucket, RELEASED).entries[-1].source
+    assert source is not None
+    assert (source.owner, source.reason, source.commit) == ("me", "broken runner", "abc" if status else "")
+
+
+def test_policy_check_reports_unprotected_checkout(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("policy", "check", str(place.staged), "--channel", "nightly")
+    assert place.run(*words, key=None) == 0
+    monkeypatch.setattr(authority, "_git_status", lambda _: None)
+    assert place.run(*words, key=None) == PromotionBlockedError.exit_code
+    assert "does not come from a Git checkout" in capsys.readouterr().err
+
+
+def test_permission_is_refused_where_it_has_no_effect(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("promote", str(place.staged), "--allow-unprotected", "me", "why")
+    assert place.run(*words, key=None) == RequestError.exit_code
+    assert "--allow-unprotected has no effect: channel local accepts every checkout." in capsys.readouterr().err
+
+
+# Keys
+
+
+def test_keys_show_prints_ledger_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["keys", "show", "--ledger"]) == RequestError.exit_code
+    assert "CI_BUILD_LEDGER_KEY is not set." in capsys.readouterr().err
+    key = new_key(tmp_path / "key")
+    monkeypatch.setenv(LEDGER_KEY, (tmp_path / "key").read_text())
+    assert cli.run(["keys", "show", "--ledger"]) == 0
+    assert capsys.readouterr().out == f"{key.key}\n"
+    assert cli.run(["keys", "show", "--ledger", str(tmp_path / "key")]) == RequestError.exit_code
+    assert LEDGER_KEY not in child_environment()
+    assert "BEGIN" not in repr(ledger_request(None))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('"nonsense"', "is not a public key"),
+        ("7", "neither a public key nor a table"),
+        ('{ key = "KEY", expires = "soon" }', "'soon' is not a date"),
+        ('{ key = "KEY", until = 2026-01-01 }', "neither a public key nor a table"),
+        ("{ expires = 2026-01-01 }", "neither a public key nor a table"),
+    ],
+)
+def test_policy_refuses_invalid_ledger_key(tmp_path: Path, text: str, reason: str) -> None:
+    file = tmp_path / "policy.toml"
+    value = text.replace("KEY", new_key(tmp_path / "key").key)
+    file.write_text(POLICY_FILE.read_text().replace("\nledger_keys = {}\n", f"\nledger_keys = {{ ci = {value} }}\n"))
+    with pytest.raises(RequestError, match=reason):
+        load_policy("multi-arch", channel="nightly", file=file)
+
+
+def test_policies_of_shared_channels_require_signatures_and_protected_refs() -> None:
+    for channel in ("nightly", "release"):
+        policy = load_policy("multi-arch", channel=channel)
+        assert policy.ledger_keys == {}
+        assert policy.protected_refs == ("refs/heads/main",)
+    local = load_policy("multi-arch")
+    assert (local.ledger_keys, local.protected_refs) == (None, None)
