@@ -34,6 +34,7 @@ PAGES = (
     "docs/kernels.md",
     "docs/operate-an-index.md",
     "docs/release.md",
+    "docs/trust.md",
     "docker/README.md",
     "promotion/gates/README.md",
 )
