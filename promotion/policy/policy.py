@@ -226,18 +226,10 @@ def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
         "required_targets": expanded(
             target
             for word in strings(values.pop("required_targets"))
-            for target in (_targets_of_index(index) if word == "index" else (word,))
+            for target in (load_table().families.get(index, ()) if word == "index" else (word,))
         ),
         **{name: strings(listed) for name, listed in values.items()},
     }
-
-
-def _targets_of_index(index: str) -> tuple[str, ...]:
-    """Return the targets of an index's family."""
-    families = load_table().families
-    if index not in families:
-        raise ValueError(f"required_targets names the targets of the index {index}, which is not a family")
-    return tuple(families[index])
 
 
 def _ledger_key(value: object) -> LedgerKey:

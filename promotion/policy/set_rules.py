@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 from core.defaults import defaults
 from core.model import Payload, RocmVersion, WheelSet
 from core.rocm_trust import ROCM_TRUST, ChecksumOrigin, load_trust
-from core.targets import covers
+from core.targets import MULTI_ARCH, covers, load_table
 from core.units import human
 from promotion.index.ledger import PromotedSet
 from promotion.policy.policy import Policy
@@ -28,6 +28,8 @@ _VARIANT = re.compile(r"gfx|dcgpu|dgpu|igpu|targets|unstripped")
 
 def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     """Yield a sentence for each missing Python, pin, target or file, and each missing, duplicate or unknown wheel."""
+    if wheel_set.index != MULTI_ARCH and wheel_set.index not in load_table().families:
+        yield f"The index {wheel_set.index} is neither {MULTI_ARCH} nor a family, so its required targets are unknown."
     if not wheel_set.targets:
         yield "The set names no gfx target."
     if len(wheel_set.python_versions) < policy.pythons:

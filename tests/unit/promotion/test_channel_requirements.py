@@ -104,6 +104,16 @@ def test_multi_arch_set_for_one_target_is_blocked(channel: str) -> None:
     )
 
 
+@pytest.mark.parametrize("channel", ["nightly", "release"])
+def test_set_of_unknown_index_is_blocked(channel: str) -> None:
+    """Such an index has no required targets."""
+    made, policy = set_for("gfx94X", "gfx942"), shipped("gfx94X", channel)
+    assert policy.required_targets == ()
+    assert judge(made, passing_evidence(made, policy), policy).blocked_by == (
+        "The index gfx94X is neither multi-arch nor a family, so its required targets are unknown.",
+    )
+
+
 def test_image_is_required_of_every_target() -> None:
     image = f"registry/name@sha256:{'0' * 64}"
     made, policy = set_for("multi-arch", "gfx942", "gfx1151"), shipped("multi-arch", "release")

@@ -292,7 +292,11 @@ def with_flake(tmp_path: Path, bucket: DirBucket, nightly: StagedSet) -> StagedS
 
 
 def test_waiver_is_reported_everywhere(
-    bucket: DirBucket, with_flake: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bucket: DirBucket,
+    with_flake: StagedSet,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(path.read_text() + WAIVED)
@@ -311,6 +315,12 @@ def test_waiver_is_reported_everywhere(
     assert promoted.tiers == {"gfx942": "device", "gfx950": "device"}
     assert f"Waiver {html.escape(text)}" in bucket.get(RELEASED.overview).decode()
     assert json.loads(bucket.get(RELEASED.status))["sets"][0]["policy"]["waivers"] == [text]
+    # The waiver has expired since; it was valid at the time of the entry, which has the policy.
+    path.write_text(path.read_text().replace(WAIVED, ""))
+    defaults = load_policy.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "file", path)
+    assert run(bucket, "verify", "multi-arch", "--channel", "nightly") == 0
 
 
 @pytest.mark.parametrize(
