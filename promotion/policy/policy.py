@@ -110,22 +110,14 @@ class Policy:
 
 
 def load_policy(
-    index: str,
-    *,
-    channel: str = LOCAL,
-    file: Path = POLICY_FILE,
-    families: Path = FAMILIES_FILE,
-    text: bytes | None = None,
+    index: str, *, channel: str = LOCAL, file: Path = POLICY_FILE, families: Path = FAMILIES_FILE
 ) -> Policy:
     """Load the policy of an index, including its waivers, and the bypasses in `families.toml`.
-
-    Args:
-        text: content of the file. None means that it is read.
 
     Raises:
         RequestError: the channel is unknown, or a field is missing, unknown or invalid.
     """
-    data, channels = _read(file, text)
+    data, channels = _read(file)
     if channel not in channels:
         raise RequestError(f"{file.name} has no channel {channel!r}.", hint=f"Give one of {', '.join(channels)}.")
     try:
@@ -173,16 +165,41 @@ def device_members_digest(file: Path = POLICY_FILE) -> str:
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
-def _read(file: Path, text: bytes | None = None) -> tuple[bytes, dict[str, Any]]:
+def with_recorded_rules(policy: Policy, index: str, text: str) -> Policy:
+    """Return a policy with the rules for evidence in an older text of its file, whose other keys may differ.
+
+    Raises:
+        ValueError: the text has no rules for the policy's channel, or they are invalid.
+    """
     try:
-        data = file.read_bytes() if text is None else text
-        tables = tomllib.loads(data.decode())
-        if tables.pop("schema") != _SCHEMA_VERSION:
-            raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-        whole_number(tables["edition"], least=1)
+        tables = _tables(text.encode())
+        values = _inherited(tables, policy.channel, ())
+        values = merged(values, values.pop("index", {}).get(index, {}))
+        waivers, _ = parse_waivers(tables.get(FLAKE_WAIVERS, ()))
+        return replace(
+            policy,
+            edition=tables["edition"],
+            waivers=tuple(one for one in waivers if (one.channel, one.index) == (policy.channel, index)),
+            **_rules_for_evidence(values),
+        )
+    except (KeyError, TypeError, AttributeError, RequestError) as error:
+        raise ValueError(f"its policy is invalid: {error}") from error
+
+
+def _read(file: Path) -> tuple[bytes, dict[str, Any]]:
+    try:
+        data = file.read_bytes()
+        return data, _tables(data)
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at the top of the file.") from error
-    return data, tables
+
+
+def _tables(data: bytes) -> dict[str, Any]:
+    tables = tomllib.loads(data.decode())
+    if tables.pop("schema") != _SCHEMA_VERSION:
+        raise ValueError(f"schema is not {_SCHEMA_VERSION}")
+    whole_number(tables["edition"], least=1)
+    return tables
 
 
 def _inherited(channels: Mapping[str, Any], channel: str, seen: tuple[str, ...]) -> dict[str, Any]:
@@ -196,33 +213,25 @@ def _inherited(channels: Mapping[str, Any], channel: str, seen: tuple[str, ...])
 
 def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
     """Return the fields of a Policy; every key that is not parsed by name must be a list of strings."""
-    keys, alarm, python_versions = values.pop("keys"), values.pop("growth"), values.pop("python_versions")
+    alarm, python_versions = values.pop("growth"), values.pop("python_versions")
     ledger_keys = values.pop("ledger_keys")
     if set(alarm) != {"percent", "verdict"} or alarm["verdict"] not in ("warn", "block"):
         raise ValueError(f"growth must have a percent and a verdict of warn or block, not {alarm!r}")
-    switches = {name: values.pop(name) for name in ("unsigned", "verified_rocm")}
-    for name, switch in switches.items():
-        if type(switch) is not bool:
-            raise ValueError(f"{name} must be true or false, not {switch!r}")
     return {
+        **_rules_for_evidence(values),
         "tier": _target_tier(values.pop("tier")),
         "tiers": {target: _target_tier(tier) for target, tier in values.pop("tiers").items()},
         "python_versions": None if python_versions == _SUPPORTED else strings(python_versions),
         "pythons": whole_number(values.pop("pythons"), least=1),
         "device_members": {name: strings(paths) for name, paths in values.pop("device_members").items()},
-        **{
-            name: None if (days := values.pop(name)) == "any" else whole_number(days, least=1, most=_MOST_DAYS)
-            for name in ("max_age_days", "stale_days")
-        },
-        "keys": None if keys == "any" else {name: public_key(text) for name, text in keys.items()},
+        "stale_days": _days(values.pop("stale_days")),
         "ledger_keys": None if ledger_keys == "any" else {name: _ledger_key(key) for name, key in ledger_keys.items()},
         "protected_refs": None if (refs := values.pop("protected_refs")) == "any" else strings(refs),
-        **switches,
+        "verified_rocm": _switch("verified_rocm", values.pop("verified_rocm")),
         "sizes": {project: whole_number(size, least=1) for project, size in values.pop("sizes").items()},
         "growth_percent": whole_number(alarm["percent"], least=0),
         "growth_blocks": alarm["verdict"] == "block",
         "attestations": parse_rule(values.pop("attestations")),
-        "gates": {name: parse_gate(name, rule) for name, rule in values.pop("gates").items()},
         "required_targets": expanded(
             target
             for word in strings(values.pop("required_targets"))
@@ -230,6 +239,27 @@ def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
         ),
         **{name: strings(listed) for name, listed in values.items()},
     }
+
+
+def _rules_for_evidence(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Policy that decide which evidence counts; their keys are removed from `values`."""
+    keys = values.pop("keys")
+    return {
+        "keys": None if keys == "any" else {name: public_key(text) for name, text in keys.items()},
+        "unsigned": _switch("unsigned", values.pop("unsigned")),
+        "max_age_days": _days(values.pop("max_age_days")),
+        "gates": {name: parse_gate(name, rule) for name, rule in values.pop("gates").items()},
+    }
+
+
+def _days(value: object) -> int | None:
+    return None if value == "any" else whole_number(value, least=1, most=_MOST_DAYS)
+
+
+def _switch(name: str, value: object) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{name} must be true or false, not {value!r}")
+    return value
 
 
 def _ledger_key(value: object) -> LedgerKey:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from core.errors import CiBuildError
 from core.model import TIER_ORDER, WHEELS_JSON, Outcome, WheelSet, load_wheel_set
 from promotion.evidence.evidence import EvidenceFile, read_files, time_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
 from promotion.index.page_diff import weakest
-from promotion.policy.policy import Policy, load_policy
+from promotion.policy.policy import Policy, with_recorded_rules
 from promotion.policy.requirements import counted_evidence, is_accepted
 from promotion.policy.verdict import NO_TIER, tiers_of
 from promotion.storage.bucket import Bucket
@@ -72,8 +71,7 @@ def _evidenced(
     accepted = [file for file in files if is_accepted(file, policy)]
     if not entry.policy:
         return _passed(wheel_set, accepted)
-    place = Path(released.ledger_entry(entry.number))
-    recorded = load_policy(released.index, channel=entry.channel, file=place, text=entry.policy.encode())
+    recorded = with_recorded_rules(policy, released.index, entry.policy)
     now = time_of(entry.time)
     if now is None:
         raise ValueError(f"its time is invalid: {entry.time!r}.")
