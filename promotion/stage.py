@@ -14,7 +14,7 @@ from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, metadata_name, pages
 from promotion.index.reader import IndexedWheel
-from promotion.storage.bucket import Bucket, Data, check_key, sha256_of
+from promotion.storage.bucket import Bucket, ConflictError, Data, check_key, sha256_of
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import StagedSet, root_pages
 
@@ -126,11 +126,21 @@ def staged_wheels(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str,
 
 
 def write_if_changed(bucket: Bucket, key: str, data: bytes) -> bool:
-    """Write an object that is generated from other objects, such as a page; return whether it changed."""
+    """Write an object that is generated from other objects, such as a page; return whether this call changed it.
+
+    Raises:
+        ConflictError: another process wrote other bytes meanwhile.
+    """
     stored = bucket.head(key)
     if stored is not None and stored.sha256 == sha256_of(data):
         return False
-    bucket.put_if_match(key, data, etag=stored.etag if stored else None)
+    try:
+        bucket.put_if_match(key, data, etag=stored.etag if stored else None)
+    except ConflictError:
+        stored = bucket.head(key)
+        if stored is not None and stored.sha256 == sha256_of(data):
+            return False  # another process staged the same set
+        raise
     return True
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from packaging.version import Version
 
+from core.defaults import defaults
 from core.model import BuildRequest, Payload
 from core.pip import Resolved, links_options, parse_report, pip_argv, run_pip
 from core.process import Runner
@@ -57,3 +59,21 @@ def resolve(request: BuildRequest, python: str, runner: Runner, log: Path) -> tu
         InputError: the indexes and `--find-links` lack a distribution, or do not answer.
     """
     return parse_report(run_pip(resolve_argv(request, python), runner, log=log))
+
+
+def newest_release(major: int, find_links: Sequence[str], runner: Runner) -> str:
+    """Return the newest published version of the plugin for a ROCm major, which is the version of its jax.
+
+    Raises:
+        InputError: the indexes and `find_links` have no plugin, or do not answer.
+    """
+    project = package_name("plugin", major)
+    report = run_pip(
+        pip_argv(
+            "install", "--dry-run", "--ignore-installed", "--quiet", "--only-binary=:all:", "--no-deps",
+            f"--python-version={defaults()['pythons']['main']}", "--target=unused", "--report=-",
+            *links_options(find_links), project,
+        ),
+        runner,
+    )  # fmt: skip
+    return parse_report(report)[0].version

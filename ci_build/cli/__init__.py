@@ -45,6 +45,7 @@ SECTIONS = {
     },
     "Release": {
         "release": ("release", "Build, gate and promote a set on this machine."),
+        "nightly": ("nightly", "Release the newest ROCm and jax to an index."),
         "stage": ("release", "Upload a set to the staging index."),
         "staging": ("staging", "List staged sets, and remove old ones."),
         "promote": ("release", "Release a staged set if the policy allows it."),
@@ -87,7 +88,7 @@ Their build options may also stand before the name.
 """
 
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
-_WITH_BUILD_OPTIONS = ("dist_wheels", "release")
+_WITH_BUILD_OPTIONS = ("dist_wheels", "nightly", "release")
 
 
 @cloup.group(

@@ -6,6 +6,8 @@
     - `simple/`: an index of exactly this set
     - `evidence/<gate>/<target>/<id>.json`
 - `v2-staging/_tests/<index>.sqlite`: results of every test run on sets of that index
+- `v2-staging/_nights/<index>/<time>_<lock digest>_<set digest>.json`: a night and the set that it staged; beside it,
+  `….checked.json` after the check of the released index
 - `v2/<index>/`: the released index
     - `packages/<project>/<wheel>` and `<wheel>.metadata`
     - `sets/<digest>/`: the files of the set and its evidence
@@ -32,6 +34,7 @@ EVIDENCE_FOLDER = "evidence"
 SETS_FOLDER = "sets"
 TESTS_FOLDER = "_tests"
 CHECKPOINT = "checkpoint"
+NIGHTS_FOLDER = "_nights"
 PAGES = ("index.html", "index.json")
 
 _INDEX_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -142,6 +145,12 @@ def run_history_file(index: str) -> str:
     """Return the key of the results of all test runs on sets of an index (SQLite)."""
     _check_index(index)
     return f"{Channel.STAGING}/{TESTS_FOLDER}/{index}.sqlite"
+
+
+def nights_folder(index: str) -> str:
+    """Return the folder of the nights of an index, with a slash at the end."""
+    _check_index(index)
+    return f"{Channel.STAGING}/{NIGHTS_FOLDER}/{index}/"
 
 
 def project_pages(simple: str, project: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from core.errors import RequestError
 from core.model import Channel
 from core.wheelset import SET_FILES
-from promotion.storage.keys import EVIDENCE_FOLDER, METADATA_SUFFIX, SETS_FOLDER, TESTS_FOLDER
+from promotion.storage.keys import EVIDENCE_FOLDER, METADATA_SUFFIX, NIGHTS_FOLDER, SETS_FOLDER, TESTS_FOLDER
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 _READ = ("s3:GetObject", "s3:GetObjectAttributes")
@@ -30,6 +30,7 @@ _RETAINED = (f"{Channel.RELEASED}/*/packages/*", f"{Channel.RELEASED}/*/{SETS_FO
 """Objects of released indexes that retention deletes: wheels, what lies beside them, and files of sets."""
 _FOREVER = (f"{Channel.RELEASED}/*/ledger/*", f"{Channel.RELEASED}/*/checkpoint")
 """Objects that prove what an index was; a checkpoint is replaced, but never deleted."""
+_CHECKED_NIGHTS = f"{Channel.STAGING}/{NIGHTS_FOLDER}/*.checked.json"
 _ONCE = (
     f"{Channel.STAGING}/*.whl",
     f"{Channel.STAGING}/*.whl{METADATA_SUFFIX}",
@@ -75,6 +76,7 @@ _RULES: Mapping[Role, tuple[_Rule, ...]] = {
     Role.PROMOTER: (
         _Rule(name="Reads", effect="Allow", actions=_READ, keys=(_STAGING, _RELEASED)),
         _Rule(name="Releases", effect="Allow", actions=_WRITE, keys=(_RELEASED,)),
+        _Rule(name="Checks", effect="Allow", actions=_WRITE, keys=(_CHECKED_NIGHTS,)),
         _Rule(name="Cleans", effect="Allow", actions=_REMOVE, keys=(_STAGING, *_RETAINED)),
     ),
     Role.READER: (_Rule(name="Reads", effect="Allow", actions=("s3:GetObject",), keys=(_RELEASED,)),),

@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.release import authority, chain, gating
-from core.model import Evidence, Finding, Outcome, Severity
+from ci_build.build import execute
+from ci_build.build.published import resolve
+from ci_build.release import authority, chain, gating, night_lock
+from core.model import BuildRequest, Evidence, Finding, Outcome, Severity
+from core.pip import Resolved
+from core.process import Runner
 from promotion.evidence.evidence import now, record
 from promotion.evidence.signing import Signer
 from promotion.gates.common.gate import Check
@@ -148,9 +152,24 @@ def nights(tmp_path: Path, small_release: Path, monkeypatch: pytest.MonkeyPatch)
     defaults = load_policy.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "file", write_policy(tmp_path / "policy.toml"))
+    for module in (night_lock, execute):
+        monkeypatch.setattr(module, "resolve", _remembered)
     monkeypatch.setattr(gating, "run_gates", lambda _, staged, bucket, *more: _gates(made, staged, bucket))
     monkeypatch.setattr(chain, "_released_checks", lambda staged, bucket, url, *more: _checks(made, url))
     return made
+
+
+_RESOLVED: dict[tuple[object, ...], tuple[Resolved, ...]] = {}
+
+
+def _remembered(request: BuildRequest, python: str, runner: Runner, log: Path) -> tuple[Resolved, ...]:
+    """Return what pip finds; it starts once for each content of the folder."""
+    (folder,) = map(Path, request.find_links)
+    state = tuple(sorted((path.name, path.stat().st_mtime_ns) for path in folder.iterdir()))
+    key = (request.jax_version, request.rocm_version.major, python, str(folder), state)
+    if key not in _RESOLVED:
+        _RESOLVED[key] = resolve(request, python, runner, log)
+    return _RESOLVED[key]
 
 
 def _without_index(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,124 @@
+"""The exact inputs of a night, and a version for its wheels that no other set uses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from ci_build.build.published import requirements, resolve
+from ci_build.build.request import WheelSetRequest
+from ci_build.build.source.sources import folder_commit
+from ci_build.rocm.request import RocmSource
+from core.digests import file_sha256
+from core.errors import RequestError
+from core.model import BuildRequest, to_json
+from core.pip import InputStore
+from core.process import Runner, without_credentials
+from core.source_request import SourceRequest
+from core.versions import package_name, set_version
+from promotion.nights import list_nights, read_night
+from promotion.storage.bucket import Bucket
+from promotion.storage.concurrency import map_concurrently
+from promotion.storage.keys import TOMBSTONE_SUFFIX, ReleasedIndex
+
+_OF_THE_SET = ("payload", "jax_version", "rocm_version", "python_versions", "targets", "rocm_version_extra", "strip")
+_RECENT = 50
+"""Number of nights whose versions are not used again."""
+
+
+def lock_of(request: WheelSetRequest, runner: Runner) -> Mapping[str, Any]:
+    """Return the exact inputs of a set as JSON values: options, commits, the ROCm, and published wheels by sha256.
+
+    Equal inputs give equal values on every machine. The version of this program and the number of the post release are
+    no inputs.
+
+    Raises:
+        RequestError: the ROCm is a folder, whose content has no digest.
+        InputError: the index lacks a wheel.
+    """
+    build = request.build
+    return {
+        "build": {name: to_json(getattr(build, name)) for name in (*_OF_THE_SET, "kernels")},
+        "source": _source(build.source, runner) if build.source else None,
+        "rocm": _rocm(request.rocm) if request.rocm else None,
+        "wheels": dict(sorted(_wheels(request, runner))),
+    }
+
+
+def _source(source: SourceRequest, runner: Runner) -> Mapping[str, Any]:
+    """Return compiler and commits; a checkout in a folder is named by its commit and its changes."""
+    trees = {
+        tree.name: folder_commit(Path(tree.folder), runner)[0] if tree.folder else tree.commit
+        for tree in source.sources
+    }
+    options = {name: to_json(getattr(source, name)) for name in ("compiler", "xla", "jaxlib", "clang", "one_target")}
+    return {**options, "trees": trees}
+
+
+def _rocm(rocm: RocmSource) -> Mapping[str, Any]:
+    """Return the origin of a ROCm, and the digest of its lock or of the local tarball."""
+    lock = file_sha256(rocm.lock) if rocm.locked and rocm.lock is not None and rocm.lock.is_file() else ""
+    local = Path(rocm.source)
+    if local.is_dir() and not lock:
+        raise RequestError(
+            f"The ROCm of a night is a folder, whose content has no digest: {local}.",
+            hint="Give a tarball or an URL, or --locked.",
+        )
+    return {
+        "source": local.name if local.is_file() else without_credentials(rocm.source),
+        "version": rocm.index_version or rocm.version,
+        "sha256": rocm.sha256 or (file_sha256(local) if local.is_file() else ""),
+        "lock": lock,
+    }
+
+
+def _wheels(request: WheelSetRequest, runner: Runner) -> Iterator[tuple[str, str]]:
+    """Yield name and sha256 of the published wheels of the set, as pip finds them now."""
+    names = {canonicalize_name(text.partition("==")[0]) for text in requirements(request.build)}
+    store = InputStore(request.cache / "inputs")
+    for python in request.build.python_versions:
+        for item in resolve(request.build, python, runner, store.log(f"resolve-{python}")):
+            if item.name in names:
+                yield item.filename, item.sha256
+
+
+def with_free_version(request: WheelSetRequest, index: str, bucket: Bucket) -> WheelSetRequest:
+    """Return a request whose version no set of the index has; its post release never decreases for a release of jax.
+
+    A request with a post release is not changed.
+    """
+    build = request.build
+    if build.post_release is not None:
+        return request
+    return replace(
+        request, build=replace(build, post_release=free_post_release(build, used_versions(bucket, index, build)))
+    )
+
+
+def free_post_release(build: BuildRequest, used: Collection[str]) -> int | None:
+    """Return the lowest post release that is free and not below the highest used one; None is no post release."""
+    taken = {*map(Version, used)}
+    release = Version(build.jax_version).release
+    least = max((version.post or 0 for version in taken if version.release == release), default=0)
+    for number in itertools.count(least):
+        post = number or None
+        if Version(set_version(replace(build, post_release=post))) not in taken:
+            return post
+    raise AssertionError("numbers are endless")
+
+
+def used_versions(bucket: Bucket, index: str, build: BuildRequest) -> frozenset[str]:
+    """Return the versions of the plugin in a released index, also of removed wheels, and of its recent nights."""
+    project = package_name("plugin", build.rocm_version.major)
+    released = ReleasedIndex(index=index)
+    names = (key.rpartition("/")[2].removesuffix(TOMBSTONE_SUFFIX) for key in bucket.list(released.wheel(project, "")))
+    released_versions = {str(parse_wheel_filename(name)[1]) for name in names if name.endswith(".whl")}
+    nights = list_nights(bucket, index)[-_RECENT:]
+    recorded = (record["version"] for record in map_concurrently(lambda night: read_night(bucket, night), nights))
+    return frozenset({*released_versions, *recorded})

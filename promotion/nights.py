@@ -1,0 +1,124 @@
+"""Nights: the exact inputs for which a set was staged, recorded beside the staged sets.
+
+The name of a record has the time, the digest of the inputs and the digest of the set, so that a listing answers which
+inputs were done. Records are never replaced. The state of a night follows from the ledger and the evidence of its set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC
+from typing import Any
+
+from core.errors import BucketError
+from core.model import WHEELS_JSON, to_json
+from promotion.index.operations import Clock, utc_now
+from promotion.storage.bucket import Bucket, ConflictError, sha256_of
+from promotion.storage.keys import StagedSet, nights_folder
+
+SCHEMA = 1
+_TIME = "%Y%m%dT%H%M%S%fZ"
+_NAME = re.compile(r"(\d{8}T\d{12}Z)_([0-9a-f]{64})_([0-9a-f]{64})(\.checked)?\.json")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Night:
+    """A recorded night.
+
+    Attributes:
+        time: start in UTC, such as 20261123T020000000000Z; sorting these texts sorts the times.
+        lock: digest of the exact inputs, see `lock_digest`.
+        staged: the set of the night.
+        checked: whether the released index was checked after the promotion of the set.
+    """
+
+    time: str
+    lock: str
+    staged: StagedSet
+    checked: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key of the record."""
+        return f"{nights_folder(self.staged.index)}{self.time}_{self.lock}_{self.staged.digest}.json"
+
+
+def lock_digest(lock: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of exact inputs, given as JSON values."""
+    text = json.dumps(to_json(lock), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def list_nights(bucket: Bucket, index: str) -> tuple[Night, ...]:
+    """Return the nights of an index, oldest first; no record is read."""
+    folder = nights_folder(index)
+    found: dict[str, Night] = {}
+    for key in bucket.list(folder):
+        if match := _NAME.fullmatch(key.removeprefix(folder)):
+            staged = StagedSet(index=index, digest=match[3])
+            night = Night(time=match[1], lock=match[2], staged=staged, checked=bool(match[4]))
+            found[night.key] = replace(
+                night, checked=night.checked or (night.key in found and found[night.key].checked)
+            )
+    return tuple(sorted(found.values(), key=lambda night: (night.time, night.key)))
+
+
+def record_night(
+    bucket: Bucket, staged: StagedSet, lock: Mapping[str, Any], *, version: str, now: Clock = utc_now
+) -> Night:
+    """Record that a set was staged for exact inputs.
+
+    Args:
+        version: version of the set's pjrt and plugin wheels.
+    """
+    night = Night(time=now().astimezone(UTC).strftime(_TIME), lock=lock_digest(lock), staged=staged)
+    body = {"schema": SCHEMA, "time": night.time, "set": str(staged), "version": version, "lock": to_json(lock)}
+    _put(bucket, night.key, body)
+    return night
+
+
+def read_night(bucket: Bucket, night: Night) -> Mapping[str, Any]:
+    """Return the record of a night: its inputs (`lock`), set and version.
+
+    Raises:
+        BucketError: the record is damaged, or its inputs have another digest than its name.
+    """
+    hint = "Remove the record; the night is then done again."
+    try:
+        body = json.loads(bucket.get(night.key))
+        if body["schema"] != SCHEMA:
+            raise BucketError(f"{night.key} has schema {body['schema']!r}, not {SCHEMA}.", hint=hint)
+        same = lock_digest(body["lock"]) == night.lock and isinstance(body["version"], str)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BucketError(f"{night.key} is not the record of a night: {error!r}.", hint=hint) from error
+    if not same:
+        raise BucketError(f"{night.key} has other inputs than its name says.", hint=hint)
+    record: Mapping[str, Any] = body
+    return record
+
+
+def record_check(bucket: Bucket, night: Night, checks: Mapping[str, str]) -> None:
+    """Record that the checks of a released set passed; a record of an earlier check stays.
+
+    Args:
+        checks: name of each check -> its outcome.
+    """
+    body = {"schema": SCHEMA, "set": str(night.staged), "checks": dict(checks)}
+    try:
+        _put(bucket, night.key.removesuffix(".json") + ".checked.json", body)
+    except ConflictError:
+        return
+
+
+def is_staged(bucket: Bucket, staged: StagedSet) -> bool:
+    """Return whether the bucket has a completely staged set."""
+    return bucket.head(staged.file(WHEELS_JSON)) is not None
+
+
+def _put(bucket: Bucket, key: str, body: Mapping[str, Any]) -> None:
+    data = (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
+    bucket.put_if_absent(key, data, sha256=sha256_of(data))

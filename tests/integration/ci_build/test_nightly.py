@@ -1,0 +1,318 @@
+"""`ci_build nightly`: new inputs, nothing new, interruptions, missing evidence, concurrent nights, tables of nights."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from ci_build.release import gating, nightly
+from core.errors import GateError, PromotionBlockedError, RequestError
+from core.report import Reporter
+from promotion.index.audit import verify
+from promotion.index.ledger import read_ledger
+from promotion.index.publish import read_head
+from promotion.nights import list_nights, read_night
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import ReleasedIndex, StagedSet
+from tests.support.nights import INDEX, Nights, nights, publish_wheels, small_release
+
+__all__ = ["nights", "small_release"]
+NEW_ROCM = "--rocm-version=7.2.1"
+
+
+def night(nights: Nights, *words: str) -> int:
+    return nights.run("nightly", f"--index={INDEX}", *words)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """Return the sets of a summary in JSON."""
+    sets: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["sets"]
+    return sets
+
+
+def objects(nights: Nights) -> dict[str, bytes]:
+    bucket = DirBucket(nights.bucket)
+    return {key: bucket.get(key) for top in ("v2/", "v2-staging/") for key in bucket.list(top)}
+
+
+def entries(nights: Nights) -> int:
+    return read_head(DirBucket(nights.bucket), ReleasedIndex(index=INDEX))[0].number
+
+
+def test_night_promotes_and_second_run_does_nothing(
+    nights: Nights, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert night(nights, "--json") == 0
+    (one,) = said(capsys)
+    assert (one["state"], one["entry"], one["checks"]) == ("promoted", 1, {"pip": "passed", "uv": "passed"})
+    bucket = DirBucket(nights.bucket)
+    (recorded,) = list_nights(bucket, INDEX)
+    assert (recorded.lock, str(recorded.staged), recorded.checked) == (one["lock"], one["set"], True)
+    record = read_night(bucket, recorded)
+    assert record["lock"]["build"]["rocm_version"] == "7.2.0"
+    assert len(record["lock"]["wheels"]) == 4
+    before = objects(nights)
+    shutil.rmtree(tmp_path / "dist")  # another machine, without the set
+    assert night(nights, "--json", "--summary=s.md") == 0
+    (again,) = said(capsys)
+    assert (again["state"], again["entry"], again["set"]) == ("unchanged", 1, one["set"])
+    assert "### unchanged: jax 0.10.2, ROCm 7.2.0" in (tmp_path / "s.md").read_text()
+    assert objects(nights) == before
+    assert (len(nights.gated), len(nights.checked), (tmp_path / "dist").exists()) == (1, 1, False)
+    assert [*verify(bucket, ReleasedIndex(index=INDEX))] == []
+
+
+def test_night_with_new_rocm_says_what_changed(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    assert night(nights) == 0
+    capsys.readouterr()
+    assert night(nights, NEW_ROCM, "--json") == 0
+    (one,) = said(capsys)
+    assert (one["state"], one["entry"], one["rocm"]) == ("promoted", 2, "7.2.1")
+    assert one["baseline"] == nights.gated[0]
+    assert one["changed"]["rocm_version"] == ["7.2.0", "7.2.1"]
+    assert [(row["before"], row["now"]) for row in one["targets"]] == [("device", "device")] * 2
+    assert all(old > 0 < new for old, new in one["sizes"].values())
+    device = next(item for item in one["counts"] if item["gate"] == "device")
+    assert (device["before"]["passed"], device["now"]["passed"]) == (1000, 1000)
+
+
+@contextmanager
+def interrupted(before: str) -> Iterator[None]:
+    """Interrupt the run before a group of its output, as Ctrl-C would."""
+    group = Reporter.group
+
+    def stop(self: Reporter, title: str) -> Any:
+        if title.startswith(before):
+            raise KeyboardInterrupt
+        return group(self, title)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reporter, "group", stop)
+        yield
+
+
+@pytest.mark.parametrize("before", ["dist_wheels", "stage", "gates", "policy", "promote", "check"])
+def test_night_interrupted_before_any_step_continues(
+    nights: Nights, before: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with interrupted(before):
+        assert night(nights) == 130
+    capsys.readouterr()
+    assert night(nights, "--json") == 0
+    (one,) = said(capsys)
+    assert (one["state"], one["entry"]) == ("promoted", 1)
+    assert (entries(nights), len(nights.checked)) == (1, 1)
+    assert len(list_nights(DirBucket(nights.bucket), INDEX)) == 1
+
+
+def test_night_interrupted_between_staging_and_its_record(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nightly, "record_night", stop)
+        assert night(nights) == 130
+    assert list_nights(DirBucket(nights.bucket), INDEX) == ()
+    capsys.readouterr()
+    assert night(nights, "--json") == 0
+    assert said(capsys)[0]["state"] == "promoted"
+
+
+def test_night_without_gpu_waits_for_evidence_and_then_promotes(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.device = False
+    assert night(nights, "--json") == 0
+    (one,) = said(capsys)
+    assert (one["state"], one["entry"]) == ("pending", 0)
+    assert one["jobs"]["jobs"][0]["argv"][3:5] == ["device", one["set"]]
+    # The job that promotes fails as long as the evidence is missing.
+    assert night_without_build(nights, "--steps=promote,check") == PromotionBlockedError.exit_code
+    nights.record(DirBucket(nights.bucket), gating.parse_staged(one["set"]), ["device"])
+    capsys.readouterr()
+    assert night_without_build(nights, "--steps=promote,check", "--json") == 0
+    assert [(item["state"], item["entry"]) for item in said(capsys)] == [("promoted", 1)]
+    assert len(nights.gated) == 1
+
+
+def night_without_build(nights: Nights, *words: str) -> int:
+    return cli.run(["nightly", f"--index={INDEX}", f"--bucket={nights.bucket}", *words])
+
+
+def test_evidence_of_an_earlier_night_promotes_its_set_first(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.device = False
+    assert night(nights) == 0
+    first = nights.gated[0]
+    assert night(nights, NEW_ROCM) == 0
+    nights.record(DirBucket(nights.bucket), StagedSet(index=INDEX, digest=first), ["device"])
+    capsys.readouterr()
+    assert night(nights, NEW_ROCM, "--json") == 0
+    states = [(one["rocm"], one["state"], one["entry"]) for one in said(capsys)]
+    assert states == [("7.2.0", "promoted", 1), ("7.2.1", "pending", 0)]
+    nights.device = True
+    assert night(nights, NEW_ROCM, "--json") == 0
+    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [("7.2.1", "promoted")]
+
+
+def test_blocked_earlier_night_does_not_fail_the_next(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    nights.failing = ["compile"]
+    assert night(nights, "--json") == GateError.exit_code
+    assert [one["state"] for one in said(capsys)] == ["failed"]
+    nights.failing = []
+    assert night(nights, NEW_ROCM, "--json") == 0
+    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [("7.2.0", "blocked"), ("7.2.1", "promoted")]
+    assert night(nights, NEW_ROCM, "--json") == 0
+    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [("7.2.1", "unchanged")]
+
+
+def test_night_blocked_by_policy_ends_with_its_exit_code(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = nights.folder / "policy.toml"
+    text = policy.read_text()
+    policy.write_text(text.replace('required_targets = ["gfx942", "gfx950"]', 'required_targets = ["gfx1100"]'))
+    assert night(nights, "--json") == PromotionBlockedError.exit_code
+    assert said(capsys)[0]["state"] == "blocked"
+    policy.write_text(text)
+    assert night(nights, "--json") == 0
+    assert said(capsys)[0]["state"] == "promoted"
+
+
+def test_failed_check_of_the_index_is_repeated(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    nights.broken_index = True
+    assert night(nights, "--json") == GateError.exit_code
+    assert [(one["state"], one["entry"]) for one in said(capsys)] == [("failed", 1)]
+    nights.broken_index = False
+    assert night(nights, "--json") == 0
+    assert [(one["state"], one["entry"]) for one in said(capsys)] == [("promoted", 1)]
+    assert night(nights, "--json") == 0
+    assert [one["state"] for one in said(capsys)] == ["unchanged"]
+    assert len(nights.checked) == 2
+
+
+def test_withdrawn_set_is_not_promoted_by_the_next_night(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    assert night(nights) == 0
+    assert cli.run(["rollback", INDEX, "--to", "0", "--reason", "wrong", "--bucket", str(nights.bucket)]) == 0
+    capsys.readouterr()
+    assert night(nights, "--json") == 0
+    assert said(capsys)[0]["state"] == "withdrawn"
+    assert entries(nights) == 2
+
+
+def test_changed_wheels_of_a_version_become_a_post_release(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    assert night(nights) == 0
+    shutil.copytree(nights.wheels, nights.folder / "wheels")
+    nights.wheels = nights.folder / "wheels"
+    publish_wheels(nights.wheels, comment="another build of the same version")
+    capsys.readouterr()
+    assert night(nights, "--json") == 0
+    assert said(capsys)[0]["state"] == "promoted"
+    bucket = DirBucket(nights.bucket)
+    versions = [read_night(bucket, one)["version"] for one in list_nights(bucket, INDEX)]
+    assert versions == ["0.10.2+rocm7.2.0.gfx942.gfx950", "0.10.2.post1+rocm7.2.0.gfx942.gfx950"]
+    # A newer ROCm keeps the number, so that pip selects its wheels.
+    assert night(nights, NEW_ROCM, "--json") == 0
+    assert said(capsys)[0]["state"] == "promoted"
+    assert read_night(bucket, list_nights(bucket, INDEX)[-1])["version"] == "0.10.2.post1+rocm7.2.1.gfx942.gfx950"
+    # --again repeats inputs.
+    assert night(nights, NEW_ROCM, "--again", "--json") == 0
+    assert said(capsys)[0]["state"] == "promoted"
+    assert read_night(bucket, list_nights(bucket, INDEX)[-1])["version"] == "0.10.2.post2+rocm7.2.1.gfx942.gfx950"
+
+
+def test_concurrent_nights_promote_one_set(nights: Nights, capfd: pytest.CaptureFixture[str]) -> None:
+    def work(number: int) -> None:
+        nights.cache = nights.folder / f"cache-{number}"
+        raise SystemExit(night(nights, f"--out=dist-{number}"))
+
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=work, args=(number,)) for number in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0], capfd.readouterr().err
+    bucket, released = DirBucket(nights.bucket), ReleasedIndex(index=INDEX)
+    assert len(read_ledger(bucket, released).entries) == 1
+    assert len({one.staged for one in list_nights(bucket, INDEX)}) == 1
+    # The slower promotion may have copied evidence that the ledger entry of the faster one does not list.
+    assert [line for line in verify(bucket, released) if "/evidence/" not in line] == []
+    capfd.readouterr()
+    assert night(nights, "--json") == 0
+    assert said(capfd)[0]["state"] == "unchanged"
+
+
+def test_table_of_nights_uses_a_bucket_for_each_row(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    table = nights.folder / "nights.toml"
+    table.write_text(
+        'schema = 1\n[old]\nrocm-version = "7.2.0"\n[bad]\nrocm-version = "7"\n[new]\nrocm_version = "7.2.1"\n'
+    )
+    assert night(nights, f"--table={table}", "--json") == RequestError.exit_code
+    found = {one["name"]: (one["state"], one["rocm"]) for one in said(capsys)}
+    assert found == {"old": ("promoted", "7.2.0"), "bad": ("failed", ""), "new": ("promoted", "7.2.1")}
+    tops = sorted(path.relative_to(nights.folder).as_posix() for path in nights.folder.glob("*/*/v2"))
+    assert tops == ["bucket/new/v2", "bucket/old/v2"]
+    assert night(nights, f"--table={table}", "--row=new", "--json") == 0
+    assert [(one["name"], one["state"]) for one in said(capsys)] == [("new", "unchanged")]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("schema = 2\n[a]\n", 6, "schema is not 1"),
+        ("schema = 1\n", 6, "it has no row"),
+        ('schema = 1\n[a]\nsongs = "1"\n', 6, "[a] has unknown options: songs"),
+        ('schema = 1\n["../a"]\n', 6, "is not a name"),
+        ("schema = 1\n[a]\njax = 1.5\n", 6, "1.5 is not a text"),
+        ("schema = 1\n[b]\n", 2, "has no row a"),
+    ],
+)
+def test_bad_table_is_refused(
+    nights: Nights, text: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (nights.folder / "t.toml").write_text(text)
+    assert night(nights, "--table=t.toml", "--row=a") == code
+    assert message in capsys.readouterr().err
+    assert not nights.bucket.exists()
+
+
+def test_dry_run_of_a_night_writes_nothing(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    assert night(nights, "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "jax 0.10.2, ROCm 7.2.0, lock " in out
+    assert "were not done yet" in out
+    assert "promote: the set is copied" in out
+    assert not nights.bucket.exists()
+    assert night(nights) == 0
+    capsys.readouterr()
+    assert night(nights, "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "were done on " in out
+    assert "promote: " not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--index=gfx1151",), "The targets belong to the index multi-arch, not gfx1151."),
+        (("--row=a",), "--row has no effect without --table."),
+        (("--steps=promote",), "have no effect without the step build."),
+        (("--jax=newest",), "--jax and --jax-version both name a jax."),
+    ],
+)
+def test_night_refuses_bad_options(
+    nights: Nights, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert night(nights, *words) == RequestError.exit_code
+    assert message in capsys.readouterr().err
+    assert not nights.bucket.exists()
