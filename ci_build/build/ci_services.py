@@ -58,10 +58,11 @@ def gitlab_builds(cells: Sequence[Cell]) -> str:
 def gitlab_tests(jobs: Sequence[Job], merges: Sequence[MergeJob]) -> str:
     """Return a child pipeline of GitLab that tests a set and then merges the shards of each run.
 
-    The tags of a job are the label of its runners.
+    The tags of a job are the label of its runners; `.tester` in .gitlab/identities.yml is its identity.
     """
     tests: dict[str, Any] = {
         job.name: {
+            "extends": ".tester",
             "stage": "test",
             "tags": [job.runs_on],
             "timeout": f"{job.minutes} minutes",
@@ -70,14 +71,20 @@ def gitlab_tests(jobs: Sequence[Job], merges: Sequence[MergeJob]) -> str:
         for job in jobs
     }
     for merge in merges:
-        shards = [job.name for job in jobs if (job.family, job.python) == (merge.family, merge.python)]
         # A failed shard counts too.
-        tests[merge.name] = {"stage": "merge", "needs": shards, "when": "always", "script": [merge.run]}
-    return _pipeline(("test", "merge"), tests)
+        tests[merge.name] = {
+            "extends": ".tester",
+            "stage": "merge",
+            "needs": merge.shards,
+            "when": "always",
+            "script": [merge.run],
+        }
+    return _pipeline(("test", "merge"), tests, include=".gitlab/identities.yml")
 
 
-def _pipeline(stages: Sequence[str], jobs: Mapping[str, Any]) -> str:
+def _pipeline(stages: Sequence[str], jobs: Mapping[str, Any], *, include: str = "") -> str:
     """Return a pipeline as JSON, which is also YAML; GitLab refuses a pipeline without jobs."""
     if not jobs:
         jobs = {"nothing to do": {"stage": stages[0], "script": ["echo 'No runner can test this set.'"]}}
-    return json.dumps({"stages": stages, **jobs}, indent=2, ensure_ascii=False)
+    files = {"include": [{"local": include}]} if include else {}
+    return json.dumps({**files, "stages": stages, **jobs}, indent=2, ensure_ascii=False)

@@ -43,11 +43,16 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergeJob:
-    """A job that merges the results of all shards into evidence, on any machine."""
+    """A job that merges the results of all shards into evidence, on any machine.
+
+    Attributes:
+        shards: names of the jobs of the shards.
+    """
 
     name: str
     family: str
     python: str
+    shards: tuple[str, ...]
     argv: tuple[str, ...]
     run: str
 
@@ -80,6 +85,7 @@ def job_matrix(
     seed: str = "",
     image: str = "",
     bucket: str = "",
+    prefix: str = "",
 ) -> JobMatrix:
     """Return every job of a trigger for the targets and Pythons of a set; equal arguments give an equal matrix.
 
@@ -91,6 +97,7 @@ def job_matrix(
         seed: text that varies which of several runners is drawn.
         image: container image in which the tests run, as NAME@sha256:…; empty runs them without a container.
         bucket: bucket of the set, as on the command line; empty means the default one.
+        prefix: start of the jobs' names, to tell sets apart.
 
     Raises:
         RequestError: a family is unknown, or the set has none of its targets or is not for a Python version.
@@ -103,17 +110,30 @@ def job_matrix(
     chosen = _families_of_set(families, when, wheel_set, names)
     for family in chosen:
         for python in pythons or wheel_set.python_versions:
-            run = _Run(family=family, wheel_set=wheel_set, python=python, jax_tests=jax_tests, image=image,
-                       bucket=bucket)  # fmt: skip
+            run = _Run(
+                family=family, wheel_set=wheel_set, python=python, jax_tests=jax_tests, image=image, bucket=bucket,
+                prefix=prefix,
+            )  # fmt: skip
             found = [*_jobs(run, families.occasions[when], seed)]
             jobs += found
-            merges += [_merge(run, job.suite) for job in found[:1] if not job.shard.endswith("/1")]
+            merges += [_merge(run, found)] if len(found) > 1 else []
     tested = {target for family in families.families.values() for target in _shared(family, wheel_set)}
     return JobMatrix(
         jobs=tuple(jobs),
         merges=tuple(merges),
         without_runner=tuple(family.name for family in chosen if not family.single and not family.multi),
         without_family=tuple(target for target in wheel_set.targets if target not in tested),
+    )
+
+
+def joined(matrices: Iterable[JobMatrix]) -> JobMatrix:
+    """Return one matrix with the jobs of several sets."""
+    found = list(matrices)
+    return JobMatrix(
+        jobs=tuple(job for matrix in found for job in matrix.jobs),
+        merges=tuple(merge for matrix in found for merge in matrix.merges),
+        without_runner=tuple(dict.fromkeys(name for matrix in found for name in matrix.without_runner)),
+        without_family=tuple(dict.fromkeys(target for matrix in found for target in matrix.without_family)),
     )
 
 
@@ -145,6 +165,7 @@ class _Run:
     jax_tests: str
     image: str
     bucket: str
+    prefix: str
 
     def command(self, gate: str, suite: str) -> tuple[str, ...]:
         """Return the command that all shards and the merge have in common."""
@@ -155,12 +176,14 @@ class _Run:
         return (*_GATE, gate, f"{self.wheel_set.index}/{self.wheel_set.digest}", *options)
 
 
-def _merge(run: _Run, suite: str) -> MergeJob:
+def _merge(run: _Run, shards: Sequence[Job]) -> MergeJob:
+    suite = shards[0].suite
     argv = run.command("merge", suite)
     return MergeJob(
-        name=f"{run.family.name} py{run.python} {suite} merge",
+        name=f"{run.prefix}{run.family.name} py{run.python} {suite} merge",
         family=run.family.name,
         python=run.python,
+        shards=tuple(job.name for job in shards),
         argv=argv,
         run=shlex.join(argv),
     )
@@ -182,7 +205,7 @@ def _jobs(run: _Run, occasion: TriggerSettings, seed: str) -> Iterator[Job]:
             if shards > 1:
                 argv += ["--shard", shard]
             yield Job(
-                name=f"{family.name} py{python} {suite} {devices} {shard}",
+                name=f"{run.prefix}{family.name} py{python} {suite} {devices} {shard}",
                 family=family.name, targets=_shared(family, run.wheel_set), runs_on=label, python=python,
                 suite=suite, devices=devices, shard=shard, minutes=family.minutes or occasion.minutes,
                 argv=tuple(argv), run=shlex.join(argv),

@@ -17,8 +17,9 @@ from core.errors import RequestError
 from core.model import Payload
 from core.targets import split_words
 from promotion.gates.device.request import check_image
+from promotion.index.operations import SHORTEST_DIGEST
 from promotion.policy.families import Trigger, load_families
-from promotion.policy.jobs import job_matrix
+from promotion.policy.jobs import job_matrix, joined
 from promotion.stage import read_staged
 from promotion.staged_sets import find_set
 
@@ -129,7 +130,7 @@ def builds(
 
 
 @matrix.command()
-@click.argument("wheel_set", metavar="INDEX/SET|N")
+@click.argument("wheel_sets", metavar="INDEX/SET|N…", nargs=-1, required=True)
 @click.option("--when", type=click.Choice([trigger.value for trigger in Trigger]), default=Trigger.PRESUBMIT.value,
               show_default=True, help="Occasion of the tests.")  # fmt: skip
 @click.option("--python-versions", metavar="X.Y,…", default="", help="Python versions.  [default: those of the set]")
@@ -150,13 +151,13 @@ def builds(
 @_FORMAT
 @click.pass_obj
 def tests(
-    state: State, /, wheel_set: str, when: str, python_versions: str, families: tuple[str, ...], jax_tests: str,
-    seed: str, image: str, bucket: str, output_format: str,
+    state: State, /, wheel_sets: tuple[str, ...], when: str, python_versions: str, families: tuple[str, ...],
+    jax_tests: str, seed: str, image: str, bucket: str, output_format: str,
 ) -> None:  # fmt: skip
-    """Print the test jobs of a staged set with their runners and commands.
+    """Print the test jobs of staged sets with their runners and commands.
 
-    The set is INDEX/DIGEST as printed by `stage`, with at least the first 6 digits of the digest, or INDEX/N with the
-    number of its ledger entry. Only families with targets of the set get jobs.
+    A set is INDEX/DIGEST as printed by `stage`, with at least the first 6 digits of the digest, or INDEX/N with the
+    number of its ledger entry. Only families with targets of a set get jobs.
 
     `include` is the matrix for the CI service. `merge` lists the jobs that join the shards of a run afterwards, on any
     machine. Families in `without_runner` have no runner, and targets in `without_family` no family, so a promotion
@@ -164,13 +165,19 @@ def tests(
     """
     if pythons := split_list(python_versions):
         require_known_pythons(pythons, "--python-versions")
+    if image:
+        check_image(image)
     opened = open_bucket(bucket, state.reporter())
-    found = read_staged(opened, find_set(opened, wheel_set))
-    jobs = job_matrix(
-        load_families(), when=Trigger(when), wheel_set=found, pythons=pythons, names=families, jax_tests=jax_tests,
-        seed=seed, image=image and check_image(image), bucket="" if bucket == DEFAULT_BUCKET else bucket,
+    found = [read_staged(opened, one) for one in dict.fromkeys(find_set(opened, name) for name in wheel_sets)]
+    jobs = joined(
+        job_matrix(
+            load_families(), when=Trigger(when), wheel_set=one, pythons=pythons, names=families, jax_tests=jax_tests,
+            seed=seed, image=image, bucket="" if bucket == DEFAULT_BUCKET else bucket,
+            prefix=f"{one.digest[:SHORTEST_DIGEST]} " if len(found) > 1 else "",
+        )
+        for one in found
     )  # fmt: skip
-    notes = {"set": f"{found.index}/{found.digest}", "without_runner": jobs.without_runner,
+    notes = {"sets": [f"{one.index}/{one.digest}" for one in found], "without_runner": jobs.without_runner,
              "without_family": jobs.without_family}  # fmt: skip
     match output_format:
         case "gitlab":

@@ -27,9 +27,8 @@ def test_example_of_gpu_tests_page_prints_jobs_that_start(
     released.copy(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
-    examples = re.findall(r"^python3 build/ci_build (matrix tests [^#\n]+)", PAGE.read_text(), re.MULTILINE)
-    assert len(examples) == 2
-    first, again = (succeed(*shlex.split(examples[0])).stdout for _ in range(2))
+    example, *_ = re.findall(r"^python3 build/ci_build (matrix tests [^#\n]+)", PAGE.read_text(), re.MULTILINE)
+    first, again = (succeed(*shlex.split(example)).stdout for _ in range(2))
     assert first == again
     jobs = json.loads(first)["include"]
     assert {tuple(job["targets"]) for job in jobs} == {("gfx942",), ("gfx950",)}

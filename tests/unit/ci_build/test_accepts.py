@@ -62,7 +62,7 @@ def test_accepts_checks_builds_of_matrix(tmp_path: Path, capsys: pytest.CaptureF
         ("python3 build/ci_build matrix tests SET --ref main", "No such option '--ref'"),
         ("python3 build/ci_build matrix tests SET --when yearly", "'yearly' is not one of"),
         ("python3 build/ci_build matrix tests", "Missing argument"),
-        ("python3 build/ci_build matrix tests SET SET", "does not accept SET"),
+        ("python3 build/ci_build policy check SET SET", "does not accept SET"),
         ("python3 build/ci_build gate device SET --retries many", "'many' is not a valid integer"),
         ("- run: ci_build gate devices SET", "No such command 'devices'. Did you mean 'device'?"),
         ("  - run: A=1 .venv/bin/python build/ci_build --gfx 1 targets", "No such option '--gfx'"),

@@ -48,7 +48,7 @@ def test_matrix_tests_reads_targets_and_pythons_of_the_set(
             (family, python) for family in ("gfx94X-dcgpu", "gfx950-dcgpu") for python in PYTHONS
         }
         assert {job["argv"][4] for job in body["include"]} == {str(staged)}
-        assert (body["set"], body["without_runner"], body["without_family"]) == (str(staged), [], [])
+        assert (body["sets"], body["without_runner"], body["without_family"]) == ([str(staged)], [], [])
     one = printed(capsys, "multi-arch/1", "--when=nightly", "--python-versions=3.12", "--family=gfx950-dcgpu")
     assert [(job["targets"], job["python"]) for job in one["include"]] == [(["gfx950"], "3.12")]
 
@@ -81,24 +81,47 @@ def test_matrix_tests_prints_outputs_of_github_actions(staged: StagedSet, capsys
     assert [job["shard"] for job in outputs["matrix"]["include"]] == ["1/2", "2/2"]
     assert all(shlex.split(job["run"]) == job["argv"] for job in outputs["matrix"]["include"])
     assert len(outputs["merge"]["include"]) == outputs["merge_count"] == 1
-    assert outputs["set"] == str(staged)
+    assert outputs["sets"] == [str(staged)]
 
 
 def test_matrix_tests_prints_child_pipeline_of_gitlab(staged: StagedSet, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("multi-arch/1", "--when=nightly", "--python-versions=3.12", "--jax-tests=/jax")
     body, pipeline = printed(capsys, *words), printed(capsys, *words, "--format=gitlab")
     assert pipeline.pop("stages") == ["test", "merge"]
+    assert pipeline.pop("include") == [{"local": ".gitlab/identities.yml"}]
     assert [*pipeline] == [job["name"] for job in (*body["include"], *body["merge"])]
     for job in body["include"]:
         assert pipeline[job["name"]] == {
-            "stage": "test", "tags": [job["runs_on"]], "timeout": f"{job['minutes']} minutes", "script": [job["run"]],
+            "extends": ".tester", "stage": "test", "tags": [job["runs_on"]],
+            "timeout": f"{job['minutes']} minutes", "script": [job["run"]],
         }  # fmt: skip
     for merge in body["merge"]:
         shards = [job["name"] for job in body["include"] if job["family"] == merge["family"]]
+        assert shards == merge["shards"]
         assert len(shards) == 2
         assert pipeline[merge["name"]] == {
-            "stage": "merge", "needs": shards, "when": "always", "script": [merge["run"]],
+            "extends": ".tester", "stage": "merge", "needs": shards, "when": "always", "script": [merge["run"]],
         }  # fmt: skip
+
+
+def test_matrix_tests_joins_the_jobs_of_several_sets(
+    staged: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
+    other = staged_in(DirBucket(tmp_path / "bucket"), tmp_path / "sets", wheels, targets=("gfx942", "gfx906"))
+    words = (str(staged), str(other), "multi-arch/1", "--when=nightly", "--jax-tests=/jax")
+    body = printed(capsys, *words)
+    assert body["sets"] == [str(staged), str(other)]
+    assert body["without_runner"] == ["gfx906"]
+    names = [job["name"] for job in (*body["include"], *body["merge"])]
+    assert len(names) == len({*names}) == 2 * 2 * 3 + 3
+    assert {(name.partition(" ")[0], job["argv"][4]) for name, job in zip(names, body["include"], strict=False)} == {
+        (one.digest[:6], str(one)) for one in (staged, other)
+    }
+    pipeline = printed(capsys, *words, "--format=gitlab")
+    for merge in body["merge"]:
+        assert pipeline[merge["name"]]["needs"] == merge["shards"]
+        assert all(name.startswith(merge["name"][:6]) for name in merge["shards"])
 
 
 def test_matrix_tests_without_jobs_prints_valid_pipeline(
@@ -110,7 +133,7 @@ def test_matrix_tests_without_jobs_prints_valid_pipeline(
     body = printed(capsys, str(other), "--when=weekly")
     assert (body["include"], body["without_runner"]) == ([], ["gfx906"])
     pipeline = printed(capsys, str(other), "--when=weekly", "--format=gitlab")
-    assert [*pipeline] == ["stages", "nothing to do"]
+    assert [*pipeline] == ["include", "stages", "nothing to do"]
     assert pipeline["nothing to do"]["script"]
 
 
