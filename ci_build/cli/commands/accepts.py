@@ -157,8 +157,10 @@ def _of_line(line: str) -> Iterator[list[str]]:
             words = []
         elif token.lastgroup == "word":
             word, begins = token["word"], all(map(_BEFORE.fullmatch, words))
-            # A shell may expand an unquoted variable, or `$@`, to any number of words.
-            many = not word.startswith("-") and ("$@" in word or _FILLED_IN.search(re.sub(_QUOTED, "", word)))
+            # A shell may expand an unquoted variable, `$@` or an array to any number of words.
+            many = not word.startswith("-") and (
+                "$@" in word or "[@]" in word or _FILLED_IN.search(re.sub(_QUOTED, "", word))
+            )
             literal = (begins and _BEFORE.fullmatch(word)) or not many
             words += shlex.split(word) if literal else [_SOME]
         else:

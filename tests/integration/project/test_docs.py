@@ -99,7 +99,13 @@ def _serve(argv: list[str]) -> None:
         assert time.monotonic() - began < 5
 
 
-PATHS_OF = [*PAGES[1:-1], "docs/architecture.md", "CONTRIBUTING.md", "promotion/gates/README.md"]
+PATHS_OF = [
+    *PAGES[1:-1],
+    "docs/architecture.md",
+    "docs/continuous-integration.md",
+    "CONTRIBUTING.md",
+    "promotion/gates/README.md",
+]
 
 
 @pytest.mark.parametrize("page", PATHS_OF)

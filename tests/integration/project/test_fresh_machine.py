@@ -6,17 +6,14 @@ checks, the others its unit tests.
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support import bare, docker
+from tests.support import bare, checkout, docker
 
-ROOT = Path(__file__).resolve().parents[3]
 CLONE = "/clone"
 
 
@@ -31,7 +28,7 @@ class Machine:
     """
 
     suite: str = "bookworm"
-    container: Mapping[str, str] = field(default_factory=dict)
+    container: Mapping[str, Any] = field(default_factory=dict)
     tests: tuple[str, ...] = ("--unit",)
     docker_client: bool = False
 
@@ -50,24 +47,14 @@ def index() -> bare.Index:
     return bare.package_index()
 
 
-@pytest.fixture(scope="module")
-def clone() -> bytes:
-    """Return the files of this repository, including uncommitted changes, as a tar archive."""
-    argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
-    there = b"\0".join(name for name in listed if name and os.path.lexists(os.fsencode(ROOT) + b"/" + name))
-    argv = ["tar", "--create", "--null", "--files-from=-"]
-    return subprocess.run(argv, cwd=ROOT, input=there, stdout=subprocess.PIPE, check=True).stdout
-
-
 @pytest.mark.heavy(minutes=20)
 @pytest.mark.network
 @pytest.mark.parametrize("name", MACHINES)
-def test_both_commands_of_the_readme_pass(name: str, engine: docker.Docker, index: bare.Index, clone: bytes) -> None:
+def test_both_commands_of_the_readme_pass(name: str, engine: docker.Docker, index: bare.Index) -> None:
     machine = MACHINES[name]
     mounts = (docker.CLIENT,) if machine.docker_client else ()
     with bare.running(engine, machine.suite, index, mounts=mounts, **machine.container) as container:
-        container.must("tar", "--extract", cwd=CLONE, stdin=clone)
+        container.must("tar", "--extract", cwd=CLONE, stdin=checkout.files())
         assert container.run("sh", "-c", "command -v git cc readelf curl xz").returncode, "the machine is not bare"
         said = container.must("python3", "build/ci_build", "release", "--local", cwd=CLONE)
         assert "pip install --extra-index-url" in said

