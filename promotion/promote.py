@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
-from core.errors import BucketError, PromotionBlockedError
+from core.errors import PromotionBlockedError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
 from core.wheelset import sha256sums
 from promotion.check import NEW_NAME, check, metadata_of, raise_if_blocked
+from promotion.copy_set import copy_set, refuse_late
 from promotion.evidence.attestation_verification import Verify
 from promotion.evidence.evidence import TIME
-from promotion.evidence.provenance import provenance_name
 from promotion.evidence.signing import Signer
 from promotion.index.authority import PolicySource
 from promotion.index.ledger import Entries, Head, LedgerEntry, PromotedSet, channel_of
@@ -25,11 +25,11 @@ from promotion.index.ledger_state import Change, EntryKind, IndexState
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.operations import Clock, change_ledger, utc_now
 from promotion.index.page_diff import weakest
-from promotion.index.pages import install_requirements, metadata_name
+from promotion.index.pages import install_requirements
 from promotion.index.publish import publish, read_head
 from promotion.policy.policy import Policy
 from promotion.policy.set_rules import order_problems, variant_problems
-from promotion.stage import raise_if_any, read_staged, stored_problems
+from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import ReleasedIndex, StagedSet
@@ -120,11 +120,13 @@ def promote(
         warnings, promoted = verdict.warnings, _promoted(bucket, staged, wheel_set, policy, verdict)
         authority.check_signer(now().astimezone(UTC).strftime(TIME))
         _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
-        _copy(bucket, staged, released, promoted)
+        started = now()
+        copy_set(bucket, staged, released, promoted, now)
         concurrent: list[LedgerEntry] = []
 
         def draft(now_head: Head, now_entries: Entries) -> Change | None:
             """Check the entries after `head`; return the change, or None if one of them promoted the set."""
+            refuse_late(started, now)
             _refuse_marked(staged, now_head.state, now_entries)
             _refuse_channel(released, policy, now_head, now_entries)
             for later in map(now_entries.at, range(head.number + 1, now_head.number + 1)):
@@ -216,22 +218,6 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
         ),
         files=digests,
     )
-
-
-def _copy(bucket: Bucket, staged: StagedSet, released: ReleasedIndex, promoted: PromotedSet) -> None:
-    """Copy the files of the set to the released index and verify the copies; no entry or page names them yet."""
-    copies: dict[str, tuple[str, str]] = {}
-    for wheel in promoted.wheels:
-        source, target = staged.file(wheel.filename), released.wheel(wheel.project, wheel.filename)
-        copies[target] = source, wheel.sha256
-        copies[metadata_name(target)] = metadata_name(source), wheel.metadata_sha256
-        if wheel.provenance and bucket.head(provenance_name(target)) is None:
-            copies[provenance_name(target)] = provenance_name(source), wheel.provenance
-    for name, sha256 in promoted.files.items():
-        copies[released.set_file(promoted.set_digest, name)] = staged.file(name), sha256
-    map_concurrently(lambda item: bucket.copy(item[1][0], item[0], sha256=item[1][1]), copies.items())
-    arrived = {target: sha256 for target, (_, sha256) in copies.items()}
-    raise_if_any(stored_problems(bucket, str, arrived), BucketError)
 
 
 def _refuse_channel(released: ReleasedIndex, policy: Policy, head: Head, entries: Entries) -> None:

@@ -58,7 +58,7 @@ SECTIONS = {
         "pin, unpin": ("index_operations", "Protect sets from retention."),
         "retention": ("index_operations", "Remove old sets from an index."),
         "bisect": ("bisect", "Find the first set with which a command fails."),
-        "verify": ("index_operations", "Recompute an index and report differences."),
+        "verify": ("verify", "Recompute an index and report differences."),
         "index": ("index", "Serve, publish or check a package index."),
         "bucket": ("bucket", "Print the access policy of a bucket."),
     },

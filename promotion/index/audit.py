@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from core.errors import BucketError, RequestError
@@ -11,15 +11,15 @@ from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.checkpoint_audit import CheckpointAudit
+from promotion.index.inventory import Inventory, read_inventory
 from promotion.index.ledger import Head, LedgerEntry, PromotedSet, read_ledger
-from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexState, apply_change
-from promotion.index.page_diff import all_page_updates
-from promotion.index.pages import older_json_page, project_pair, root_pair
+from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
+from promotion.index.leftovers import find_leftovers
 from promotion.index.publish import check_not_cut, newest_shown, read_snapshot
-from promotion.index.reader import Snapshot
-from promotion.index.status import MAX_ROWS, overview_page, set_row
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex
+from promotion.storage.keys import PROVENANCE_SUFFIX, ReleasedIndex
+
+_RESTORE = "Restore it from a backup."
 
 
 def verify(
@@ -72,46 +72,43 @@ def verify(
         check_not_cut(released, Head(number=len(entries)), newest_shown(bucket, released))
     except BucketError as error:
         yield error.message
-    state = entries[-1].state
-    promoted = {entry.number: entry.promoted for entry in entries if entry.promoted is not None}
-    expected: dict[str, str] = {}
-    for one in (promoted[number] for number in state.held):
-        expected |= {released.set_file(one.set_digest, name): sha256 for name, sha256 in one.files.items()}
-        for wheel in one.wheels:
-            expected |= wheel.objects(released)
-    for done, (key, sha256) in enumerate(sorted(expected.items()), start=1):
+    state, snapshot = entries[-1].state, read_snapshot(bucket, released)
+    inventory = read_inventory(released, entries, snapshot)
+    for done, (key, sha256) in enumerate(sorted(inventory.files.items()), start=1):
         if progress is not None:
-            progress.advance(done, len(expected))
-        yield from _object(bucket, key, [sha256], read=read)
+            progress.advance(done, len(inventory.files))
+        yield from _object(bucket, key, [sha256], _RESTORE, read=read)
     for number in state.held:
         yield from tier_problems(entries[number - 1])
-    held = [promoted[number] for number in state.held]
+    held = [entry.promoted for entry in entries if entry.number in state.held and entry.promoted is not None]
     yield from _attestations(bucket, released, held, verify_attestations or lazy_verifier())
-    snapshot = read_snapshot(bucket, released)
+    repair = f"`ci_build verify {released.index} --repair`"
     if (snapshot.number, snapshot.ledger_sha256) != (len(entries), head):
-        yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: publish the index."
-    pages = _pages(released, snapshot, entries, state)
-    for key, accepted in pages.items():
-        yield from _object(bucket, key, accepted, read=read)
-    swept = {key for entry in entries if entry.kind is EntryKind.SWEEP for key in entry.removed}
-    tombstones = {key + TOMBSTONE_SUFFIX for key in swept if key.endswith(".whl")}
-    unremoved = swept - expected.keys()
-    # A sweep keeps wheels that another project published, since other sets may contain them too.
-    published = (wheel for one in promoted.values() for wheel in one.wheels if wheel.as_published)
-    shared = {key: sha256 for wheel in published for key, sha256 in wheel.objects(released).items()}
-    expected_keys = {*expected, *pages, *tombstones, released.status, released.checkpoint}
-    for key in bucket.list(released.root):
-        if key.startswith(released.ledger) or key in expected_keys:
-            continue
-        if key in shared:
-            yield from _object(bucket, key, [shared[key]], read=read)
-        elif key in unremoved:
-            yield f"{key} was not removed by an interrupted sweep: run `ci_build retention --apply`."
-        else:
-            yield f"{key} does not belong to a set of this index: it is foreign, or a promotion was interrupted."
-    for key in sorted(tombstones):
+        yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: {repair} updates it."
+    for key, accepted in inventory.pages.items():
+        yield from _object(bucket, key, accepted, f"{repair} restores it.", read=read)
+    for key in inventory.tombstones:
         if bucket.head(key) is None:
-            yield f"{key} is missing, so the name of a removed wheel could be used again."
+            yield f"{key} is missing, so the name of a removed wheel could be used again: {repair} restores it."
+    yield from _unnamed(bucket, released, inventory, read=read)
+
+
+def _unnamed(bucket: Bucket, released: ReleasedIndex, inventory: Inventory, *, read: bool) -> Iterator[str]:
+    """Yield a sentence for each object that the ledger does not name, and each damaged file that sweeps left."""
+    repair, others = f"`ci_build verify {released.index} --repair", []
+    for key in inventory.unnamed(bucket, released):
+        if key in inventory.kept:
+            yield from _object(bucket, key, [inventory.kept[key]], _RESTORE, read=read)
+        elif key in inventory.swept:
+            yield f"{key} was not removed by an interrupted sweep: {repair}` removes it."
+        else:
+            others.append(key)
+    for one in find_leftovers(bucket, released, others, inventory.files):
+        if one.origin:
+            yield f"{one.key} does not belong to a set of this index: {one.origin}; {repair}` removes it."
+        else:
+            option = " --remove-foreign"
+            yield f"{one.key} does not belong to a set of this index: it is foreign; {repair}{option}` removes it."
 
 
 def _policies(released: ReleasedIndex, entries: Sequence[LedgerEntry], channel: str) -> Iterator[str]:
@@ -125,12 +122,13 @@ def _policies(released: ReleasedIndex, entries: Sequence[LedgerEntry], channel: 
             yield f"{key} contains another policy than the one that it names: {policy['sha256']}."
 
 
-def _object(bucket: Bucket, key: str, accepted: Sequence[str], *, read: bool) -> Iterator[str]:
+def _object(bucket: Bucket, key: str, accepted: Sequence[str], remedy: str, *, read: bool) -> Iterator[str]:
+    """Yield a sentence if an object is missing or has other bytes, with the remedy."""
     info = bucket.head(key)
     if info is None:
-        yield f"{key} is missing."
+        yield f"{key} is missing. {remedy}"
     elif info.sha256 not in accepted:
-        yield f"{key} has sha256 {info.sha256}; {accepted[0]} was expected."
+        yield f"{key} has sha256 {info.sha256}; {accepted[0]} was expected. {remedy}"
     elif read:
         with tempfile.TemporaryDirectory(prefix="verify-") as folder:
             try:
@@ -185,23 +183,3 @@ def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator
             yield f"{released.ledger_entry(entry.number)} records another state than the entries up to it produce."
             state = entry.state
         states[entry.number] = state
-
-
-def _pages(
-    released: ReleasedIndex, snapshot: Snapshot, entries: Sequence[LedgerEntry], state: IndexState
-) -> Mapping[str, Sequence[str]]:
-    """Return key -> accepted sha256 of every page, rendered from the ledger alone by this and older versions."""
-    by_number = {entry.number: entry for entry in entries}
-    updates = [*all_page_updates(released, state, snapshot.pages, by_number.__getitem__)]
-    pages = [
-        page for update in updates for page in project_pair(released.simple, update.project, update.files.values())
-    ]
-    digests = {page.key: [sha256_of(page.data)] for page in pages}
-    for page in pages:
-        if page.key.endswith(".json"):
-            digests[page.key].append(sha256_of(older_json_page(page.data)))
-    root = root_pair(released.simple, [update.project for update in updates])
-    digests |= {page.key: [sha256_of(page.data)] for page in root}
-    rows = [set_row(by_number[number], state) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]]
-    digests[released.overview] = [sha256_of(overview_page(released, rows, entries[-1]))]
-    return digests

@@ -80,12 +80,7 @@ def apply(
 ) -> RetentionPlan:
     """Apply a rule: update the pages, then remove bytes. Also complete interrupted sweeps."""
     authority.check_signer(now().astimezone(UTC).strftime(TIME))
-    head, entries = read_head(bucket, released, authority)
-    for entry in (entries.at(number) for number in range(1, head.number + 1) if head.state.swept):
-        digests: dict[str, str] = {}
-        for number in entry.sets if entry.kind is EntryKind.SWEEP else ():
-            digests |= _bytes_of(released, [number], {}, {number: entries.set(number)})
-        _remove(bucket, {key: digests[key] for key in entry.removed if key in digests})
+    complete_sweeps(bucket, released, authority)
     retention = plan(bucket, released, rule, now=now)
     reason = f"older than {rule.days:g} days"
 
@@ -104,10 +99,7 @@ def apply(
                 bucket.delete(info.key, sha256=info.sha256)
         removing.clear()
         removing.update(fresh.remove)
-        for key in removing:
-            if key.endswith(".whl"):
-                data = f"{removing[key]}\n".encode()
-                bucket.put_if_absent(key + TOMBSTONE_SUFFIX, data, sha256=sha256_of(data))
+        _bury(bucket, removing)
         return Change(kind=EntryKind.SWEEP, number=head.number + 1, sets=fresh.sweep) if fresh.sweep else None
 
     change_ledger(
@@ -123,6 +115,21 @@ def apply(
     _remove(bucket, removing)
     publish(bucket, released, authority=authority)
     return retention
+
+
+def complete_sweeps(bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE) -> tuple[str, ...]:
+    """Remove what interrupted sweeps left, and return the keys. Restore missing tombstones before."""
+    head, entries = read_head(bucket, released, authority)
+    removed: list[str] = []
+    held = {number: entries.set(number) for number in head.state.held if head.state.swept}
+    for entry in (entries.at(number) for number in range(1, head.number + 1) if head.state.swept):
+        digests: dict[str, str] = {}
+        for number in entry.sets if entry.kind is EntryKind.SWEEP else ():
+            digests |= _bytes_of(released, [number], held, {number: entries.set(number)})
+        removing = {key: digests[key] for key in entry.removed if key in digests}
+        _bury(bucket, removing)
+        removed += _remove(bucket, removing)
+    return tuple(removed)
 
 
 def digests_in(path: Path) -> frozenset[str]:
@@ -204,7 +211,15 @@ def _retired_since(state: IndexState, entries: Entries, last: int) -> Mapping[in
     return since
 
 
-def _remove(bucket: Bucket, removing: Mapping[str, str]) -> None:
+def _bury(bucket: Bucket, removing: Mapping[str, str]) -> None:
+    """Write the tombstones of wheels."""
+    for key in (key for key in removing if key.endswith(".whl")):
+        data = f"{removing[key]}\n".encode()
+        bucket.put_if_absent(key + TOMBSTONE_SUFFIX, data, sha256=sha256_of(data))
+
+
+def _remove(bucket: Bucket, removing: Mapping[str, str]) -> tuple[str, ...]:
+    """Remove objects, and return the keys of those that existed."""
     # wheels.json last: it describes the set as long as some of its files exist.
-    for key in sorted(removing, key=lambda key: (key.endswith("/wheels.json"), key)):
-        bucket.delete(key, sha256=removing[key])
+    keys = sorted(removing, key=lambda key: (key.endswith("/wheels.json"), key))
+    return tuple(key for key in keys if bucket.delete(key, sha256=removing[key]))

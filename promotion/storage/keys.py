@@ -16,6 +16,7 @@
     - `status.json`: for monitors and for the next publisher
     - `checkpoint`: signed number and Merkle root of the ledger's entries (C2SP tlog-checkpoint)
     - `index.html`: the overview page for people
+- `v2/_reservations/<index>.json`: agreement of promotions and repairs
 """
 
 from __future__ import annotations
@@ -135,6 +136,11 @@ class ReleasedIndex:
     def overview(self) -> str:
         """The key of the overview page for people."""
         return f"{self.root}index.html"
+
+    @property
+    def reservations(self) -> str:
+        """The key of the agreement of promotions and repairs; no index name starts with an underscore."""
+        return f"{Channel.RELEASED}/_reservations/{self.index}.json"
 
     def set_file(self, digest: str, name: str) -> str:
         """Return the key of a file of a promoted set other than its wheels: wheels.json, evidence, ..."""

@@ -37,7 +37,8 @@ def go(bucket: Bucket, staged: StagedSet) -> Promotion:
 
 
 def objects(bucket: Bucket, prefix: str = "v2/") -> dict[str, bytes]:
-    return {key: bucket.get(key) for key in bucket.list(prefix)}
+    """Return the stored objects, without reservations."""
+    return {key: bucket.get(key) for key in bucket.list(prefix) if not key.startswith("v2/_")}
 
 
 def offered(bucket: Bucket) -> dict[str, dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,21 +13,14 @@ from ci_build.cli.options.environment import actor, ledger_request
 from ci_build.cli.options.release import (
     bucket_option,
     dry_run_option,
-    has_folder,
     index_channel_option,
     ledger_key_option,
-    trust_config_option,
 )
-from ci_build.release.authority import find_authority, read_authority
-from core.errors import BucketError
-from promotion.evidence.attestation_verification import lazy_verifier
-from promotion.index import audit, operations
+from ci_build.release.authority import find_authority
+from promotion.index import operations
 from promotion.index import retention as index_retention
-from promotion.index.checkpoint_audit import CheckpointAudit
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import OperationResult
-from promotion.policy.policy import load_policy
-from promotion.policy.recorded_tiers import tier_problems
 from promotion.storage.keys import ReleasedIndex
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -204,58 +196,3 @@ def retention(
         reporter.line("nothing to do")
     elif not really:
         reporter.line("nothing was changed; --apply applies the plan")
-
-
-@cloup.command()
-@click.argument("index")
-@click.option(
-    "--read", is_flag=True, help="Download and hash every file, even where the store reports a trusted checksum."
-)
-@click.option(
-    "--since",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Checkpoint that you kept: a ledger that was cut or rewritten since then is refused.",
-)
-@click.option(
-    "--checkpoint",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    callback=has_folder,
-    help="Keep the checkpoint of a ledger without problems in FILE. An existing FILE counts as --since.",
-)
-@trust_config_option
-@index_channel_option
-@bucket_option
-@_json_option
-@click.pass_obj
-def verify(
-    state: State, /, index: str, since: Path | None, checkpoint: Path | None, trust_config: Path | None, bucket: str,
-    channel: str | None, *, read: bool, as_json: bool,
-) -> None:  # fmt: skip
-    """Verify the ledger of INDEX, compare files, tiers, attestations and pages with it, and report differences."""
-    reporter = state.reporter()
-    reporter.step(f"verify {index}")
-    opened, released, verifier = open_bucket(bucket, reporter), ReleasedIndex(index=index), lazy_verifier(trust_config)
-    authority = read_authority(opened, released, channel)
-    checkpoints = CheckpointAudit(opened, released, authority, since=since, keep=checkpoint)
-    policy = load_policy(index, channel=authority.channel)
-    found = audit.verify(
-        opened, released, reporter, read=read, verify_attestations=verifier, authority=authority,
-        checkpoints=checkpoints, tier_problems=functools.partial(tier_problems, opened, released, policy=policy),
-    )  # fmt: skip
-    problems = [*found]
-    if as_json:
-        print_json({"index": index, "problems": problems})
-    if problems:
-        raise BucketError(
-            "\n  ".join((f"{index} differs from its ledger:", *problems)),
-            hint="\nRestore the named files from a backup; rewrite the pages with `index publish --everything`.",
-        )
-    if since is not None:
-        reporter.line(f"{index} contains every entry that {since} covers")
-    if checkpoint is not None:
-        reporter.line(checkpoints.save())
-    if not as_json:
-        keys = "any key" if authority.keys is None else f"ledger_keys {', '.join(authority.keys)}"
-        reporter.line(f"{index} matches its ledger, of channel {authority.channel}, signed by {keys}")

@@ -1,0 +1,63 @@
+"""Copies of a set's files to its released index, before a ledger entry names them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from core.errors import BucketError, BusyError
+from core.model import WHEELS_JSON
+from promotion.evidence.provenance import provenance_name
+from promotion.index.ledger import PromotedSet
+from promotion.index.operations import Clock
+from promotion.index.pages import metadata_name
+from promotion.index.reservations import MOST_HOURS, reserve
+from promotion.stage import raise_if_any, stored_problems
+from promotion.storage.bucket import Bucket
+from promotion.storage.concurrency import map_concurrently
+from promotion.storage.keys import ReleasedIndex, StagedSet
+
+
+def copy_set(bucket: Bucket, staged: StagedSet, released: ReleasedIndex, promoted: PromotedSet, now: Clock) -> None:
+    """Copy the files of a set to the released index and verify the copies.
+
+    wheels.json is copied first: it describes the other files if the promotion is interrupted.
+
+    Raises:
+        BucketError: a file is missing from staging or has other bytes, or the index has other bytes.
+        BusyError: a repair is removing files that an interrupted promotion left, and this set has.
+    """
+    copies: dict[str, tuple[str, str]] = {}
+    for wheel in promoted.wheels:
+        source, target = staged.file(wheel.filename), released.wheel(wheel.project, wheel.filename)
+        copies[target] = source, wheel.sha256
+        copies[metadata_name(target)] = metadata_name(source), wheel.metadata_sha256
+        if wheel.provenance and bucket.head(provenance_name(target)) is None:
+            copies[provenance_name(target)] = provenance_name(source), wheel.provenance
+    for name, sha256 in promoted.files.items():
+        copies[released.set_file(promoted.set_digest, name)] = staged.file(name), sha256
+
+    def copy(target: str) -> bool:
+        source, sha256 = copies[target]
+        return bucket.copy(source, target, sha256=sha256)
+
+    first = released.set_file(promoted.set_digest, WHEELS_JSON)
+    others = [target for target in copies if target != first]
+    created = {first: copy(first), **dict(zip(others, map_concurrently(copy, others), strict=True))}
+    if existed := [target for target, new in created.items() if not new]:
+        reserve(bucket, released, promoted.set_digest, now=now)
+        map_concurrently(copy, existed)  # a repair may have removed them before the reservation
+    arrived = {target: sha256 for target, (_, sha256) in copies.items()}
+    raise_if_any(stored_problems(bucket, str, arrived), BucketError)
+
+
+def refuse_late(started: datetime, now: Clock) -> None:
+    """Raise if the copies are so old that a repair could remove them before the ledger names them.
+
+    Args:
+        started: time before the first copy.
+
+    Raises:
+        BusyError: the promotion takes too long.
+    """
+    if now() - started > timedelta(hours=MOST_HOURS):
+        raise BusyError(f"The promotion took longer than {MOST_HOURS} hours.", hint="Run the command again.")

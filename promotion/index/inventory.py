@@ -1,0 +1,84 @@
+"""The objects that an index has according to its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from promotion.index.ledger import LedgerEntry
+from promotion.index.ledger_state import EntryKind, IndexState
+from promotion.index.page_diff import all_page_updates
+from promotion.index.pages import older_json_page, project_pair, root_pair
+from promotion.index.reader import Snapshot
+from promotion.index.status import MAX_ROWS, overview_page, set_row
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.keys import TOMBSTONE_SUFFIX, ReleasedIndex
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inventory:
+    """The objects that an index has according to its ledger.
+
+    Attributes:
+        files: key -> sha256 of the files of held sets.
+        pages: key -> accepted sha256 of every page, rendered by this and older versions.
+        swept: keys that sweeps removed and no held set needs.
+        tombstones: keys of the tombstones of removed wheels.
+        kept: key -> sha256 of files that sweeps leave, since other sets may contain them too.
+        others: keys of objects with their own checks, such as status.json.
+    """
+
+    files: Mapping[str, str]
+    pages: Mapping[str, Sequence[str]]
+    swept: Collection[str]
+    tombstones: Sequence[str]
+    kept: Mapping[str, str]
+    others: Collection[str]
+
+    def unnamed(self, bucket: Bucket, released: ReleasedIndex) -> tuple[str, ...]:
+        """Return the keys of stored objects outside of the ledger that no held set and no page needs, sorted."""
+        named = {*self.files, *self.pages, *self.tombstones, *self.others}
+        keys = bucket.list(released.root)
+        return tuple(key for key in keys if key not in named and not key.startswith(released.ledger))
+
+
+def read_inventory(released: ReleasedIndex, entries: Sequence[LedgerEntry], snapshot: Snapshot) -> Inventory:
+    """Return the objects that an index has according to its ledger, which must have entries."""
+    state = entries[-1].state
+    promoted = {entry.number: entry.promoted for entry in entries if entry.promoted is not None}
+    files: dict[str, str] = {}
+    for one in (promoted[number] for number in state.held):
+        files |= {released.set_file(one.set_digest, name): sha256 for name, sha256 in one.files.items()}
+        for wheel in one.wheels:
+            files |= wheel.objects(released)
+    swept = {key for entry in entries if entry.kind is EntryKind.SWEEP for key in entry.removed}
+    # A sweep keeps wheels that another project published.
+    published = (wheel for one in promoted.values() for wheel in one.wheels if wheel.as_published)
+    return Inventory(
+        files=files,
+        pages=_pages(released, snapshot, entries, state),
+        swept=swept - files.keys(),
+        tombstones=sorted(key + TOMBSTONE_SUFFIX for key in swept if key.endswith(".whl")),
+        kept={key: sha256 for wheel in published for key, sha256 in wheel.objects(released).items()},
+        others=(released.status, released.checkpoint),
+    )
+
+
+def _pages(
+    released: ReleasedIndex, snapshot: Snapshot, entries: Sequence[LedgerEntry], state: IndexState
+) -> Mapping[str, Sequence[str]]:
+    """Return key -> accepted sha256 of every page, rendered from the ledger alone by this and older versions."""
+    by_number = {entry.number: entry for entry in entries}
+    updates = [*all_page_updates(released, state, snapshot.pages, by_number.__getitem__)]
+    pages = [
+        page for update in updates for page in project_pair(released.simple, update.project, update.files.values())
+    ]
+    digests = {page.key: [sha256_of(page.data)] for page in pages}
+    for page in pages:
+        if page.key.endswith(".json"):
+            digests[page.key].append(sha256_of(older_json_page(page.data)))
+    root = root_pair(released.simple, [update.project for update in updates])
+    digests |= {page.key: [sha256_of(page.data)] for page in root}
+    rows = [set_row(by_number[number], state) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]]
+    digests[released.overview] = [sha256_of(overview_page(released, rows, entries[-1]))]
+    return digests

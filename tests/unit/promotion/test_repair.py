@@ -1,0 +1,521 @@
+"""Repairs of an index: pages come back, leftovers of killed promotions go, and nothing else changes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from core.errors import BucketError, BusyError, CiBuildError, RequestError
+from promotion.index.audit import verify
+from promotion.index.ledger_state import EntryKind
+from promotion.index.operations import mark
+from promotion.index.repair import repair
+from promotion.index.reservations import removing, reserve
+from promotion.index.retention import RetentionRule, apply
+from promotion.promote import promote
+from promotion.storage.bucket import Bucket, ObjectInfo, sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
+from tests.support.promoting import POLICY, RELEASED, go, objects, staged_in
+from tests.support.wheel_sets import make_wheels
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+class TimedBucket(MemoryBucket):
+    """A bucket that records when objects are written, and calls a function before one of its accesses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = NOW
+        self.accesses, self.at = 0, -1
+        self.other: Callable[[], object] = lambda: None
+        self._inside, self._nested = False, threading.local()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Run the other function before an access from outside, without holding the lock of the bucket."""
+        if self._inside or getattr(self._nested, "on", False):
+            yield
+            return
+        mine, self.accesses = self.accesses == self.at, self.accesses + 1
+        if mine:
+            self._inside = True
+            try:
+                self.other()
+            finally:
+                self._inside = False
+        self._nested.on = True
+        try:
+            yield
+        finally:
+            self._nested.on = False
+
+    def head(self, key: str) -> ObjectInfo | None:
+        with self._turn():
+            return super().head(key)
+
+    def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
+        with self._turn():
+            return super().read(key)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        with self._turn():
+            return iter([*super().list(prefix)])
+
+    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
+        with self._turn():
+            return super().put_if_match(key, data, etag=etag)
+
+    def put_if_absent(self, key: str, data: Any, *, sha256: str) -> bool:
+        with self._turn():
+            return super().put_if_absent(key, data, sha256=sha256)
+
+    def copy(self, source: str, target: str, *, sha256: str) -> bool:
+        with self._turn():
+            return super().copy(source, target, sha256=sha256)
+
+    def delete(self, key: str, *, sha256: str) -> bool:
+        with self._turn():
+            return super().delete(key, sha256=sha256)
+
+    def _store(self, key: str, data: bytes) -> ObjectInfo:
+        info = replace(super()._store(key, data), modified=self.time)
+        self._objects[key] = data, info
+        return info
+
+    def again(self) -> TimedBucket:
+        """Return another bucket with the same objects."""
+        other = TimedBucket()
+        other._objects, other.time = dict(self._objects), self.time
+        return other
+
+
+class DeadBucket(FaultyBucket):
+    """A bucket whose user dies at one of its writes, and writes nothing afterwards, not even in `finally`."""
+
+    def _write(self, write: Callable[[], Any]) -> Any:
+        if self.writes > self._at:
+            raise KilledError
+        return super()._write(write)
+
+
+def staged_sets(bucket: Bucket, folder: Path) -> list[StagedSet]:
+    """Stage two sets that share a jaxlib."""
+    groups = [make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)) for minor in (2, 3)]
+    return [staged_in(bucket, folder / "sets", group) for group in groups]
+
+
+def promoting(bucket: Bucket, staged: StagedSet, now: datetime = NOW) -> None:
+    promote(bucket, staged, POLICY, now=lambda: now, allow_lower=True)
+
+
+def killed(bucket: Bucket, staged: StagedSet, at: int, now: datetime = NOW) -> bool:
+    """Kill a promotion at one of its writes; return whether it has so many."""
+    try:
+        promoting(FaultyBucket(bucket, Fault.KILLED, at), staged, now)
+    except KilledError:
+        return True
+    return False
+
+
+def mended(bucket: Bucket, now: datetime = NOW, grace: timedelta = DAY) -> Any:
+    return repair(bucket, RELEASED, grace=grace, now=lambda: now)
+
+
+def problems(bucket: Bucket) -> list[str]:
+    return [*verify(bucket, RELEASED)]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> tuple[TimedBucket, StagedSet]:
+    """Return an index with one set, and a second staged set."""
+    bucket = TimedBucket()
+    first, second = staged_sets(bucket, tmp_path)
+    promoting(bucket, first)
+    return bucket, second
+
+
+def test_promotion_killed_anywhere_is_repaired_and_repeated(scene: tuple[TimedBucket, StagedSet]) -> None:
+    start, staged = scene
+    before = objects(start)
+    whole = start.again()
+    promoting(whole, staged)
+    for at in itertools.count():
+        bucket = start.again()
+        if not killed(bucket, staged, at):
+            assert at > 20
+            return
+        bucket.time += 2 * DAY
+        done = mended(bucket, bucket.time)
+        assert problems(bucket) == []
+        assert done.kept == {}
+        # Either the set was promoted before the kill, or nothing of it is left.
+        promoted = bucket.head(RELEASED.ledger_entry(2)) is not None
+        assert objects(bucket).keys() == objects(whole if promoted else start).keys()
+        assert promoted or objects(bucket) == before
+        promoting(bucket, staged)
+        assert problems(bucket) == []
+        assert objects(bucket).keys() == objects(whole).keys()
+
+
+def test_repair_keeps_young_files(scene: tuple[TimedBucket, StagedSet]) -> None:
+    bucket, staged = scene
+    killed(bucket, staged, 5)
+    before = objects(bucket)
+    done = mended(bucket, NOW + timedelta(hours=23))
+    assert (done.removed, objects(bucket)) == ((), before)
+    assert all("a promotion may need it" in reason for reason in done.kept.values())
+    assert mended(bucket, grace=timedelta(0)).removed
+    assert problems(bucket) == []
+
+
+def racing(scene: tuple[TimedBucket, StagedSet], act: Callable[[TimedBucket], None], other: Any) -> int:
+    """Run `other` before each access of `act`, on old leftovers; return the number of accesses."""
+    start, staged = scene
+    killed(start, staged, 9)
+    start.time += 2 * DAY
+    for at in itertools.count():
+        bucket = start.again()
+        bucket.at, bucket.other = at, functools.partial(other, bucket)
+        try:
+            act(bucket)
+        except BusyError:
+            bucket.at = -1
+            act(bucket)
+        if bucket.accesses <= at:
+            return at
+        bucket.at = -1
+        promoting(bucket, staged, bucket.time)
+        assert problems(bucket) == [], f"overtaken at access {at}"
+    raise AssertionError
+
+
+def tolerant(act: Callable[[TimedBucket], None]) -> Callable[[TimedBucket], None]:
+    def attempt(bucket: TimedBucket) -> None:
+        with contextlib.suppress(BusyError):
+            act(bucket)
+
+    return attempt
+
+
+def test_repair_never_takes_files_of_running_promotion(scene: tuple[TimedBucket, StagedSet]) -> None:
+    """The leftovers are old, and the promotion uses them again."""
+
+    def act(bucket: TimedBucket) -> None:
+        promoting(bucket, scene[1], bucket.time)
+
+    assert racing(scene, act, tolerant(lambda bucket: mended(bucket, bucket.time))) > 60
+
+
+def test_promotion_during_repair_gets_its_files(scene: tuple[TimedBucket, StagedSet]) -> None:
+    def other(bucket: TimedBucket) -> None:
+        promoting(bucket, scene[1], bucket.time)
+
+    assert racing(scene, lambda bucket: mended(bucket, bucket.time), tolerant(other)) > 60
+
+
+def test_reserved_files_stay_until_grace_ends(scene: tuple[TimedBucket, StagedSet]) -> None:
+    bucket, staged = scene
+    killed(bucket, staged, 9)
+    reserve(bucket, RELEASED, staged.digest, now=lambda: NOW + 2 * DAY)
+    done = mended(bucket, NOW + 2.5 * DAY)
+    assert not done.removed
+    assert all(f"a promotion of set {staged.digest[:12]}" in reason for reason in done.kept.values())
+    assert mended(bucket, NOW + 3.1 * DAY).removed
+    assert problems(bucket) == []
+
+
+def test_reservation_of_promoted_set_ends(scene: tuple[TimedBucket, StagedSet], tmp_path: Path) -> None:
+    bucket, staged = scene
+    killed(bucket, staged, 9)
+    other = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", version="0.10.2+rocm7.4.0", pythons=("3.12",)))
+    promoting(bucket, other, NOW + 2 * DAY)
+    assert other.digest in bucket.get(RELEASED.reservations).decode(), "the jaxlib existed"
+    assert mended(bucket, NOW + 2 * DAY).removed
+
+
+def test_killed_removal_blocks_reuse_for_some_minutes(scene: tuple[TimedBucket, StagedSet]) -> None:
+    bucket, staged = scene
+    killed(bucket, staged, 9)
+    with pytest.raises(KilledError):
+        repair(DeadBucket(bucket, Fault.KILLED, 2), RELEASED, grace=DAY, now=lambda: NOW + 2 * DAY)
+    with pytest.raises(BusyError, match=r"removing files of multi-arch, or was killed.*after 00:10 UTC"):
+        promoting(bucket, staged, NOW + 2 * DAY)
+    with pytest.raises(BusyError, match="or was killed"):
+        mended(bucket, NOW + 2 * DAY)
+    promoting(bucket, staged, NOW + 2 * DAY + timedelta(minutes=11))
+    assert problems(bucket) == []
+
+
+def test_removal_stops_after_its_time(scene: tuple[TimedBucket, StagedSet]) -> None:
+    bucket, time = scene[0], [NOW]
+    with removing(bucket, RELEASED, promoted=frozenset(), now=lambda: time[0]) as removal:
+        removal.check()
+        time[0] += timedelta(minutes=10)
+        with pytest.raises(BusyError, match="takes longer"):
+            removal.check()
+    reserve(bucket, RELEASED, "a" * 64, now=lambda: NOW)
+
+
+def test_slow_promotion_is_refused(scene: tuple[TimedBucket, StagedSet]) -> None:
+    bucket, staged = scene
+    times = [NOW]
+
+    def hour_passes(_: str) -> None:
+        times[0] += timedelta(hours=1)
+
+    bucket.after_write = hour_passes
+    with pytest.raises(BusyError, match="longer than 6 hours"):
+        promote(bucket, staged, POLICY, now=lambda: times[0], allow_lower=True)
+    assert bucket.head(RELEASED.ledger_entry(2)) is None
+
+
+# On disk
+
+
+@pytest.fixture
+def index(bucket: DirBucket, tmp_path: Path) -> DirBucket:
+    """Return an index with two sets."""
+    for staged in staged_sets(bucket, tmp_path):
+        go(bucket, staged)
+    return bucket
+
+
+def put(bucket: DirBucket, name: str, data: bytes = b"x") -> str:
+    """Write an old object to the index."""
+    key = RELEASED.root + name
+    bucket.put_if_absent(key, data, sha256=sha256_of(data))
+    os.utime(bucket.path(key), (0, 0))
+    return key
+
+
+def repaired(bucket: DirBucket, **more: Any) -> Any:
+    return repair(bucket, RELEASED, grace=DAY, **more)
+
+
+FOREIGN = (
+    "stranger",
+    "simple/evil/index.html",
+    "sets/notes.txt",
+    f"sets/{'a' * 64}/wheels.json",
+    "packages/jaxlib/jaxlib-0.10.2-cp311-cp311-manylinux_2_28_x86_64.whl",
+    "packages/jaxlib/readme.txt",
+    "packages/evil/evil-1-py3-none-any.whl.swept",
+)
+
+
+def test_foreign_objects_stay_unless_asked(index: DirBucket) -> None:
+    before = objects(index)
+    keys = [put(index, name) for name in FOREIGN]
+    (index.root / RELEASED.root / "link").symlink_to("status.json")
+    done = repaired(index)
+    assert done.removed == ()
+    assert set(done.kept) == {*keys, f"{RELEASED.root}link"}
+    assert (
+        sum("it is foreign; `ci_build verify multi-arch --repair --remove-foreign`" in p for p in problems(index)) == 8
+    )
+    done = repaired(index, foreign=True)
+    assert set(done.removed) == {*keys}
+    assert done.kept == {f"{RELEASED.root}link": "it cannot be read; remove it by hand"}
+    (index.root / RELEASED.root / "link").unlink()
+    assert objects(index) == before
+
+
+def test_young_foreign_objects_stay(index: DirBucket) -> None:
+    (index.root / RELEASED.root / "stranger").write_bytes(b"x")
+    assert repaired(index, foreign=True).removed == ()
+
+
+def test_pages_are_restored(index: DirBucket) -> None:
+    before = objects(index)
+    pages = [f"{RELEASED.simple}jaxlib/index.html", f"{RELEASED.simple}index.json", RELEASED.overview, RELEASED.status]
+    for page in pages:
+        index.path(page).unlink()
+    index.path(f"{RELEASED.simple}jaxlib/index.json").write_bytes(b"defaced")
+    found = problems(index)
+    assert sum("`ci_build verify multi-arch --repair` restores it." in problem for problem in found) == 4
+    assert any(f"{RELEASED.status} was written from entry 0 of 2: `ci_build verify" in problem for problem in found)
+    done = repaired(index)
+    assert {*pages, f"{RELEASED.simple}jaxlib/index.json"} == {*done.written}
+    assert objects(index) == before
+
+
+def test_lost_files_of_sets_are_not_hidden(index: DirBucket) -> None:
+    key = next(key for key in index.list(RELEASED.root) if key.endswith(".whl"))
+    index.path(key).unlink()
+    repaired(index)
+    assert problems(index) == [f"{key} is missing. Restore it from a backup."]
+
+
+def test_repair_after_sweep_keeps_published_wheels(index: DirBucket, tmp_path: Path) -> None:
+    apply(index, RELEASED, RetentionRule(days=0, keep_newest=0, grace_days=0), actor="me")
+    apply(index, RELEASED, RetentionRule(days=0, keep_newest=0, grace_days=0), actor="me", now=later)
+    before = objects(index)
+    assert any(key.endswith(".swept") for key in before)
+    assert problems(index) == []
+    for key in index.list(RELEASED.root):
+        os.utime(index.path(key), (0, 0))
+    assert repaired(index, foreign=True).removed == ()
+    assert objects(index) == before
+
+
+def later() -> datetime:
+    return datetime.now(UTC) + 2 * DAY
+
+
+def test_interrupted_sweep_is_completed(scene: tuple[TimedBucket, StagedSet]) -> None:
+    start, staged = scene
+    promoting(start, staged, NOW)
+    rule = RetentionRule(days=0.5, keep_newest=1, grace_days=0)
+    apply(start, RELEASED, rule, actor="me", now=lambda: NOW + DAY)
+    end, states = NOW + 2 * DAY, set()
+    for at in itertools.count():
+        bucket = start.again()
+        try:
+            apply(FaultyBucket(bucket, Fault.KILLED, at), RELEASED, rule, actor="me", now=lambda: end)
+        except KilledError:
+            bucket.time += 9 * DAY
+            done = repair(bucket, RELEASED, grace=DAY, now=lambda: NOW + 9 * DAY)
+            assert problems(bucket) == [], at
+            states.add((bool(done.removed), bucket.head(RELEASED.ledger_entry(4)) is not None))
+            continue
+        assert {(True, False), (True, True)} <= states
+        return
+
+
+def test_missing_tombstone_is_restored(scene: tuple[TimedBucket, StagedSet]) -> None:
+    bucket, staged = scene
+    promoting(bucket, staged, NOW)
+    rule = RetentionRule(days=0.5, keep_newest=1, grace_days=0)
+    for day in (1, 2):
+        apply(bucket, RELEASED, rule, actor="me", now=functools.partial(NOW.__add__, day * DAY))
+    key = next(key for key in bucket.list(RELEASED.root) if key.endswith(".swept"))
+    bucket.damage(key, None)
+    (problem,) = problems(bucket)
+    assert problem.startswith(f"{key} is missing, so the name of a removed wheel could be used again: `ci_build verify")
+    mended(bucket)
+    assert problems(bucket) == []
+
+
+def test_leftover_of_older_version_is_known_from_staging(scene: tuple[TimedBucket, StagedSet]) -> None:
+    """Older versions copied wheels.json in any order."""
+    bucket, staged = scene
+    killed(bucket, staged, 9)
+    bucket.damage(RELEASED.set_file(staged.digest, "wheels.json"), None)
+    assert all("a promotion of set" in problem for problem in problems(bucket))
+    assert mended(bucket, NOW + 2 * DAY).removed
+    assert problems(bucket) == []
+
+
+@pytest.mark.parametrize("at", [0, 1, 4, 9])
+def test_leftover_is_known_after_staging_was_cleaned(scene: tuple[TimedBucket, StagedSet], at: int) -> None:
+    """wheels.json is copied first, and describes the other files."""
+    bucket, staged = scene
+    killed(bucket, staged, at)
+    for key in [*bucket.list(staged.root)]:
+        bucket.damage(key, None)
+    done = mended(bucket, NOW + 2 * DAY)
+    assert done.kept == {}
+    assert problems(bucket) == []
+
+
+def test_repair_refuses_unknown_index_and_damaged_ledger(index: DirBucket) -> None:
+    put(index, "packages/evil/evil-1-py3-none-any.whl")
+    before = objects(index)
+    with pytest.raises(RequestError, match="has no index gfx94X-dcgpu"):
+        repair(index, replace(RELEASED, index="gfx94X-dcgpu"), grace=DAY)
+    index.path(RELEASED.ledger_entry(1)).unlink()
+    with pytest.raises(CiBuildError, match="a gap"):
+        repaired(index, foreign=True)
+    assert objects(index) == {key: data for key, data in before.items() if key != RELEASED.ledger_entry(1)}
+
+
+def test_repair_keeps_held_but_hidden_sets(index: DirBucket) -> None:
+    mark(index, RELEASED, EntryKind.QUARANTINE, ["2"], reason="slow", actor="me")
+    mark(index, RELEASED, EntryKind.YANK, ["1"], reason="slow", actor="me")
+    for key in index.list(RELEASED.root):
+        os.utime(index.path(key), (0, 0))
+    before = objects(index)
+    assert repaired(index, foreign=True).removed == ()
+    assert objects(index) == before
+
+
+# Command line
+
+
+def run(bucket: DirBucket, *words: str) -> int:
+    return cli.run(["verify", "multi-arch", "--bucket", str(bucket.root), *words])
+
+
+def test_verify_names_command_that_repairs(index: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    before = objects(index)
+    index.path(RELEASED.overview).unlink()
+    foreign = put(index, "stranger")
+    assert run(index) == BucketError.exit_code
+    said = capsys.readouterr().err
+    assert f"{RELEASED.overview} is missing. `ci_build verify multi-arch --repair` restores it." in said
+    assert "it is foreign; `ci_build verify multi-arch --repair --remove-foreign` removes it." in said
+    assert run(index, "--repair", "--remove-foreign", "--dry-run") == 0
+    said = capsys.readouterr().err
+    assert f"would create {RELEASED.overview}" in said
+    assert f"would remove {foreign}" in said
+    assert index.head(RELEASED.overview) is None
+    assert index.head(foreign) is not None
+    assert run(index, "--repair") == BucketError.exit_code
+    assert f"kept {foreign}: it is foreign; --remove-foreign removes it" in capsys.readouterr().err
+    assert run(index, "--repair", "--remove-foreign", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {
+        "index": "multi-arch", "problems": [], "repaired": {"written": [], "removed": [foreign], "kept": {}},
+    }  # fmt: skip
+    assert objects(index) == before
+    assert run(index, "--repair") == 0
+    assert "nothing to repair" in capsys.readouterr().err
+
+
+def test_grace_of_repair_is_given_in_hours(
+    index: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheels = make_wheels(tmp_path / "w", version="0.10.2+rocm7.4.0", pythons=("3.12",))
+    with pytest.raises(KilledError):
+        go(FaultyBucket(index, Fault.KILLED, 7), staged_in(index, tmp_path, wheels))
+    assert run(index, "--repair") == BucketError.exit_code
+    assert "and a promotion may need it" in capsys.readouterr().err
+    assert run(index, "--repair", "--grace-hours", "0") == 0
+
+
+@pytest.mark.parametrize(
+    "words", [("--remove-foreign",), ("--grace-hours", "24"), ("--dry-run",), ("--ledger-key", "key")]
+)
+def test_options_of_repair_need_repair(
+    index: DirBucket, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(index, *words) == RequestError.exit_code
+    assert f"{words[0]} has no effect without --repair." in capsys.readouterr().err
+
+
+def test_repair_removes_nothing_from_cut_ledger(index: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    """The files of a lost entry would look like leftovers."""
+    index.path(RELEASED.ledger_entry(2)).unlink()
+    index.path(RELEASED.status).unlink()
+    for key in index.list(RELEASED.root):
+        os.utime(index.path(key), (0, 0))
+    before = objects(index)
+    assert run(index, "--repair", "--remove-foreign") == BucketError.exit_code
+    assert "was cut" in capsys.readouterr().err
+    assert objects(index) == before
