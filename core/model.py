@@ -363,6 +363,7 @@ class Verdict:
         warnings: problems that do not block the promotion.
         attested: signer -> file names of the attested wheels.
         provenances: file name of a wheel -> sha256 of its verified attestations.
+        evidence: keys of the evidence that was read.
         requirements: all evidence that the policy requires.
     """
 
@@ -376,6 +377,7 @@ class Verdict:
     warnings: tuple[str, ...] = ()
     attested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     provenances: Mapping[str, str] = field(default_factory=dict)
+    evidence: tuple[str, ...] = ()
     requirements: tuple[Requirement, ...] = ()
 
     @property

@@ -49,7 +49,8 @@ def check(
     """
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
-    files = tuple(read_all(bucket, staged).values())
+    evidence = read_all(bucket, staged)
+    files = tuple(evidence.values())
     baseline, offered = _visible(bucket, released, wheel_set, policy)
     attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
     provenances = {report.wheel: report.sha256 for report in attested}
@@ -73,7 +74,7 @@ def check(
         *_staged_problems(bucket, staged, wheel_set, files),
         *_conflicts(bucket, released, wheel_set),
     )
-    return dataclasses.replace(decision, blocked_by=reasons, provenances=provenances)
+    return dataclasses.replace(decision, blocked_by=reasons, provenances=provenances, evidence=tuple(evidence))
 
 
 def _visible(

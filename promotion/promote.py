@@ -188,8 +188,10 @@ def promotion_of(bucket: Bucket, staged: StagedSet) -> tuple[LedgerEntry, bool] 
 def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, verdict: Verdict) -> PromotedSet:
     """Return the ledger's record of the set; PromotionBlockedError if the verdict blocks the promotion."""
     raise_if_blocked(staged, verdict)
-    # The digest of the set covers its other files; the policy checks evidence and its logs.
-    names = (WHEELS_JSON, *(key.removeprefix(staged.root) for key in bucket.list(staged.evidence)))
+    # The digest of the set covers its other files; the policy checks evidence and its logs. Evidence that arrived after
+    # the verdict did not count, so that the tiers would contradict it.
+    evidence = (key for key in bucket.list(staged.evidence) if not key.endswith(".json") or key in verdict.evidence)
+    names = (WHEELS_JSON, *(key.removeprefix(staged.root) for key in evidence))
     infos = zip(names, map_concurrently(lambda name: bucket.head(staged.file(name)), names), strict=True)
     digests = {**wheel_set.files, SHA256SUMS: sha256_of(sha256sums(wheel_set))}
     digests |= {name: info.sha256 for name, info in infos if info}

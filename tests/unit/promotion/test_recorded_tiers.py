@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from ci_build import cli
 from core.errors import BucketError
 from core.model import Evidence, Outcome, Tier, dump_wheel_set, load_wheel_set
-from promotion.evidence.evidence import dump_evidence, record
+from promotion import check
+from promotion.evidence.evidence import EvidenceFile, dump_evidence, read_all, record
 from promotion.evidence.signing import Signer
 from promotion.index.ledger import LedgerEntry, load_entry
 from promotion.index.publish import publish
@@ -24,8 +25,9 @@ from promotion.policy.policy import POLICY_FILE, Policy, load_policy
 from promotion.policy.recorded_tiers import tier_problems
 from promotion.promote import promote
 from promotion.stage import stage
-from promotion.storage.bucket import sha256_of
+from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.promoting import NOW, POLICY, RELEASED, go, staged_in
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
@@ -169,6 +171,26 @@ def test_failed_evidence_lowers_tier(tmp_path: Path) -> None:
     assert problems(bucket, replace(entry, promoted=replace(entry.promoted, files=files))) == [
         f"{RELEASED.ledger_entry(1)} records tier device for gfx942; its evidence gives compiled."
     ]
+
+
+def test_evidence_that_arrives_during_promotion_is_not_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = MemoryBucket()
+    arrived: list[str] = []
+
+    def read_then_fail(bucket: Bucket, staged: StagedSet) -> Mapping[str, EvidenceFile]:
+        files = read_all(bucket, staged)
+        (failed, _) = device([file.evidence for file in files.values()], outcome=Outcome.FAILED)
+        arrived.append(record(bucket, staged, failed).removeprefix(staged.root))
+        return files
+
+    monkeypatch.setattr(check, "read_all", read_then_fail)
+    entry = promoted(bucket, tmp_path, on_device=False)
+    assert entry.promoted is not None
+    assert arrived
+    assert not {*arrived} & entry.promoted.files.keys()
+    assert problems(bucket, entry) == []
 
 
 @pytest.mark.parametrize(("days", "good"), [(2.9, True), (3.5, True), (4.5, False)])
