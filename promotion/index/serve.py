@@ -74,6 +74,7 @@ class IndexServer(ThreadingHTTPServer):
         root: the folder. Names that start with a dot, and links to files outside of the folder, are not served.
         host: address to listen on.
         port: 0 means any free port.
+        static: answer like a static host, with HTML pages whatever the client accepts.
         on_request: function that is called before the body of each answer is sent, so it has counted every request
             whose answer a client has received.
 
@@ -89,9 +90,10 @@ class IndexServer(ThreadingHTTPServer):
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        static: bool = False,
         on_request: Callable[[Served], None] = lambda _: None,
     ) -> None:
-        self.root, self.on_request = root.resolve(), on_request
+        self.root, self.static, self.on_request = root.resolve(), static, on_request
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
@@ -132,6 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path).removeprefix("/")
+        if self.server.static:
+            del self.headers["Accept"]
         answer = answer_to(self.server.root, path, self.headers)
         sent = answer.length if self.command == "GET" else 0
         with answer.file or contextlib.nullcontext():

@@ -111,7 +111,7 @@ class Pip:
     Args:
         no_index: whether the user's configuration disables indexes.
         direct: hosts that are reached without a proxy, separated by commas.
-        environment: environment that contains the pip; None means the running interpreter's.
+        environment: environment that contains the pip; None runs the running interpreter's with its option --python.
         name, pythons: see `Installer`.
         version: version of the pip; None means that of the running interpreter.
     """
@@ -130,7 +130,7 @@ class Pip:
     ) -> None:
         self.name, self.pythons = name, pythons
         self.version = version or installed_version("pip")
-        self._runner = None if environment is None else next(environment.glob(_RUNNER))
+        self._runner = next(environment.glob(_RUNNER), None) if environment else None
         self._no_index = no_index
         self._direct = bypass_proxy(direct)
         self._alone = {**UNSET, **self._direct, "PIP_CONFIG_FILE": os.devnull}

@@ -18,7 +18,7 @@ from promotion.gates.common.installers import Installer
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.install.installation import InstallationError, InstallationSource, InstallationTest
-from promotion.gates.install.installer_table import NEWEST, configured_installers, select_installers
+from promotion.gates.install.installer_table import ALL, NEWEST, configured_installers, select_installers
 from promotion.gates.install.lockers import Locker
 from promotion.gates.install.locking import LockingTest
 from promotion.gates.install.pair import check_pair
@@ -64,7 +64,8 @@ def make_gate(
                 (installer, stack.enter_context(_open_index(context)) if installer.caches else None)
                 for installer in find_installers(context)
             ]
-            tests = _InstallationTests(context, available)
+            html = stack.enter_context(_open_index(context, static=True))
+            tests = _InstallationTests(context, available, html.url, complete=selection.name == ALL)
             pool = ThreadPoolExecutor(_MOST_TESTS)
             stack.callback(pool.shutdown, cancel_futures=True)
             stack.callback(tests.stopped.set)
@@ -75,7 +76,6 @@ def make_gate(
                     continue
                 for version in supported(installer, versions):
                     title = f"install with {installer.name} for Python {version}"
-                    # All installers install the same files, so only the first one checks the messages of the loader.
                     pending.append((title, pool.submit(tests.install, installer, version, index, number == 0)))
                 title = f"resolve a wrong pair with {installer.name}"
                 pending.append((title, pool.submit(tests.pair, installer, index)))
@@ -98,10 +98,10 @@ def supported(installer: Installer | Locker, versions: Sequence[str]) -> tuple[s
 class _StagedIndex:
     """A running index of a staged set."""
 
-    def __init__(self, root: Path, context: GateContext) -> None:
+    def __init__(self, root: Path, context: GateContext, *, static: bool = False) -> None:
         self._context = context
         self._served: list[Served] = []
-        self.server = IndexServer(root, on_request=self._served.append)
+        self.server = IndexServer(root, static=static, on_request=self._served.append)
 
     @property
     def url(self) -> str:
@@ -122,7 +122,7 @@ class _StagedIndex:
 
 
 @contextlib.contextmanager
-def _open_index(context: GateContext) -> Iterator[_StagedIndex]:
+def _open_index(context: GateContext, *, static: bool = False) -> Iterator[_StagedIndex]:
     """Serve the staged set on this machine; files of a remote bucket are downloaded first, once in a run of gates."""
     bucket, staged = context.bucket, context.staged
     root = bucket.root if isinstance(bucket, DirBucket) else context.shared / "bucket"
@@ -132,16 +132,21 @@ def _open_index(context: GateContext) -> Iterator[_StagedIndex]:
             path = root / key
             if not path.exists():
                 fetch_to(bucket, key, path)
-    index = _StagedIndex(root, context)
+    index = _StagedIndex(root, context, static=static)
     with index.server:
         yield index
 
 
 class _InstallationTests:
-    """The installation tests of one run; setting `stopped` ends them."""
+    """The installation tests of one run; setting `stopped` ends them.
 
-    def __init__(self, context: GateContext, pythons: Mapping[str, Path]) -> None:
-        self._context, self._pythons = context, pythons
+    Args:
+        html: URL of the set's index on a server without JSON pages.
+        complete: whether the newest pip, which takes a second for each resolution, reads the HTML pages too.
+    """
+
+    def __init__(self, context: GateContext, pythons: Mapping[str, Path], html: str, *, complete: bool) -> None:
+        self._context, self._pythons, self._html, self._complete = context, pythons, html, complete
         key = context.staged.file(PYLOCK)
         self._lock = None if context.bucket.head(key) is None else context.bucket.get(key).decode()
         self.stopped = threading.Event()
@@ -158,22 +163,28 @@ class _InstallationTests:
             return tuple(test.checks(self._pythons[version]))
 
     def install(
-        self, installer: Installer, version: str, shared: _StagedIndex | None, check_loader: bool
+        self, installer: Installer, version: str, shared: _StagedIndex | None, first: bool
     ) -> tuple[Check, ...]:
-        """Test an installer for one Python of the set."""
+        """Test an installer for one Python of the set; all install the same files, so the first checks the loader."""
         runner = self._context.runner
         with self._place(shared) as (index, folder):
-            source = self._source(index, version)
+            source = self._source(
+                index, version, html="" if installer.name == "pip" and not self._complete else self._html
+            )
             test = InstallationTest(
-                source, runner, installer, version, folder, check_loader=check_loader, is_wanted=self._is_wanted
+                source, runner, installer, version, folder, check_loader=first, is_wanted=self._is_wanted
             )
             return tuple(test.checks(self._pythons.get(version)))
 
-    def _source(self, index: _StagedIndex, version: str) -> InstallationSource:
+    def _source(self, index: _StagedIndex, version: str, html: str = "") -> InstallationSource:
         wheel_set = self._context.wheel_set
         wheels = [wheel.filename for wheel in wheels_for(wheel_set, version)]
         return InstallationSource(
-            index=index.url, wheel_set=wheel_set, lock=self._lock, verify_origin=lambda: index.require(wheels)
+            index=index.url,
+            wheel_set=wheel_set,
+            lock=self._lock,
+            verify_origin=lambda: index.require(wheels),
+            html_index=html,
         )
 
     def _is_wanted(self) -> bool:

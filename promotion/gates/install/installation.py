@@ -43,12 +43,14 @@ class InstallationSource:
         index: URL of a simple index with the set.
         lock: text of the set's pylock.toml; None if the set has none.
         verify_origin: called after the installation; raises InstallationError unless the index served the wheels.
+        html_index: URL of the same index on a server without JSON pages; empty to test only `index`.
     """
 
     index: str
     wheel_set: WheelSet
     lock: str | None
     verify_origin: Callable[[], None] = lambda: None
+    html_index: str = ""
 
 
 class InstallationTest:
@@ -93,7 +95,11 @@ class InstallationTest:
         installed = self._check(where, lambda: self._install(python))
         yield installed
         # Installing the set by name must choose exactly its files.
-        yield self._check(f"resolution by {where}", lambda: self._resolve(python))
+        yield self._check(f"resolution by {where}", lambda: self._resolve(python, self.source.index))
+        if html_index := self.source.html_index:
+            # Installers that accept JSON pages read HTML pages on hosts that negotiate no content.
+            name = f"resolution of HTML pages by {where}"
+            yield self._check(name, lambda: self._resolve(python, html_index))
         if not installed.failed:
             yield self._check(f"loader after {where}", self._loader)
 
@@ -137,12 +143,12 @@ class InstallationTest:
         self._probe(Path(sys.executable), {**self._question(imports=False), "paths": [str(target)]})
         return {}
 
-    def _resolve(self, python: Path) -> Mapping[str, Any]:
+    def _resolve(self, python: Path, index: str) -> Mapping[str, Any]:
         """Check that the documented install command resolves to the files of the set."""
         wheel_set = self.source.wheel_set
         lines = install_requirements(wheel_set.wheels, wheel_set.pins)
         requirements = write_lines(self.folder / "wanted.txt", lines)
-        completed = self._run("resolution-failed", self.installer.resolve(python, requirements, self.source.index))
+        completed = self._run("resolution-failed", self.installer.resolve(python, requirements, index))
         try:
             chosen = self.installer.chosen(completed.stdout)
         except ValueError as problem:

@@ -140,7 +140,9 @@ def configured_installers(
     direct = ",".join(filter(None, (LOOPBACK, runner.run((sys.executable, "-I", "-c", code)).stdout.strip())))
     config = pip_config(runner)
     uv = Uv(find_uv_bin(), config, cache=folder / "uv", direct=direct)
-    running: Mapping[str, Installer] = {"pip": Pip(no_index=uv.no_index, direct=direct), "uv": uv}
+    # Without the option --python, pip saves one process for each command.
+    pip = Pip(no_index=uv.no_index, direct=direct, environment=Path(sys.prefix))
+    running: Mapping[str, Installer] = {"pip": pip, "uv": uv}
     installers: list[Installer | Locker] = [running[name] for name in selection.running]
     for item in selection.locked:
         environment = installer_environment(item, environments or folder, uv, runner)

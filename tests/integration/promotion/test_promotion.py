@@ -103,7 +103,7 @@ def test_install_gate_passes_and_set_is_promoted(bucket: DirBucket, tmp_path: Pa
     evidences = run_gates(bucket, staged, gates, runner, steps)
     assert [e.findings for e in evidences] == [()] * 4
     (gate,) = [evidence for evidence in evidences if evidence.gate == "install"]
-    assert gate.counts == {"collected": 8, "run": 8, "passed": 8, "failed": 0, "known": 0, "skipped": 0}
+    assert gate.counts == {"collected": 9, "run": 9, "passed": 9, "failed": 0, "known": 0, "skipped": 0}
     checks = {check["name"]: check for check in gate.details["checks"]}
     for program in ("pip", "uv"):
         where = f"{program} for Python {OWN}"
@@ -153,7 +153,7 @@ def test_install_gate_skips_missing_python_and_unpacks(bucket: DirBucket, tmp_pa
     pythons = {OWN: Path(sys.executable)}
     evidence = installed(bucket, staged, runner, with_=configured_installers, pythons=pythons)
     assert evidence.findings == ()
-    assert evidence.counts == {"collected": 10, "run": 8, "passed": 8, "failed": 0, "known": 0, "skipped": 2}
+    assert evidence.counts == {"collected": 11, "run": 9, "passed": 9, "failed": 0, "known": 0, "skipped": 2}
     skipped = [check for check in evidence.details["checks"] if check["outcome"] == "skipped"]
     assert {check["name"] for check in skipped} == {f"pip for Python {ABSENT}", f"uv for Python {ABSENT}"}
     assert all("unpacked, but not imported" in check["why"] for check in skipped)
@@ -334,7 +334,7 @@ def test_install_gate_works_with_remote_bucket(bucket: DirBucket, tmp_path: Path
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=(OWN,)))
     gate = install_gate.make_gate({OWN: Path(sys.executable)}, with_=only_uv)
     (evidence,) = run_gates(cast("Bucket", Elsewhere(bucket)), staged, [gate], runner, Steps())
-    assert (evidence.findings, evidence.counts["run"]) == ((), 4)
+    assert (evidence.findings, evidence.counts["run"]) == ((), 5)
 
 
 def test_install_gate_leaves_no_files(

@@ -1,0 +1,308 @@
+"""Every installer of the table with a small index: intact, broken, and beside another index with the same names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from core.model import Evidence, Outcome
+from core.process import HostRunner
+from promotion.bundle import _offers
+from promotion.evidence.evidence import is_machine_failure
+from promotion.gates.common.gate import Check
+from promotion.gates.common.pythons import find_pythons
+from promotion.gates.common.requirements import write_lines
+from promotion.gates.common.runs import run_gates
+from promotion.gates.install import gate as install_gate
+from promotion.gates.install.installer_table import configured_installers, locked_installers, select_installers
+from promotion.gates.install.lockers import Locker, Poetry
+from promotion.index.ledger_state import EntryKind
+from promotion.index.operations import mark
+from promotion.index.pages import older_json_page, pages
+from promotion.index.serve import IndexServer
+from promotion.published_check import check_published, read_published
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.file_server import serving_folder
+from tests.support.machine import user_environment
+from tests.support.promoting import RELEASED, go, staged_in
+from tests.support.silent import Steps
+from tests.support.wheel_sets import SetWheel, make_set, make_wheels, ordinary_index, plugin, write_set
+
+OWN = "{}.{}".format(*sys.version_info[:2])
+NAMES = ("pip", "uv", *(item.name for item in locked_installers()))
+PIPS_AND_UVS = [name for name in NAMES if name.startswith(("pip", "uv"))]
+UNREACHABLE = {"PIP_INDEX_URL": "http://127.0.0.2:1/simple/", "PIP_RETRIES": "1", "UV_HTTP_RETRIES": "0"}
+PLUGIN = "jax-rocm7-plugin"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a cache with the environments of all installers, from the package index of this machine."""
+    cache = tmp_path_factory.mktemp("cache")
+    folder = tmp_path_factory.mktemp("files")
+    configured_installers(HostRunner(dict(os.environ)), folder, select_installers("all"), cache)
+    return cache
+
+
+class Scene:
+    """A user with an ordinary package index with a small jax, and a bucket."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.bucket = folder, DirBucket(folder / "bucket")
+        self.environment = {**user_environment(), "PIP_INDEX_URL": f"{url}simple/"}
+
+    @property
+    def ordinary(self) -> Path:
+        return self.folder / "ordinary" / "wheels"
+
+    def write_ordinary_pages(self) -> None:
+        for page in pages("simple/", _offers(self.ordinary)):
+            path = self.folder / "ordinary" / page.key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(page.data)
+
+    def python(self, *installers: str) -> tuple[str, Path]:
+        """Return the newest Python of this machine that installers support."""
+        pythons = [set(item.pythons) for item in locked_installers() if item.name in installers]
+        found = find_pythons(sorted(set.intersection(*pythons)) if pythons else [OWN], HostRunner(dict(os.environ)))
+        if not found:
+            pytest.skip(f"needs a Python that {', '.join(installers)} supports")
+        return list(found.items())[-1]
+
+    def staged(self, version: str) -> tuple[StagedSet, list[SetWheel]]:
+        wheels = make_wheels(self.folder / "w", pythons=(version,))
+        wheel_set = make_set(wheels, python_versions=(version,))
+        return stage(self.bucket, write_set(self.folder / "set", wheels, wheel_set)), wheels
+
+    def gate(self, staged: StagedSet, pythons: tuple[str, Path], installers: str, cache: Path) -> Evidence:
+        gate = install_gate.make_gate(dict([pythons]), installers=installers, cache=cache)
+        context = run_gates(self.bucket, staged, [gate], HostRunner(self.environment), Steps())
+        return context[0]
+
+    def change_page(self, staged: StagedSet, change: Callable[[bytes], bytes], *names: str) -> None:
+        for name in names or ("index.html", "index.json"):
+            path = self.bucket.path(f"{staged.simple}{PLUGIN}/{name}")
+            data = path.read_bytes()
+            path.unlink()
+            path.write_bytes(change(data))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    (tmp_path / "ordinary").mkdir()
+    with IndexServer(tmp_path / "ordinary") as server:
+        scene = Scene(tmp_path, server.url)
+        ordinary_index(scene.ordinary)
+        scene.write_ordinary_pages()
+        yield scene
+
+
+def failed(evidence: Evidence) -> set[str]:
+    """Return the names of the installers with a failed check that is not the one of the wrong pair."""
+    checks = [check for check in evidence.details["checks"] if check["outcome"] == "failed"]
+    return {check["installer"].partition(" ")[0] for check in checks if not check["name"].startswith("wrong pair")}
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+@pytest.mark.parametrize("name", NAMES)
+def test_installer_installs_small_set(scene: Scene, cache: Path, name: str) -> None:
+    python = scene.python(name)
+    evidence = scene.gate(scene.staged(python[0])[0], python, name, cache)
+    assert (evidence.outcome, evidence.findings) == (Outcome.PASSED, ())
+    version = select_installers(name).versions[name]
+    assert {check["installer"] for check in evidence.details["checks"]} == {f"{name} {version}"}
+    assert evidence.settings["installer_versions"] == f"{name} {version}"
+    assert any(check.get("installed", {}).get("small-dependency") == "1.0" for check in evidence.details["checks"])
+    assert evidence.counts["skipped"] == 0
+
+
+def wrong_hash(scene: Scene, staged: StagedSet, wheel: SetWheel) -> None:
+    scene.change_page(staged, lambda data: data.replace(wheel.wheel.sha256.encode(), b"0" * 64))
+
+
+def wrong_hash_in_html(scene: Scene, staged: StagedSet, wheel: SetWheel) -> None:
+    scene.change_page(staged, lambda data: data.replace(wheel.wheel.sha256.encode(), b"0" * 64), "index.html")
+
+
+def wrong_requires_python(scene: Scene, staged: StagedSet, _: SetWheel) -> None:
+    scene.change_page(staged, lambda data: data.replace(b">=3.11", b">=3.99").replace(b"&gt;=3.11", b"&gt;=3.99"))
+
+
+def changed_metadata(scene: Scene, staged: StagedSet, wheel: SetWheel) -> None:
+    path = scene.bucket.path(staged.file(wheel.wheel.filename + ".metadata"))
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data + b"Requires-Dist: other\n")
+
+
+def missing_metadata(scene: Scene, staged: StagedSet, wheel: SetWheel) -> None:
+    scene.bucket.path(staged.file(wheel.wheel.filename + ".metadata")).unlink()
+
+
+def older_json(scene: Scene, staged: StagedSet, _: SetWheel) -> None:
+    scene.change_page(staged, older_json_page, "index.json")
+
+
+Fault = Callable[[Scene, StagedSet, SetWheel], None]
+
+
+@pytest.mark.parametrize(
+    "fault", [wrong_hash, wrong_hash_in_html, wrong_requires_python, changed_metadata, missing_metadata]
+)
+def test_install_gate_reports_broken_index(scene: Scene, tmp_path: Path, fault: Fault) -> None:
+    """The newest uv, which runs by default, finds every fault of pages and core metadata."""
+    staged, wheels = scene.staged(OWN)
+    fault(scene, staged, next(wheel for wheel in wheels if wheel.wheel.name == PLUGIN))
+    evidence = scene.gate(staged, (OWN, Path(sys.executable)), "uv", tmp_path / "cache")
+    assert failed(evidence) == {"uv"}
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("fault", "finders"),
+    [
+        (wrong_hash, {"uv", "pip-23.2", "uv-0.4", "poetry", "pdm"}),
+        (wrong_hash_in_html, {"uv", "pip-22.3", "pip-23.2", "uv-0.4"}),
+        (changed_metadata, {"uv", "pip-23.2"}),
+        (older_json, {"pip-22.3"}),
+    ],
+)
+def test_old_installers_report_broken_index(scene: Scene, cache: Path, fault: Fault, finders: set[str]) -> None:
+    """The older form of JSON pages (PEP 714) breaks pip 22.3 only."""
+    names = ("uv", "pip-22.3", "pip-23.2", "uv-0.4", "poetry", "pdm")
+    python = scene.python(*names)
+    staged, wheels = scene.staged(python[0])
+    fault(scene, staged, next(wheel for wheel in wheels if wheel.wheel.name == PLUGIN))
+    assert failed(scene.gate(staged, python, ",".join(names), cache)) == finders
+
+
+# Two indexes with the same names
+
+
+def offer(scene: Scene, version: str, python: str) -> None:
+    """Offer a plugin with other files in the ordinary index."""
+    made = plugin(version, python=python)
+    made.files["jax_rocm7_plugin/extra.py"] = b""
+    made.write(scene.ordinary)
+    scene.write_ordinary_pages()
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+@pytest.mark.parametrize("name", NAMES)
+def test_higher_version_in_other_index_is_not_installed(scene: Scene, cache: Path, name: str) -> None:
+    python = scene.python(name)
+    staged, _ = scene.staged(python[0])
+    offer(scene, "99", python[0])
+    assert scene.gate(staged, python, name, cache).outcome is Outcome.PASSED
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+@pytest.mark.parametrize("name", NAMES)
+def test_same_version_in_other_index_is_reported(scene: Scene, cache: Path, name: str) -> None:
+    """pip and uv take it, as the gate reports; poetry and pdm take the set's projects from its index only."""
+    python = scene.python(name)
+    staged, wheels = scene.staged(python[0])
+    offer(scene, wheels[0].wheel.version, python[0])
+    evidence = scene.gate(staged, python, name, cache)
+    if name in ("poetry", "pdm", "uv", "uv-0.4"):
+        assert evidence.findings == ()
+        return
+    assert {finding.code for finding in evidence.findings} == {"resolution-elsewhere"}
+
+
+# Released indexes
+
+
+def released(scene: Scene, python: str) -> list[list[SetWheel]]:
+    """Promote two sets for one Python."""
+    versions = ("0.10.2+rocm7.2.0", "0.10.2+rocm7.3.0")
+    sets = [make_wheels(scene.folder / "w", version=version, pythons=(python,)) for version in versions]
+    for wheels in sets:
+        go(scene.bucket, staged_in(scene.bucket, scene.folder, wheels, python_versions=(python,)))
+    return sets
+
+
+def check(scene: Scene, url: str, python: str, installers: str, cache: Path) -> list[Check]:
+    selection, runner = select_installers(installers), HostRunner(scene.environment)
+    published = read_published(url)
+    return list(check_published(published, runner, Steps(), pythons=[python], installers=selection, cache=cache))
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+def test_index_check_with_all_installers_of_static_host(scene: Scene, cache: Path) -> None:
+    """A static host returns HTML pages to every client."""
+    version, _ = scene.python("pip-22.3", "uv-0.4")
+    sets = released(scene, version)
+    with serving_folder(scene.bucket.root) as url:
+        simple = f"{url}/{RELEASED.simple}"
+        checks = check(scene, simple, version, "all", cache)
+        assert [finding for check in checks for finding in check.findings] == []
+        ran = {str(check.details["installer"]).partition(" ")[0] for check in checks if "installer" in check.details}
+        assert ran == {*NAMES}
+        wheel = sets[1][0].wheel
+        page = scene.bucket.path(f"{RELEASED.simple}{wheel.name}/index.html")
+        text = page.read_text()
+        page.unlink()
+        page.write_text(text.replace(wheel.sha256, "0" * 64))
+        checks = check(scene, simple, version, "pip-22.3,poetry", cache)
+        found = {finding.code for item in checks for finding in item.findings}
+    assert found == {"resolution-failed", "lock-elsewhere"}
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("name", PIPS_AND_UVS)
+def test_installers_skip_yanked_sets_and_normalise_names(scene: Scene, cache: Path, name: str, static: bool) -> None:
+    version, python = scene.python(name)
+    old, new = released(scene, version)
+    mark(scene.bucket, RELEASED, EntryKind.YANK, ["2"], reason="slow & <b>wrong</b>", actor="tests")
+    runner = HostRunner(scene.environment)
+    (installer,) = configured_installers(runner, scene.folder / "files", select_installers(name), cache)
+    assert not isinstance(installer, Locker)
+    with IndexServer(scene.bucket.root, static=static) as server:
+        for requirement, wheels in (("JAX_ROCm7.Plugin", old), (f"{PLUGIN}=={new[0].wheel.version}", new)):
+            wanted = write_lines(scene.folder / "wanted.txt", [requirement])
+            command = installer.resolve(python, wanted, server.url + RELEASED.simple)
+            chosen = installer.chosen(runner.run(command.argv, env=command.env).stdout)
+            assert chosen[PLUGIN] & {wheel.wheel.sha256 for wheel in wheels}
+
+
+# Failures of the machine
+
+
+def test_unreachable_package_index_is_of_the_machine(scene: Scene, tmp_path: Path) -> None:
+    staged, _ = scene.staged(OWN)
+    scene.environment |= UNREACHABLE
+    for name in ("pip", "uv"):
+        evidence = scene.gate(staged, (OWN, Path(sys.executable)), name, tmp_path / "cache")
+        assert is_machine_failure(evidence), evidence.findings
+        assert "A package index cannot be reached" in evidence.findings[0].message
+
+
+def test_missing_installer_is_of_the_machine(scene: Scene, tmp_path: Path) -> None:
+    staged, _ = scene.staged(OWN)
+    scene.environment |= {**UNREACHABLE, "UV_NO_CACHE": "1"}
+    evidence = scene.gate(staged, (OWN, Path(sys.executable)), "pip-22.3", tmp_path / "cache")
+    assert is_machine_failure(evidence)
+    assert "Cannot install the installer pip-22.3" in evidence.findings[0].message
+
+
+def test_user_without_index_skips_lockers(scene: Scene, tmp_path: Path) -> None:
+    staged, _ = scene.staged(OWN)
+    poetry = Poetry(tmp_path, {"no-index": "1"}, name="poetry", version="2", pythons=(OWN,))
+    gate = install_gate.make_gate({OWN: Path(sys.executable)}, with_=lambda *_: (poetry,))
+    (evidence,) = run_gates(scene.bucket, staged, [gate], HostRunner(scene.environment), Steps())
+    assert evidence.outcome is Outcome.SKIPPED
+    assert evidence.details["checks"][0]["why"] == "pip's configuration disables indexes, which poetry needs"
