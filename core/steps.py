@@ -11,8 +11,9 @@ from importlib import metadata
 from pathlib import Path
 
 from core.digests import file_sha256
-from core.model import Wheel, load_wheel, to_json
+from core.model import Wheel, to_json
 from core.store import ContentStore
+from core.wheels_json import load_wheel
 
 _RESULT = "result.json"
 _LIBRARIES = ("auditwheel", "isal", "packaging", "pyelftools", "zstandard")

@@ -11,7 +11,8 @@ from packaging.utils import parse_wheel_filename
 
 from core.digests import file_sha256
 from core.errors import WheelSetError
-from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, WheelSet, load_wheel_set
+from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, WheelSet
+from core.wheels_json import load_wheel_set
 
 SET_FILES = (WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK, SBOM)
 """Files beside the wheels of a set."""

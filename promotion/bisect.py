@@ -15,8 +15,9 @@ from typing import Any
 
 from core.atomic import write_whole
 from core.errors import GateError, MachineError, ProcessError, RequestError
-from core.model import PYLOCK, SHA256SUMS, WHEELS_JSON, Progress, WheelSet, load_wheel_set, to_json
+from core.model import PYLOCK, SHA256SUMS, WHEELS_JSON, Progress, WheelSet, to_json
 from core.process import Runner, render, without_credentials
+from core.wheels_json import load_wheel_set
 from core.wheelset import check_files
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import hashed, locked, wheels_for, write_lines

@@ -22,8 +22,9 @@ from pathlib import Path
 from packaging.utils import parse_wheel_filename
 
 from core.errors import BucketError, WheelSetError
-from core.model import PYLOCK, WHEELS_JSON, Progress, WheelSet, load_wheel_set
+from core.model import PYLOCK, WHEELS_JSON, Progress, WheelSet
 from core.process import Runner
+from core.wheels_json import load_wheel_set
 from promotion.gates.common.installers import download
 from promotion.gates.common.requirements import locked, wheels_for
 from promotion.index.core_metadata import core_metadata

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import BucketError, CiBuildError, WheelSetError
-from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet, load_wheel_set
+from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet
+from core.wheels_json import load_wheel_set
 from core.wheelset import read_set, sizes_of
 from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger_wheel import LedgerWheel

@@ -15,10 +15,11 @@ from ci_build.build.request import WheelSetRequest
 from core import wheelset
 from core.errors import RequestError
 from core.http.client import Connect
-from core.model import Payload, WheelSet, load_wheel_set
+from core.model import Payload, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
 from core.rocm_trust import ROCM_TRUST
+from core.wheels_json import load_wheel_set
 from wheelkit.inspect.compare import Difference, compare_wheels
 
 _WITHOUT_EFFECT = (

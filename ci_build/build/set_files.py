@@ -16,8 +16,9 @@ from packaging.version import Version
 
 from ci_build.build.sbom import sbom
 from core.digests import file_sha256
-from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel, WheelSet, dump_wheel_set
+from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel, WheelSet
 from core.pip import Resolved
+from core.wheels_json import dump_wheel_set
 from core.wheelset import serves, sha256sums
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 

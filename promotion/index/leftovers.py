@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from core.errors import CiBuildError
-from core.model import SHA256SUMS, WHEELS_JSON, Channel, WheelSet, load_wheel_set
+from core.model import SHA256SUMS, WHEELS_JSON, Channel, WheelSet
+from core.wheels_json import load_wheel_set
 from promotion.storage.bucket import Bucket, ObjectInfo
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import (

@@ -19,7 +19,8 @@ from urllib.parse import urljoin
 
 from core.errors import InputError
 from core.merkle import EMPTY_TREE, MerkleTree
-from core.model import WHEELS_JSON, WheelSet, load_wheel_set
+from core.model import WHEELS_JSON, WheelSet
+from core.wheels_json import load_wheel_set
 from promotion.index.ledger import FIRST
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.keys import SETS_FOLDER

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from core.errors import CiBuildError
-from core.model import TIER_ORDER, WHEELS_JSON, Outcome, WheelSet, load_wheel_set
+from core.model import TIER_ORDER, WHEELS_JSON, Outcome, WheelSet
+from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import EvidenceFile, read_files, time_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
 from promotion.index.page_diff import weakest

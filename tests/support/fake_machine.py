@@ -176,7 +176,7 @@ def write_index(folder: Path, *sets: Any) -> str:
         folder: folder of the index, such as …/v2/multi-arch.
         sets: pairs of a wheel set and its tiers by target, newest first.
     """
-    from core.model import dump_wheel_set
+    from core.wheels_json import dump_wheel_set
 
     rows = []
     for wheel_set, tiers in sets:

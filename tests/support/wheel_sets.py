@@ -11,7 +11,8 @@ from typing import Any
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from core.model import Evidence, MemberInfo, Outcome, Wheel, WheelSet, dump_wheel_set
+from core.model import Evidence, MemberInfo, Outcome, Wheel, WheelSet
+from core.wheels_json import dump_wheel_set
 from promotion.policy.policy import Policy, load_policy
 from tests.support.made_wheel import GLIBC, MadeWheel, clean_pjrt, clean_plugin, fat_binary, library
 from tests.support.tiny_elf import TinySymbol

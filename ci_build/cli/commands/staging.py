@@ -9,8 +9,8 @@ import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option
-from core.model import load_wheel_set
 from core.report import print_table
+from core.wheels_json import load_wheel_set
 from promotion import staged_sets
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

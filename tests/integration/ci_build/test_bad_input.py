@@ -18,7 +18,7 @@ import pytest
 
 from ci_build.cli import run
 from ci_build.rocm import local
-from core.model import dump_wheel_set
+from core.wheels_json import dump_wheel_set
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
 from tests.support.made_wheel import zero_bytes

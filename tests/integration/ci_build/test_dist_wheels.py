@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ReproducibilityError
-from core.model import dump_wheel_set, load_wheel_set
+from core.wheels_json import dump_wheel_set, load_wheel_set
 from tests.integration.conftest import CI_BUILD, ci_build
 from tests.support.made_rocm import make_rocm
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from core.model import load_wheel_set
+from core.wheels_json import load_wheel_set
 from tests.integration.conftest import ci_build, succeed
 
 pytestmark = pytest.mark.network

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from core.model import WheelSet, load_wheel_set
+from core.model import WheelSet
+from core.wheels_json import load_wheel_set
 from tests.integration.conftest import succeed
 from tests.integration.kernels.test_kernels_rocm import InContainer
 from tests.support import docker

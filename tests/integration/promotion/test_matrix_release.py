@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from core.model import Outcome, Tier, load_wheel_set
+from core.model import Outcome, Tier
 from core.process import HostRunner
+from core.wheels_json import load_wheel_set
 from promotion.check import check
 from promotion.evidence.evidence import record
 from promotion.evidence.signing import Signer

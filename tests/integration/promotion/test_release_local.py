@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ci_build.release.request import GATES
-from core.model import load_wheel_set
+from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import SCHEMA_VERSION, load_evidence
 from tests.integration.conftest import CI_BUILD, Released, ci_build
 from tests.support.small_corpus import check_small_corpus

@@ -15,9 +15,9 @@ from ci_build.cli.options.settings import Settings
 from core import wheelset
 from core.errors import CiBuildError, InputError, RequestError
 from core.http.client import Client
-from core.model import load_wheel_set
 from core.process import HostRunner
 from core.report import Reporter
+from core.wheels_json import load_wheel_set
 from tests.support.made_rocm import make_rocm
 from tests.support.sets import wheel_set
 from tests.support.tiny_elf import TinySymbol, tiny_elf

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import RequestError, WheelSetError
-from core.model import GfxTarget, RocmVersion, dump_wheel_set, load_wheel_set, to_json
+from core.model import GfxTarget, RocmVersion, to_json
+from core.wheels_json import dump_wheel_set, load_wheel_set
 from tests.support.sets import wheel_set
 
 

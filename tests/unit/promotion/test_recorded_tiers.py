@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from ci_build import cli
 from core.errors import BucketError
-from core.model import Evidence, Outcome, Tier, dump_wheel_set, load_wheel_set
+from core.model import Evidence, Outcome, Tier
+from core.wheels_json import dump_wheel_set, load_wheel_set
 from promotion import check
 from promotion.evidence.evidence import EvidenceFile, dump_evidence, read_all, record
 from promotion.evidence.signing import Signer

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from core.model import dump_wheel_set, load_wheel_set
 from core.rocm_trust import ROCM_TRUST, ChecksumOrigin, load_trust
+from core.wheels_json import dump_wheel_set, load_wheel_set
 from promotion.index.ledger import PromotedSet
 from promotion.policy.policy import load_policy
 from promotion.policy.set_rules import (

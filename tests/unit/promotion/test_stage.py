@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import ArchiveError, BucketError, WheelSetError
-from core.model import WheelSet, dump_wheel_set
+from core.model import WheelSet
+from core.wheels_json import dump_wheel_set
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
