@@ -22,6 +22,8 @@ _READ = ("s3:GetObject", "s3:GetObjectAttributes")
 _WRITE = ("s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 _REMOVE = ("s3:DeleteObject",)
 _LIST = ("s3:ListBucket", "s3:ListBucketMultipartUploads")
+_SHARE = ("s3:PutObjectAcl", "s3:PutObjectVersionAcl", "s3:PutObjectTagging", "s3:PutObjectVersionTagging")
+"""Actions that some stores permit to the writer of an object unless they are denied."""
 _STAGING, _RELEASED = f"{Channel.STAGING}/*", f"{Channel.RELEASED}/*"
 _EVIDENCE = f"{Channel.STAGING}/*/*/{EVIDENCE_FOLDER}/*"
 _PROBES = f"{Channel.STAGING}/_probes/*"
@@ -129,6 +131,13 @@ def _statements(name: str, prefix: str, role: Role, arns: Sequence[str]) -> Iter
             "Resource": [f"arn:aws:s3:::{name}/{prefix}{key}" for key in rule.keys],
         }
     if role is not Role.READER:
+        yield {
+            "Sid": f"{role.capitalize()}NeverShares",
+            "Effect": "Deny",
+            "Principal": principal,
+            "Action": list(_SHARE),
+            "Resource": [f"arn:aws:s3:::{name}/{prefix}*"],
+        }
         yield {
             "Sid": f"{role.capitalize()}Lists",
             "Effect": "Allow",

@@ -103,6 +103,14 @@ def test_promoter_deletes_what_retention_deletes(policy: Mapping[str, Any], tmp_
     assert [key for key in kept if may(policy, WHO[Role.PROMOTER], "s3:DeleteObject", key)] == []
 
 
+@pytest.mark.parametrize("role", [Role.BUILDER, Role.TESTER, Role.PROMOTER])
+def test_writers_do_not_share_their_objects(policy: Mapping[str, Any], role: Role) -> None:
+    """Ceph lets the writer of an object change its ACL and tags unless the bucket denies it."""
+    (denial,) = [item for item in policy["Statement"] if item["Sid"] == f"{role.capitalize()}NeverShares"]
+    assert (denial["Effect"], denial["Resource"]) == ("Deny", ["arn:aws:s3:::b/p/*"])
+    assert {"s3:PutObjectAcl", "s3:PutObjectTagging"} <= {*denial["Action"]}
+
+
 def test_only_promoter_removes(policy: Mapping[str, Any]) -> None:
     allowed = {
         role for role in Role for key in (WHEEL, EVIDENCE, PACKAGE) if may(policy, WHO[role], "s3:DeleteObject", key)
