@@ -18,7 +18,6 @@ from core.errors import BucketError
 from promotion.storage import s3_upload
 from promotion.storage.bucket import ConflictError, sha256_of
 from promotion.storage.bucket_url import open_bucket
-from promotion.storage.keys import StagedSet
 from promotion.storage.roles import Role, bucket_policy
 from promotion.storage.s3_bucket import S3Bucket
 from promotion.storage.s3_client import connect
@@ -170,36 +169,6 @@ def test_store_errors_are_reported(s3_server: ceph.Ceph, monkeypatch: pytest.Mon
 def test_open_bucket_refuses_invalid_endpoint() -> None:
     with pytest.raises(BucketError, match="Cannot connect to the store"):
         open_bucket("s3://name?endpoint_url=nonsense")
-
-
-def test_bucket_policy_separates_roles(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:
-    users = {role: s3_server.user(f"{bucket.name}-{role}") for role in (Role.BUILDER, Role.TESTER, Role.PROMOTER)}
-    arns = {role: [f"arn:aws:iam:::user/{user.name}"] for role, user in users.items()}
-    policy = bucket_policy(bucket.name, arns, prefix=bucket.prefix)
-    s3_client.put_bucket_policy(Bucket=bucket.name, Policy=json.dumps(policy))
-    as_role = {
-        role: S3Bucket(login(s3_server, user), bucket.name, prefix=bucket.prefix) for role, user in users.items()
-    }
-    staged = StagedSet(index="multi-arch", digest="a" * 64)
-    wheel, evidence = staged.file("w.whl"), staged.evidence_file("load", "any", f"{0:016}.json")
-    package, status = "v2/multi-arch/packages/w/w.whl", "v2/multi-arch/status.json"
-
-    assert put(as_role[Role.BUILDER], wheel, b"wheel")
-    assert as_role[Role.TESTER].get(wheel) == b"wheel"
-    assert put(as_role[Role.TESTER], evidence, b"passed")
-    assert as_role[Role.PROMOTER].copy(wheel, package, sha256=sha256_of(b"wheel"))
-    as_role[Role.PROMOTER].put_if_match(status, b"{}", etag=None)
-    assert list(as_role[Role.BUILDER].list(staged.root)) == sorted([wheel, evidence])
-
-    forbidden = [(Role.BUILDER, evidence + "2"), (Role.BUILDER, package + "2"), (Role.TESTER, wheel + "2")]
-    forbidden += [(Role.TESTER, package + "2"), (Role.PROMOTER, wheel + "2")]
-    for role, key in forbidden:
-        with pytest.raises(BucketError, match="403"):
-            put(as_role[role], key, b"forged")
-        assert bucket.head(key) is None
-    for role in (Role.BUILDER, Role.TESTER):
-        with pytest.raises(BucketError, match="403"):
-            as_role[role].delete(wheel, sha256=sha256_of(b"wheel"))
 
 
 def test_bucket_policy_protects_ledgers_from_everybody(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:

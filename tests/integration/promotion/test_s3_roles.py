@@ -1,0 +1,305 @@
+"""The bucket policy of roles, enforced by a real S3 server: every call of every role on every kind of object."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from click.testing import CliRunner
+
+from ci_build.cli.commands.bucket import bucket as bucket_command
+from core.errors import BucketError
+from promotion.index.audit import verify
+from promotion.storage.concurrency import map_concurrently
+from promotion.storage.keys import ReleasedIndex, StagedSet, run_history_file
+from promotion.storage.roles import Role
+from promotion.storage.s3_bucket import S3Bucket
+from promotion.storage.s3_client import connect
+from tests.support import ceph
+from tests.support.fault_campaign import World, life
+from tests.support.promoting import RELEASED
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+NUMBERS = itertools.count()
+PREFIX = "wheels/"
+STAGED = StagedSet(index="multi-arch", digest="a" * 64)
+WHEEL = "jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl"
+INDEX = ReleasedIndex(index="multi-arch")
+STAGING = {
+    "staged wheel": STAGED.file(WHEEL),
+    "staged metadata": STAGED.file(f"{WHEEL}.metadata"),
+    "staged wheels.json": STAGED.file("wheels.json"),
+    "staged lock": STAGED.file("pylock.toml"),
+    "staged page": f"{STAGED.simple}jaxlib/",
+    "staged claim": f"v2-staging/_claims/multi-arch/{STAGED.digest}/x",
+}
+VOUCHING = {
+    "evidence": STAGED.evidence_file("load", "any", f"{0:016}.json"),
+    "log": STAGED.evidence_log("load", f"{0:016}"),
+    "test results": run_history_file("multi-arch"),
+}
+SWEPT = {
+    "package": INDEX.wheel("jaxlib", WHEEL),
+    "tombstone": INDEX.wheel("jaxlib", f"{WHEEL}.swept"),
+    "file of a set": INDEX.set_file("a" * 64, "wheels.json"),
+    "claim": "v2/_claims/multi-arch/packages/x",
+}
+KEPT = {
+    "ledger entry": INDEX.ledger_entry(1),
+    "checkpoint": f"{INDEX.root}checkpoint",
+    "page": f"{INDEX.simple}jaxlib/index.json",
+    "status": INDEX.status,
+    "overview": INDEX.root,
+    "probe": "v2/_probes/v2/conditional-writes",
+}
+PROBE = {"staging probe": "v2-staging/_probes/v2-staging/conditional-writes"}
+OTHERS = {"other folder": "v3/x", "similar folder": "v2-stagingx/y", "below another index": "v2x/ledger/1"}
+KEYS = {**STAGING, **VOUCHING, **SWEPT, **KEPT, **PROBE, **OTHERS}
+BODY = b"an object of the owner"
+NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """A bucket with objects of all kinds and the policy that `bucket policy` prints."""
+
+    owner: Any
+    name: str
+    clients: Mapping[Role, Any]
+
+    def etag(self, key: str) -> str:
+        """Return the etag of an object, or an empty text; the owner of a bucket lists also what it cannot read."""
+        listed = self.owner.list_objects_v2(Bucket=self.name, Prefix=PREFIX + key).get("Contents", ())
+        return next((str(item["ETag"]) for item in listed if item["Key"] == PREFIX + key), "")
+
+    def bucket(self, role: Role) -> S3Bucket:
+        return S3Bucket(self.clients[role], self.name, prefix=PREFIX)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The object of a call, and an object that its caller may read."""
+
+    client: Any
+    name: str
+    key: str
+    source: str
+
+    @property
+    def at(self) -> dict[str, str]:
+        return {"Bucket": self.name, "Key": PREFIX + self.key}
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """Return the status of a refused call, or an empty text."""
+    try:
+        call()
+    except ClientError as error:
+        return str(error.response["ResponseMetadata"]["HTTPStatusCode"])
+    return ""
+
+
+def as_client(server: ceph.Ceph, user: ceph.User) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", user.access)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", user.secret)
+        return connect(endpoint=server.url)
+
+
+def printed_policy(name: str, *words: str) -> str:
+    """Return what `ci_build bucket policy` prints."""
+    done = CliRunner().invoke(bucket_command, ["policy", f"s3://{name}/{PREFIX}", *words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.fixture
+def store(s3_client: Any, s3_server: ceph.Ceph) -> Store:
+    name = f"roles-{next(NUMBERS)}"
+    s3_client.create_bucket(Bucket=name)
+    users = {role: s3_server.user(f"{name}-{role}") for role in Role}
+    words = [f"--{role}=arn:aws:iam:::user/{user.name}" for role, user in users.items()]
+    s3_client.put_bucket_policy(Bucket=name, Policy=printed_policy(name, *words))
+    return Store(owner=s3_client, name=name, clients={role: as_client(s3_server, user) for role, user in users.items()})
+
+
+def upload(target: Target) -> None:
+    upload_id = target.client.create_multipart_upload(**target.at)["UploadId"]
+    part = target.client.upload_part(**target.at, UploadId=upload_id, PartNumber=1, Body=b"part")
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    target.client.complete_multipart_upload(**target.at, UploadId=upload_id, MultipartUpload=parts)
+
+
+def delete_many(target: Target) -> None:
+    done = target.client.delete_objects(Bucket=target.name, Delete={"Objects": [{"Key": target.at["Key"]}]})
+    if errors := done.get("Errors"):
+        answer = {"Error": errors[0], "ResponseMetadata": {"HTTPStatusCode": 403}}
+        raise ClientError(answer, "DeleteObjects")
+
+
+READS: Mapping[str, Callable[[Target], object]] = {
+    "get": lambda t: t.client.get_object(**t.at),
+    "head": lambda t: t.client.head_object(**t.at),
+    "get range": lambda t: t.client.get_object(**t.at, Range="bytes=0-3"),
+}
+WRITES: Mapping[str, Callable[[Target], object]] = {
+    "put": lambda t: t.client.put_object(**t.at, Body=b"forged"),
+    "replace": lambda t: t.client.put_object(**t.at, Body=b"forged", IfMatch="*"),
+    "copy": lambda t: t.client.copy_object(
+        **t.at, CopySource={"Bucket": t.name, "Key": PREFIX + t.source}, MetadataDirective="REPLACE"
+    ),
+    "multipart": upload,
+}
+DELETES: Mapping[str, Callable[[Target], object]] = {
+    "delete": lambda t: t.client.delete_object(**t.at),
+    "delete many": delete_many,
+}
+NEVER: Mapping[str, Callable[[Target], object]] = {
+    "get version": lambda t: t.client.get_object(**t.at, VersionId="null"),
+    "get acl": lambda t: t.client.get_object_acl(**t.at),
+}
+CHANGES: Mapping[str, Callable[[Target], object]] = {
+    "delete version": lambda t: t.client.delete_object(**t.at, VersionId="null"),
+    "put acl": lambda t: t.client.put_object_acl(**t.at, ACL="public-read-write"),
+    "put tags": lambda t: t.client.put_object_tagging(**t.at, Tagging={"TagSet": [{"Key": "k", "Value": "v"}]}),
+}
+CALLS = {**READS, **WRITES, **DELETES, **NEVER, **CHANGES}
+MAY_READ = {
+    Role.BUILDER: {*STAGING, *VOUCHING, *PROBE},
+    Role.TESTER: {*STAGING, *VOUCHING, *PROBE, *SWEPT, *KEPT},
+    Role.PROMOTER: {*STAGING, *VOUCHING, *PROBE, *SWEPT, *KEPT},
+    Role.READER: {*SWEPT, *KEPT},
+}
+MAY_WRITE = {
+    Role.BUILDER: {*STAGING, *PROBE},
+    Role.TESTER: {*VOUCHING, *PROBE},
+    Role.PROMOTER: {*SWEPT, *KEPT},
+    Role.READER: NOTHING,
+}
+MAY_DELETE = {
+    Role.BUILDER: NOTHING,
+    Role.TESTER: NOTHING,
+    Role.PROMOTER: {*STAGING, *VOUCHING, *PROBE, *SWEPT},
+    Role.READER: NOTHING,
+}
+
+
+def allowed(role: Role, call: str, kind: str) -> bool:
+    table = MAY_READ if call in READS else MAY_WRITE if call in WRITES else MAY_DELETE if call in DELETES else {}
+    return kind in table.get(role, NOTHING)
+
+
+def wrong(store: Store, role: Role, kind: str) -> Iterator[str]:
+    """Try every call of a role on an object, and yield a sentence for each with another result than in the tables."""
+    key, source = KEYS[kind], KEYS["package" if role is Role.READER else "staged wheel"]
+    target = Target(client=store.clients[role], name=store.name, key=key, source=source)
+    for name, call in CALLS.items():
+        before = store.owner.put_object(**target.at, Body=BODY)["ETag"]
+        yield from _wrong(store, role, name, kind, refusal(partial(call, target)), store.etag(key) == before)
+    # Some stores give the writer of an object rights of its own.
+    for name, call in {**DELETES, **CHANGES}.items() if allowed(role, "put", kind) else ():
+        before = target.client.put_object(**target.at, Body=BODY)["ETag"]
+        yield from _wrong(store, role, name, kind, refusal(partial(call, target)), store.etag(key) == before)
+
+
+def _wrong(store: Store, role: Role, call: str, kind: str, status: str, same: bool) -> Iterator[str]:
+    if not allowed(role, call, kind):
+        if status != "403" or not same:
+            yield f"{role} may not {call} {kind}: {status or 'accepted'}"
+    elif status or (same and call in {*DELETES, "put", "multipart"}):
+        yield f"{role} may {call} {kind}: {status or 'without effect'}"
+
+
+@pytest.mark.parametrize("role", Role)
+def test_every_call_on_every_object_is_allowed_or_refused(store: Store, role: Role) -> None:
+    sources = ("package", "staged wheel")
+    for kind in sources:
+        store.owner.put_object(Bucket=store.name, Key=PREFIX + KEYS[kind], Body=BODY)
+    found = [
+        *map_concurrently(lambda kind: [*wrong(store, role, kind)], [kind for kind in KEYS if kind not in sources])
+    ]
+    # Later, since other calls copy these objects.
+    found += [[*wrong(store, role, kind)] for kind in sources]
+    assert [line for lines in found for line in lines] == []
+
+
+OF_BUCKET: Mapping[str, Callable[[Any, str], object]] = {
+    "list objects": lambda c, name: c.list_objects_v2(Bucket=name),
+    "list uploads": lambda c, name: c.list_multipart_uploads(Bucket=name),
+    "list versions": lambda c, name: c.list_object_versions(Bucket=name),
+    "get policy": lambda c, name: c.get_bucket_policy(Bucket=name),
+    "put policy": lambda c, name: c.put_bucket_policy(Bucket=name, Policy=printed_policy(name, "--reader=*")),
+    "delete policy": lambda c, name: c.delete_bucket_policy(Bucket=name),
+    "get acl": lambda c, name: c.get_bucket_acl(Bucket=name),
+    "put acl": lambda c, name: c.put_bucket_acl(Bucket=name, ACL="public-read-write"),
+    "put versioning": lambda c, name: c.put_bucket_versioning(
+        Bucket=name, VersioningConfiguration={"Status": "Enabled"}
+    ),
+    "put lifecycle": lambda c, name: c.put_bucket_lifecycle_configuration(
+        Bucket=name,
+        LifecycleConfiguration={"Rules": [{"Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}}]},
+    ),
+    "delete lifecycle": lambda c, name: c.delete_bucket_lifecycle(Bucket=name),
+    "put cors": lambda c, name: c.put_bucket_cors(
+        Bucket=name, CORSConfiguration={"CORSRules": [{"AllowedMethods": ["PUT"], "AllowedOrigins": ["*"]}]}
+    ),
+    "put public access": lambda c, name: c.put_public_access_block(
+        Bucket=name, PublicAccessBlockConfiguration={"BlockPublicAcls": False}
+    ),
+    "put tags": lambda c, name: c.put_bucket_tagging(Bucket=name, Tagging={"TagSet": [{"Key": "k", "Value": "v"}]}),
+    "delete bucket": lambda c, name: c.delete_bucket(Bucket=name),
+}
+LISTS = {"list objects", "list uploads"}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_roles_only_list_the_bucket(store: Store, role: Role) -> None:
+    before = store.owner.get_bucket_policy(Bucket=store.name)["Policy"]
+    statuses = {name: refusal(partial(call, store.clients[role], store.name)) for name, call in OF_BUCKET.items()}
+    lists = NOTHING if role is Role.READER else LISTS
+    assert statuses == {name: "" if name in lists else "403" for name in OF_BUCKET}
+    assert store.owner.get_bucket_policy(Bucket=store.name)["Policy"] == before
+
+
+def test_public_reader_reads_released_objects_only(s3_client: Any, s3_server: ceph.Ceph) -> None:
+    name = f"roles-{next(NUMBERS)}"
+    s3_client.create_bucket(Bucket=name)
+    s3_client.put_bucket_policy(Bucket=name, Policy=printed_policy(name, "--reader=*"))
+    anyone = boto3.client(
+        "s3", endpoint_url=s3_server.url, region_name="us-east-1", config=Config(signature_version=UNSIGNED)
+    )
+    store = Store(owner=s3_client, name=name, clients={Role.READER: anyone})
+    found = map_concurrently(lambda kind: [*wrong(store, Role.READER, kind)], KEYS)
+    assert [line for lines in found for line in lines] == []
+    assert {refusal(partial(call, anyone, name)) for call in OF_BUCKET.values()} == {"403"}
+
+
+def role_of(command: str) -> Role:
+    return {"stage": Role.BUILDER, "record": Role.TESTER}.get(command.split()[0], Role.PROMOTER)
+
+
+def test_each_command_works_with_its_role_alone(store: Store, tmp_path: Path) -> None:
+    def content() -> Mapping[str, str]:
+        pages = store.owner.get_paginator("list_objects_v2").paginate(Bucket=store.name)
+        return {item["Key"]: item["ETag"] for page in pages for item in page.get("Contents", ())}
+
+    for command, act in life(World.made(tmp_path)).items():
+        before = content()
+        for role in Role:
+            # The tester may read everything, and these two only read here.
+            if role is not role_of(command) and not (command in ("read", "publish") and role is Role.TESTER):
+                with pytest.raises(BucketError, match="403"):
+                    act(store.bucket(role))
+        changed = {key for key, etag in content().items() if before.get(key) != etag and "/_probes/" not in key}
+        assert changed == set(), command
+        act(store.bucket(role_of(command)))
+    assert list(verify(store.bucket(Role.TESTER), RELEASED, read=True)) == []
