@@ -73,14 +73,20 @@ def verify(
     except BucketError as error:
         yield error.message
     state, snapshot = entries[-1].state, read_snapshot(bucket, released)
+    promoted = {entry.number for entry in entries if entry.promoted is not None}
+    if strange := sorted({*state.held, *state.offered} - promoted):
+        last = released.ledger_entry(len(entries))
+        yield f"{last} names sets that no entry promoted: {', '.join(map(str, strange))}."
+        return
     inventory = read_inventory(released, entries, snapshot)
     for done, (key, sha256) in enumerate(sorted(inventory.files.items()), start=1):
         if progress is not None:
             progress.advance(done, len(inventory.files))
         yield from _object(bucket, key, [sha256], _RESTORE, read=read)
-    for number in state.held:
-        yield from tier_problems(entries[number - 1])
-    held = [entry.promoted for entry in entries if entry.number in state.held and entry.promoted is not None]
+    held_entries = [entry for entry in entries if entry.number in state.held]
+    for entry in held_entries:
+        yield from tier_problems(entry)
+    held = [entry.promoted for entry in held_entries if entry.promoted is not None]
     yield from _attestations(bucket, released, held, verify_attestations or lazy_verifier())
     repair = f"`ci_build verify {released.index} --repair`"
     if (snapshot.number, snapshot.ledger_sha256) != (len(entries), head):

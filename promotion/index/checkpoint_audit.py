@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from core.atomic import write_whole
@@ -66,8 +66,7 @@ class CheckpointAudit:
         Raises:
             RequestError: no accepted key signed a kept checkpoint, or its signature is invalid.
         """
-        anyone = self._authority.keys is None
-        keys = [entry.key for entry in ledger.entries if entry.key] if anyone else known_keys(self._authority)
+        anyone, keys = self._authority.keys is None, self._keys(ledger)
         signed = bool(ledger.entries) and bool(ledger.entries[-1].key)
         place, repair = self._released.checkpoint, "run `ci_build index publish` with the key of the ledger."
         published = None
@@ -86,8 +85,25 @@ class CheckpointAudit:
                 published = None
             elif published.checkpoint.size < len(ledger.entries) and signed:
                 yield f"{place} covers {published.checkpoint.size} of {len(ledger.entries)} entries: {repair}"
+        yield from self.kept_problems(ledger, published)
+
+    def kept_problems(self, ledger: Ledger, published: SignedCheckpoint | None = None) -> Iterator[str]:
+        """Yield a sentence for each kept checkpoint that the ledger does not continue.
+
+        Args:
+            published: the published checkpoint, if it belongs to the ledger.
+
+        Raises:
+            RequestError: no accepted key signed a kept checkpoint, or its signature is invalid.
+        """
         for path, data in self._kept.items():
-            yield from self._kept_problems(ledger, path, data, keys, published)
+            yield from self._kept_problem(ledger, path, data, published)
+
+    def _keys(self, ledger: Ledger) -> list[str]:
+        """Return the keys whose signatures are verified: those of the policy, or for any key those of the entries."""
+        if self._authority.keys is None:
+            return [entry.key for entry in ledger.entries if entry.key]
+        return [*known_keys(self._authority)]
 
     def _problem(self, ledger: Ledger, known: SignedCheckpoint) -> str:
         size = known.checkpoint.size
@@ -96,12 +112,12 @@ class CheckpointAudit:
         tree = EMPTY_TREE.grown(ledger.leaves[:size])
         return "" if tree.root == known.checkpoint.root else rewrite_problem(self._released, known, tree)
 
-    def _kept_problems(
-        self, ledger: Ledger, path: Path, data: bytes, keys: Iterable[str], published: SignedCheckpoint | None
+    def _kept_problem(
+        self, ledger: Ledger, path: Path, data: bytes, published: SignedCheckpoint | None
     ) -> Iterator[str]:
         hint = "Compare it with another copy; without a trusted one, keep a new checkpoint."
         try:
-            kept = load_checkpoint(data, self._released, keys, place=str(path))
+            kept = load_checkpoint(data, self._released, self._keys(ledger), place=str(path))
         except ValueError as error:
             raise RequestError(f"{path} was changed after it was signed: {error}.", hint=hint) from error
         if not kept.signers and self._authority.keys is not None:

@@ -67,11 +67,14 @@ def repair(
             files of a lost entry would look like leftovers.
         BusyError: another repair is removing files.
     """
-    if not read_ledger(bucket, released).entries:
+    checkpoints, ledger = CheckpointAudit(bucket, released, authority, since=since), read_ledger(bucket, released)
+    # Before the publication, which would sign a checkpoint that contradicts the kept one.
+    if problems := [*checkpoints.kept_problems(ledger)]:
+        raise BucketError(" ".join(problems), hint="Restore the ledger from a backup. Nothing was changed.")
+    if not ledger.entries:
         raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
     written = publish(bucket, released, everything=True, authority=authority)
-    checkpoints = CheckpointAudit(bucket, released, authority, since=since)
-    ledger = read_ledger(bucket, released)
+    checkpoints, ledger = CheckpointAudit(bucket, released, authority, since=since), read_ledger(bucket, released)
     problems = [*authority.problems(released, ledger.entries), *checkpoints.problems(ledger)]
     if problems:
         hint = "\nOnly pages were repaired: no file is removed without a sound ledger."

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from promotion.index.ledger import load_entry, read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
 from promotion.index.publish import publish
+from promotion.index.repair import repair
 from promotion.promote import promote
 from promotion.storage.bucket import sha256_of
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
@@ -324,6 +326,36 @@ def test_since_refuses_forked_ledger(index: Signed, authority: Authority) -> Non
     (problem,) = index.problems(authority, index.kept)
     assert "was rewritten: its first 2 entries have the root" in problem
     assert problem.endswith("the ledger was forked, and one key signed both.")
+
+
+def test_repair_since_signs_no_cut_ledger(index: Signed) -> None:
+    index.change()
+    index.kept.write_bytes(index.bucket.get(RELEASED.checkpoint))
+    cut(index)
+    before = index.bucket.everything()
+    with pytest.raises(BucketError, match="was cut: it has 2 entries"):
+        repair(index.bucket, RELEASED, grace=timedelta(), authority=LISTED, since=index.kept)
+    assert index.bucket.everything() == before
+    index.kept.unlink()
+    repair(index.bucket, RELEASED, grace=timedelta(), authority=LISTED)
+    assert index.checkpoint().size == 2
+    assert index.problems() == []
+
+
+def test_verify_survives_impossible_state(index: Signed) -> None:
+    """An entry claims sets that no entry promoted."""
+    key = RELEASED.ledger_entry(2)
+    entry = load_entry(index.bucket.get(key), key)
+    state = replace(entry.state, held=(1, 9), offered=(1, 9))
+    index.bucket.damage(key, replace(entry, state=state).dump(MINE))
+    checkpoints = CheckpointAudit(index.bucket, RELEASED, LISTED)
+    found = verify(
+        index.bucket, RELEASED, authority=LISTED, checkpoints=checkpoints,
+        tier_problems=lambda entry: [f"entry {entry.number}"],
+    )  # fmt: skip
+    problems = [*found]
+    assert any("records another state" in problem for problem in problems)
+    assert problems[-1] == f"{key} names sets that no entry promoted: 9."
 
 
 def test_since_refuses_rewritten_ledger(index: Signed) -> None:
