@@ -20,11 +20,6 @@ if TYPE_CHECKING:  # At run time, it would load cryptography, which the doctor's
 
 ENTRY_TYPE = "application/vnd.jax-rocm.ledger-entry+json"
 """Media type of ledger entries in their signatures."""
-UNTRUSTED = (
-    "Restore the ledger from a backup if the entry was forged. If the ledger was begun without signatures, check it "
-    "with `history`, then sign it with `index sign`. Nothing was changed."
-)
-"""Hint of errors about entries that the authority does not accept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +122,8 @@ class Authority:
                 yield f"{released.ledger_entry(last.number)} {problem}."
             signed = signed or bool(last.key)
         if last is not None and not signed:
-            yield f"{released.ledger_entry(last.number)} is not signed, and channel {self.channel} requires it."
+            key = released.ledger_entry(last.number)
+            yield f"{key} is not signed; channel {self.channel} requires it, see `index sign`."
 
     def check_signer(self, time: str) -> None:
         """Raise RequestError if an entry that the signer signs at a time would not be accepted."""

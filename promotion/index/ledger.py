@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from core.errors import BucketError
 from core.merkle import EMPTY_TREE, MerkleTree, leaf_hash
 from core.model import to_json
-from promotion.index.authority import ANYONE, ENTRY_TYPE, UNTRUSTED, Authority, PolicySource
+from promotion.index.authority import ANYONE, ENTRY_TYPE, Authority, PolicySource
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.bucket import AbsentError, Bucket, sha256_of
@@ -260,7 +260,7 @@ def find_head(
     last = [head, *_heads_after(head, released, entries)][-1]
     read = [entries.at(number) for number in range(head.number, last.number + 1) if number]
     if problems := [*entries.authority.problems(released, read)]:
-        raise BucketError(" ".join(problems), hint=UNTRUSTED)
+        raise BucketError(" ".join(problems), hint=_RESTORE)
     return last
 
 

@@ -15,6 +15,7 @@ from promotion.evidence.test_results import TestVerdict
 from promotion.evidence.test_runs import RunTally, read_runs
 from promotion.gates.device.run_record import rebuild_history
 from promotion.index import operations
+from promotion.index.ledger_state import EntryKind
 from promotion.storage.keys import ReleasedIndex
 
 
@@ -59,7 +60,9 @@ def history(
             str(entry.number),
             entry.time,
             entry.kind.value,
-            entry.promoted.set_digest[:12] if entry.promoted else ", ".join(map(str, entry.sets or (entry.to,))),
+            entry.promoted.set_digest[:12]
+            if entry.promoted
+            else ", ".join(map(str, entry.sets or (entry.to,) * (entry.kind is EntryKind.ROLLBACK))),
             f"jax {entry.promoted.jax_version}, ROCm {entry.promoted.rocm_version}" if entry.promoted else "",
             "yes" if entry.number in visible else "",
             entry.actor,

@@ -115,8 +115,8 @@ def verify(
     if checkpoint is not None:
         reporter.line(checkpoints.save())
     if not as_json:
-        keys = "any key" if authority.keys is None else f"ledger_keys {', '.join(authority.keys)}"
-        reporter.line(f"{index} matches its ledger, of channel {authority.channel}, signed by {keys}")
+        keys = "no signature" if authority.keys is None else f"signatures of {', '.join(authority.keys)}"
+        reporter.line(f"{index} matches its ledger; channel {authority.channel} requires {keys}")
 
 
 def _refuse_unused(*, repair: bool) -> None:

@@ -11,15 +11,20 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.release import gating
-from core.errors import GateError, PromotionBlockedError, RequestError
+from ci_build.release import authority, gating
+from core.errors import BucketError, GateError, PromotionBlockedError, RequestError
 from promotion.evidence.evidence import now, record
+from promotion.evidence.signing import load_signer
+from promotion.index.ledger import read_ledger
+from promotion.index.ledger_state import EntryKind
 from promotion.index.publish import read_head
 from promotion.policy.policy import load_policy
 from promotion.stage import read_staged
+from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex
 from tests.support.nights import INDEX, Nights, nights, signer, small_release
+from tests.support.signing_key import signing_key
 from tests.support.wheel_sets import passing_evidence
 
 __all__ = ["nights", "small_release"]
@@ -157,6 +162,45 @@ def test_release_whose_index_is_broken_fails_and_checks_again(
     assert nights.checked == ["https://wheels.invalid/"] * 2
 
 
+def test_release_without_ledger_key_or_protected_ref_builds_nothing(
+    nights: Nights, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.delenv("CI_BUILD_LEDGER_KEY")
+        assert nights.run("release", *NIGHTLY) == RequestError.exit_code
+    assert "the new entry is not signed" in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setattr(authority, "_git_status", lambda _: None)
+    assert nights.run("release", *NIGHTLY) == RequestError.exit_code
+    assert "The policy does not come from a Git checkout" in capsys.readouterr().err
+    assert not nights.bucket.exists()
+    assert nights.run("release", *NIGHTLY, "--allow-unprotected", "me", "tests") == 0
+    (entry,) = read_ledger(DirBucket(nights.bucket), ReleasedIndex(index=INDEX)).entries
+    assert entry.source is not None
+    assert (entry.source.owner, entry.channel, bool(entry.key)) == ("me", "nightly", True)
+
+
+def test_release_does_not_publish_forged_entry(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nights.run("release", *NIGHTLY) == 0
+    bucket, released = DirBucket(nights.bucket), ReleasedIndex(index=INDEX)
+    ledger = read_ledger(bucket, released)
+    data = replace(ledger.entries[0], number=2, previous=ledger.head, kind=EntryKind.UNPIN).dump()
+    bucket.put_if_absent(released.ledger_entry(2), data, sha256=sha256_of(data))
+    before = files(nights.bucket)
+    capsys.readouterr()
+    assert nights.run("release", *NIGHTLY) == BucketError.exit_code
+    assert "ledger/00000002.json is not signed" in capsys.readouterr().err
+    assert files(nights.bucket) == before
+
+
+def test_local_release_signs_with_given_key(nights: Nights, tmp_path: Path) -> None:
+    file = tmp_path / "ledger.key"
+    file.write_text(signing_key())
+    file.chmod(0o600)
+    assert nights.run("release", "--local", "--ledger-key", str(file)) == 0
+    (entry,) = read_ledger(DirBucket(nights.bucket), ReleasedIndex(index=INDEX)).entries
+    assert (entry.channel, entry.key) == ("local", load_signer(file).key)
+
+
 def test_release_never_promotes_withdrawn_set_again(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     assert nights.run("release", *NIGHTLY) == 0
     assert cli.run(["rollback", INDEX, "--to", "0", "--reason", "wrong", "--bucket", str(nights.bucket)]) == 0
@@ -191,6 +235,10 @@ def test_summary_goes_to_the_job_summary_of_github(
         (("--bucket=s3://b/p",), "The public URL of s3://b/p is unknown"),
         (("--steps=gates,promote",), "--steps of a release must include build"),
         (("--steps=build,sing",), "--steps is invalid: sing."),
+        (("--steps=build", "--ledger-key=x"), "--ledger-key has no effect without the step promote."),
+        (("--steps=gates,build", "--allow-unprotected", "a", "b"), "--allow-unprotected has no effect without"),
+        (("--local", "--allow-unprotected", "a", "b"), "--allow-unprotected has no effect with --local."),
+        (("--allow-unprotected", "a", " "), "--allow-unprotected requires an owner and a reason."),
         (("--steps=build", "--wait=3"), "--wait has no effect without the step promote."),
         (("--public-url=ftp://x/",), "--public-url is not an http or https URL"),
         (("--summary=no/folder/s.md",), "--summary: folder no/folder does not exist."),

@@ -47,15 +47,15 @@ class Place:
     def promote(self, *words: str, key: str | None = "ledger.key") -> int:
         return self.run("promote", str(self.staged), "--channel", "nightly", *words, key=key)
 
-    def forge(self) -> None:
+    def forge(self, channel: str = "nightly") -> None:
         """Append a chained, unsigned entry that says of the last set that it was tested on devices."""
         ledger = read_ledger(self.bucket, RELEASED)
         last = ledger.entries[-1]
         assert last.promoted is not None
         tiers = {"gfx942": "device", "gfx950": "device"}
-        forged = replace(
-            last, number=3, previous=ledger.head, sets=(3,), promoted=replace(last.promoted, tier="device", tiers=tiers)
-        )
+        policy = {**last.promoted.policy, "channel": channel}
+        promoted = replace(last.promoted, tier="device", tiers=tiers, policy=policy)
+        forged = replace(last, number=3, previous=ledger.head, sets=(3,), promoted=promoted, channel=channel)
         data = forged.dump()
         self.bucket.put_if_absent(RELEASED.ledger_entry(3), data, sha256=sha256_of(data))
 
@@ -105,6 +105,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def place(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     use_policy(tmp_path / "policy.toml", monkeypatch)
+    monkeypatch.setattr("ci_build.cli.commands.index.actor", lambda: "somebody")
     return Place(tmp_path)
 
 
@@ -115,13 +116,17 @@ CHANGES = [
     ("rollback", "multi-arch", "--reason", "slow"),
     ("retention", "multi-arch", "--days", "0", "--keep-newest", "0", "--apply"),
 ]
-UNDO = [("unyank", "multi-arch/2"), ("unquarantine", "multi-arch/2"), ("unpin", "multi-arch/2")]
+UNDO = ("unyank", "multi-arch/2")
 PUBLISH = [("index", "publish", "multi-arch"), ("index", "publish", "multi-arch", "--everything")]
 
 
-@pytest.mark.parametrize("words", [*CHANGES, *UNDO, *PUBLISH], ids=" ".join)
-def test_command_refuses_forged_entry(place: Place, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    place.forge()
+@pytest.mark.parametrize("channel", ["nightly", "local"])
+@pytest.mark.parametrize("words", [*CHANGES, UNDO, *PUBLISH], ids=" ".join)
+def test_command_refuses_forged_entry(
+    place: Place, words: tuple[str, ...], channel: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that moves the index to the channel local, where no signature is required."""
+    place.forge(channel)
     before = objects(place.bucket)
     assert place.run(*words, key=None if words in PUBLISH else "ledger.key") == BucketError.exit_code
     assert "ledger/00000003.json is not signed." in capsys.readouterr().err
@@ -136,7 +141,14 @@ def test_promote_and_verify_refuse_forged_entry(place: Place, capsys: pytest.Cap
     assert objects(place.bucket) == before
     assert place.run("verify", "multi-arch", "--json", key=None) == BucketError.exit_code
     problems = json.loads(capsys.readouterr().out)["problems"]
+    assert not any("belongs to channel" in problem for problem in problems)
     assert f"{RELEASED.ledger_entry(3)} is not signed." in problems
+
+
+def test_verify_reports_change_of_channel(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    place.forge("local")
+    assert place.run("verify", "multi-arch", key=None) == BucketError.exit_code
+    assert f"{RELEASED.ledger_entry(3)} belongs to channel local, not nightly." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", CHANGES, ids=" ".join)
@@ -156,7 +168,7 @@ def test_command_signs_with_listed_key_only(
     assert entry.source is not None
     assert (entry.source.commit, entry.source.ref, entry.source.clean) == ("c" * 40, "refs/heads/main", True)
     assert place.run("verify", "multi-arch", key=None) == 0
-    assert "of channel nightly, signed by ledger_keys ci" in capsys.readouterr().err
+    assert "matches its ledger; channel nightly requires signatures of ci" in capsys.readouterr().err
 
 
 def test_promote_without_key_changes_nothing(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +205,7 @@ def test_index_sign_begins_signing(place: Place, capsys: pytest.CaptureFixture[s
     assert place.promote(key=None) == 0
     place.policy.write_text(text)
     assert place.run("yank", "multi-arch/1", "--reason", "slow") == BucketError.exit_code
-    assert "sign it with `index sign`" in " ".join(capsys.readouterr().err.split())
+    assert "channel nightly requires it, see `index sign`" in " ".join(capsys.readouterr().err.split())
     assert place.run("verify", "multi-arch", key=None) == BucketError.exit_code
     words = ("index", "sign", "multi-arch", "--reason", "reviewed")
     assert place.run(*words, "--dry-run") == 0
@@ -203,6 +215,10 @@ def test_index_sign_begins_signing(place: Place, capsys: pytest.CaptureFixture[s
     assert f"ledger entry 2: signed by {place.key.key}" in capsys.readouterr().err
     assert place.run("verify", "multi-arch", key=None) == 0
     assert place.run("yank", "multi-arch/1", "--reason", "slow") == 0
+    assert place.run("history", "multi-arch", key=None) == 0
+    assert [line.split()[2:4] for line in capsys.readouterr().out.splitlines() if " sign " in line] == [
+        ["sign", "somebody"]
+    ]
 
 
 # The checkout of the policy

@@ -282,8 +282,8 @@ def test_unsigned_ledger_is_signed_once(tmp_path: Path) -> None:
     policy = replace(POLICY, channel="nightly", ledger_keys={"ci": LedgerKey(key=signer.key)})
     authority = policy.authority(signer, CLEAN)
     (problem,) = verify(bucket, RELEASED, authority=authority)
-    assert problem == f"{RELEASED.ledger_entry(1)} is not signed, and channel nightly requires it."
-    with pytest.raises(BucketError, match="sign it with `index sign`"):
+    assert problem == f"{RELEASED.ledger_entry(1)} is not signed; channel nightly requires it, see `index sign`."
+    with pytest.raises(BucketError, match="channel nightly requires it, see `index sign`"):
         mark(bucket, RELEASED, EntryKind.YANK, ["1"], reason="slow", actor="me", authority=authority)
     with pytest.raises(RequestError, match="No key was given"):
         sign(bucket, RELEASED, reason="begin", actor="me", authority=policy.authority())
