@@ -61,9 +61,16 @@ class RetentionPlan:
     kept: Mapping[int, str]
 
 
-def plan(bucket: Bucket, released: ReleasedIndex, rule: RetentionRule, *, now: Clock = utc_now) -> RetentionPlan:
+def plan(
+    bucket: Bucket,
+    released: ReleasedIndex,
+    rule: RetentionRule,
+    *,
+    now: Clock = utc_now,
+    authority: Authority = ANYONE,
+) -> RetentionPlan:
     """Return the plan of a rule without applying it; RequestError if the bucket does not have the index."""
-    head, entries = read_head(bucket, released)
+    head, entries = read_head(bucket, released, authority)
     if head.number == 0:
         raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
     return _plan(released, head.state, entries, head.number, rule, now())
@@ -81,7 +88,7 @@ def apply(
     """Apply a rule: update the pages, then remove bytes. Also complete interrupted sweeps."""
     authority.check_signer(now().astimezone(UTC).strftime(TIME))
     complete_sweeps(bucket, released, authority)
-    retention = plan(bucket, released, rule, now=now)
+    retention = plan(bucket, released, rule, now=now, authority=authority)
     reason = f"older than {rule.days:g} days"
 
     def retire(head: Head, entries: Entries) -> Change | None:

@@ -177,11 +177,11 @@ def retention(
     opened, released = open_bucket(bucket, reporter), ReleasedIndex(index=index)
     keep = frozenset(digest for path in keep_lock for digest in index_retention.digests_in(path))
     rule = index_retention.RetentionRule(days=days, keep_newest=keep_newest, keep=keep, grace_days=grace_days)
+    authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
     if really:
-        authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
         plan = index_retention.apply(opened, released, rule, actor=actor(), authority=authority)
     else:
-        plan = index_retention.plan(opened, released, rule)
+        plan = index_retention.plan(opened, released, rule, authority=authority)
     if as_json:
         print_json(plan)
         return

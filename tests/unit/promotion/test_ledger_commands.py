@@ -117,11 +117,12 @@ CHANGES = [
     ("retention", "multi-arch", "--days", "0", "--keep-newest", "0", "--apply"),
 ]
 UNDO = ("unyank", "multi-arch/2")
+PLAN = ("retention", "multi-arch", "--days", "0", "--keep-newest", "0")
 PUBLISH = [("index", "publish", "multi-arch"), ("index", "publish", "multi-arch", "--everything")]
 
 
 @pytest.mark.parametrize("channel", ["nightly", "local"])
-@pytest.mark.parametrize("words", [*CHANGES, UNDO, *PUBLISH], ids=" ".join)
+@pytest.mark.parametrize("words", [*CHANGES, UNDO, PLAN, *PUBLISH], ids=" ".join)
 def test_command_refuses_forged_entry(
     place: Place, words: tuple[str, ...], channel: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

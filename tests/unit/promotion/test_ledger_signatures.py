@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -235,6 +235,16 @@ def test_change_refuses_missing_and_unlisted_key(index: Signed) -> None:
             apply(index.bucket, RELEASED, RetentionRule(days=0), actor="me", authority=authority)
         with pytest.raises(RequestError, match=reason):
             promote(index.bucket, index.staged(4), index.policy, signer=signer, source=CLEAN)
+    assert objects(index.bucket) == before
+
+
+def test_sweep_without_listed_key_leaves_no_tombstones(index: Signed) -> None:
+    rule = RetentionRule(days=0, keep_newest=0, grace_days=0.5)
+    apply(index.bucket, RELEASED, rule, actor="me", now=lambda: NOW + timedelta(days=1), authority=index.authority)
+    before = objects(index.bucket)
+    thief = index.policy.authority(index.thief, CLEAN)
+    with pytest.raises(RequestError, match="ledger_keys of channel nightly"):
+        apply(index.bucket, RELEASED, rule, actor="me", now=lambda: NOW + timedelta(days=3), authority=thief)
     assert objects(index.bucket) == before
 
 
