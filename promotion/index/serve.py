@@ -1,4 +1,4 @@
-"""An HTTP server for a bucket in a folder: used by `ci_build index serve` and by the install gate.
+"""An HTTP server for a bucket: used by `ci_build index serve` and by the install gate.
 
 It extends `http.server` for clients of an index: JSON pages by content negotiation (PEP 691), ranges to resume
 downloads, and etags.
@@ -7,7 +7,7 @@ downloads, and etags.
 from __future__ import annotations
 
 import contextlib
-import os
+import io
 import re
 import threading
 from collections.abc import Callable
@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Self
 from urllib.parse import quote, unquote, urlsplit
 
-from core.errors import MachineError
-from promotion.storage.keys import CHECKPOINT, METADATA_SUFFIX
+from core.errors import BucketError, MachineError
+from promotion.index.served_files import FolderFiles, ServedFile, ServedFiles
+from promotion.storage.keys import METADATA_SUFFIX
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 _HTML = "application/vnd.pypi.simple.v1+html"
@@ -40,6 +41,10 @@ _CONTENT_TYPES = {
     ".txt": _TEXT,
     METADATA_SUFFIX: _TEXT,
 }
+_LASTING = (".whl", f".whl{METADATA_SUFFIX}")
+"""Ends of the names of files that never change."""
+_CHUNK = 4 << 20
+"""Number of bytes that one request reads from a store."""
 _RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
 
 
@@ -68,10 +73,11 @@ class IndexAnswer:
 
 
 class IndexServer(ThreadingHTTPServer):
-    """A server for a folder, as a context manager.
+    """A server for files, as a context manager.
 
     Args:
-        root: the folder. Names that start with a dot, and links to files outside of the folder, are not served.
+        source: a folder, or other files. Names that start with a dot, and links to files outside of the folder, are not
+            served.
         host: address to listen on.
         port: 0 means any free port.
         static: answer like a static host, with HTML pages whatever the client accepts.
@@ -86,14 +92,15 @@ class IndexServer(ThreadingHTTPServer):
 
     def __init__(
         self,
-        root: Path,
+        source: Path | ServedFiles,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
         static: bool = False,
         on_request: Callable[[Served], None] = lambda _: None,
     ) -> None:
-        self.root, self.static, self.on_request = root.resolve(), static, on_request
+        self.files = FolderFiles(source) if isinstance(source, Path) else source
+        self.static, self.on_request = static, on_request
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
@@ -136,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path).removeprefix("/")
         if self.server.static:
             del self.headers["Accept"]
-        answer = answer_to(self.server.root, path, self.headers)
+        answer = answer_to(self.server.files, path, self.headers)
         sent = answer.length if self.command == "GET" else 0
         with answer.file or contextlib.nullcontext():
             self.server.on_request(Served(path=path, sent=sent))
@@ -150,41 +157,57 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header("Content-Length", str(answer.length))
             self.end_headers()
             if sent and answer.file:
-                self.connection.sendfile(answer.file, answer.start, sent)
+                self._send(answer.file, answer.start, sent)
 
     def do_HEAD(self) -> None:
         self.do_GET()
+
+    def _send(self, file: BinaryIO, start: int, size: int) -> None:
+        try:
+            file.fileno()
+        except io.UnsupportedOperation:  # a file of a store
+            file.seek(start)
+            while size > 0 and (chunk := file.read(min(size, _CHUNK))):
+                self.wfile.write(chunk)
+                size -= len(chunk)
+            return
+        self.connection.sendfile(file, start, size)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Log nothing."""
 
 
-def answer_to(root: Path, path: str, headers: Message) -> IndexAnswer:
+def answer_to(files: ServedFiles, path: str, headers: Message) -> IndexAnswer:
     """Return the answer to a GET request.
 
     Args:
         path: path of the URL, unquoted, without the leading slash.
     """
     names = path.removesuffix("/").split("/") if path else []
-    hidden = not path.isprintable() or any(not name or name.startswith(".") for name in names)
-    try:
-        target = root if hidden else root.joinpath(*names).resolve(strict=True)
-    except OSError:  # such as an absent file, or a name that is too long
-        hidden = True
-    if hidden or not target.is_relative_to(root) or (path.endswith("/") and not target.is_dir()):
+    if not path.isprintable() or any(not name or name.startswith(".") for name in names):
         return IndexAnswer(status=HTTPStatus.NOT_FOUND)
-    if not target.is_dir():
-        content_type = _CONTENT_TYPES.get(target.suffix, "application/octet-stream")
-        changes = target.suffix in (".html", ".json") or target.name == CHECKPOINT
-        caching = "no-cache" if changes else "max-age=31536000, immutable"
-        return _file(target, headers, {"Content-Type": content_type, "Cache-Control": caching})
+    try:
+        return _answer_to(files, path, headers)
+    except BucketError:
+        return IndexAnswer(status=HTTPStatus.BAD_GATEWAY)
+
+
+def _answer_to(files: ServedFiles, path: str, headers: Message) -> IndexAnswer:
     if path and not path.endswith("/"):
-        return IndexAnswer(status=HTTPStatus.MOVED_PERMANENTLY, headers={"Location": f"/{quote(path)}/"})
+        if (found := files.open(path)) is None:
+            if files.is_folder(path):
+                return IndexAnswer(status=HTTPStatus.MOVED_PERMANENTLY, headers={"Location": f"/{quote(path)}/"})
+            return IndexAnswer(status=HTTPStatus.NOT_FOUND)
+        content_type = _CONTENT_TYPES.get(PurePosixPath(path).suffix, "application/octet-stream")
+        caching = "max-age=31536000, immutable" if path.endswith(_LASTING) else "no-cache"
+        return _file(found, headers, {"Content-Type": content_type, "Cache-Control": caching})
     media = negotiate(headers.get("Accept", ""))
     if media is None:
         return IndexAnswer(status=HTTPStatus.NOT_ACCEPTABLE)
     content_type, name = _PAGE_TYPES[media]
-    return _file(target / name, headers, {"Content-Type": content_type, "Vary": "Accept", "Cache-Control": "no-cache"})
+    if (found := files.open(path + name)) is None:
+        return IndexAnswer(status=HTTPStatus.NOT_FOUND)
+    return _file(found, headers, {"Content-Type": content_type, "Vary": "Accept", "Cache-Control": "no-cache"})
 
 
 def negotiate(accept: str) -> str | None:
@@ -204,14 +227,9 @@ def negotiate(accept: str) -> str | None:
     return best if weight(best) > 0 else None
 
 
-def _file(path: Path, headers: Message, extra: dict[str, str]) -> IndexAnswer:
+def _file(found: ServedFile, headers: Message, extra: dict[str, str]) -> IndexAnswer:
     """Return a file, a range of it, or "not modified" (RFC 9110, 13 and 14)."""
-    try:
-        file = path.open("rb")
-    except OSError:
-        return IndexAnswer(status=HTTPStatus.NOT_FOUND)
-    stat = os.fstat(file.fileno())
-    size, etag = stat.st_size, f'"{stat.st_mtime_ns:x}-{stat.st_size:x}-{stat.st_ino:x}"'
+    file, size, etag = found.file, found.size, found.etag
     extra |= {"ETag": etag, "Accept-Ranges": "bytes"}
     if etag in headers.get("If-None-Match", "") or headers.get("If-None-Match") == "*":
         file.close()

@@ -1,17 +1,19 @@
-"""Open a bucket from its name on the command line: a folder or an s3:// URL."""
+"""Open a bucket from its name on the command line: a folder, its file:// URL, or an s3:// URL."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 from core.errors import RequestError
 from core.units import parse_url
 from promotion.storage.bucket import Bucket, check_key
 from promotion.storage.directory_bucket import DirBucket
 
-_SCHEME = "s3://"
+_SCHEME, _FILE = "s3://", "file:"
+_OTHER_URL = re.compile(r"(?:[A-Za-z][\w+.-]*:/|s3:)", re.IGNORECASE)
+"""URLs of other kinds, and misspelled ones, for which nobody wants a folder."""
 _PARAMETERS = ("endpoint_url", "region", "single_writer", "website")
 _TRUE, _FALSE = ("yes", "true", "1"), ("no", "false", "0")
 
@@ -21,24 +23,32 @@ def is_url(text: str) -> bool:
     return text.lower().startswith(_SCHEME)
 
 
-def open_bucket(text: str) -> Bucket:
-    """Return the bucket with this name, without accessing it.
+def bucket_name(text: str) -> str:
+    """Return the name of a bucket in the form that `open_bucket` takes: file:// URLs become paths.
 
-    A URL has the form `s3://NAME[/PREFIX][?endpoint_url=URL][&region=R][&single_writer=yes][&website=yes]`. Credentials
-    and settings that the URL omits come from the AWS configuration. Any other text is a folder.
+    Raises:
+        RequestError: the text is neither a folder, nor a file:// URL of one, nor an s3:// URL.
+    """
+    if is_url(text):
+        s3_location(text)
+        return text
+    if text.lower().startswith(_FILE):
+        url = parse_url(text)
+        if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
+            raise RequestError(f"{text!r} is not the URL of a folder.", hint="Write it like file:///folder.")
+        return unquote(url.path)
+    if not text or _OTHER_URL.match(text):
+        raise RequestError(f"{text!r} is not a bucket.", hint="Give a folder, file:///FOLDER or s3://NAME/PREFIX.")
+    return text
+
+
+def s3_location(text: str) -> tuple[str, str, dict[str, str]]:
+    """Return the name, the prefix (empty, or with a slash at the end) and the parameters of an s3:// URL.
 
     Raises:
         RequestError: the URL is invalid.
-        BucketError: the connection settings are invalid.
+        BucketError: the prefix is no key.
     """
-    if not is_url(text):
-        if re.match(r"\w+:/", text):
-            raise RequestError(f"{text!r} is not a bucket.", hint="Give a folder or s3://NAME/PREFIX.")
-        return DirBucket(Path(text))
-    # Start-up time: boto3 is slow to import and needed for S3 only.
-    from promotion.storage.s3_bucket import S3Bucket
-    from promotion.storage.s3_client import connect
-
     url = parse_url(text)
     parameters = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
     if not url.netloc or "@" in url.netloc or url.fragment or parameters.keys() - set(_PARAMETERS):
@@ -47,10 +57,31 @@ def open_bucket(text: str) -> Bucket:
             hint=f"Give s3://NAME/PREFIX, optionally with ? and {', '.join(_PARAMETERS)}.",
         )
     prefix = url.path.strip("/")
+    return url.netloc, f"{check_key(prefix)}/" if prefix else "", parameters
+
+
+def open_bucket(text: str) -> Bucket:
+    """Return the bucket with this name, without accessing it.
+
+    A URL has the form `s3://NAME[/PREFIX][?endpoint_url=URL][&region=R][&single_writer=yes][&website=yes]`. Credentials
+    and settings that the URL omits come from the AWS configuration. Any other text is a folder, or its file:// URL.
+
+    Raises:
+        RequestError: the URL is invalid.
+        BucketError: the connection settings are invalid.
+    """
+    text = bucket_name(text)
+    if not is_url(text):
+        return DirBucket(Path(text))
+    # Start-up time: boto3 is slow to import and needed for S3 only.
+    from promotion.storage.s3_bucket import S3Bucket
+    from promotion.storage.s3_client import connect
+
+    name, prefix, parameters = s3_location(text)
     return S3Bucket(
         connect(endpoint=parameters.get("endpoint_url"), region=parameters.get("region")),
-        url.netloc,
-        prefix=f"{check_key(prefix)}/" if prefix else "",
+        name,
+        prefix=prefix,
         single_writer=_flag(parameters, "single_writer"),
         website=_flag(parameters, "website"),
     )

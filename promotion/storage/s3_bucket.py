@@ -12,7 +12,7 @@ import io
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from core.errors import BucketError
 from promotion.storage.bucket import (
@@ -112,10 +112,10 @@ class S3Bucket:
             return None
         return data, object_info(key, data, etag)
 
-    def open(self, key: str) -> BinaryIO:
+    def open(self, key: str) -> ObjectReader:
         """Return a seekable stream that downloads the requested ranges."""
         answer = self._call("head_object", key)
-        return io.BufferedReader(_Ranges(self, key, answer["ContentLength"], answer["ETag"]), _MIB // 4)
+        return ObjectReader(self, key, answer["ContentLength"], answer["ETag"])
 
     def fetch(self, key: str, folder: Path) -> Path:
         """Download an object to `folder` in parallel ranges and verify it."""
@@ -301,6 +301,19 @@ class S3Bucket:
             if refusals == 2:
                 return True
         return False
+
+
+class ObjectReader(io.BufferedReader):
+    """An object as a seekable stream; ConflictError is raised when the object is replaced meanwhile.
+
+    Attributes:
+        size: size in bytes.
+        etag: etag with quotes.
+    """
+
+    def __init__(self, bucket: S3Bucket, key: str, size: int, etag: str) -> None:
+        super().__init__(_Ranges(bucket, key, size, etag), _MIB // 4)
+        self.size, self.etag = size, etag
 
 
 class _Ranges(io.RawIOBase):

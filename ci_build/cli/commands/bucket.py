@@ -6,6 +6,8 @@ import click
 import cloup
 
 from ci_build.cli.common import print_json
+from core.errors import RequestError
+from promotion.storage.bucket_url import is_url, s3_location
 from promotion.storage.roles import Role, bucket_policy
 
 
@@ -29,6 +31,10 @@ def policy(
 ) -> None:  # fmt: skip
     """Print the bucket policy that separates builder, tester and promoter."""
     principals = {Role.BUILDER: builder, Role.TESTER: tester, Role.PROMOTER: promoter, Role.READER: reader}
-    bare, _, prefix = name.removeprefix("s3://").partition("/")
-    prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+    url = name if is_url(name) else f"s3://{name}"
+    if "://" in name and not is_url(name):
+        raise RequestError(
+            f"{name!r} is not a bucket of S3, which has policies.", hint="Give NAME or s3://NAME/PREFIX."
+        )
+    bare, prefix, _ = s3_location(url)
     print_json(bucket_policy(bare, principals, prefix=prefix, create_only=create_only))

@@ -24,6 +24,7 @@ from promotion.index import operations
 from promotion.index.publish import pages_changed, read_head
 from promotion.index.publish import publish as write_pages
 from promotion.index.serve import IndexServer
+from promotion.index.served_files import served_files
 from promotion.published_check import check_published, raise_for_checks, read_published
 from promotion.storage.keys import ReleasedIndex
 
@@ -43,12 +44,13 @@ def index() -> None:
     help="Port to listen on; 0 selects a free one.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-def serve(bucket: str, port: int, host: str) -> None:
+@click.pass_obj
+def serve(state: State, /, bucket: str, port: int, host: str) -> None:
     """Serve a bucket over HTTP until interrupted."""
-    if not Path(bucket).is_dir():
-        raise RequestError(f"{bucket} is not a directory.", hint="Make a release first, or give another --bucket.")
-    with IndexServer(Path(bucket), host=host, port=port) as server:
-        click.echo(f"serving {bucket} at {server.url}")
+    reporter = state.reporter()
+    files = served_files(open_bucket(bucket, reporter), reporter.warning)
+    with IndexServer(files, host=host, port=port) as server:
+        click.echo(f"serving {bucket.partition('?')[0]} at {server.url}")
         server.wait()
 
 
@@ -71,9 +73,9 @@ def publish(
     everything: bool,
     dry_run: bool,
 ) -> None:
-    """Update the pages of INDEX to the state of its ledger, and with a key also the checkpoint of the ledger.
+    """Update the pages of INDEX to the state of its ledger.
 
-    Missing and changed pages are restored.
+    Missing and changed pages are restored. With a key, the checkpoint of the ledger is written too.
     """
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)

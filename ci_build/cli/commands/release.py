@@ -81,7 +81,7 @@ def _release_local(state: State, given: Mapping[str, Any], after: Mapping[str, A
     as_json = settings.flag("json")
     request = LocalRelease(
         wheel_set=wheel_set_request(settings, reporter, runner, connect),
-        bucket=settings.text("bucket"),
+        bucket=bucket_url.bucket_name(settings.text("bucket")),
         corpus=settings.text("corpus"),
         key=find_signing_key(given["signing_key"]),
         actor=actor(),

@@ -21,7 +21,7 @@ from ci_build.release.request import CORPORA, NO_URL, ReleaseOptions, Step
 from core.defaults import defaults
 from core.errors import RequestError
 from core.units import parse_url
-from promotion.storage.bucket_url import is_url
+from promotion.storage.bucket_url import bucket_name, is_url
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 CHANNELS = ("local", "nightly", "release")
@@ -29,10 +29,17 @@ CHANNELS = ("local", "nightly", "release")
 
 DEFAULT_BUCKET = defaults()["release_local"]["bucket"]
 
+
+def _normal_bucket(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:  # noqa: ARG001
+    """Refuse early what is no bucket, before a folder of this name is made; file:// URLs become paths."""
+    return value if value is None else bucket_name(value)
+
+
 bucket_option = click.option(
     "--bucket",
     metavar="DIR|URL",
     envvar=ENV_PREFIX + "BUCKET",
+    callback=_normal_bucket,
     default=DEFAULT_BUCKET,
     show_default=True,
     help="The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
@@ -220,7 +227,7 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, cach
     Raises:
         RequestError: a step is unknown, the public URL is missing or invalid, or an option has no effect.
     """
-    steps = _steps(given["steps"])
+    steps, bucket = _steps(given["steps"]), bucket_name(bucket)
     url = given["public_url"] or ""
     if Step.CHECK in steps and not url and is_url(bucket):
         raise RequestError(

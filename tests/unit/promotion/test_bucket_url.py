@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ci_build import cli
 from core.errors import BucketError, RequestError
-from promotion.storage.bucket_url import open_bucket
+from promotion.storage.bucket_url import bucket_name, open_bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.s3_bucket import S3Bucket
 
@@ -39,6 +40,13 @@ def test_open_bucket_opens_store() -> None:
         "http://host/bucket",
         "s3://",
         "s3:/name",
+        "s3:name",
+        "S3:",
+        "gs://name",
+        "file://host/folder",
+        "file:folder",
+        "file:///folder?x=y",
+        "",
         "s3://[name",
         "s3://key:secret@name",
         "s3://name?endpoint=x",
@@ -50,3 +58,27 @@ def test_open_bucket_opens_store() -> None:
 def test_open_bucket_refuses_other_names(text: str) -> None:
     with pytest.raises((RequestError, BucketError)):
         open_bucket(text)
+
+
+@pytest.mark.parametrize("text", ["file:///{}", "file://localhost/{}", "FILE:///{}"])
+def test_open_bucket_opens_url_of_folder(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "a folder"
+    bucket = open_bucket(text.format(str(folder).removeprefix("/").replace(" ", "%20")))
+    assert isinstance(bucket, DirBucket)
+    assert bucket.root == folder
+
+
+def test_bucket_name_keeps_folders_and_urls_of_stores() -> None:
+    for text in ("bucket", "./s3:name", "a:b", "s3://name/prefix?region=r"):
+        assert bucket_name(text) == text
+
+
+@pytest.mark.parametrize("name", ["wheels/some/prefix", "s3://wheels/some/prefix/?endpoint_url=http://127.0.0.1:9"])
+def test_bucket_policy_takes_name_or_url(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["bucket", "policy", name, "--reader", "*"]) == 0
+    assert "arn:aws:s3:::wheels/some/prefix/v2/*" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["file:///wheels", "http://host/wheels", "s3://"])
+def test_bucket_policy_refuses_other_urls(name: str) -> None:
+    assert cli.run(["bucket", "policy", name, "--reader", "*"]) == RequestError.exit_code

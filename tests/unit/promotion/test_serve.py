@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from email.message import Message
 from http import HTTPStatus
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from core.errors import BucketError
 from promotion.index.serve import IndexAnswer, answer_to, negotiate
+from promotion.index.served_files import FolderFiles, ServedFiles, StoreFiles
+from promotion.storage.bucket import AbsentError, ConflictError, check_key
+from promotion.storage.s3_bucket import S3Bucket
 
 WHEEL = "packages/p/p-1+rocm7-py3-none-any.whl"
 
@@ -33,11 +40,46 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
+class Reader(io.BufferedReader):
+    """An object of a store; see `s3_bucket.ObjectReader`."""
+
+    def __init__(self, path: Path, etag: str) -> None:
+        super().__init__(io.FileIO(path))
+        self.size, self.etag = path.stat().st_size, etag
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation
+
+
+class Store:
+    """A store with the files of a folder, as far as the server uses it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def open(self, key: str) -> Reader:
+        path = self.root / check_key(key)
+        with contextlib.suppress(OSError):
+            if path.is_file() and not path.is_symlink():
+                found = FolderFiles(self.root).open(key)
+                assert found is not None
+                found.file.close()
+                return Reader(path, found.etag)
+        raise AbsentError(f"{key} is not in the bucket.")
+
+
 def ask(root: Path, path: str, **headers: str) -> tuple[IndexAnswer, bytes]:
+    """Return the answer and its body, which are equal for a folder and for a store."""
     message = Message()
     for name, value in headers.items():
         message[name.replace("_", "-")] = value
-    answer = answer_to(root, path, message)
+    sources: tuple[ServedFiles, ...] = (FolderFiles(root), StoreFiles(cast("S3Bucket", Store(root))))
+    answer, other = (_read(answer_to(source, path, message)) for source in sources)
+    assert (answer[0].status, answer[0].headers, answer[1]) == (other[0].status, other[0].headers, other[1])
+    return answer
+
+
+def _read(answer: IndexAnswer) -> tuple[IndexAnswer, bytes]:
     if answer.file is None:
         return answer, b""
     with answer.file as file:
@@ -173,3 +215,60 @@ def test_answer_to_changes_etag_of_replaced_page(root: Path) -> None:
     fresh.write_bytes(b"<HTML>")
     fresh.replace(page)
     assert ask(root, "simple/p/")[0].headers["ETag"] != before
+
+
+# Stores
+
+
+def test_answer_to_disables_caching_of_files_that_change(root: Path) -> None:
+    (root / "checkpoint").write_bytes(b"1")
+    assert ask(root, "checkpoint")[0].headers["Cache-Control"] == "no-cache"
+    assert "immutable" in ask(root, f"{WHEEL}.metadata")[0].headers["Cache-Control"]
+
+
+def test_page_that_is_replaced_while_it_is_read_is_served_whole(root: Path) -> None:
+    class Replaced(Reader):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise ConflictError("replaced")
+
+    class Racing(Store):
+        races = 2
+
+        def open(self, key: str) -> Reader:
+            self.races -= 1
+            return (Replaced if self.races >= 0 else Reader)(self.root / key, '"1"')
+
+    found = StoreFiles(cast("S3Bucket", Racing(root))).open("status.json")
+    assert found is not None
+    assert found.file.read() == b"{}"
+
+
+def test_failing_store_is_a_bad_gateway(root: Path) -> None:
+    class Failing(Store):
+        def open(self, key: str) -> Reader:
+            raise BucketError(f"The request for {key} failed.")
+
+    said: list[str] = []
+    files = StoreFiles(cast("S3Bucket", Failing(root)), said.append)
+    assert answer_to(files, "status.json", Message()).status == HTTPStatus.BAD_GATEWAY
+    assert said == ["The request for status.json failed."]
+
+
+def test_large_file_of_store_is_not_read_before_it_is_sent(root: Path) -> None:
+    with (root / WHEEL).open("wb") as file:
+        file.truncate(64 << 20)
+    reads: list[int] = []
+
+    class Counting(Reader):
+        def read(self, size: int | None = -1, /) -> bytes:
+            reads.append(size or 0)
+            return super().read(size)
+
+    class Large(Store):
+        def open(self, key: str) -> Reader:
+            return Counting(self.root / key, '"1"')
+
+    answer = answer_to(StoreFiles(cast("S3Bucket", Large(root))), WHEEL, Message())
+    assert (answer.length, reads) == (64 << 20, [])
+    assert answer.file is not None
+    answer.file.close()
