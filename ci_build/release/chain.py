@@ -29,6 +29,7 @@ from promotion.index.authority import PolicySource
 from promotion.index.ledger import LedgerEntry
 from promotion.index.publish import publish
 from promotion.index.serve import IndexServer
+from promotion.night_results import description_of
 from promotion.policy.policy import Policy, load_policy
 from promotion.policy.requirements import DISTINCT_SETTINGS, NEVER_RAN
 from promotion.promote import promotion_of
@@ -105,7 +106,9 @@ def finish(
     else:
         entry, visible = before
         state = State.UNCHANGED if visible else State.WITHDRAWN
-        outcome = SetOutcome(staged=staged, wheel_set=read_staged(bucket, staged), state=state, entry=entry)
+        wheel_set = description_of(bucket, staged, entry.promoted)
+        assert wheel_set is not None  # the index holds the set
+        outcome = SetOutcome(staged=staged, wheel_set=wheel_set, state=state, entry=entry)
         if visible and Step.PROMOTE in options.steps:
             released = ReleasedIndex(index=staged.index)
             # Complete an interrupted promotion.

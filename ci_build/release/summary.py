@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,18 +10,18 @@ from ci_build.release.chain import SetOutcome, open_requirements
 from ci_build.release.policy_report import jax_suite, missing_evidence
 from ci_build.release.request import ReleaseOptions
 from core.errors import CiBuildError
-from core.model import Evidence, Requirement, Verdict, WheelSet
+from core.model import Requirement, Verdict, WheelSet
 from core.process import render
 from promotion.bisect import Candidate, differences, fetch_description
-from promotion.evidence.evidence import latest, load_evidence, read_all, time_of
+from promotion.evidence.evidence import latest
 from promotion.gates.device.sessions.passes import MULTI
 from promotion.index.ledger import PromotedSet
 from promotion.index.publish import read_head
+from promotion.night_results import evidence_of, released_evidence, seconds_of, sizes_of
 from promotion.policy.families import GATE, Trigger, load_families
 from promotion.policy.jobs import JobMatrix, job_matrix
 from promotion.storage.bucket import Bucket
-from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
+from promotion.storage.keys import ReleasedIndex, StagedSet
 
 SCHEMA = 1
 NO_TIER = "none"
@@ -153,7 +153,7 @@ def summarize(
         jobs=_jobs(wheel_set, on_devices, options) if on_devices else None,
         changed=differences(old_set, wheel_set) if old_set else {},
         sizes=_sizes(old_set, wheel_set),
-        counts=tuple(_counts(bucket, staged, released, old)),
+        counts=tuple(_counts(bucket, staged, promoted, old)),
         checks={item.name: item.outcome for item in outcome.checks},
     )
 
@@ -192,40 +192,26 @@ def _targets(
 
 
 def _sizes(old: WheelSet | None, new: WheelSet) -> Mapping[str, tuple[int, int]]:
-    totals: dict[str, list[int]] = {}
-    for place, wheel_set in enumerate((old, new)):
-        for wheel in wheel_set.wheels if wheel_set else ():
-            totals.setdefault(wheel.name, [0, 0])[place] += wheel.size
-    return {name: (sizes[0], sizes[1]) for name, sizes in sorted(totals.items())}
+    before, now = sizes_of(old), sizes_of(new)
+    return {name: (before.get(name, 0), now.get(name, 0)) for name in sorted({*before, *now})}
 
 
 def _counts(
-    bucket: Bucket, staged: StagedSet, released: ReleasedIndex, old: PromotedSet | None
+    bucket: Bucket, staged: StagedSet, promoted: PromotedSet | None, old: PromotedSet | None
 ) -> Iterator[GateCounts]:
     """Yield the counts of the latest evidence of each gate and target, beside those of the last promoted set."""
-    before = latest(_released_evidence(bucket, released, old)) if old else {}
-    now = latest(file.evidence for file in read_all(bucket, staged).values())
+    before = latest(released_evidence(bucket, ReleasedIndex(index=staged.index), old)) if old else {}
+    now = latest(evidence_of(bucket, staged, promoted))
     for (gate, target), evidence in sorted(now.items()):
         earlier = before.get((gate, target))
         yield GateCounts(
             gate=gate,
             target=target,
             outcome=evidence.outcome.value,
-            seconds=_seconds(evidence),
+            seconds=seconds_of(evidence),
             before=earlier.counts if earlier else {},
             now=evidence.counts,
         )
-
-
-def _seconds(evidence: Evidence) -> float:
-    started, ended = time_of(evidence.started), time_of(evidence.ended)
-    return (ended - started).total_seconds() if started and ended else 0.0
-
-
-def _released_evidence(bucket: Bucket, released: ReleasedIndex, old: PromotedSet) -> Iterable[Evidence]:
-    names = [name for name in old.files if name.startswith(f"{EVIDENCE_FOLDER}/") and name.endswith(".json")]
-    keys = [released.set_file(old.set_digest, name) for name in names]
-    return map_concurrently(lambda key: load_evidence(bucket.get(key), key), keys)
 
 
 def _jobs(wheel_set: WheelSet, missing: Sequence[Requirement], options: ReleaseOptions) -> JobMatrix:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import click
@@ -11,11 +12,14 @@ from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option
 from core.errors import RequestError
 from core.report import print_table
+from core.units import human
 from promotion.evidence.test_results import TestVerdict
 from promotion.evidence.test_runs import RunTally, read_runs
 from promotion.gates.device.run_record import rebuild_history
 from promotion.index import operations
 from promotion.index.ledger_state import EntryKind
+from promotion.index.pages import tiers_text
+from promotion.night_results import NightResult, night_results
 from promotion.storage.keys import ReleasedIndex
 
 
@@ -28,20 +32,31 @@ from promotion.storage.keys import ReleasedIndex
     metavar="[PATTERN]",
     help="List results of tests whose names match PATTERN (* and ?).",
 )
+@click.option("--nights", is_flag=True, help="List nights with sizes, results of gates and tests, and promotions.")
 @click.option("--trend", is_flag=True, help="With --tests: summarize each run, with the reasons of skips.")
 @click.option("--rebuild", is_flag=True, help="With --tests: first index the results of all staged evidence.")
 @click.option("--family", metavar="NAME", help="With --tests: only runs on this GPU family.")
 @click.option(
-    "--limit", type=click.IntRange(1), metavar="N", help="With --tests: maximum number of lines.  [default: 1000]"
+    "--limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --tests or --nights: maximum number of lines.  [default: 1000, or 60 nights]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
 @bucket_option
 @click.pass_obj
 def history(
     state: State, /, index: str, bucket: str,
-    *, tests: str | None, trend: bool, rebuild: bool, family: str | None, limit: int | None, as_json: bool,
+    *, tests: str | None, nights: bool, trend: bool, rebuild: bool, family: str | None, limit: int | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
-    """List the changes of INDEX or the results of its tests, newest first."""
+    """List the changes of INDEX, the results of its tests or its nights, newest first."""
+    if nights:
+        if tests is not None or trend or rebuild or family is not None:
+            text = "--nights excludes --tests, --trend, --rebuild and --family."
+            raise RequestError(text, hint="Omit --nights, or omit the other options.")
+        _print_nights(night_results(open_bucket(bucket, state.reporter()), index, limit=limit or 60), as_json=as_json)
+        return
     if tests is not None:
         if trend and tests != "*":
             raise RequestError("--trend and a pattern of --tests exclude each other.", hint="Omit one of them.")
@@ -71,6 +86,35 @@ def history(
         for entry in entries
     ]
     print_table(("entry", "time", "what", "set", "of", "offered", "by", "reason"), rows)
+
+
+def _print_nights(results: Sequence[NightResult], *, as_json: bool) -> None:
+    """Print one line per night, or all numbers as JSON."""
+    if as_json:
+        print_json(results)
+        return
+    rows = []
+    for night in results:
+        checks = Counter[str]()
+        for gate in night.gates:
+            checks.update(gate.counts)
+        tests = Counter[TestVerdict]()
+        for tally in night.tests:
+            tests.update(tally.verdicts)
+        rows.append(
+            (
+                night.time,
+                f"jax {night.jax}, ROCm {night.rocm}" if night.jax else night.version,
+                night.set.rpartition("/")[2][:12],
+                f"entry {night.entry}{'' if night.visible else ', hidden'}" if night.entry else "staged",
+                tiers_text(night.tiers),
+                human(sum(night.sizes.values())),
+                *(str(checks[word]) for word in ("passed", "failed", "skipped")),
+                " ".join(f"{verdict.value} {count}" for verdict, count in sorted(tests.items())),
+            )
+        )
+    columns = ("night", "of", "set", "promotion", "tiers", "wheels", "passed", "failed", "skipped", "tests")
+    print_table(columns, rows, numeric=(5, 6, 7, 8))
 
 
 def _print_tests(

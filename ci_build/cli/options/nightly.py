@@ -15,7 +15,7 @@ from ci_build.cli.options.settings import Settings, split_list
 from ci_build.cli.options.table import option_names
 from core.errors import InputError, RequestError
 from core.model import Payload, RocmVersion
-from core.process import HostRunner
+from core.process import Runner
 from core.report import Reporter
 from core.source_request import Checkout
 from core.targets import MULTI_ARCH
@@ -83,7 +83,7 @@ def _value(value: object) -> str | bool:
 
 
 def newest_settings(
-    make: MakeSettings, index: str, channel: str, jax: str | None, reporter: Reporter, runner: HostRunner
+    make: MakeSettings, index: str, channel: str, jax: str | None, reporter: Reporter, runner: Runner
 ) -> Settings:
     """Return settings that name the newest jax, the newest XLA commit if asked for, and the targets of an index.
 
@@ -112,7 +112,7 @@ def _targets(index: str, channel: str) -> str:
     return ",".join(required) or ("default" if index == MULTI_ARCH else index)
 
 
-def _jax(settings: Settings, jax: str | None, reporter: Reporter, runner: HostRunner) -> Mapping[str, Any]:
+def _jax(settings: Settings, jax: str | None, reporter: Reporter, runner: Runner) -> Mapping[str, Any]:
     """Return the value of the option that names the jax of a night; empty if an option or a default names it."""
     named = settings.objections(("jax_version", "jax_source_dir"), "")
     if jax is not None and named:
@@ -136,7 +136,7 @@ def _jax(settings: Settings, jax: str | None, reporter: Reporter, runner: HostRu
     return {"jax_version": version}
 
 
-def _head_tree(settings: Settings, reporter: Reporter, runner: HostRunner) -> Path:
+def _head_tree(settings: Settings, reporter: Reporter, runner: Runner) -> Path:
     """Fetch the newest commit of jax into the cache, and return its folder."""
     url = repository_url("jax", settings.text("source_mirror"))
     commit = remote_head(url, runner)

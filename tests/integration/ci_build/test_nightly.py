@@ -14,7 +14,7 @@ import pytest
 
 from ci_build import cli
 from ci_build.release import gating, nightly
-from core.errors import GateError, PromotionBlockedError, RequestError
+from core.errors import BucketError, GateError, PromotionBlockedError, RequestError
 from core.report import Reporter
 from promotion.index.audit import verify
 from promotion.index.ledger import read_ledger
@@ -316,3 +316,58 @@ def test_night_refuses_bad_options(
     assert night(nights, *words) == RequestError.exit_code
     assert message in capsys.readouterr().err
     assert not nights.bucket.exists()
+
+
+def test_history_lists_nights_with_their_numbers(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    assert night(nights) == 0
+    nights.failing = ["load"]
+    assert night(nights, NEW_ROCM) == GateError.exit_code
+    capsys.readouterr()
+    words = ("history", INDEX, "--nights", f"--bucket={nights.bucket}")
+    assert cli.run([*words, "--json"]) == 0
+    new, old = json.loads(capsys.readouterr().out)
+    assert (old["entry"], old["visible"], old["checked"], old["rocm"]) == (1, True, True, "7.2.0")
+    assert old["tiers"] == {"gfx942": "device", "gfx950": "device"}
+    assert old["sizes"].keys() == {"jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"}
+    assert (new["entry"], new["tiers"], new["version"]) == (0, {}, "0.10.2+rocm7.2.1.gfx942.gfx950")
+    gates = {(item["gate"], item["target"]): item for item in new["gates"]}
+    assert gates["load", "any"]["outcome"] == "failed"
+    assert gates["compile", "gfx942"]["counts"]["passed"] == 18
+    assert cli.run([*words, "--limit=1"]) == 0
+    shown = capsys.readouterr().out
+    assert ("staged" in shown, "entry 1" in shown) == (True, False)
+    assert cli.run([*words, "--tests"]) == RequestError.exit_code
+
+
+def test_night_whose_staged_set_was_removed_is_still_done(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    assert night(nights) == 0
+    assert cli.run(["staging", "gc", INDEX, "--days=0", "--apply", f"--bucket={nights.bucket}"]) == 0
+    assert not [*DirBucket(nights.bucket).list(f"v2-staging/{INDEX}/")]
+    capsys.readouterr()
+    assert night(nights, "--json") == 0
+    (one,) = said(capsys)
+    assert (one["state"], len(nights.gated)) == ("unchanged", 1)
+    assert {item["gate"] for item in one["counts"]} >= {"compile", "device"}
+    assert cli.run(["history", INDEX, "--nights", "--json", f"--bucket={nights.bucket}"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["sizes"]
+
+
+def test_removed_set_that_was_never_promoted_is_built_again(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    nights.device = False
+    assert night(nights) == 0
+    assert cli.run(["staging", "gc", INDEX, "--days=0", "--apply", f"--bucket={nights.bucket}"]) == 0
+    nights.device = True
+    capsys.readouterr()
+    assert night(nights, "--json") == 0
+    assert said(capsys)[0]["state"] == "promoted"
+
+
+def test_damaged_record_of_a_night_is_reported(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    assert night(nights) == 0
+    (record,) = list_nights(DirBucket(nights.bucket), INDEX)
+    path = nights.bucket / record.key
+    path.chmod(0o644)
+    path.write_text(path.read_text().replace("7.2.0", "7.2.9"))
+    capsys.readouterr()
+    assert cli.run(["history", INDEX, "--nights", f"--bucket={nights.bucket}"]) == BucketError.exit_code
+    assert "has other inputs than its name says" in capsys.readouterr().err

@@ -1,0 +1,143 @@
+"""The numbers of nights for trends: sizes, counts and times of gates, results of tests on GPUs, and promotions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from core.model import WHEELS_JSON, Evidence, WheelSet, load_wheel_set
+from promotion.evidence.evidence import latest, load_evidence, read_all, time_of
+from promotion.evidence.test_runs import RunTally, read_runs
+from promotion.index.ledger import PromotedSet
+from promotion.nights import Night, is_staged, list_nights, read_night
+from promotion.promote import promotion_of
+from promotion.stage import read_staged
+from promotion.storage.bucket import Bucket
+from promotion.storage.concurrency import map_concurrently
+from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateResult:
+    """The latest result of a gate for a target.
+
+    Attributes:
+        counts: numbers of collected, run, passed, failed, known and skipped checks.
+        seconds: duration.
+    """
+
+    gate: str
+    target: str
+    outcome: str
+    counts: Mapping[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NightResult:
+    """A night with its numbers.
+
+    Attributes:
+        time: start in UTC, as in the record of the night.
+        set: INDEX/DIGEST.
+        lock: digest of the exact inputs; `version` is that of the wheels.
+        entry: number of the ledger entry that promoted the set; 0 if there is none.
+        visible: whether users see the set.
+        checked: whether the released index was checked.
+        tiers: gfx target -> tier at the promotion; empty without one.
+        sizes: project -> bytes of all its wheels; empty if the set was removed before its promotion.
+        gates: latest results of gates; empty if the set was removed before its promotion.
+        tests: runs of the device gate on the set.
+    """
+
+    time: str
+    set: str
+    lock: str
+    version: str
+    entry: int = 0
+    visible: bool = False
+    checked: bool = False
+    jax: str = ""
+    rocm: str = ""
+    tiers: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    gates: tuple[GateResult, ...] = ()
+    tests: tuple[RunTally, ...] = ()
+
+
+def night_results(bucket: Bucket, index: str, *, limit: int) -> tuple[NightResult, ...]:
+    """Return the newest nights of an index with their numbers, newest first.
+
+    Raises:
+        BucketError: a record or evidence is damaged.
+    """
+    nights = list_nights(bucket, index)[::-1][:limit]
+    tallies: dict[str, list[RunTally]] = {}
+    with read_runs(bucket, index) as history:
+        for tally in history.tallies(limit=limit * 20):
+            tallies.setdefault(tally.run.set_digest, []).append(tally)
+    return tuple(_result(bucket, night, tallies.get(night.staged.digest, ())) for night in nights)
+
+
+def _result(bucket: Bucket, night: Night, tests: Sequence[RunTally]) -> NightResult:
+    found, record = promotion_of(bucket, night.staged), read_night(bucket, night)
+    promoted = found[0].promoted if found else None
+    wheel_set = description_of(bucket, night.staged, promoted)
+    return NightResult(
+        time=night.time,
+        set=str(night.staged),
+        lock=night.lock,
+        version=str(record["version"]),
+        entry=found[0].number if found else 0,
+        visible=bool(found and found[1]),
+        checked=night.checked,
+        jax=wheel_set.jax_version if wheel_set else "",
+        rocm=wheel_set.rocm_version if wheel_set else "",
+        tiers=promoted.tiers if promoted else {},
+        sizes=sizes_of(wheel_set),
+        gates=tuple(
+            GateResult(
+                gate=gate, target=target, outcome=item.outcome.value, counts=item.counts, seconds=seconds_of(item)
+            )
+            for (gate, target), item in sorted(latest(evidence_of(bucket, night.staged, promoted)).items())
+        ),
+        tests=tuple(tests),
+    )
+
+
+def description_of(bucket: Bucket, staged: StagedSet, promoted: PromotedSet | None) -> WheelSet | None:
+    """Return the wheels.json of a set from staging or from its released index; None if it is in neither."""
+    if is_staged(bucket, staged):
+        return read_staged(bucket, staged)
+    if promoted is None:
+        return None
+    key = ReleasedIndex(index=staged.index).set_file(staged.digest, WHEELS_JSON)
+    return load_wheel_set(bucket.get(key), key)
+
+
+def evidence_of(bucket: Bucket, staged: StagedSet, promoted: PromotedSet | None) -> Iterable[Evidence]:
+    """Return the evidence of a set: as in its ledger entry if it was promoted, else what lies beside the staged set."""
+    if promoted is not None:
+        return released_evidence(bucket, ReleasedIndex(index=staged.index), promoted)
+    return [file.evidence for file in read_all(bucket, staged).values()]
+
+
+def released_evidence(bucket: Bucket, released: ReleasedIndex, promoted: PromotedSet) -> tuple[Evidence, ...]:
+    """Return the evidence with which a set was promoted."""
+    names = [name for name in promoted.files if name.startswith(f"{EVIDENCE_FOLDER}/") and name.endswith(".json")]
+    keys = [released.set_file(promoted.set_digest, name) for name in names]
+    return map_concurrently(lambda key: load_evidence(bucket.get(key), key), keys)
+
+
+def sizes_of(wheel_set: WheelSet | None) -> Mapping[str, int]:
+    """Return project -> bytes of all its wheels."""
+    sizes: dict[str, int] = {}
+    for wheel in wheel_set.wheels if wheel_set else ():
+        sizes[wheel.name] = sizes.get(wheel.name, 0) + wheel.size
+    return sizes
+
+
+def seconds_of(evidence: Evidence) -> float:
+    """Return the duration of a gate; 0 for invalid times."""
+    started, ended = time_of(evidence.started), time_of(evidence.ended)
+    return (ended - started).total_seconds() if started and ended else 0.0

@@ -1,0 +1,180 @@
+"""Parts of nights: free versions, locks, tables, the newest jax, and summaries as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.build.request import WheelSetRequest
+from ci_build.build.source.pins import releases
+from ci_build.cli.options import nightly as options
+from ci_build.cli.options.settings import Settings
+from ci_build.release import night_lock
+from ci_build.release.night_lock import free_post_release, lock_of
+from ci_build.release.summary import RunSummary, SetSummary, TargetSummary
+from ci_build.release.summary_text import as_html, as_markdown
+from ci_build.rocm.request import RocmSource, RocmStorage
+from core.errors import RequestError
+from core.model import BuildRequest, Payload
+from core.report import Reporter
+from core.source_request import Checkout, Container, SourceRequest
+from promotion.nights import lock_digest
+from tests.support.sets import published_request
+from tests.support.silent import NoProcesses
+
+CONTINUOUS = Path(options.__file__).parents[2] / "release" / "continuous.toml"
+COMMIT = "c" * 40
+
+
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [
+        ((), None),
+        (("0.10.2+rocm7.1.0",), None),
+        (("0.10.2+rocm7.2.0.gfxall",), 1),
+        (("0.10.2+rocm7.2.0.gfxall", "0.10.2.post1+rocm7.2.0.gfxall"), 2),
+        (("0.10.2.post3+rocm7.1.0",), 3),
+        (("0.10.1.post3+rocm7.1.0",), None),
+    ],
+)
+def test_free_post_release_is_unused_and_never_decreases(used: tuple[str, ...], expected: int | None) -> None:
+    assert free_post_release(published_request(), used) == expected
+
+
+def wheel_set(build: BuildRequest, rocm: RocmSource | None = None, folder: Path = Path("cache")) -> WheelSetRequest:
+    storage = RocmStorage(cache=folder, keep_tarballs=True, limit=1)
+    return WheelSetRequest(
+        build=build, rocm=rocm, rocm_manifest=None, storage=storage, mirrors={}, registry="", out=folder, cache=folder
+    )
+
+
+@pytest.fixture
+def no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(night_lock, "_wheels", lambda *_: ())
+
+
+def source_request(**changes: Any) -> BuildRequest:
+    tree = Checkout(name="xla", url="https://example.org/xla", commit=COMMIT)
+    source = replace(SourceRequest(sources=(tree,), xla=COMMIT), **changes)
+    return replace(published_request("gfx942"), payload=Payload.SOURCE, source=source)
+
+
+@pytest.mark.usefixtures("no_wheels")
+def test_lock_is_equal_on_machines_with_other_folders_and_containers(tmp_path: Path) -> None:
+    rocm = RocmSource(source="https://user:word@example.org/rocm.tar.gz", version="7.10.0", lock=tmp_path / "no.lock")
+    here = lock_of(wheel_set(source_request(), rocm), NoProcesses())
+    there = source_request(container=Container(host=True))
+    assert lock_of(wheel_set(there, replace(rocm, lock=None), tmp_path), NoProcesses()) == here
+    assert "word" not in str(here)
+    assert lock_digest(here) == lock_digest(dict(reversed([*here.items()])))
+
+
+@pytest.mark.usefixtures("no_wheels")
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(source_request(), jax_version="0.11.0"),
+        replace(source_request(), python_versions=("3.13",)),
+        replace(source_request(), strip=False),
+        source_request(sources=(Checkout(name="xla", url="https://example.org/xla", commit="d" * 40),)),
+        source_request(clang="/usr/bin/clang-19"),
+    ],
+)
+def test_lock_differs_for_other_inputs(other: BuildRequest) -> None:
+    digests = {lock_digest(lock_of(wheel_set(build), NoProcesses())) for build in (source_request(), other)}
+    assert len(digests) == 2
+
+
+@pytest.mark.usefixtures("no_wheels")
+def test_lock_omits_the_post_release_and_names_a_local_tarball_by_its_digest(tmp_path: Path) -> None:
+    tarball = tmp_path / "rocm.tar.gz"
+    tarball.write_bytes(b"1")
+    rocm = RocmSource(source=str(tarball))
+    first = lock_of(wheel_set(source_request(), rocm), NoProcesses())
+    assert lock_of(wheel_set(replace(source_request(), post_release=2), rocm), NoProcesses()) == first
+    tarball.write_bytes(b"2")
+    assert lock_of(wheel_set(source_request(), rocm), NoProcesses()) != first
+    with pytest.raises(RequestError, match="The ROCm of a night is a folder"):
+        lock_of(wheel_set(source_request(), RocmSource(source=str(tmp_path))), NoProcesses())
+
+
+def test_continuous_table_has_the_three_nights() -> None:
+    rows = {row.name: dict(row.values) for row in options.read_table(CONTINUOUS, ())}
+    assert rows == {
+        "jax-head-xla-pin": {"jax": "head", "xla": "pin"},
+        "jax-head-xla-head": {"jax": "head", "xla": "head"},
+        "jax-release-xla-head": {"jax": "newest", "xla": "head"},
+    }
+
+
+def newest(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], jax: str | None = None, index: str = "multi-arch"
+) -> Settings:
+    """Return the settings of a night in a world where the newest commits and releases are known."""
+    monkeypatch.setattr(options, "remote_head", lambda url, _: ("a" if "jax" in url else "b") * 40)
+    monkeypatch.setattr(options, "fetch_tree", lambda *_: None)
+    monkeypatch.setattr(options, "release_of", lambda _: "0.11.0")
+    monkeypatch.setattr(options, "newest_release", lambda major, *_: f"0.12.{major}")
+
+    def make(more: Mapping[str, Any]) -> Settings:
+        return Settings({**given, **more}, {}, {})
+
+    return options.newest_settings(make, index, "nightly", jax, Reporter(terminal=False), NoProcesses())
+
+
+def test_night_takes_newest_release_and_the_targets_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = newest(monkeypatch, {})
+    assert (made.text("jax_version"), made.text("targets"), made.text("xla")) == (
+        releases()[-1],
+        "gfx942,gfx950",
+        "pin",
+    )
+    assert newest(monkeypatch, {"jax_version": "0.10.2"}).text("jax_version") == "0.10.2"
+    assert newest(monkeypatch, {}, index="gfx94X-dcgpu").text("targets") == "gfx942"
+    assert not newest(monkeypatch, {"family": "gfx1151"}, index="gfx1151").given("targets")
+
+
+def test_night_of_head_builds_the_fetched_commit_with_its_xla(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = newest(monkeypatch, {"cache_dir": str(tmp_path)}, "head")
+    assert made.text("jax_source_dir") == str(tmp_path / "sources" / f"jax-{'a' * 40}")
+    assert made.text("xla") == "pin"
+    assert newest(monkeypatch, {"xla": "head"}, "head").text("xla") == "b" * 40
+    assert newest(monkeypatch, {"xla": "head"}).text("xla") == "b" * 40
+
+
+def test_night_of_published_wheels_takes_the_newest_of_a_rocm(monkeypatch: pytest.MonkeyPatch) -> None:
+    published = {"payload": "published"}
+    assert newest(monkeypatch, published).text("jax_version") == "0.10.2"
+    assert newest(monkeypatch, {**published, "rocm_version": "7.14.0"}).text("jax_version") == "0.12.7"
+    with pytest.raises(RequestError, match="needs --rocm-version"):
+        newest(monkeypatch, published, "newest")
+    with pytest.raises(RequestError, match="--jax=head contradicts --payload=published"):
+        newest(monkeypatch, published, "head")
+    with pytest.raises(RequestError, match="--jax and --jax-version both name a jax"):
+        newest(monkeypatch, {"jax_version": "0.10.2"}, "head")
+
+
+def test_summary_shows_any_text_as_it_is() -> None:
+    target = TargetSummary(target="gfx942", before="none", now="compiled", blocked_by=("a | b\nc <script>",))
+    one = SetSummary(
+        name="", state="blocked", error="first\nsecond *x*", set="i/" + "a" * 64, targets=(target,),
+        changed={"request.xla": ("a" * 200, None)}, sizes={"jaxlib": (1_000_000, 1_100_000), "gone": (5, 0)},
+    )  # fmt: skip
+    summary = RunSummary(command="nightly", index="i", channel="nightly", time="t", actor="me", sets=(one,))
+    markdown, page = as_markdown(summary), as_html(summary)
+    assert "| gfx942 | none | compiled | a \\| b c \\<script\\> |" in markdown
+    assert "first  \nsecond \\*x\\*" in markdown
+    assert f"| request.xla | {'a' * 99}… | - |" in markdown
+    assert "| jaxlib | 1.0 MB | 1.1 MB | +10.0 % |" in markdown
+    assert "| gone | 5 B | 0 B | gone |" in markdown
+    assert "<script>" not in page
+    assert "a | b\nc &lt;script&gt;" in page
+
+
+def test_summary_of_nothing_says_so() -> None:
+    summary = RunSummary(command="nightly", index="i", channel="nightly", time="t", actor="me", sets=())
+    assert "Nothing to do." in as_markdown(summary)
