@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from core.model import WHEELS_JSON, Evidence, WheelSet, load_wheel_set
+from core.model import WHEELS_JSON, Evidence, WheelSet
+from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import latest, load_evidence, read_all, time_of
 from promotion.evidence.test_runs import RunTally, read_runs
 from promotion.index.ledger import PromotedSet

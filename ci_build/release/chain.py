@@ -145,7 +145,7 @@ def _promoted(
     if not verdict.allowed and failure is not None:
         return replace(outcome, state=State.FAILED, error=failure)
     if Step.PROMOTE not in options.steps:
-        return outcome if verdict.allowed or not open_requirements(verdict) else replace(outcome, state=State.PENDING)
+        return replace(outcome, state=_unfinished(verdict))
     if not verdict.allowed:
         return _refused(outcome, verdict, options)
     with reporter.group("promote"):
@@ -163,6 +163,13 @@ def _promoted(
         except CiBuildError as error:  # another run changed the index meanwhile
             return replace(outcome, state=State.BLOCKED, error=error)
     return replace(outcome, state=State.PROMOTED, entry=promotion.entry)
+
+
+def _unfinished(verdict: Verdict) -> State:
+    """Return the state of a set that this run does not promote; existing evidence that is refused blocks it."""
+    if any(item.problems and not _is_open(item) for item in verdict.requirements):
+        return State.BLOCKED
+    return State.PENDING if open_requirements(verdict) else State.STAGED
 
 
 def _refused(outcome: SetOutcome, verdict: Verdict, options: ReleaseOptions) -> SetOutcome:

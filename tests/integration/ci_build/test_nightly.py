@@ -177,6 +177,17 @@ def test_blocked_earlier_night_does_not_fail_the_next(nights: Nights, capsys: py
     assert [(one["rocm"], one["state"]) for one in said(capsys)] == [("7.2.1", "unchanged")]
 
 
+def test_builder_reports_which_sets_may_still_be_promoted(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    nights.failing = ["compile"]
+    assert night(nights) == GateError.exit_code
+    capsys.readouterr()
+    assert night(nights, NEW_ROCM, "--steps=build", "--json") == 0
+    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [("7.2.0", "blocked"), ("7.2.1", "staged")]
+    nights.failing, nights.device = [], False
+    assert night_without_build(nights, "--steps=gates", "--json") == 0
+    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [("7.2.0", "blocked"), ("7.2.1", "pending")]
+
+
 def test_night_blocked_by_policy_ends_with_its_exit_code(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     policy = nights.folder / "policy.toml"
     text = policy.read_text()
