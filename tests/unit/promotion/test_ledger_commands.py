@@ -146,6 +146,12 @@ def test_promote_and_verify_refuse_forged_entry(place: Place, capsys: pytest.Cap
     assert f"{RELEASED.ledger_entry(3)} is not signed." in problems
 
 
+def test_policy_check_refuses_forged_entry(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    place.forge()
+    assert place.run("policy", "check", str(place.staged), "--channel", "nightly", key=None) == BucketError.exit_code
+    assert "ledger/00000003.json is not signed" in capsys.readouterr().err
+
+
 def test_verify_reports_change_of_channel(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.forge("local")
     assert place.run("verify", "multi-arch", key=None) == BucketError.exit_code
