@@ -6,7 +6,7 @@ accepts its key. Evidence of a failed gate always counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -68,10 +68,12 @@ def verdict(
     own = counted_evidence(wheel_set, files, policy)
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
     lower = tuple(order_problems(wheel_set, offered or {}))
-    projects = expand(policy.attestations.required, wheel_set)
-    attestable = {wheel.filename: wheel.name in projects for wheel in wheel_set.wheels}
-    needed = [name for name, required in attestable.items() if required]
-    blocked = [
+    required_evidence = tuple(requirements(wheel_set, files, policy, now))
+    reasons = (*_gate_problems(required_evidence), *_unrequired_failures(wheel_set, files, policy))
+    tiers = tiers_of(wheel_set, own, policy, now)
+    bypasses = [entry for entry in policy.bypasses if entry.is_for(wheel_set)]
+    by_gates, passed_over = _apply([entry for entry in bypasses if not entry.state(now)], reasons, tiers, policy)
+    blocked = (
         *_foreign_evidence(wheel_set, files),
         *set_problems(wheel_set, policy),
         *rocm_problems(wheel_set, policy),
@@ -80,37 +82,14 @@ def verdict(
         *size_problems(wheel_set, policy),
         *(grown if policy.growth_blocks else ()),
         *(() if allow_lower else (f"{text} Give --allow-lower if this is intended." for text in lower)),
-        *attestation_problems(attestable, needed, policy.attestations, attested),
-    ]
-    tiers = tiers_of(wheel_set, own, policy, now)
-    bypasses = [entry for entry in policy.bypasses if entry.is_for(wheel_set)]
-    valid = [entry for entry in bypasses if not entry.state(now)]
-    passed_over: list[tuple[_Reason, Bypass]] = []
-    required_evidence = tuple(requirements(wheel_set, files, policy, now))
-    for reason in (
-        *_gate_problems(required_evidence),
-        *_unrequired_failures(wheel_set, files, policy),
-    ):
-        entry = next((entry for entry in valid if entry.covers(reason.gate, reason.target)), None)
-        if entry is None:
-            blocked.append(reason.text)
-        else:
-            passed_over.append((reason, entry))
-    for target, tier in tiers.items():
-        required = policy.required_tier(target)
-        if at_least(tier, required):
-            continue
-        text = f"{target} was tested at tier {tier.value if tier else NO_TIER}; {required.value} is required."
-        entry = _excuse(target, passed_over, policy)
-        if entry is None:
-            blocked.append(text)
-        else:
-            passed_over.append((_Reason(text, "", target), entry))
+        *_attestation_problems(wheel_set, policy, attested),
+        *by_gates,
+    )
     invalid = (*policy.void, *_invalid_entries(bypasses, now), *_invalid_entries(policy.waivers, now))
     counted = [evidence for parts in own.values() for evidence in parts]
     return Verdict(
         set_digest=wheel_set.digest,
-        blocked_by=tuple(blocked),
+        blocked_by=blocked,
         tiers={target: tier.value if tier else NO_TIER for target, tier in tiers.items()},
         bypassed=tuple(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
         waived=tuple(sorted({text for item in counted for text in waived_tests(item, policy.waivers, now)})),
@@ -125,6 +104,40 @@ def verdict(
             *(lower if allow_lower else ()),
         ),
     )
+
+
+def _apply(
+    bypasses: Sequence[Bypass], reasons: Iterable[_Reason], tiers: Mapping[str, Tier | None], policy: Policy
+) -> tuple[list[str], list[tuple[_Reason, Bypass]]]:
+    """Return the texts of reasons and of too weak tiers that no bypass covers, and what the valid bypasses cover."""
+    blocked: list[str] = []
+    passed_over: list[tuple[_Reason, Bypass]] = []
+    for reason in reasons:
+        entry = next((entry for entry in bypasses if entry.covers(reason.gate, reason.target)), None)
+        if entry is None:
+            blocked.append(reason.text)
+        else:
+            passed_over.append((reason, entry))
+    for target, tier in tiers.items():
+        required = policy.required_tier(target)
+        if at_least(tier, required):
+            continue
+        text = f"{target} was tested at tier {tier.value if tier else NO_TIER}; {required.value} is required."
+        entry = _excuse(target, passed_over, policy)
+        if entry is None:
+            blocked.append(text)
+        else:
+            passed_over.append((_Reason(text, "", target), entry))
+    return blocked, passed_over
+
+
+def _attestation_problems(
+    wheel_set: WheelSet, policy: Policy, attested: Collection[AttestationReport]
+) -> Iterator[str]:
+    projects = expand(policy.attestations.required, wheel_set)
+    attestable = {wheel.filename: wheel.name in projects for wheel in wheel_set.wheels}
+    needed = [name for name, required in attestable.items() if required]
+    yield from attestation_problems(attestable, needed, policy.attestations, attested)
 
 
 def _invalid_entries(entries: Iterable[Bypass | FlakeWaiver], now: datetime) -> Iterator[str]:
