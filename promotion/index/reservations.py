@@ -94,7 +94,7 @@ def removing(bucket: Bucket, released: ReleasedIndex, *, promoted: frozenset[str
         yield Removal(reserved=state.reserved, _end=start + _REMOVAL, _now=now)
     finally:
         if (state := _read(bucket, released)).remover == remover:
-            _write(bucket, released, replace(state, remover=""))
+            _write_once(bucket, released, replace(state, remover=""))
 
 
 def _change(bucket: Bucket, released: ReleasedIndex, now: Clock, change: Callable[[_State], _State]) -> _State:
@@ -108,7 +108,7 @@ def _change(bucket: Bucket, released: ReleasedIndex, now: Clock, change: Callabl
             )
         changed = change(state)
         try:
-            _write(bucket, released, changed)
+            _write_once(bucket, released, changed)
         except ConflictError:
             continue
         return changed
@@ -133,6 +133,15 @@ def _read(bucket: Bucket, released: ReleasedIndex) -> _State:
             f"{released.reservations} is damaged: {error!r}.",
             hint="Remove it while neither a promotion nor `verify --repair` runs.",
         ) from error
+
+
+def _write_once(bucket: Bucket, released: ReleasedIndex, state: _State) -> None:
+    """Write the state. A store refuses the repetition of a request whose response was lost, though it was done."""
+    try:
+        _write(bucket, released, state)
+    except ConflictError:
+        if replace(_read(bucket, released), etag=state.etag) != state:
+            raise
 
 
 def _write(bucket: Bucket, released: ReleasedIndex, state: _State) -> None:

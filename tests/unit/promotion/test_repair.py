@@ -262,6 +262,17 @@ def test_killed_removal_blocks_reuse_for_some_minutes(scene: tuple[TimedBucket, 
     assert problems(bucket) == []
 
 
+@pytest.mark.parametrize("at", range(10))
+def test_repair_recognises_its_own_repeated_writes(scene: tuple[TimedBucket, StagedSet], at: int) -> None:
+    bucket, staged = scene
+    killed(bucket, staged, 9)
+    faulty = FaultyBucket(bucket, Fault.TWICE, at)
+    assert repair(faulty, RELEASED, grace=DAY, now=lambda: NOW + 2 * DAY).removed
+    assert faulty.writes > at
+    assert problems(bucket) == []
+    reserve(FaultyBucket(bucket, Fault.TWICE, 0), RELEASED, staged.digest, now=lambda: NOW + 2 * DAY)
+
+
 def test_removal_stops_after_its_time(scene: tuple[TimedBucket, StagedSet]) -> None:
     bucket, time = scene[0], [NOW]
     with removing(bucket, RELEASED, promoted=frozenset(), now=lambda: time[0]) as removal:
