@@ -11,27 +11,35 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from core.errors import CiBuildError
 from core.model import WheelSet
 from promotion.evidence.evidence import record, record_log
+from promotion.evidence.signing import Signer
 from promotion.index.audit import verify
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import history, mark, rollback, utc_now
 from promotion.index.publish import publish
+from promotion.index.repair import repair
 from promotion.index.retention import RetentionRule, apply
 from promotion.promote import promote
 from promotion.stage import stage
 from promotion.staged_sets import remove, staged_folders
-from promotion.storage.bucket import Bucket
+from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.promoting import NOW, POLICY, RELEASED
 from tests.support.reading import Reader
+from tests.support.signing_key import signing_key
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
 
 ME, WHY = "tester", "wrong numbers"
 DAY = timedelta(days=1)
+SIGNER = Signer(signing_key().encode(), origin="the tests")
+AUTHORITY = POLICY.authority(SIGNER, None)
+BY_ME: Mapping[str, Any] = {"actor": ME, "now": lambda: NOW, "authority": AUTHORITY}
+_BEGIN, _FASTER = utc_now(), 100_000
 Act = Callable[[Bucket], object]
 Content = Mapping[str, object]
 """Key of every object of a bucket -> its bytes, or an identification of them."""
@@ -99,17 +107,25 @@ def life(world: World) -> Mapping[str, Act]:
         return act
 
     def promoting(number: int) -> Act:
-        return lambda bucket: promote(bucket, staged(number), POLICY, actor=ME, now=lambda: NOW + number * DAY)
+        now = NOW + number * DAY
+        return lambda bucket: promote(bucket, staged(number), POLICY, actor=ME, now=lambda: now, signer=SIGNER)
 
     def marking(kind: EntryKind, number: int) -> Act:
-        return lambda bucket: mark(bucket, RELEASED, kind, [str(number)], reason=WHY, actor=ME, now=lambda: NOW)
+        return lambda bucket: mark(bucket, RELEASED, kind, [str(number)], reason=WHY, **BY_ME)
 
     def rolling(to: int | None) -> Act:
-        return lambda bucket: rollback(bucket, RELEASED, to=to, reason=WHY, actor=ME, now=lambda: NOW)
+        return lambda bucket: rollback(bucket, RELEASED, to=to, reason=WHY, **BY_ME)
 
     def keeping(day: int) -> Act:
-        rule = RetentionRule(days=1, grace_days=5)
-        return lambda bucket: apply(bucket, RELEASED, rule, actor=ME, now=lambda: NOW + day * DAY)
+        rule, by_me = RetentionRule(days=1, grace_days=5), {**BY_ME, "now": lambda: NOW + day * DAY}
+        return lambda bucket: apply(bucket, RELEASED, rule, **by_me)
+
+    def leaving(bucket: Bucket) -> None:
+        """Copy two files of the last set, as a promotion that was killed."""
+        one = world.sets[2]
+        for name in ("wheels.json", "constraints.txt"):
+            sha256 = sha256_of((world.folders[2] / name).read_bytes())
+            bucket.copy(staged(2).file(name), RELEASED.set_file(one.digest, name), sha256=sha256)
 
     def bringing(number: int) -> Mapping[str, Act]:
         return {
@@ -127,8 +143,11 @@ def life(world: World) -> Mapping[str, Act]:
         "roll forward": rolling(2),
         "quarantine": marking(EntryKind.QUARANTINE, 1),
         "unquarantine": marking(EntryKind.FREE, 1),
+        "stage 2": bringing(2)["stage 2"],
+        "leave files": leaving,
+        "repair": repairing,
         **bringing(2),
-        "publish": lambda bucket: publish(bucket, RELEASED, everything=True),
+        "publish": lambda bucket: publish(bucket, RELEASED, everything=True, authority=AUTHORITY),
         "retire": keeping(4),
         "sweep": keeping(20),
         "clean staging": cleaning,
@@ -138,6 +157,12 @@ def life(world: World) -> Mapping[str, Act]:
 
 def cleaning(bucket: Bucket) -> None:
     remove(bucket, staged_folders(bucket, RELEASED.index, days=0, now=lambda: utc_now() + DAY))
+
+
+def repairing(bucket: Bucket) -> None:
+    """Remove what the killed promotion left. The clock is fast, so that no call waits for the end of a killed one."""
+    time = utc_now() + DAY + _FASTER * (utc_now() - _BEGIN)
+    repair(bucket, RELEASED, grace=timedelta(), now=lambda: time, authority=AUTHORITY)
 
 
 def reading(bucket: Bucket) -> None:
@@ -177,7 +202,10 @@ def attempt(act: Act, bucket: Bucket, tally: Tally, what: str) -> bool:
 
 
 def differences(found: Content, expected: Content) -> list[str]:
-    """Return the keys of lost, changed and foreign objects."""
+    """Return the keys of lost, changed and foreign objects; reservations contain the time of the run."""
+    found, expected = (
+        {key: value for key, value in one.items() if key != RELEASED.reservations} for one in (found, expected)
+    )
     lost = [f"lost {key}" for key in sorted(expected.keys() - found.keys())]
     foreign = [f"foreign {key}" for key in sorted(found.keys() - expected.keys())]
     return lost + foreign + [f"changed {key}" for key in sorted(found) if found[key] != expected.get(key, found[key])]
