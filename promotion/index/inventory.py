@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.page_diff import all_page_updates
-from promotion.index.pages import older_json_page, project_pair, root_pair
+from promotion.index.pages import older_html_page, older_json_page, project_pair, root_pair
 from promotion.index.reader import Snapshot
 from promotion.index.status import MAX_ROWS, overview_page, set_row
 from promotion.storage.bucket import Bucket, sha256_of
@@ -75,8 +75,8 @@ def _pages(
     ]
     digests = {page.key: [sha256_of(page.data)] for page in pages}
     for page in pages:
-        if page.key.endswith(".json"):
-            digests[page.key].append(sha256_of(older_json_page(page.data)))
+        older = older_json_page if page.key.endswith(".json") else older_html_page
+        digests[page.key].append(sha256_of(older(page.data)))
     root = root_pair(released.simple, [update.project for update in updates])
     digests |= {page.key: [sha256_of(page.data)] for page in root}
     rows = [set_row(by_number[number], state) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]]

@@ -1,7 +1,7 @@
 """Render the pages of an index: PEP 503 HTML and PEP 691 JSON with the same content.
 
-Both contain hashes, sizes (PEP 700), Requires-Python and core metadata (PEP 714, in HTML also under the name of
-PEP 658). Links are relative, so an index can be moved, mirrored, or opened from a folder.
+Both contain hashes, sizes (PEP 700), Requires-Python and core metadata (PEP 714). Links are relative, so an index can
+be moved, mirrored, or opened from a folder.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import json
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, project_p
 
 API_VERSION = "1.1"
 """Version of the simple API that includes PEP 700."""
+_CORE_METADATA = re.compile(rb' data-core-metadata=("[^"]*")')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +131,8 @@ def _file_json(row: IndexedWheel) -> Mapping[str, Any]:
         "url": row.href,
         "size": row.wheel.size,
         "hashes": {"sha256": row.wheel.sha256},
-        # The older name of this key is omitted: pip 22.3 to 23.1 fail on it in JSON (PEP 714).
+        # The older name of this key (PEP 658) is omitted: pip 22.3 to 23.1 fail on it in JSON (PEP 714), and with it in
+        # HTML on names that are not written as in METADATA, such as jax_rocm7_plugin (pip's changelog, #12038).
         "core-metadata": {"sha256": row.wheel.metadata_sha256},
     }
     optional = {
@@ -158,6 +161,11 @@ def older_json_page(data: bytes) -> bytes:
     return (json.dumps(body, ensure_ascii=False) + "\n").encode()
 
 
+def older_html_page(data: bytes) -> bytes:
+    """Return a project's HTML page as older versions wrote it, with core metadata also under its old name (PEP 658)."""
+    return _CORE_METADATA.sub(rb" data-core-metadata=\1 data-dist-info-metadata=\1", data)
+
+
 def project_html(project: str, rows: Sequence[IndexedWheel]) -> str:
     """Return a project's page in the format of PEP 503; attributes such as `data-size` are extensions."""
     return _document(f"Links for {project}", [_anchor(row) for row in rows])
@@ -168,7 +176,6 @@ def _anchor(row: IndexedWheel) -> str:
         "href": f"{row.href}#sha256={row.wheel.sha256}",
         "data-requires-python": row.wheel.requires_python,
         "data-core-metadata": f"sha256={row.wheel.metadata_sha256}",
-        "data-dist-info-metadata": f"sha256={row.wheel.metadata_sha256}",
         "data-size": str(row.wheel.size),
         "data-upload-time": row.uploaded,
         "data-tier": row.tier,

@@ -29,7 +29,7 @@ from promotion.index.page_diff import (
     with_yanks,
     without_sets,
 )
-from promotion.index.pages import older_json_page
+from promotion.index.pages import older_html_page, older_json_page
 from promotion.index.publish import publish
 from promotion.index.retention import RetentionRule, apply, plan
 from promotion.promote import promote
@@ -392,6 +392,17 @@ def test_verify_accepts_json_pages_of_older_versions(index: Index) -> None:
     older = older_json_page(data)
     assert list(json.loads(older)["files"][0])[4:6] == ["core-metadata", "dist-info-metadata"]
     assert damaged(index, key, older) == []
+
+
+def test_verify_accepts_html_pages_of_older_versions(index: Index) -> None:
+    key = f"{RELEASED.simple}jaxlib/index.html"
+    data = index.bucket.get(key)
+    assert b"dist-info-metadata" not in data
+    older = older_html_page(data)
+    assert older.count(b' data-dist-info-metadata="sha256=') == older.count(b"<a ") > 0
+    assert damaged(index, key, older) == []
+    other = older.replace(b'data-dist-info-metadata="sha256=', b'data-dist-info-metadata="sha256=0', 1)
+    assert damaged(index, key, other) != []
 
 
 def test_verify_read_reports_silent_damage(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
