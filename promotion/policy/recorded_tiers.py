@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from datetime import timedelta
 
 from core.errors import CiBuildError
 from core.model import TIER_ORDER, WHEELS_JSON, Outcome, WheelSet
@@ -18,7 +19,7 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 
 _LONGEST_PROMOTION_DAYS = 1
-"""Accepted time between the check of the evidence's age and the entry."""
+"""Accepted time between the check of evidence and waivers, and the entry."""
 
 
 def tier_problems(bucket: Bucket, released: ReleasedIndex, entry: LedgerEntry, policy: Policy) -> Iterator[str]:
@@ -76,13 +77,21 @@ def _evidenced(
     now = time_of(entry.time)
     if now is None:
         raise ValueError(f"its time is invalid: {entry.time!r}.")
-    policies = [recorded]
-    if recorded.max_age_days is not None:
-        policies.append(replace(recorded, max_age_days=recorded.max_age_days + _LONGEST_PROMOTION_DAYS))
+    policies = (recorded, _at_check(recorded))
     given = [tiers_of(wheel_set, counted_evidence(wheel_set, accepted, one), one, now) for one in policies]
     return {
         target: {tier.value if (tier := tiers[target]) else NO_TIER for tiers in given} for target in wheel_set.targets
     }
+
+
+def _at_check(policy: Policy) -> Policy:
+    """Return a policy that also accepts evidence and waivers that expired between the check and the entry."""
+    days = timedelta(days=_LONGEST_PROMOTION_DAYS)
+    return replace(
+        policy,
+        max_age_days=policy.max_age_days and policy.max_age_days + _LONGEST_PROMOTION_DAYS,
+        waivers=tuple(replace(waiver, expires=waiver.expires + days) for waiver in policy.waivers),
+    )
 
 
 def _passed(wheel_set: WheelSet, files: Collection[EvidenceFile]) -> Mapping[str, Collection[str]]:
