@@ -123,15 +123,16 @@ class S3Bucket:
         if info is None:
             raise AbsentError(f"{key} is not in the bucket.", hint="Stage the set again.")
         path = folder / key.rpartition("/")[2]
-        with bucket_errors(key):
-            self._client.download_file(self.name, self._name(key), str(path))
-        if (actual := sha256_of(path)) != info.sha256:
+        for _ in range(_BODIES):
+            with bucket_errors(key):
+                self._client.download_file(self.name, self._name(key), str(path))
+            if (actual := sha256_of(path)) == info.sha256:
+                path.chmod(0o444)
+                return path
             path.unlink()
-            raise BucketError(
-                f"{key} was downloaded with sha256 {actual}, not {info.sha256}.", hint="Run the command again."
-            )
-        path.chmod(0o444)
-        return path
+        raise BucketError(
+            f"{key} was downloaded with sha256 {actual}, not {info.sha256}.", hint="Run the command again."
+        )
 
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
         """Create an object; see `Bucket.put_if_absent`. The store verifies the digest."""

@@ -39,6 +39,10 @@ DAY = timedelta(days=1)
 SIGNER = Signer(signing_key().encode(), origin="the tests")
 AUTHORITY = POLICY.authority(SIGNER, None)
 BY_ME: Mapping[str, Any] = {"actor": ME, "now": lambda: NOW, "authority": AUTHORITY}
+_FAILED_REQUESTS = (
+    "The request for", "refused the request", "is incomplete", "cannot read or write", "cannot be read",
+    "was downloaded with sha256",
+)  # fmt: skip
 _BEGIN, _FASTER = utc_now(), 100_000
 Act = Callable[[Bucket], object]
 Content = Mapping[str, object]
@@ -173,8 +177,7 @@ def reading(bucket: Bucket) -> None:
 
 
 def _is_failed_request(line: str) -> bool:
-    parts = ("The request for", "refused the request", "is incomplete", "cannot read or write", "cannot be read")
-    return any(part in line for part in parts)
+    return any(part in line for part in _FAILED_REQUESTS)
 
 
 def undisturbed(world: World, bucket: Bucket, look: Callable[[], Content]) -> Mapping[str, Content]:

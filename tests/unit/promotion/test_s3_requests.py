@@ -101,6 +101,22 @@ def test_digest_requests_cut_body_again() -> None:
     assert info.sha256 == sha256_of(DATA)
 
 
+def test_fetch_downloads_cut_file_again(tmp_path: Path) -> None:
+    """Headers that end early leave an empty file, which the client library accepts."""
+    contents = [b"", DATA]
+
+    class Cut(StandIn):
+        def download_file(self, bucket: str, key: str, path: str) -> None:
+            Path(path).write_bytes(contents.pop(0) if len(contents) > 1 else contents[0])
+
+    client: Any = Cut(head_object=HEAD)
+    assert S3Bucket(client, "b").fetch("v2/k", tmp_path).read_bytes() == DATA
+    contents[:] = [b""]
+    with pytest.raises(BucketError, match="was downloaded with sha256"):
+        S3Bucket(client, "b").fetch("v2/other", tmp_path)
+    assert not (tmp_path / "other").exists()
+
+
 CONDITIONS = {"put_object": refused(412, "PreconditionFailed")}
 UPLOAD = {
     "list_multipart_uploads": {"IsTruncated": False},
