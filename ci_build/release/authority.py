@@ -91,14 +91,19 @@ def policy_source(request: LedgerRequest, runner: Runner) -> PolicySource:
 
 
 def _git_status(runner: Runner) -> str | None:
-    """Return the output of `git status` for the checkout of this program, or None if it is no checkout."""
-    folder = str(POLICY_FILE.parents[1])
+    """Return the output of `git status` for the checkout of this program, or None if the policy is in no commit."""
+    git = ("git", "-C", str(POLICY_FILE.parents[1]))
+    # Variables of a Git hook name another repository.
+    env = dict.fromkeys(("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"), "")
+    status = (*git, "status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--", ".")
     try:
         # A folder inside of a foreign checkout, which ignores it, is not part of the commit.
-        runner.run(("git", "-C", folder, "ls-files", "--error-unmatch", str(POLICY_FILE)))
-        return runner.run(("git", "-C", folder, "status", "--porcelain=v2", "--branch", "--", ".")).stdout
+        committed = runner.run((*git, "show", f"HEAD:./{POLICY_FILE.parent.name}/{POLICY_FILE.name}"), env=env).stdout
+        changes = runner.run(status, env=env).stdout
     except ProcessError:
         return None
+    # Git may be told to assume that a file is unchanged.
+    return changes if committed == POLICY_FILE.read_text() else f"{changes}1 .M {POLICY_FILE.name}\n"
 
 
 def _channel_in(entry: LedgerEntry) -> str:

@@ -61,7 +61,7 @@ class PolicySource:
         if protected_refs is None:
             return ""
         if not self.commit:
-            return "The policy does not come from a Git checkout, so its commit is unknown."
+            return "The policy does not come from a Git checkout that `git status` can read, so its commit is unknown."
         if not self.clean:
             return f"The checkout of the policy has uncommitted or untracked files, at commit {self.commit[:12]}."
         if not any(fnmatchcase(self.ref, pattern) for pattern in protected_refs):

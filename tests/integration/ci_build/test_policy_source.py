@@ -60,6 +60,26 @@ def test_source_names_commit_ref_and_state(checkout: Path) -> None:
     assert source() == PolicySource(commit=commit, ref="refs/heads/feature/x", clean=False)
 
 
+def test_source_does_not_trust_settings_of_git(checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hidden untracked files, a policy that is assumed to be unchanged, and a hook of another repository."""
+    git(checkout, "config", "status.showUntrackedFiles", "no")
+    (checkout / "new.py").write_text("")
+    assert not source().clean
+    (checkout / "new.py").unlink()
+    git(checkout, "update-index", "--assume-unchanged", "promotion/policy.toml")
+    assert source().clean
+    (checkout / "promotion" / "policy.toml").write_text("schema = 3\n")
+    assert not source().clean
+    (checkout / "promotion" / "policy.toml").write_text("schema = 2\n")
+    (tmp_path / "other").mkdir()
+    git(tmp_path / "other", "init", "--quiet")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "other"))
+    found = source()
+    monkeypatch.undo()
+    assert (found.commit, found.clean) == (git(checkout, "rev-parse", "HEAD"), True)
+
+
 @pytest.mark.parametrize(
     ("variables", "ref"),
     [
