@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from core.errors import RequestError
 from core.model import WHEELS_JSON, Channel
@@ -15,6 +15,8 @@ from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet, is_digest
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,11 +108,15 @@ def remove(bucket: Bucket, folders: Sequence[StagedFolder]) -> Mapping[StagedSet
     """Remove staged sets, and return the number of removed objects of each.
 
     wheels.json goes first, so that no gate and no promotion uses a set that is incomplete. An interrupted removal is
-    completed by the next one. Released indexes have their own copies of all files.
+    completed by the next one. Released indexes have their own copies of all files. A set that was used since it was
+    listed stays.
     """
     removed = {}
-    for staged in (folder.staged for folder in folders):
+    for folder in folders:
+        staged = folder.staged
         keys = sorted(bucket.list(staged.root), key=lambda key: key != staged.file(WHEELS_JSON))
+        if _last_use(bucket, staged.root, [key.removeprefix(staged.root) for key in keys]) > folder.used:
+            continue
         stored = map_concurrently(bucket.head, keys)
         for info in stored:
             if info is not None:
@@ -123,4 +129,5 @@ def _last_use(bucket: Bucket, root: str, names: Sequence[str]) -> datetime:
     """Return when a set was staged or gated last; for an interrupted upload or removal, the time of its newest file."""
     dated = [name for name in names if name == WHEELS_JSON or name.startswith(f"{EVIDENCE_FOLDER}/")]
     keys = [root + name for name in (dated if WHEELS_JSON in names else names)]
-    return max(info.modified for info in map_concurrently(bucket.head, keys) if info is not None)
+    times = (info.modified for info in map_concurrently(bucket.head, keys) if info is not None)
+    return max(times, default=_NEVER)  # removed meanwhile

@@ -6,7 +6,7 @@ import gzip
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -141,10 +141,21 @@ def covered_targets(config: DeviceGateConfig, wheel_set: WheelSet) -> tuple[str,
 
 
 def run(
-    config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, reporter: Reporter, runner: Runner, *, redo: bool
+    config: DeviceGateConfig,
+    staged: StagedSet,
+    bucket: Bucket,
+    reporter: Reporter,
+    runner: Runner,
+    *,
+    redo: bool,
+    channel: str,
 ) -> tuple[Evidence, ...]:
-    """Run the gate, and store its result as evidence or, with --shard, as a shard."""
-    wheel_set = read_staged(bucket, staged)
+    """Run the gate, and store its result as evidence or, with --shard, as a shard.
+
+    Args:
+        channel: channel whose policy limits the age of reused evidence; that of an existing index counts first.
+    """
+    wheel_set, days = read_staged(bucket, staged), gating.policy_of(bucket, staged.index, channel).max_age_days
     targets = covered_targets(config, wheel_set)
     config = replace(
         _with_known_tests(config, staged, wheel_set.jax_version),
@@ -153,7 +164,10 @@ def run(
         on_progress=reporter.count_tests,
     )
     gates = [make_gate(config)]
-    evidences = run_gates(bucket, staged, gates, runner, reporter, targets=targets, redo=redo, signer=config.signer)
+    max_age = None if days is None else timedelta(days=days)
+    evidences = run_gates(
+        bucket, staged, gates, runner, reporter, targets=targets, redo=redo, max_age=max_age, signer=config.signer
+    )
     if not config.shard and not config.listed:
         record_evidence(bucket, staged, wheel_set, evidences)
     return evidences

@@ -170,6 +170,12 @@ def find_signer(key: SigningKey, reporter: Reporter) -> Signer:
     return signer_of(key)
 
 
+def policy_of(bucket: Bucket, index: str, channel: str) -> Policy:
+    """Return the policy of the channel to which an index belongs; of `channel` if the index does not exist yet."""
+    head, entries = read_head(bucket, ReleasedIndex(index=index))
+    return load_policy(index, channel=channel_of(head, entries) or channel)
+
+
 def run_gates(
     name: str,
     staged: StagedSet,
@@ -186,8 +192,7 @@ def run_gates(
         channel: channel whose policy limits the age of reused evidence, and names the corpus and the installers if the
             options do not; the channel of an existing index counts first.
     """
-    head, entries = read_head(bucket, ReleasedIndex(index=staged.index))
-    policy = load_policy(staged.index, channel=channel_of(head, entries) or channel)
+    policy = policy_of(bucket, staged.index, channel)
     gate_options, days = with_policy(gate_options, policy), policy.max_age_days
     tree = read_rocm(gate_options.rocm, reporter) if gate_options.rocm else None
     return runs.run_gates(

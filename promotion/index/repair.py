@@ -98,8 +98,11 @@ def repair(
             removal.check()
             if reason or one.info is None:
                 kept[one.key] = reason
-            elif bucket.delete(one.key, sha256=one.info.sha256):
-                removed.append(one.key)
+                continue
+            try:
+                removed += [one.key] * bucket.delete(one.key, sha256=one.info.sha256)
+            except BucketError as error:  # such as a foreign object that the promoter may not remove
+                kept[one.key] = f"it cannot be removed: {error.message}"
     return Repair(written=written, removed=tuple(removed), kept=kept)
 
 

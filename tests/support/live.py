@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from promotion.index.audit import verify
 from promotion.index.ledger import read_ledger
 from promotion.index.publish import publish
+from promotion.index.repair import repair
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 from tests.support.bucket_contract import run_together
@@ -148,6 +150,26 @@ def check_killed_and_run_again(scene: Scene, undisturbed: Mapping[str, bytes], k
     assert ended(scene.start("promote", digest)) == 0
     assert objects(scene.bucket) == undisturbed
     scene.sound()
+
+
+def check_killed_and_repaired(scene: Scene, kills: Sequence[int]) -> None:
+    """Kill a promotion at some writes, and repair the index each time; then promote the set."""
+    act(scene.bucket, "promote", scene.sets[0].digest)
+    before = objects(scene.bucket)
+    for at in kills:
+        assert ended(scene.start("promote", scene.sets[1].digest, at)) == -signal.SIGKILL
+        young = repair(scene.bucket, RELEASED, grace=timedelta(days=1))
+        assert young.kept, "a promotion could be running"
+        assert not young.removed
+        done = repair(scene.bucket, RELEASED, grace=timedelta(0))
+        assert set(done.removed) == set(young.kept)
+        assert {key: data for key, data in objects(scene.bucket).items() if key != RELEASED.status} == {
+            key: data for key, data in before.items() if key != RELEASED.status
+        }, f"killed at write {at}"
+        scene.sound()
+    act(scene.bucket, "promote", scene.sets[1].digest)
+    scene.sound()
+    assert offered(scene.bucket).keys() == scene.names(0, 1)
 
 
 def check_killed_at_any_time(scene: Scene, delays: Sequence[float]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 import cloup
@@ -129,7 +129,9 @@ def device(state: State, /, *, redo: bool, **values: object) -> None:
     if unused := [settings.get(name).origin for name in _IMAGE_OPTIONS if settings.typed(name)]:
         raise RequestError(f"{', '.join(unused)} has no effect without --image.", hint="Give --image, or omit this.")
     device_image.require_container(DeviceRequest(**fields_of(DeviceRequest, values)))
-    _device_gate(state, values, partial(device_gate.run, redo=redo), may_stage=True)
+    _device_gate(
+        state, values, partial(device_gate.run, redo=redo, channel=cast("str", values["channel"])), may_stage=True
+    )
 
 
 @click.command(short_help="Join the shards of a device run.")

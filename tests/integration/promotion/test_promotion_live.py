@@ -73,6 +73,10 @@ def test_promote_killed_at_every_write_is_completed(scene: Scene, tmp_path: Path
     assert at >= 20
 
 
+def test_promote_killed_at_some_writes_is_repaired(scene: Scene) -> None:
+    live.check_killed_and_repaired(scene, (0, 5, 12))
+
+
 def test_promote_killed_at_any_time_is_completed(scene: Scene) -> None:
     live.check_killed_at_any_time(scene, (0.35, 0.5, 0.6, 0.75))
 

@@ -23,7 +23,12 @@ from promotion.index.checkpoint_audit import CheckpointAudit
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback
 from promotion.index.publish import publish
+from promotion.index.serve import IndexServer
+from promotion.index.served_files import served_files
 from promotion.promote import promote
+from promotion.stage import read_staged
+from promotion.staged_sets import remove, staged_folders
+from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.s3_bucket import S3Bucket
 from tests.support import ceph, live
@@ -143,6 +148,64 @@ def test_promote_killed_at_some_writes_is_completed(
     act(other, "promote", scene.sets[0].digest)
     expected = {key: other.get(key) for key in other.list("v2/")}
     live.check_killed_and_run_again(scene, expected, (0, 13, 18, 1, 3))
+
+
+def test_promote_killed_at_some_writes_is_repaired(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+    live.check_killed_and_repaired(scene_of(s3_server, bucket, tmp_path, 2), (0, 5, 12))
+
+
+def test_index_serve_streams_from_store(
+    s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scene_of(s3_server, bucket, tmp_path, 1)
+    act(bucket, "promote", scene.sets[0].digest)
+    large, data = "v2/multi-arch/packages/large/large-1-py3-none-any.whl", os.urandom(9 << 20)
+    bucket.put_if_absent(large, data, sha256=sha256_of(data))
+    empty = tmp_path / "no files"
+    empty.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(empty))
+    ranges: list[int] = []
+    read_range = S3Bucket.read_range
+
+    def counted(self: S3Bucket, key: str, start: int, size: int, etag: str) -> bytes:
+        ranges.append(size)
+        return read_range(self, key, start, size, etag)
+
+    monkeypatch.setattr(S3Bucket, "read_range", counted)
+    with IndexServer(served_files(bucket, pytest.fail)) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr("tempfile.tempdir", None)
+            assert installed(server.url + RELEASED.simple, tmp_path / "installed") == "0.10.2+rocm7.0.0"
+        ranges.clear()
+        with urllib.request.urlopen(server.url + large) as answer:
+            assert answer.read() == data
+            etag = answer.headers["ETag"]
+        assert max(ranges) <= 4 << 20
+        part = urllib.request.Request(server.url + large, headers={"Range": "bytes=5000000-5000009", "If-Range": etag})
+        with urllib.request.urlopen(part) as answer:
+            assert (answer.status, answer.read()) == (206, data[5000000:5000010])
+        for path, status in (("v2/multi-arch/nothing", 404), ("v2/../x", 404), ("v2-staging/", 404)):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                urllib.request.urlopen(server.url + path)
+            with caught.value as error:
+                assert error.code == status
+        with urllib.request.urlopen(server.url + RELEASED.simple.rstrip("/")) as answer:
+            assert answer.url.endswith("/simple/")
+    assert list(empty.iterdir()) == []
+
+
+def test_staging_gc_removes_unpinned_sets(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+    scene = scene_of(s3_server, bucket, tmp_path, 2)
+    act(bucket, "promote", scene.sets[0].digest)
+    mark(bucket, RELEASED, EntryKind.PIN, ["1"], reason="customer", actor="tests")
+    young = staged_folders(bucket, RELEASED.index, days=1)
+    assert {folder.kept for folder in young} == {"pinned: customer", "used less than 1 days ago"}
+    folders = [folder for folder in staged_folders(bucket, RELEASED.index, days=0) if not folder.kept]
+    assert [folder.staged for folder in folders] == [scene.sets[1]]
+    remove(bucket, folders)
+    assert list(bucket.list(scene.sets[1].root)) == []
+    assert read_staged(bucket, scene.sets[0]).digest == scene.sets[0].digest
+    scene.sound()
 
 
 def test_promote_copies_wheels_within_store(bucket: S3Bucket, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +23,7 @@ from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.shards import Shard, ShardResult, digest_of_tests, upload_shard
 from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.support.device_results import RESULTS, WAIVER, checks_of, judged, result
 from tests.support.fake_devices import device_config
 from tests.support.promoting import staged_in
@@ -135,3 +137,21 @@ def test_merge_excuses_only_flakes_with_valid_waiver(tmp_path: Path, monkeypatch
     (check,) = (check for check in evidence.details["checks"] if "waivers" in check)
     assert (check["name"], check["outcome"]) == ("tests/a_test.py::odd", "known")
     assert check["waivers"][0]["owner"] == "somebody"
+
+
+@pytest.mark.parametrize(("channel", "days"), [("local", None), ("nightly", 3)])
+def test_gate_device_repeats_pass_that_policy_calls_too_old(
+    channel: str, days: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the gate would answer from evidence that `promote` refuses."""
+    used: dict[str, Any] = {}
+    bucket, staged = DirBucket(tmp_path), StagedSet(index="multi-arch", digest="a" * 64)
+    config = SimpleNamespace(shard="1/2", listed=False, signer=None, python=None)
+    for name in ("read_staged", "_with_known_tests", "_python", "_durations", "make_gate"):
+        monkeypatch.setattr(device_gate, name, lambda *_: SimpleNamespace(jax_version="", python_versions=()))
+    monkeypatch.setattr(device_gate, "covered_targets", lambda *_: ())
+    monkeypatch.setattr(device_gate, "replace", lambda *_, **__: config)
+    monkeypatch.setattr(device_gate, "run_gates", lambda *_, **words: used.update(words) or ())
+    reporter = Reporter(terminal=False, groups=False, verbose=False)
+    device_gate.run(cast("Any", config), staged, bucket, reporter, HostRunner({}), redo=False, channel=channel)
+    assert used["max_age"] == (None if days is None else timedelta(days=days))

@@ -347,6 +347,21 @@ def test_foreign_objects_stay_unless_asked(index: DirBucket) -> None:
     assert objects(index) == before
 
 
+def test_object_that_may_not_be_removed_is_kept_and_named(index: DirBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The promoter may only remove packages and files of sets."""
+    delete, key, other = DirBucket.delete, put(index, "stranger"), put(index, "packages/jaxlib/readme.txt")
+
+    def deny(self: DirBucket, key: str, *, sha256: str) -> bool:
+        if key.endswith("stranger"):
+            raise BucketError(f"The store refused the request for {key}: 403 AccessDenied.")
+        return delete(self, key, sha256=sha256)
+
+    monkeypatch.setattr(DirBucket, "delete", deny)
+    done = repaired(index, foreign=True)
+    assert done.removed == (other,)
+    assert done.kept == {key: f"it cannot be removed: The store refused the request for {key}: 403 AccessDenied."}
+
+
 def test_young_foreign_objects_stay(index: DirBucket) -> None:
     (index.root / RELEASED.root / "stranger").write_bytes(b"x")
     assert repaired(index, foreign=True).removed == ()

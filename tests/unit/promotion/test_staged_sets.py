@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from ci_build import cli
 from core.errors import BucketError, RequestError, WheelSetError
+from promotion.evidence.evidence import record
 from promotion.index.audit import verify
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
@@ -20,7 +22,7 @@ from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.promoting import RELEASED, go, offered, staged_in
-from tests.support.wheel_sets import make_set, make_wheels, write_set
+from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -160,6 +162,28 @@ def test_interrupted_removal_leaves_no_usable_set(
     assert (left.complete, left.kept) == (False, "")
     remove(bucket, [left])
     assert [*bucket.list(staged.root)] == []
+
+
+def test_gated_set_stays_although_it_was_listed_as_old(bucket: DirBucket, tmp_path: Path) -> None:
+    staged = made(bucket, tmp_path, 2, age=99)
+    folders = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
+    record(bucket, staged, replace(passing_evidence(read_staged(bucket, staged))[0], ended="2026-06-01T00:00:00Z"))
+    assert remove(bucket, folders) == {}
+    assert read_staged(bucket, staged)
+
+
+def test_set_that_is_removed_meanwhile_is_passed_over(
+    bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two collections may run at the same time."""
+    made(bucket, tmp_path, 2, age=99)
+    folders = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(DirBucket, "head", lambda *_: None)
+        (folder,) = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
+        assert folder.kept == ""
+    remove(bucket, folders)
+    assert remove(bucket, folders) == {folders[0].staged: 0}
 
 
 def failing(delete: Callable[..., bool], after: int) -> Callable[..., bool]:
