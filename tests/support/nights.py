@@ -92,17 +92,18 @@ class Nights:
         places = (f"--find-links={self.wheels}", f"--cache-dir={self.cache}", f"--out={self.folder / 'dist'}")
         return cli.run([command, *more, *places, *((f"--bucket={self.bucket}",) if bucket else ()), *words])
 
-    def record(self, bucket: Bucket, staged: StagedSet, gates: Sequence[str] | None = None) -> list[Evidence]:
-        """Store evidence of passed gates; None means every gate of the policy of nightly sets."""
-        wheel_set = read_staged(bucket, staged)
-        found = [
-            replace(item, started=now(), ended=now())
-            for item in passing_evidence(wheel_set, load_policy(staged.index, channel="nightly"))
-            if gates is None or item.gate in gates
-        ]
-        for item in found:
-            record(bucket, staged, item, signer=signer())
-        return found
+
+def record_passes(bucket: Bucket, staged: StagedSet, gates: Sequence[str]) -> list[Evidence]:
+    """Store evidence of passed gates that satisfies the policy of nightly sets."""
+    wheel_set = read_staged(bucket, staged)
+    found = [
+        replace(item, started=now(), ended=now())
+        for item in passing_evidence(wheel_set, load_policy(staged.index, channel="nightly"))
+        if item.gate in gates
+    ]
+    for item in found:
+        record(bucket, staged, item, signer=signer())
+    return found
 
 
 def _gates(made: Nights, staged: StagedSet, bucket: Bucket) -> tuple[Evidence, ...]:
@@ -110,7 +111,7 @@ def _gates(made: Nights, staged: StagedSet, bucket: Bucket) -> tuple[Evidence, .
     made.gated.append(staged.digest)
     policy = load_policy(staged.index, channel="nightly")
     names = [gate for gate in policy.gates if gate not in made.failing and (made.device or gate != "device")]
-    passed = made.record(bucket, staged, names)
+    passed = record_passes(bucket, staged, names)
     finding = Finding(code="broken", severity=Severity.ERROR, message="It broke.", remedy="Repair it.")
     failed = [
         replace(item, outcome=Outcome.FAILED, findings=(finding,), started=now(), ended=now())
@@ -126,6 +127,16 @@ def _checks(made: Nights, url: str) -> tuple[Check, ...]:
     made.checked.append(url)
     finding = Finding(code="install-failed", severity=Severity.ERROR, message="No.", remedy="Repair it.")
     return (Check(name="pip", findings=(finding,) if made.broken_index else ()), Check(name="uv"))
+
+
+def use_policy(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    """Use the policy of the tests, its ledger key, and a clean checkout of a protected ref."""
+    monkeypatch.setenv("CI_BUILD_LEDGER_KEY", signing_key())
+    clean = f"# branch.oid {'c' * 40}\n# branch.head main\n"
+    monkeypatch.setattr(authority, "_git_status", lambda _: clean)
+    defaults = load_policy.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "file", write_policy(file))
 
 
 @pytest.fixture(scope="session")
@@ -146,12 +157,7 @@ def nights(tmp_path: Path, small_release: Path, monkeypatch: pytest.MonkeyPatch)
     shutil.copytree(small_release / "dist", tmp_path / "dist")
     monkeypatch.chdir(tmp_path)
     _without_index(monkeypatch)
-    monkeypatch.setenv("CI_BUILD_LEDGER_KEY", signing_key())
-    clean = f"# branch.oid {'c' * 40}\n# branch.head main\n"
-    monkeypatch.setattr(authority, "_git_status", lambda _: clean)
-    defaults = load_policy.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "file", write_policy(tmp_path / "policy.toml"))
+    use_policy(monkeypatch, tmp_path / "policy.toml")
     for module in (night_lock, execute):
         monkeypatch.setattr(module, "resolve", _remembered)
     monkeypatch.setattr(gating, "run_gates", lambda _, staged, bucket, *more: _gates(made, staged, bucket))

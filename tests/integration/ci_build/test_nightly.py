@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from promotion.index.publish import read_head
 from promotion.nights import list_nights, read_night
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex, StagedSet
-from tests.support.nights import INDEX, Nights, nights, publish_wheels, small_release
+from tests.support.nights import INDEX, Nights, nights, publish_wheels, record_passes, small_release
 
 __all__ = ["nights", "small_release"]
 NEW_ROCM = "--rocm-version=7.2.1"
@@ -84,33 +84,39 @@ def test_night_with_new_rocm_says_what_changed(nights: Nights, capsys: pytest.Ca
     assert (device["before"]["passed"], device["now"]["passed"]) == (1000, 1000)
 
 
-@contextmanager
-def interrupted(before: str) -> Iterator[None]:
-    """Interrupt the run before a group of its output, as Ctrl-C would."""
+def killed(nights: Nights, before: str) -> int:
+    """Do a night in a process that is killed before a group of its output, and return its exit code."""
     group = Reporter.group
 
     def stop(self: Reporter, title: str) -> Any:
         if title.startswith(before):
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGKILL)
         return group(self, title)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Reporter, "group", stop)
-        yield
+    def work() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Reporter, "group", stop)
+            raise SystemExit(night(nights))
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
 
 
 @pytest.mark.parametrize("before", ["dist_wheels", "stage", "gates", "policy", "promote", "check"])
-def test_night_interrupted_before_any_step_continues(
+def test_night_killed_before_any_step_continues(
     nights: Nights, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with interrupted(before):
-        assert night(nights) == 130
+    assert killed(nights, before) == -signal.SIGKILL
     capsys.readouterr()
     assert night(nights, "--json") == 0
     (one,) = said(capsys)
     assert (one["state"], one["entry"]) == ("promoted", 1)
     assert (entries(nights), len(nights.checked)) == (1, 1)
     assert len(list_nights(DirBucket(nights.bucket), INDEX)) == 1
+    assert [*verify(DirBucket(nights.bucket), ReleasedIndex(index=INDEX))] == []
 
 
 def test_night_interrupted_between_staging_and_its_record(
@@ -138,7 +144,7 @@ def test_night_without_gpu_waits_for_evidence_and_then_promotes(
     assert one["jobs"]["jobs"][0]["argv"][3:5] == ["device", one["set"]]
     # The job that promotes fails as long as the evidence is missing.
     assert night_without_build(nights, "--steps=promote,check") == PromotionBlockedError.exit_code
-    nights.record(DirBucket(nights.bucket), gating.parse_staged(one["set"]), ["device"])
+    record_passes(DirBucket(nights.bucket), gating.parse_staged(one["set"]), ["device"])
     capsys.readouterr()
     assert night_without_build(nights, "--steps=promote,check", "--json") == 0
     assert [(item["state"], item["entry"]) for item in said(capsys)] == [("promoted", 1)]
@@ -156,7 +162,7 @@ def test_evidence_of_an_earlier_night_promotes_its_set_first(
     assert night(nights) == 0
     first = nights.gated[0]
     assert night(nights, NEW_ROCM) == 0
-    nights.record(DirBucket(nights.bucket), StagedSet(index=INDEX, digest=first), ["device"])
+    record_passes(DirBucket(nights.bucket), StagedSet(index=INDEX, digest=first), ["device"])
     capsys.readouterr()
     assert night(nights, NEW_ROCM, "--json") == 0
     states = [(one["rocm"], one["state"], one["entry"]) for one in said(capsys)]

@@ -23,7 +23,7 @@ from promotion.stage import read_staged
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex
-from tests.support.nights import INDEX, Nights, nights, signer, small_release
+from tests.support.nights import INDEX, Nights, nights, record_passes, signer, small_release
 from tests.support.signing_key import signing_key
 from tests.support.wheel_sets import passing_evidence
 
@@ -117,7 +117,7 @@ def test_release_waits_for_evidence(
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 2:
-            nights.record(bucket, gating.parse_staged(f"{INDEX}/{nights.gated[0]}"), ["device"])
+            record_passes(bucket, gating.parse_staged(f"{INDEX}/{nights.gated[0]}"), ["device"])
 
     monkeypatch.setattr(time, "sleep", sleep)
     assert nights.run("release", *NIGHTLY, "--wait=5") == 0
