@@ -13,7 +13,8 @@ import pytest
 from core.errors import ArchiveError, BucketError, WheelSetError
 from core.model import WheelSet
 from core.wheels_json import dump_wheel_set
-from promotion.stage import read_staged, stage
+from promotion.stage import read_staged, stage, write_if_changed
+from promotion.storage.bucket import ConflictError, ObjectInfo
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, write_set
@@ -212,3 +213,20 @@ def test_stage_refuses_changed_lock_and_sums(folder: Path, bucket: DirBucket) ->
     with pytest.raises(WheelSetError, match=r"disagree on constraints\.txt"):
         stage(bucket, folder)
     assert not list(bucket.list("v2-staging/"))
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_write_if_changed_accepts_equal_bytes_of_another_process(tmp_path: Path, *, same: bool) -> None:
+    class Raced(DirBucket):
+        """A bucket where another process writes just before."""
+
+        def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
+            super().put_if_match(key, data if same else b"other", etag=etag)
+            return super().put_if_match(key, data, etag=etag)
+
+    bucket = Raced(tmp_path / "bucket")
+    if same:
+        assert not write_if_changed(bucket, "v2-staging/page", b"page")
+    else:
+        with pytest.raises(ConflictError):
+            write_if_changed(bucket, "v2-staging/page", b"page")
