@@ -1,7 +1,6 @@
 """A bucket on a store with the S3 protocol.
 
-The store must support conditional writes (If-None-Match, If-Match) and SHA-256 checksums. A store that ignores the
-conditions overwrites objects silently. To detect this, each process writes a small object twice in each channel.
+The store must support conditional writes (If-None-Match, If-Match; see `s3_conditions`) and SHA-256 checksums.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +29,8 @@ from promotion.storage.bucket import (
     sha256_of,
     size_of,
 )
-from promotion.storage.s3_client import RefusalError, bucket_errors, call, call_paged
+from promotion.storage.s3_client import bucket_errors, call, call_paged
+from promotion.storage.s3_conditions import PROBES, Conditions, beside, unless_busy
 from promotion.storage.s3_upload import upload_parts
 
 if TYPE_CHECKING:
@@ -43,10 +42,7 @@ SINGLE_PUT = 256 * _MIB
 _LOOK_FIRST = _MIB
 """Minimum size of objects for which existence is checked first, which is cheaper than a refused upload."""
 _PAGE = "index.html"
-_PROBE_TEXT = b"Shows whether this store honours conditional writes.\n"
-_NEVER = '"00000000000000000000000000000000"'
-_PROBES, _CLAIMS = "_probes", "_claims"
-_RACES, _RACE_SECONDS = 8, 0.1
+_CLAIMS = "_claims"
 _BODIES = 4
 """Maximum number of requests for the same bytes."""
 _RANGE = 16 * _MIB
@@ -79,11 +75,9 @@ class S3Bucket:
         self._client = client
         self.name = name
         self.prefix = prefix
-        self._single_writer = single_writer
         self._website = website
         self._single_put = single_put
-        self._conditional: dict[str, bool] = {}
-        self._conditional_copy: dict[str, bool] = {}
+        self._conditions = Conditions(self._call, self._source, single_writer=single_writer)
         self._hashed: dict[str, str] = {}
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -137,7 +131,7 @@ class S3Bucket:
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
         """Create an object; see `Bucket.put_if_absent`. The store verifies the digest."""
         size = size_of(data)
-        careful = self._conditions(key)
+        careful = self._conditions.on_writes(key)
         if (size >= _LOOK_FIRST or not careful) and self.head(key) is not None:
             return check_same_bytes(key, self.head(key), sha256)
         check_digest(key, sha256_of(data), sha256)
@@ -154,7 +148,7 @@ class S3Bucket:
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
         """Replace an object; see `Bucket.put_if_match`."""
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
-        if not self._conditions(key):
+        if not self._conditions.on_writes(key):
             check_etag(key, self.head(key), etag)
             condition = {}
         sha256 = sha256_of(data)
@@ -171,17 +165,17 @@ class S3Bucket:
         copies to the target have the same bytes.
         """
         stored = check_source(source, self.head(source), sha256)
-        same = {"CopySource": {"Bucket": self.name, "Key": self._name(source)}, "CopySourceIfMatch": stored.etag}
-        if self._copy_conditions(target):
+        same = {"CopySource": self._source(source), "CopySourceIfMatch": stored.etag}
+        if self._conditions.on_copies(target):
             try:
                 copied = {**same, **_headers(target), "IfNoneMatch": "*"}
-                _unless_busy(target, lambda: self._call("copy_object", target, **copied))
+                unless_busy(target, lambda: self._call("copy_object", target, **copied))
             except ConflictError:
                 return check_same_bytes(target, self.head(target), sha256)
             return True
         if self.head(target) is not None:
             return check_same_bytes(target, self.head(target), sha256)
-        self.put_if_absent(_beside(_CLAIMS, target), sha256.encode(), sha256=sha256_of(sha256.encode()))
+        self.put_if_absent(beside(_CLAIMS, target), sha256.encode(), sha256=sha256_of(sha256.encode()))
         self._call("copy_object", target, **same, **_headers(target))
         return True
 
@@ -192,7 +186,7 @@ class S3Bucket:
         infos = [item["Key"] for page in pages for item in page.get("Contents", ())]
         keys = (name + _PAGE if name.endswith("/") else name for name in infos)
         objects = sorted(name.removeprefix(self.prefix) for name in keys)
-        yield from (key for key in objects if key.split("/")[1:2] not in ([_PROBES], [_CLAIMS]))
+        yield from (key for key in objects if key.split("/")[1:2] not in ([PROBES], [_CLAIMS]))
 
     def delete(self, key: str, *, sha256: str) -> bool:
         """Remove an object if it has this digest; see `Bucket.delete`."""
@@ -208,6 +202,10 @@ class S3Bucket:
     def _name(self, key: str) -> str:
         name = self.prefix + check_key(key)
         return name if self._website or not name.endswith(f"/{_PAGE}") else name.removesuffix(_PAGE)
+
+    def _source(self, key: str) -> Mapping[str, str]:
+        """Return the source of a copy."""
+        return {"Bucket": self.name, "Key": self._name(key)}
 
     def _call(self, operation: str, key: str, **words: Any) -> Mapping[str, Any]:  # noqa: ANN401 - words of boto3
         return call(self._client, operation, key, Bucket=self.name, Key=self._name(key), **words)
@@ -233,7 +231,7 @@ class S3Bucket:
             with data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as body:
                 return self._call("put_object", key, Body=body, **checksum, **condition, **_headers(key))
 
-        return _unless_busy(key, put)
+        return unless_busy(key, put)
 
     def _put_parts(self, key: str, path: Path, sha256: str, condition: Mapping[str, str]) -> None:
         name, headers = self._name(key), _headers(key)
@@ -255,53 +253,6 @@ class S3Bucket:
                 digest.update(self.read_range(key, start, min(_RANGE, size - start), answer["ETag"]))
             self._hashed[cached] = digest.hexdigest()
         return self._hashed[cached]
-
-    def _conditions(self, key: str) -> bool:
-        """Return whether the store honours conditional writes; BucketError when they are required and ignored."""
-        channel = key.partition("/")[0]
-        if channel not in self._conditional:
-            probe = _beside(_PROBES, f"{channel}/conditional-writes")
-            self._conditional[channel] = all(
-                self._refuses("put_object", probe, Body=_PROBE_TEXT, **condition)
-                for condition in ({"IfNoneMatch": "*"}, {"IfMatch": _NEVER})
-            )
-        if not self._conditional[channel] and not self._single_writer:
-            raise BucketError(
-                f"The store of {self.name} ignores If-None-Match or If-Match, so writers could overwrite each other.",
-                hint="Use another store, or add ?single_writer=yes to the bucket's URL if there is only one writer.",
-            )
-        return self._conditional[channel]
-
-    def _copy_conditions(self, key: str) -> bool:
-        """Return whether the store honours conditional copies."""
-        channel = key.partition("/")[0]
-        if channel not in self._conditional_copy:
-            probe = _beside(_PROBES, f"{channel}/conditional-writes")
-            source = {"Bucket": self.name, "Key": self._name(probe)}
-            self._conditional_copy[channel] = self._conditions(key) and self._refuses(
-                "copy_object", probe + "-copied", CopySource=source, IfNoneMatch="*"
-            )
-        return self._conditional_copy[channel]
-
-    def _refuses(self, operation: str, probe: str, **words: Any) -> bool:  # noqa: ANN401 - words of boto3
-        """Return whether the store refuses writes to an existing object twice; a gateway may cause one refusal."""
-        refusals = 0
-        for _ in range(3):
-            try:
-                _unless_busy(probe, lambda: self._call(operation, probe, **words))
-            except _BusyKeyError:
-                raise
-            except ConflictError:
-                refusals += 1
-            except AbsentError:
-                refusals += operation == "put_object"  # otherwise the source of a copy was removed
-            except RefusalError as refusal:
-                if refusal.status != 501:
-                    raise
-                return False
-            if refusals == 2:
-                return True
-        return False
 
 
 class ObjectReader(io.BufferedReader):
@@ -344,31 +295,9 @@ class _Ranges(io.RawIOBase):
         return len(data)
 
 
-class _BusyKeyError(ConflictError):
-    """The store refused every request because of other requests for the same key."""
-
-
-def _unless_busy(key: str, send: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Send a request, and repeat it while the store is busy with the same key."""
-    for attempt in range(_RACES):
-        try:
-            return send()
-        except RefusalError as refusal:
-            if refusal.status != 409:
-                raise
-            time.sleep(_RACE_SECONDS * 2**attempt)
-    raise _BusyKeyError(f"{key} is being written by another process.", hint="Run the command again.")
-
-
 def base64_of(sha256: str) -> str:
     """Return a digest in the format of S3 headers."""
     return base64.b64encode(bytes.fromhex(sha256)).decode()
-
-
-def _beside(kind: str, key: str) -> str:
-    """Return the key of a probe or claim for `key` in its channel; no index name starts with an underscore."""
-    channel, _, rest = key.partition("/")
-    return f"{channel}/{kind}/{rest}"
 
 
 _TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json", ".whl": "application/zip"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.retries.standard import ExponentialBackoff
 
-from promotion.storage import s3_bucket, s3_client
+from promotion.storage import s3_client, s3_conditions
 from promotion.storage.s3_bucket import S3Bucket
 from promotion.storage.s3_client import connect
 from tests.support.fault_campaign import Content, Stage, Tally, World, endure, undisturbed
@@ -27,7 +27,7 @@ _NUMBERS = itertools.count()
 def hurried(patch: pytest.MonkeyPatch) -> None:
     """Shorten the waiting times of clients that are created from now on."""
     patch.setattr(s3_client, "_READ_SECONDS", GIVE_UP)
-    patch.setattr(s3_bucket, "_RACE_SECONDS", 0.001)
+    patch.setattr(s3_conditions, "_RACE_SECONDS", 0.001)
     patch.setattr(ExponentialBackoff, "delay_amount", lambda self, context: 0.01)
 
 

@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError, ResponseStreamingError
 
 from core.errors import BucketError
-from promotion.storage import s3_bucket
+from promotion.storage import s3_bucket, s3_conditions
 from promotion.storage.bucket import ConflictError, sha256_of
 from promotion.storage.s3_bucket import S3Bucket
 
@@ -173,7 +173,7 @@ def test_upload_reports_refused_list_of_parts(tmp_path: Path) -> None:
 
 
 def test_probe_is_repeated_while_store_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_bucket, "_RACE_SECONDS", 0)
+    monkeypatch.setattr(s3_conditions, "_RACE_SECONDS", 0)
     busy, stored = refused(409, "ConditionalRequestConflict"), {"ETag": '"e"'}
     put = [busy, *[CONDITIONS["put_object"]] * 4, stored]
     assert bucket_of(put_object=put).put_if_absent("v2/k", DATA, sha256=sha256_of(DATA))
@@ -182,7 +182,7 @@ def test_probe_is_repeated_while_store_is_busy(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_copy_is_repeated_while_store_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_bucket, "_RACE_SECONDS", 0)
+    monkeypatch.setattr(s3_conditions, "_RACE_SECONDS", 0)
     probe, busy = CONDITIONS["put_object"], refused(409, "ConditionalRequestConflict")
     bucket = bucket_of(head_object=HEAD, put_object=probe, copy_object=[probe, probe, busy, {}])
     assert bucket.copy("v2-staging/k", "v2/k", sha256=sha256_of(DATA))
