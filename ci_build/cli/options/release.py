@@ -197,6 +197,22 @@ WAY_NAMES = (
 """Names of the options of `way_options` that `release --local` does not use."""
 
 
+_NEEDS_STEP = {
+    "corpus": Step.GATES,
+    "signing_key": Step.GATES,
+    "wait": Step.PROMOTE,
+    "ledger_key": Step.PROMOTE,
+    "allow_unprotected": Step.PROMOTE,
+    "public_url": Step.CHECK,
+}
+"""Option -> the only step that uses it; the environment may set options for all steps."""
+
+
+def _is_typed(name: str) -> bool:
+    """Return whether the command line sets an option of the running command."""
+    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
 def way_options(function: _F) -> _F:
     """Add the options of commands that take a set from its build to users."""
     for option in reversed(_WAY):
@@ -210,9 +226,7 @@ def refuse_way_options(why: str) -> None:
     Raises:
         RequestError: an option was given.
     """
-    context = click.get_current_context()
-    typed = click.core.ParameterSource.COMMANDLINE
-    names = [name for name in ("channel", *WAY_NAMES) if context.get_parameter_source(name) is typed]
+    names = [name for name in ("channel", *WAY_NAMES) if _is_typed(name)]
     if names:
         shown = ", ".join("--" + name.replace("_", "-") for name in names)
         raise RequestError(f"{shown} {'has' if len(names) == 1 else 'have'} no effect {why}.", hint="Omit it.")
@@ -236,11 +250,11 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, cach
         )
     if url and url != NO_URL and parse_url(url, "--public-url").scheme not in ("http", "https"):
         raise RequestError(f"--public-url is not an http or https URL: {url}.", hint="Give the URL that users see.")
-    for_promotion = {"wait": given["wait"], "ledger-key": given["ledger_key"]}
-    for_promotion["allow-unprotected"] = any(given["allow_unprotected"])
-    unused = [name for name, value in for_promotion.items() if value]
-    if unused and Step.PROMOTE not in steps:
-        raise RequestError(f"--{unused[0]} has no effect without the step promote.", hint="Omit it, or change --steps.")
+    for name, step in _NEEDS_STEP.items():
+        if step not in steps and _is_typed(name):
+            option = name.replace("_", "-")
+            text = f"--{option} has no effect without the step {step}."
+            raise RequestError(text, hint="Omit it, or change --steps.")
     return ReleaseOptions(
         bucket=bucket,
         channel=channel,

@@ -239,6 +239,8 @@ def test_summary_goes_to_the_job_summary_of_github(
         (("--steps=gates,build", "--allow-unprotected", "a", "b"), "--allow-unprotected has no effect without"),
         (("--local", "--allow-unprotected", "a", "b"), "--allow-unprotected has no effect with --local."),
         (("--allow-unprotected", "a", " "), "--allow-unprotected requires an owner and a reason."),
+        (("--steps=build", "--corpus=full"), "--corpus has no effect without the step gates."),
+        (("--steps=build", "--public-url=https://x/"), "--public-url has no effect without the step check."),
         (("--steps=build", "--wait=3"), "--wait has no effect without the step promote."),
         (("--public-url=ftp://x/",), "--public-url is not an http or https URL"),
         (("--summary=no/folder/s.md",), "--summary: folder no/folder does not exist."),
