@@ -78,7 +78,7 @@ _RULES: Mapping[Role, tuple[_Rule, ...]] = {
     Role.PROMOTER: (
         _Rule(name="Reads", effect="Allow", actions=_READ, keys=(_STAGING, _RELEASED)),
         _Rule(name="Releases", effect="Allow", actions=_WRITE, keys=(_RELEASED,)),
-        _Rule(name="Checks", effect="Allow", actions=_WRITE, keys=(_CHECKED_NIGHTS,)),
+        _Rule(name="Checks", effect="Allow", actions=_WRITE, keys=(_CHECKED_NIGHTS, _PROBES)),
         _Rule(name="Cleans", effect="Allow", actions=_REMOVE, keys=(_STAGING, *_RETAINED)),
     ),
     Role.READER: (_Rule(name="Reads", effect="Allow", actions=("s3:GetObject",), keys=(_RELEASED,)),),

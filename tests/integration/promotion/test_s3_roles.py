@@ -182,7 +182,7 @@ MAY_READ = {
 MAY_WRITE = {
     Role.BUILDER: {*STAGING, *PROBE},
     Role.TESTER: {*VOUCHING, *PROBE},
-    Role.PROMOTER: {*SWEPT, *KEPT},
+    Role.PROMOTER: {*PROBE, *SWEPT, *KEPT},
     Role.READER: NOTHING,
 }
 MAY_DELETE = {

@@ -15,7 +15,7 @@ import pytest
 from core.errors import RequestError
 from promotion.index.retention import RetentionRule, apply
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import ReleasedIndex, StagedSet
+from promotion.storage.keys import ReleasedIndex, StagedSet, nights_folder
 from promotion.storage.roles import Role, bucket_policy
 from tests.support.promoting import NOW, go, staged_in
 from tests.support.wheel_sets import make_wheels
@@ -75,6 +75,14 @@ def test_nobody_deletes_ledger_or_checkpoint() -> None:
                 and "Condition" not in statement
             ]
             assert denied, (key, action)
+
+
+def test_promoter_records_the_check_of_a_night(policy: Mapping[str, Any]) -> None:
+    """S3 buckets probe conditional writes beside the first object that they write to staging."""
+    nights = nights_folder("multi-arch")
+    probe = "v2-staging/_probes/conditional-writes"
+    for key, allowed in ((f"{nights}a.checked.json", True), (probe, True), (f"{nights}a.json", False)):
+        assert may(policy, WHO[Role.PROMOTER], "s3:PutObject", key) == allowed
 
 
 def _after(days: int) -> datetime:
