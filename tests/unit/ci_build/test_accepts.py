@@ -101,6 +101,7 @@ def test_accepts_reports_refused_command_with_line(
         "ci_build dist_wheels $MORE --dry-run",
         "ci_build dist_wheels ${{ inputs.more }}",
         'ci_build gate structure "$@"',
+        'ci_build targets "${options[@]}"',
         "ci_build gate structure $(ls dist) --redo",
         "ci_build ${{ inputs.command }} --redo",
         'ci_build "$COMMAND" --redo',
