@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,14 +11,14 @@ from pathlib import Path
 from core.errors import BucketError, CiBuildError, WheelSetError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet
 from core.wheels_json import load_wheel_set
-from core.wheelset import read_set, sizes_of
+from core.wheelset import check_files, read_set, sizes_of
 from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, metadata_name, pages
 from promotion.index.reader import IndexedWheel
-from promotion.storage.bucket import Bucket, ConflictError, Data, check_key, sha256_of
+from promotion.storage.bucket import Bucket, ConflictError, Data, check_key, fetch_to, sha256_of
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import StagedSet, root_pages
+from promotion.storage.keys import ReleasedIndex, StagedSet, root_pages
 
 _LAST = (SHA256SUMS, WHEELS_JSON)
 _MAX_UPLOADS = 4
@@ -88,6 +89,33 @@ def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
         raise WheelSetError(
             f"{staged.file(WHEELS_JSON)} belongs to another set: {wheel_set.index}/{wheel_set.digest}.",
             hint="Stage the set again.",
+        )
+    return wheel_set
+
+
+def fetch_set(bucket: Bucket, staged: StagedSet, folder: Path) -> WheelSet:
+    """Download a staged set, or a released one that is no longer staged, in the form that `stage` accepts.
+
+    Raises:
+        BucketError: the bucket does not have the set, or a file differs from it.
+    """
+    released, file_key = ReleasedIndex(index=staged.index), staged.file
+    in_staging = bucket.head(staged.file(WHEELS_JSON)) is not None
+    if not in_staging:
+        file_key = functools.partial(released.set_file, staged.digest)
+    if bucket.head(file_key(WHEELS_JSON)) is None:
+        raise BucketError(f"The bucket has no set {staged}.", hint="Give INDEX/DIGEST as `ci_build stage` prints it.")
+    wheel_set = load_wheel_set(bucket.get(file_key(WHEELS_JSON)), file_key(WHEELS_JSON))
+    for name in (WHEELS_JSON, SHA256SUMS, *wheel_set.files):
+        fetch_to(bucket, file_key(name), folder / name)
+    for wheel in wheel_set.wheels:
+        name = wheel.filename
+        fetch_to(bucket, staged.file(name) if in_staging else released.wheel(wheel.name, name), folder / name)
+    wrong = check_files(folder, wheel_set)
+    if wrong or (wheel_set.index, wheel_set.digest) != (staged.index, staged.digest):
+        raise BucketError(
+            f"The set {staged} has other files: {', '.join(wrong) or WHEELS_JSON}.",
+            hint=f"Run `ci_build verify {staged.index}` if it was released, else stage the set again.",
         )
     return wheel_set
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
+from click.core import ParameterSource
 
-from ci_build.cli.common import State, connector, host_runner, print_json
+from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json
+from ci_build.cli.options.release import bucket_option
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import chosen_options
@@ -17,8 +20,16 @@ from ci_build.images.manylinux import SEARCH
 from core.defaults import defaults
 from core.errors import ReproducibilityError, RequestError
 from core.model import WheelSet
+from core.process import HostRunner
+from core.report import Reporter
 from core.targets import ALL
+from promotion.stage import fetch_set
+from promotion.storage.keys import StagedSet, is_digest
 from wheelkit.rocm_manifest import ROCM_MANIFEST
+
+if TYPE_CHECKING:  # At run time, they would be slow to import.
+    from ci_build.build.reproduce import Reproduction
+    from core.http.client import Connect
 
 _FROM_CALLER = ("cache_dir", "rocm_lock", "source_mirror", "verbose")
 """Options that `reproduce` reads from its command line instead of the recorded request."""
@@ -40,14 +51,15 @@ _CONTAINER = ("container_engine", *_SOURCE_OF_IMAGES)
 @click.option("--container-engine", metavar="docker|podman|FILE", help="Container engine.  [default: the first found]")
 @chosen_options("image_mirror", "image_registry")
 @click.option("--source-mirror", metavar="URL|DIR", help="Mirror of jax-ml/jax, openxla/xla and ROCm/rocm-jax.")
+@bucket_option
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
 @click.option("--verbose", "-v", is_flag=True, default=None, help="Also print commands and their output.")
 @click.pass_obj
-def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) -> None:
+def reproduce(state: State, /, folder: Path, bucket: str, *, as_json: bool, **after: object) -> None:
     """Rebuild a set from its wheels.json and its ROCm's lock, and compare it.
 
-    SET is the folder of a set, or its wheels.json alone. The wheels of a set of published wheels are fetched and
-    repaired again, without a lock.
+    SET is the folder of a set, its wheels.json alone, or INDEX/DIGEST of a set in the bucket. The wheels of a set of
+    published wheels are fetched and repaired again, without a lock.
 
     The exit code is 0 if all wheels are identical, else 20. The report names the sections that differ.
     """
@@ -55,15 +67,15 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
 
     settings, reporter = state.settings(after), state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
-    before = reproduce.read_recorded_set(folder)
-    source = before.request["source"]
-    if source and not (lock := Path(settings.text("rocm_lock"))).exists():
-        raise RequestError(f"{lock} does not exist.", hint="Give the lock of the set's ROCm with --rocm-lock.")
-    with reproduce.rebuild_folder(settings.cache_dir) as rebuild:
-        recorded = recorded_settings(before, settings, rebuild / "set", folder)
-        commit = source["own_commit"] if source else ""
-        request = wheel_set_request(recorded, reporter, runner, connect, rebuild=rebuild, own_commit=commit)
-        found = reproduce.reproduce(folder, before, request, reporter, runner, connect)
+    with ExitStack() as stack:
+        if in_bucket := not folder.exists() and is_digest(folder.name) and len(folder.parts) == 2:
+            staged, opened = StagedSet(index=folder.parts[0], digest=folder.name), open_bucket(bucket, reporter)
+            folder = stack.enter_context(reproduce.rebuild_folder(settings.cache_dir)) / "original"
+            reporter.step(f"download {staged}")
+            fetch_set(opened, staged, folder)
+        if not in_bucket and click.get_current_context().get_parameter_source("bucket") is ParameterSource.COMMANDLINE:
+            raise RequestError(f"--bucket has no effect with {folder}.", hint="Omit it, or give INDEX/DIGEST.")
+        found = _reproduced(folder, settings, reporter, runner, connect)
     if as_json:
         print_json(found)
     else:
@@ -78,6 +90,23 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
             f"{len(found.differences)} of {len(found.differences) + len(found.same)} wheels differ.",
             hint="See the differences above.",
         )
+
+
+def _reproduced(
+    place: Path, settings: Settings, reporter: Reporter, runner: HostRunner, connect: Connect
+) -> Reproduction:
+    """Rebuild the set in a folder, or of a wheels.json, and compare it."""
+    from ci_build.build import reproduce  # Start-up time: it loads requests.
+
+    before = reproduce.read_recorded_set(place)
+    source = before.request.get("source")
+    if source and not (lock := Path(settings.text("rocm_lock"))).exists():
+        raise RequestError(f"{lock} does not exist.", hint="Give the lock of the set's ROCm with --rocm-lock.")
+    with reproduce.rebuild_folder(settings.cache_dir) as rebuild:
+        recorded = recorded_settings(before, settings, rebuild / "set", place)
+        commit = source["own_commit"] if source else ""
+        request = wheel_set_request(recorded, reporter, runner, connect, rebuild=rebuild, own_commit=commit)
+        return reproduce.reproduce(place, before, request, reporter, runner, connect)
 
 
 def recorded_settings(wheel_set: WheelSet, caller: Settings, out: Path, place: Path) -> Settings:

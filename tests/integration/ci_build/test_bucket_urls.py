@@ -30,6 +30,7 @@ COMMANDS = {
     "gate explain": ("a.py::test", "--index", "multi-arch"),
     "policy check": (SET, "--channel", "local"),
     "attest": (SET, "--verify"),
+    "reproduce": (SET,),
     "release": ("--local", "--dry-run", "--payload=published", "--python-versions=3.12"),
     "nightly": ("--index", "multi-arch", "--steps", "gates", "--channel", "nightly", "--public-url=none"),
     "stage": ("{folder}", "--dry-run"),
@@ -81,12 +82,13 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Path]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run commands in an empty folder, with a store that answers at once that it is not there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(s3_client, "_ATTEMPTS", 1)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.delenv("CI_BUILD_BUCKET", raising=False)
     monkeypatch.setattr(IndexServer, "wait", lambda _: None)
     return tmp_path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -16,7 +17,8 @@ import pytest
 
 from benchmarks.counting import watch
 from benchmarks.promotion import goals, moving
-from core.errors import BucketError
+from ci_build import cli
+from core.errors import BucketError, RequestError
 from promotion.evidence.signing import new_key
 from promotion.index.audit import verify
 from promotion.index.checkpoint_audit import CheckpointAudit
@@ -26,7 +28,7 @@ from promotion.index.publish import publish
 from promotion.index.serve import IndexServer
 from promotion.index.served_files import served_files
 from promotion.promote import promote
-from promotion.stage import read_staged
+from promotion.stage import fetch_set, read_staged
 from promotion.staged_sets import remove, staged_folders
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
@@ -192,6 +194,20 @@ def test_index_serve_streams_from_store(
         with urllib.request.urlopen(server.url + RELEASED.simple.rstrip("/")) as answer:
             assert answer.url.endswith("/simple/")
     assert list(empty.iterdir()) == []
+
+
+def test_reproduce_reads_set_from_store(
+    s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = scene_of(s3_server, bucket, tmp_path, 1)
+    act(bucket, "promote", scene.sets[0].digest)
+    words = ["reproduce", str(scene.sets[0]), "--bucket", scene.where, "--cache-dir", str(tmp_path / "cache")]
+    for _ in ("staged", "released"):
+        assert fetch_set(bucket, scene.sets[0], tmp_path / "fetched").digest == scene.sets[0].digest
+        assert cli.run(words) == RequestError.exit_code
+        assert "The recorded request has no" in capsys.readouterr().err, "the set of the tests was not built"
+        remove(bucket, staged_folders(bucket, RELEASED.index, days=0))
+        shutil.rmtree(tmp_path / "fetched")
 
 
 def test_staging_gc_removes_unpinned_sets(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:

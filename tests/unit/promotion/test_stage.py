@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from core.errors import ArchiveError, BucketError, WheelSetError
+from ci_build import cli
+from core import wheelset
+from core.errors import ArchiveError, BucketError, RequestError, WheelSetError
 from core.model import WheelSet
 from core.wheels_json import dump_wheel_set
-from promotion.stage import read_staged, stage, write_if_changed
+from promotion.stage import fetch_set, read_staged, stage, write_if_changed
 from promotion.storage.bucket import ConflictError, ObjectInfo
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.promoting import go, staged_in
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, write_set
 
 
@@ -230,3 +234,40 @@ def test_write_if_changed_accepts_equal_bytes_of_another_process(tmp_path: Path,
     else:
         with pytest.raises(ConflictError):
             write_if_changed(bucket, "v2-staging/page", b"page")
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_fetch_set_downloads_staged_or_released_set(bucket: DirBucket, tmp_path: Path, released: bool) -> None:
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
+    if released:
+        go(bucket, staged)
+        shutil.rmtree(bucket.path(staged.root.rstrip("/")))
+    folder = tmp_path / "fetched"
+    made = fetch_set(bucket, staged, folder)
+    assert made.digest == staged.digest
+    assert wheelset.check_files(folder, made) == wheelset.foreign_files(folder) == ()
+    assert stage(DirBucket(tmp_path / "other"), folder) == staged
+
+
+def test_fetch_set_refuses_changed_and_missing_sets(bucket: DirBucket, tmp_path: Path) -> None:
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
+    path = bucket.path(staged.file("constraints.txt"))
+    path.unlink()
+    path.write_bytes(b"forged")
+    with pytest.raises(BucketError, match=r"has other files: constraints\.txt"):
+        fetch_set(bucket, staged, tmp_path / "fetched")
+    with pytest.raises(BucketError, match="has no set"):
+        fetch_set(bucket, StagedSet(index="multi-arch", digest="0" * 64), tmp_path / "other")
+
+
+def test_reproduce_takes_set_of_bucket(
+    bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
+    words = ["--bucket", str(bucket.root), "--cache-dir", str(tmp_path / "cache")]
+    assert cli.run(["reproduce", str(staged), *words]) == RequestError.exit_code
+    assert "The recorded request has no" in capsys.readouterr().err, "the set of the tests was not built"
+    assert [*(tmp_path / "cache").iterdir()] == []
+    assert cli.run(["reproduce", str(tmp_path / "sets"), *words]) == RequestError.exit_code
+    assert "--bucket has no effect with" in capsys.readouterr().err
