@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from core.cache import entries
 from core.errors import MachineError, ProcessError, RequestError
 from core.process import ProcessResult
 from promotion.gates.common.installers import Pip, is_connection_failure
@@ -116,6 +117,11 @@ def test_installer_environment_is_made_once_by_hash(tmp_path: Path) -> None:
     assert installer_environment(item, tmp_path, uv, making) == folder
     assert len(making.commands) == 2
     assert installer_environment(TABLE["pip-23.2"], tmp_path, uv, making) != folder
+
+
+def test_cache_lists_environments_of_installers(tmp_path: Path) -> None:
+    folder = installer_environment(TABLE["pip-22.3"], tmp_path, Uv("uv", {}), Making())
+    assert [entry.path for entry in entries(tmp_path)] == [folder]
 
 
 @pytest.mark.parametrize("step", ["venv", "install"])
