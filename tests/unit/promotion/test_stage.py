@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import cli
 from core import wheelset
-from core.errors import ArchiveError, BucketError, RequestError, WheelSetError
+from core.errors import ArchiveError, BucketError, WheelSetError
 from core.model import WheelSet
 from core.wheels_json import dump_wheel_set
 from promotion.stage import fetch_set, read_staged, stage, write_if_changed
@@ -258,16 +257,3 @@ def test_fetch_set_refuses_changed_and_missing_sets(bucket: DirBucket, tmp_path:
         fetch_set(bucket, staged, tmp_path / "fetched")
     with pytest.raises(BucketError, match="has no set"):
         fetch_set(bucket, StagedSet(index="multi-arch", digest="0" * 64), tmp_path / "other")
-
-
-def test_reproduce_takes_set_of_bucket(
-    bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
-    words = ["--bucket", str(bucket.root), "--cache-dir", str(tmp_path / "cache")]
-    assert cli.run(["reproduce", str(staged), *words]) == RequestError.exit_code
-    assert "The recorded request has no" in capsys.readouterr().err, "the set of the tests was not built"
-    assert [*(tmp_path / "cache").iterdir()] == []
-    assert cli.run(["reproduce", str(tmp_path / "sets"), *words]) == RequestError.exit_code
-    assert "--bucket has no effect with" in capsys.readouterr().err
