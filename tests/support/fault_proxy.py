@@ -89,9 +89,10 @@ Schedule = Callable[[Request], Fault | None]
 
 
 def seeded(seed: int, rate: float) -> Schedule:
-    """Return a schedule with faults for some requests; one request in fifteen fails so often that the client gives up.
+    """Return a schedule with faults for a share of the requests.
 
-    A decision depends only on the seed, the request and its number, so threads may send requests in any order.
+    A decision depends only on the seed, the request and its number, so threads may send requests in any order. Some
+    requests have the same fault five times, so that the client gives up.
     """
 
     def choose(request: Request) -> Fault | None:

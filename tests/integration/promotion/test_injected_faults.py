@@ -74,7 +74,7 @@ def test_kills_at_system_calls_are_survived(memory: Path, capsys: pytest.Capture
     check("kills at system calls", Tally(**json.loads(done.stdout)), LEAST["kills"], capsys)
 
 
-@pytest.mark.heavy
+@pytest.mark.heavy(minutes=2)
 @pytest.mark.network
 @pytest.mark.filterwarnings("ignore:tzname")  # of a cut date, which dateutil guesses
 @pytest.mark.parametrize(("what", "single_put", "seeds"), [("S3", SINGLE_PUT, (1, 2)), ("S3 in parts", TINY, (3, 4))])
