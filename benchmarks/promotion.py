@@ -209,7 +209,7 @@ def from_listing(bucket: Bucket, released: ReleasedIndex) -> None:
 def moving(bucket: Bucket, folder: Path, megabytes: int) -> Move:
     """Promote a set of the given size."""
     wheels = padded_wheels(folder / "wheels", megabytes * 10**6)
-    staged = staged_in(bucket, folder, wheels, python_versions=("3.12",), index=f"bench-{uuid.uuid4().hex[:8]}")
+    staged = staged_in(bucket, folder, wheels, python_versions=("3.12",))
     counting, calls = counted(bucket)
     begin = time.perf_counter()
     with watch(bucket, calls) as traffic:
