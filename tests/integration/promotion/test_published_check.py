@@ -183,6 +183,11 @@ def test_read_published_refuses_unknown_set_and_python(published: Published, use
         read_published(published.url.replace("//", "//user:word@"))
 
 
+def test_index_check_refuses_unknown_installer(published: Published, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["index", "check", published.url, "--installers=pip-1"]) == RequestError.exit_code
+    assert "Unknown installers: pip-1." in capsys.readouterr().err
+
+
 def test_read_published_reports_unreachable_server(published: Published) -> None:
     with pytest.raises(GateError, match="cannot be read"):
         read_published("http://127.0.0.1:1/v2/multi-arch/simple/")

@@ -16,6 +16,7 @@ from core.process import ProcessResult
 from promotion.gates.common.installers import Pip, is_connection_failure
 from promotion.gates.common.uv_installer import Uv
 from promotion.gates.install.gate import make_gate, supported
+from promotion.gates.install.installation import InstallationSource
 from promotion.gates.install.installer_table import (
     STORE,
     InstallerSelection,
@@ -24,6 +25,8 @@ from promotion.gates.install.installer_table import (
     select_installers,
 )
 from promotion.gates.install.lockers import LockedProject, Locker, Pdm, Poetry
+from promotion.gates.install.locking import LockingTest
+from tests.support.wheel_sets import make_set, make_wheels
 
 BUILD = Path(__file__).parents[3] / "build"
 TABLE = {item.name: item for item in locked_installers()}
@@ -240,6 +243,46 @@ def test_locker_parses_lock() -> None:
     for bad in ("", "package = 1", "[[package]]\nname = 'x'\n"):
         with pytest.raises(ValueError, match=r"Cannot parse poetry\.lock"):
             locker(Poetry, {}).locked(bad)
+
+
+class Locking:
+    """A runner whose programs write a lock with these files of the plugin."""
+
+    def __init__(self, version: str, *hashes: str) -> None:
+        files = ", ".join(f'{{file = "x", hash = "sha256:{digest}"}}' for digest in hashes)
+        self.plugin = f'[[package]]\nname = "jax_rocm7_plugin"\nversion = "{version}"\nfiles = [{files}]\n'
+        self.others = ""
+
+    def run(self, argv: Sequence[str], *, cwd: str | None = None, **_: object) -> ProcessResult:
+        if "lock" in argv:
+            Path(cwd or "", "poetry.lock").write_text(self.others + self.plugin)
+        return ProcessResult(returncode=0)
+
+
+@pytest.mark.parametrize(
+    ("version", "digests", "codes"),
+    [
+        ("0.10.2+rocm7.2.0", ("own",), []),
+        ("0.10.2+rocm7.2.0", ("own", "other"), ["lock-elsewhere"]),
+        ("0.10.2+rocm7.2.0", ("other",), ["lock-elsewhere"]),
+        ("99", ("own",), ["lock-elsewhere"]),
+    ],
+)
+def test_locking_test_compares_hashes_with_set(
+    tmp_path: Path, version: str, digests: Sequence[str], codes: list[str]
+) -> None:
+    wheels = [item.wheel for item in make_wheels(tmp_path / "w", pythons=("3.12",))]
+    (plugin,) = (wheel for wheel in wheels if wheel.name == "jax-rocm7-plugin")
+    runner = Locking(version, *(plugin.sha256 if digest == "own" else "0" * 64 for digest in digests))
+    for wheel in wheels:
+        if wheel is not plugin:
+            other = Locking(wheel.version, wheel.sha256).plugin.replace("jax_rocm7_plugin", wheel.name)
+            runner.others += other
+    wheel_set = make_set([*make_wheels(tmp_path / "w", pythons=("3.12",))], python_versions=("3.12",))
+    source = InstallationSource(index="http://127.0.0.1/simple/", wheel_set=wheel_set, lock=None)
+    test = LockingTest(source, runner, locker(Poetry, {}), "3.12", tmp_path)
+    first = next(test.checks(Path("/python")))
+    assert [finding.code for finding in first.findings] == codes
 
 
 def test_selection_of_all_names_every_kind() -> None:
