@@ -79,9 +79,10 @@ def _release_local(state: State, given: Mapping[str, Any], after: Mapping[str, A
     reporter = state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
     as_json = settings.flag("json")
+    bucket = bucket_url.bucket_name(settings.text("bucket"))
     request = LocalRelease(
         wheel_set=wheel_set_request(settings, reporter, runner, connect),
-        bucket=bucket_url.bucket_name(settings.text("bucket")),
+        bucket=bucket,
         corpus=settings.text("corpus"),
         key=find_signing_key(given["signing_key"]),
         actor=actor(),

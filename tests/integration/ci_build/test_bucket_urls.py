@@ -11,6 +11,7 @@ import click
 import pytest
 
 from ci_build import cli
+from ci_build.cli.commands import release as release_command
 from core.errors import BucketError, RequestError
 from promotion.index.serve import IndexServer
 from promotion.storage import s3_client
@@ -32,7 +33,7 @@ COMMANDS = {
     "attest": (SET, "--verify"),
     "reproduce": (SET,),
     "release": ("--local", "--dry-run", "--payload=published", "--python-versions=3.12"),
-    "nightly": ("--index", "multi-arch", "--steps", "gates", "--channel", "nightly", "--public-url=none"),
+    "nightly": ("--index", "multi-arch", "--steps", "gates", "--channel", "nightly"),
     "stage": ("{folder}", "--dry-run"),
     "staging gc": ("multi-arch",),
     "staging list": ("multi-arch",),
@@ -170,3 +171,12 @@ def test_reproduce_downloads_set_of_bucket(
     assert [*(place / "cache").iterdir()] == []
     assert cli.run(["reproduce", str(folder), *words]) == RequestError.exit_code
     assert "--bucket has no effect with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--local",), ("--channel", "release", "--public-url=none")])
+def test_release_refuses_other_urls_before_any_look_up(
+    words: tuple[str, ...], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release_command, "wheel_set_request", lambda *_: pytest.fail("it looks for ROCm"))
+    assert cli.run(["release", *words, "--bucket", "gs://name"]) == RequestError.exit_code
+    assert [*place.iterdir()] == []

@@ -18,6 +18,7 @@ import pytest
 
 from ci_build import cli
 from core.errors import BucketError, BusyError, CiBuildError, RequestError
+from promotion.evidence.signing import Signer
 from promotion.index.audit import verify
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
@@ -30,6 +31,7 @@ from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
 from tests.support.promoting import POLICY, RELEASED, go, objects, staged_in
+from tests.support.signing_key import signing_key
 from tests.support.wheel_sets import make_wheels
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -479,6 +481,22 @@ def test_repair_keeps_held_but_hidden_sets(index: DirBucket) -> None:
     before = objects(index)
     assert repaired(index, foreign=True).removed == ()
     assert objects(index) == before
+
+
+def test_repair_removes_nothing_if_signed_ledger_lost_its_end_and_checkpoint(bucket: DirBucket, tmp_path: Path) -> None:
+    """Without pages and checkpoint, nothing else shows that the newest entry was lost."""
+    signer = Signer(signing_key().encode(), origin="tests")
+    sets = staged_sets(bucket, tmp_path)
+    for staged in sets:
+        promote(bucket, staged, POLICY, allow_lower=True, signer=signer)
+    gone = (RELEASED.ledger_entry(2), RELEASED.status, RELEASED.checkpoint, RELEASED.overview, RELEASED.simple)
+    for key in [key for key in bucket.list(RELEASED.root) if key.startswith(gone)]:
+        bucket.path(key).unlink()
+    for key in bucket.list(RELEASED.root):
+        os.utime(bucket.path(key), (0, 0))
+    with pytest.raises(BucketError, match=r"(?s)checkpoint is missing.*no file is removed"):
+        repaired(bucket, foreign=True)
+    assert bucket.head(RELEASED.set_file(sets[1].digest, "wheels.json")) is not None
 
 
 # Command line

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from core.errors import RequestError
+from promotion.index.repair import repair
 from promotion.index.retention import RetentionRule, apply
+from promotion.storage.bucket import ObjectInfo
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex, StagedSet, nights_folder
 from promotion.storage.roles import Role, bucket_policy
+from tests.support.memory_bucket import Fault, FaultyBucket, KilledError
 from tests.support.promoting import NOW, go, staged_in
 from tests.support.wheel_sets import make_wheels
 
@@ -109,6 +112,33 @@ def test_promoter_deletes_what_retention_deletes(policy: Mapping[str, Any], tmp_
     assert [key for key in deleted if not may(policy, WHO[Role.PROMOTER], "s3:DeleteObject", key)] == []
     kept = [RELEASED.status, RELEASED.overview, f"{RELEASED.simple}jaxlib/index.html", LEDGER]
     assert [key for key in kept if may(policy, WHO[Role.PROMOTER], "s3:DeleteObject", key)] == []
+
+
+def test_promoter_repairs_what_killed_promotions_left(policy: Mapping[str, Any], tmp_path: Path) -> None:
+    used: list[tuple[str, str]] = []
+
+    class Recorder(DirBucket):
+        def delete(self, key: str, *, sha256: str) -> bool:
+            used.append(("s3:DeleteObject", key))
+            return super().delete(key, sha256=sha256)
+
+        def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
+            used.append(("s3:PutObject", key))
+            return super().put_if_match(key, data, etag=etag)
+
+    bucket = Recorder(tmp_path / "bucket")
+    sets = [
+        staged_in(bucket, tmp_path / "sets", make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0"))
+        for minor in (2, 3)
+    ]
+    go(bucket, sets[0])
+    with pytest.raises(KilledError):
+        go(FaultyBucket(bucket, Fault.KILLED, 9), sets[1])
+    bucket.path(RELEASED.overview).unlink()
+    used.clear()
+    assert repair(bucket, RELEASED, grace=timedelta(0)).removed
+    assert {action for action, _ in used} == {"s3:DeleteObject", "s3:PutObject"}
+    assert [item for item in used if not may(policy, WHO[Role.PROMOTER], *item)] == []
 
 
 @pytest.mark.parametrize("role", [Role.BUILDER, Role.TESTER, Role.PROMOTER])
