@@ -105,6 +105,11 @@ def image(engine: Engine, suite: str) -> str:
     return engine.image(f"bare-{suite}", _BASE, forky.mirror(), suite, based=False)
 
 
+def runner_image(engine: Engine) -> str:
+    """Return the name of an image with the programs of a CI runner: git, jq and sudo."""
+    return engine.image("runner-bookworm", _BASE.with_name("runner.sh"), forky.mirror(), "bookworm", based=False)
+
+
 @contextlib.contextmanager
 def running(
     engine: docker.Docker,
@@ -114,6 +119,8 @@ def running(
     user: str = "0:0",
     home: str = "/root",
     mounts: Sequence[str] = (),
+    ports: Sequence[int] = (),
+    runner: bool = False,
 ) -> Iterator[Bare]:
     """Run a container with an empty folder /clone until the end of the block.
 
@@ -121,8 +128,10 @@ def running(
         suite: release of Debian.
         user: `uid:gid` of the caller's commands; only root can write to HOME.
         mounts: files of this machine that are mounted into the container.
+        ports: ports of servers on the loopback of this machine, which the container reaches at the same address.
+        runner: whether the container has the programs of a CI runner.
     """
-    name = image(engine, suite)
+    name = runner_image(engine) if runner else image(engine, suite)
     addresses = {name: f"127.77.0.{number}" for number, (name, _) in enumerate(index.hosts, 1)}
     argv = ["run", "--detach", "--rm", "--init", "--network=none", f"--cpuset-cpus={_CORES}"]
     argv += [f"--add-host={name}:{address}" for name, address in addresses.items()]
@@ -137,11 +146,13 @@ def running(
         container.must("install", "-d", "-o", user.partition(":")[0], "/clone")
         container.must("install", "-d", home)
         pid = int(engine.ask("container", "inspect", "--format={{.State.Pid}}", container.id))
+        relays = [(address, host) for host, address in zip(index.hosts, addresses.values(), strict=True)]
+        relays += [("127.0.0.1", ("127.0.0.1", port)) for port in ports]
         with contextlib.ExitStack() as stack:
-            for (name, port), address in zip(index.hosts, addresses.values(), strict=True):
-                server = stack.enter_context(_listening(pid, address, port))
+            for address, host in relays:
+                server = stack.enter_context(_listening(pid, address, host[1]))
                 stack.callback(server.shutdown, socket.SHUT_RDWR)
-                threading.Thread(target=_relay, args=(server, (name, port)), daemon=True).start()
+                threading.Thread(target=_relay, args=(server, host), daemon=True).start()
             yield Bare(engine=engine, id=container.id, user=user, home=home)
     finally:
         engine.run("kill", container.id)

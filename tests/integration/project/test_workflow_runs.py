@@ -1,0 +1,129 @@
+"""Every `run:` step of the workflows ci and nightly, in order, in a container, with real wheels and real S3."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from core.errors import MachineError
+from tests.integration.conftest import succeed
+from tests.support import bare, ceph, checkout, docker
+from tests.support.signing_key import signing_key
+from tests.support.workflow_runner import FAILURE, SKIPPED, SUCCESS, Machine, StepRun
+from tests.support.workflows import FOLDER, load, steps
+
+HERE = "check"
+"""Job of ci that runs on this machine: `.ci/run` needs every tool, and the container has no packages of Debian."""
+SUDO = '#!/bin/sh\n[ "$1" = --preserve-env ] && shift\nexec "$@"\n'
+pytestmark = [pytest.mark.heavy(minutes=12), pytest.mark.network]
+CLONE = "/clone"
+ROLES = {"builder": "builder", "tester": "tester", "promoter": "promoter"}
+"""Environment of the workflow -> role in the bucket."""
+
+
+@pytest.fixture(scope="module")
+def container(engine: docker.Docker, s3_server: ceph.Ceph) -> Iterator[bare.Bare]:
+    """Run a machine with the checkout of a fork that has its own policy."""
+    port = urlsplit(s3_server.url).port
+    assert port is not None
+    with bare.running(engine, "bookworm", bare.package_index(), ports=(port,), runner=True) as running:
+        running.must("tar", "--extract", cwd=CLONE, stdin=checkout.files())
+        running.must("tee", "promotion/policy.toml", cwd=CLONE, stdin=checkout.policy_of_fork().encode())
+        for words in checkout.COMMANDS:
+            running.must("git", *words, cwd=CLONE)
+        yield running
+
+
+@pytest.fixture
+def machine(container: bare.Bare, tmp_path: Path) -> Machine:
+    """Return a runner of workflows in the container; all jobs share a checkout, as on a machine of one's own."""
+    clone, programs = tmp_path / "clone", tmp_path / "bin"
+
+    def execute_here(script: str, env: Mapping[str, str]) -> tuple[int, str]:
+        if not clone.exists():
+            checkout.fork(clone)
+            programs.mkdir()
+            (programs / "sudo").write_text(SUDO)
+            (programs / "sudo").chmod(0o755)
+        given = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", **env}
+        done = subprocess.run(
+            ["bash", "-e", "-c", script], cwd=clone, env=given, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def execute(job: str, script: str, env: Mapping[str, str]) -> tuple[int, str]:
+        if job == HERE:
+            return execute_here(script, env)
+        words = [f"{name}={value}" for name, value in env.items()]
+        done = container.run("env", *words, "bash", "-e", "-c", script, cwd=CLONE)
+        return done.returncode, done.stdout
+
+    return Machine(execute=execute)
+
+
+def failed(machine: Machine) -> list[StepRun]:
+    return [run for run in machine.runs if run.code]
+
+
+def run_steps(name: str) -> int:
+    return sum("run" in step for job in load(FOLDER / f"{name}.yml")["jobs"].values() for step in steps(job))
+
+
+def test_every_step_of_ci_runs(machine: Machine) -> None:
+    inputs = {"tests": "tests/unit/core/test_targets.py", "families": "gfx94X-dcgpu", "python-versions": "3.11"}
+    results = machine.run(FOLDER / "ci.yml", inputs)
+    assert results == {"check": SUCCESS, "plan": SUCCESS, "wheels": SUCCESS}, [
+        run.said[-3000:] for run in failed(machine)
+    ]
+    assert len(machine.runs) == run_steps("ci")
+    plan = next(run for run in machine.runs if run.job == "plan")
+    assert "matrix_count=1" in plan.files["GITHUB_OUTPUT"]
+    assert "### dist/jax" in machine.runs[-1].files["GITHUB_STEP_SUMMARY"]
+
+
+@pytest.fixture
+def night(machine: Machine, s3_server: ceph.Ceph, s3_client: Any) -> Machine:
+    """Return the machine with a bucket whose policy separates builder, tester and promoter, as the fork's settings."""
+    s3_client.create_bucket(Bucket="nights")
+    users = {place: s3_server.user(role) for place, role in ROLES.items()}
+    arns = [word for role, user in users.items() for word in (f"--{role}", f"arn:aws:iam:::user/{user.name}")]
+    policy = succeed("bucket", "policy", "s3://nights", *arns, "--reader", "*").stdout
+    s3_client.put_bucket_policy(Bucket="nights", Policy=json.dumps(json.loads(policy)))
+    machine.identities = {
+        place: {"AWS_ACCESS_KEY_ID": user.access, "AWS_SECRET_ACCESS_KEY": user.secret} for place, user in users.items()
+    }
+    machine.variables = {
+        "AWS_ROLE": "role",
+        "BUCKET": f"s3://nights?endpoint_url={s3_server.url}",
+        "PUBLIC_URL": f"{s3_server.url}/nights",
+        "INDEX": "gfx94X-dcgpu",
+    }
+    machine.secrets = {"tester": {"SIGNING_KEY": signing_key()}, "promoter": {"LEDGER_KEY": signing_key()}}
+    return machine
+
+
+def test_every_step_of_nightly_runs(night: Machine, s3_client: Any) -> None:
+    inputs = {"payload": "published", "targets": "gfx942", "python-versions": "3.11"}
+    results = night.run(FOLDER / "nightly.yml", inputs)
+    # The tests on GPUs fail on a machine without one, and the policy of this fork does not ask for them.
+    (device, *others) = failed(night)
+    assert (device.job, device.code) == ("gpu/device", MachineError.exit_code), device.said[-3000:]
+    assert [run.said[-3000:] for run in others] == []
+    assert results == {"build": SUCCESS, "gates": SUCCESS, "gpu": FAILURE, "promote": SUCCESS}
+    # Attestations need an identity of GitHub, and smoke tests have no shards to join.
+    assert [run.job for run in night.runs] == ["build", "gates", "gpu/plan", "gpu/device", "promote"]
+    keys = [item["Key"] for item in s3_client.list_objects_v2(Bucket="nights", Prefix="v2/gfx94X-dcgpu/")["Contents"]]
+    assert any(key.startswith("v2/gfx94X-dcgpu/simple/jax-rocm7-plugin/") for key in keys)
+    assert "gfx942" in night.runs[-1].files["GITHUB_STEP_SUMMARY"]
+    first = len(night.runs)
+    assert night.run(FOLDER / "nightly.yml", inputs) == {
+        "build": SUCCESS, "gates": SKIPPED, "gpu": SKIPPED, "promote": SKIPPED,
+    }  # fmt: skip
+    assert len(night.runs) == first + 1
