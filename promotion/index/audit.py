@@ -11,7 +11,7 @@ from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.checkpoint_audit import CheckpointAudit
-from promotion.index.inventory import Inventory, read_inventory
+from promotion.index.inventory import Inventory, read_inventory, status_differs
 from promotion.index.ledger import Head, LedgerEntry, PromotedSet, read_ledger
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
 from promotion.index.leftovers import find_leftovers
@@ -91,6 +91,8 @@ def verify(
     repair = f"`ci_build verify {released.index} --repair`"
     if (snapshot.number, snapshot.ledger_sha256) != (len(entries), head):
         yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: {repair} updates it."
+    elif status_differs(released, entries, snapshot, inventory.pages):
+        yield f"{released.status} contradicts the ledger: {repair} updates it."
     for key, accepted in inventory.pages.items():
         yield from _object(bucket, key, accepted, f"{repair} restores it.", read=read)
     for key in inventory.tombstones:

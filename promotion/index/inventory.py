@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EntryKind, IndexState
@@ -12,7 +13,7 @@ from promotion.index.pages import older_html_page, older_json_page, project_pair
 from promotion.index.reader import Snapshot
 from promotion.index.status import MAX_ROWS, overview_page, set_row
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import TOMBSTONE_SUFFIX, ReleasedIndex
+from promotion.storage.keys import PAGES, TOMBSTONE_SUFFIX, ReleasedIndex
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +70,9 @@ def _pages(
 ) -> Mapping[str, Sequence[str]]:
     """Return key -> accepted sha256 of every page, rendered from the ledger alone by this and older versions."""
     by_number = {entry.number: entry for entry in entries}
-    updates = [*all_page_updates(released, state, snapshot.pages, by_number.__getitem__)]
+    # status.json is not signed: it may name projects that the index never had.
+    known = snapshot.pages.keys() & {wheel.project for one in entries if one.promoted for wheel in one.promoted.wheels}
+    updates = [*all_page_updates(released, state, known, by_number.__getitem__)]
     pages = [
         page for update in updates for page in project_pair(released.simple, update.project, update.files.values())
     ]
@@ -79,6 +82,30 @@ def _pages(
         digests[page.key].append(sha256_of(older(page.data)))
     root = root_pair(released.simple, [update.project for update in updates])
     digests |= {page.key: [sha256_of(page.data)] for page in root}
-    rows = [set_row(by_number[number], state) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]]
-    digests[released.overview] = [sha256_of(overview_page(released, rows, entries[-1]))]
+    digests[released.overview] = [sha256_of(overview_page(released, _rows(entries, state), entries[-1]))]
     return digests
+
+
+def _rows(entries: Sequence[LedgerEntry], state: IndexState) -> Sequence[Mapping[str, Any]]:
+    """Return the rows of status.json; entries must be all entries."""
+    return [set_row(entries[number - 1], state) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]]
+
+
+def status_differs(
+    released: ReleasedIndex, entries: Sequence[LedgerEntry], snapshot: Snapshot, pages: Mapping[str, Sequence[str]]
+) -> bool:
+    """Return whether the status.json of the last entry describes other sets or pages than the ledger.
+
+    Publishers reuse these values. Rows of older versions may lack keys.
+
+    Args:
+        pages: key -> accepted sha256 of every page.
+    """
+    json_page = PAGES[1]
+    recorded = {f"{released.simple}{name}/{json_page}": record.sha256 for name, record in snapshot.pages.items()}
+    rows = _rows(entries, entries[-1].state)
+    same_sets = [row["entry"] for row in snapshot.rows] == [row["entry"] for row in rows] and all(
+        all(row.get(name) == value for name, value in found.items())
+        for found, row in zip(snapshot.rows, rows, strict=False)
+    )
+    return not same_sets or any(sha256 not in pages.get(key, ()) for key, sha256 in recorded.items())

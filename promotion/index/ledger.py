@@ -10,12 +10,14 @@ import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from core.errors import BucketError
+from core.errors import BucketError, RequestError
 from core.merkle import EMPTY_TREE, MerkleTree, leaf_hash
 from core.model import to_json
 from promotion.index.authority import ANYONE, ENTRY_TYPE, Authority, PolicySource
+from promotion.index.json_types import PolicyRecord, check_type
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.bucket import AbsentError, Bucket, sha256_of
@@ -91,9 +93,15 @@ class LedgerEntry:
     key: str = ""
 
     def dump(self, signer: Signer | None = None) -> bytes:
-        """Return the bytes to store, signed if there is a signer."""
+        """Return the bytes to store, signed if there is a signer; RequestError for text that is not UTF-8."""
         body = {"schema": SCHEMA_VERSION, **to_json(replace(self, key=signer.key if signer else ""))}
-        data = _dump(body)
+        try:
+            data = _dump(body)
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"A reason or name for the ledger is not UTF-8: it contains {error.object[error.start : error.end]!r}.",
+                hint="Correct it.",
+            ) from error
         if signer is None:
             return data
         return _dump({**body, "signature": base64.b64encode(signer.sign(data, ENTRY_TYPE).value).decode()})
@@ -207,9 +215,22 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
             body["source"] = PolicySource(**body["source"])
         for name in ("sets", "removed"):
             body[name] = tuple(body[name])
-        return LedgerEntry(**body)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        entry = LedgerEntry(**body)
+        _check_values(entry, data)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise BucketError(f"{key} is not a ledger entry: {error!r}.", hint=_RESTORE) from error
+    return entry
+
+
+def _check_values(entry: LedgerEntry, data: bytes) -> None:
+    """Raise TypeError or ValueError for a value that readers of entries cannot use."""
+    check_type(entry, LedgerEntry)
+    if entry.promoted is not None:
+        check_type(entry.promoted.policy, PolicyRecord)
+    if datetime.fromisoformat(entry.time).tzinfo is None:
+        raise ValueError(f"{entry.time} has no time zone")
+    if b"\\ud" in data.lower():  # `dump` escapes no characters
+        raise ValueError("it contains half of a surrogate pair")
 
 
 def _check_signature(data: bytes, body: Mapping[str, Any], signature: str, key: str) -> None:

@@ -135,8 +135,12 @@ def mark(
         raise RequestError(f"{kind} requires a reason.", hint="Give --reason.")
 
     def draft(head: Head, entries: Entries) -> Change:
-        numbers = tuple(sorted({find_set(released, text, head.state, entries) for text in sets}))
-        return Change(kind=kind, number=head.number + 1, sets=numbers, reason=reason)
+        numbers = {find_set(released, text, head.state, entries) for text in sets}
+        if kind not in (EntryKind.PIN, EntryKind.UNPIN):
+            # A set that left the pages and was promoted again has several entries, and a rollback can restore each.
+            digests = {entries.set(number).set_digest for number in numbers}
+            numbers |= {number for number in head.state.held if entries.set(number).set_digest in digests}
+        return Change(kind=kind, number=head.number + 1, sets=tuple(sorted(numbers)), reason=reason)
 
     return _do(bucket, released, draft, reason=reason, actor=actor, now=now, authority=authority)
 
@@ -153,9 +157,17 @@ def sign(
         raise RequestError("No key was given.", hint="Give --ledger-key or CI_BUILD_LEDGER_KEY.")
     authority.check_signer(now().astimezone(UTC).strftime(TIME))
 
-    def draft(_head: Head, _entries: Entries) -> Change:
+    def draft(_head: Head, _entries: Entries) -> Change | None:
         ledger = read_ledger(bucket, released).entries
         signed = next((entry.number for entry in ledger if entry.key), None)
+        last = ledger[-1] if ledger else None
+        if (
+            last
+            and signed == last.number
+            and last.kind is EntryKind.SIGN
+            and not authority.problem(last.key, last.time)
+        ):
+            return None  # by an interrupted command
         if signed is not None or not ledger:
             problem = f"has a signed entry: {signed}" if ledger else "is empty"
             raise RequestError(f"The ledger of {released.index} {problem}.", hint=f"Run `verify {released.index}`.")

@@ -56,6 +56,8 @@ def publish(
             return ()
         try:
             if everything or head.number > snapshot.number:
+                if everything:  # status.json is not signed: only its etag is needed, to replace it
+                    snapshot = Snapshot(etag=snapshot.etag, tree=snapshot.tree)
                 if authority.signer is not None:
                     snapshot = replace(snapshot, tree=grown_tree(tree, entries, head.number - 1))
                 writer = _Writer(bucket, released, entries, snapshot, head, careful=careful, everything=everything)

@@ -21,6 +21,7 @@ from core.errors import InputError
 from core.merkle import EMPTY_TREE, MerkleTree
 from core.model import WHEELS_JSON, WheelSet
 from core.wheels_json import load_wheel_set
+from promotion.index.json_types import SetRow, check_type
 from promotion.index.ledger import FIRST
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.keys import SETS_FOLDER
@@ -97,6 +98,7 @@ def parse_status(data: bytes, etag: str) -> Snapshot | None:
         body = json.loads(data)
         if body["schema"] != STATUS_SCHEMA or type(body["entries"]) is not int or body["entries"] < 0:
             return None
+        check_type(body["sets"], list[SetRow])
         return Snapshot(
             number=body["entries"],
             ledger_sha256=str(body["ledger_sha256"]),
@@ -110,7 +112,7 @@ def parse_status(data: bytes, etag: str) -> Snapshot | None:
             tree=_tree(body.get("tree", {})),
             etag=etag,
         )
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         return None
 
 
@@ -155,7 +157,7 @@ def newest_set(page: bytes) -> int:
     """Return the highest number of a set on a JSON page; 0 for a page without sets, or in another format."""
     try:
         return max((number for row in parse_project_page(page) for number in row.sets), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return 0
 
 

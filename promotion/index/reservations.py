@@ -128,7 +128,7 @@ def _read(bucket: Bucket, released: ReleasedIndex) -> _State:
             since=datetime.fromisoformat(body["since"]),
             etag=info.etag,
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BucketError(
             f"{released.reservations} is damaged: {error!r}.",
             hint="Remove it while neither a promotion nor `verify --repair` runs.",

@@ -117,7 +117,9 @@ def sign(
     opened, released = open_bucket(bucket, reporter, dry_run=dry_run), ReleasedIndex(index=index)
     authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
     done = operations.sign(opened, released, reason=reason, actor=actor(), authority=authority)
-    if done.entry is not None:
+    if done.entry is None:
+        reporter.line("nothing to do: the ledger was signed before")
+    else:
         reporter.line(f"ledger entry {done.entry.number}: signed by {done.entry.key}")
 
 

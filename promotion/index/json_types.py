@@ -1,0 +1,88 @@
+"""Check parsed JSON against the annotations that its readers rely on: it may be damaged or forged.
+
+The doctor runs on a bare Python, so this module uses the standard library alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from types import NoneType, UnionType
+from typing import Any, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+
+class PolicyRecord(TypedDict, total=False):
+    """The policy of a promotion, as ledger and status.json record it; see `ledger.PromotedSet`."""
+
+    channel: str
+    sha256: str
+    stale_days: int
+    bypasses: list[str]
+    waivers: list[str]
+    attested: dict[str, list[str]]
+
+
+class SetRow(TypedDict):
+    """A set in status.json; see `status.set_row`."""
+
+    entry: int
+    digest: str
+    promoted: str
+    tier: str
+    tiers: dict[str, str]
+    jax: str
+    rocm: str
+    pythons: list[str]
+    policy: PolicyRecord
+    evidence: list[str]
+    install: str
+    yanked: str
+
+
+def check_type(value: object, kind: Any) -> None:  # noqa: ANN401 - any annotation
+    """Raise TypeError unless a value, and every value in it, has the annotated type.
+
+    Args:
+        kind: a class, dataclass, TypedDict, or an optional, tuple, list, dict or Mapping of such types.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        if value is not None or NoneType not in inner:
+            check_type(value, next(one for one in inner if one is not NoneType))
+    elif origin is not None:
+        wanted = dict if origin is Mapping or origin is dict else origin
+        if not isinstance(value, wanted):
+            raise TypeError(f"{value!r:.80} is not a {wanted.__name__}")
+        _check_items(value, inner)
+    elif is_typeddict(kind) or dataclasses.is_dataclass(kind):
+        for name, part, annotation in _fields(value, kind):
+            try:
+                check_type(part, annotation)
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}") from error
+    elif kind is not Any and type(value) is not kind:
+        raise TypeError(f"{value!r:.80} is not of the type {kind.__name__}")
+
+
+def _check_items(value: Any, inner: tuple[Any, ...]) -> None:  # noqa: ANN401 - a container
+    for item in value:
+        check_type(item, inner[0])
+    for item in value.values() if isinstance(value, dict) else ():
+        check_type(item, inner[1])
+
+
+def _fields(value: object, kind: Any) -> Iterator[tuple[str, object, Any]]:  # noqa: ANN401 - any annotation
+    """Yield name, value and annotation of each field; TypeError if the value lacks a required one."""
+    if not isinstance(value, dict if is_typeddict(kind) else kind):
+        raise TypeError(f"{value!r:.80} is not a {kind.__name__}")
+    for name, annotation in _hints(kind).items():
+        if not isinstance(value, dict):
+            yield name, getattr(value, name), annotation
+        elif name in value:
+            yield name, value[name], annotation
+        elif name in kind.__required_keys__:
+            raise TypeError(f"{name} is missing")
+
+
+_hints = functools.cache(get_type_hints)

@@ -1,0 +1,200 @@
+"""Forged values in files of an index that nobody signed: status.json, and ledger entries of the channel local."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import BucketError, RequestError
+from promotion.evidence.signing import new_key
+from promotion.index.audit import verify
+from promotion.index.authority import Authority
+from promotion.index.ledger import load_entry, read_ledger
+from promotion.index.ledger_state import EntryKind
+from promotion.index.operations import mark, rollback, sign
+from promotion.index.publish import publish
+from promotion.index.reader import parse_status
+from promotion.index.reservations import reserve
+from promotion.storage.bucket import sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.promoting import NOW, RELEASED, go, objects, offered, staged_in
+from tests.support.wheel_sets import make_wheels
+
+DEEP = b"[" * 100_000
+"""JSON that is nested too deeply for Python's parser."""
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with an unsigned index of two sets, the second of which was promoted twice."""
+    folder = tmp_path_factory.mktemp("forged")
+    bucket = DirBucket(folder / "bucket")
+    for minor in (2, 3):
+        wheels = make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        staged = staged_in(bucket, folder / "sets", wheels)
+        go(bucket, staged)
+    rollback(bucket, RELEASED, to=1, reason="slow", actor="me")
+    go(bucket, staged)
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path: Path, template: Path) -> DirBucket:
+    shutil.copytree(template / "bucket", tmp_path / "bucket")
+    return DirBucket(tmp_path / "bucket")
+
+
+def forge(bucket: DirBucket, key: str, change: Callable[[Any], object]) -> bytes:
+    """Change a JSON object as an attacker who may write it does; return the new bytes."""
+    path = bucket.path(key)
+    body = json.loads(path.read_bytes())
+    change(body)
+    path.chmod(0o644)
+    path.write_text(json.dumps(body))
+    return path.read_bytes()
+
+
+# status.json
+
+
+def _forge_rows(bucket: DirBucket) -> None:
+    def change(status: Any) -> None:
+        status["sets"][0] |= {"tier": "device", "install": "evil"}
+
+    forge(bucket, RELEASED.status, change)
+
+
+def _forge_project(bucket: DirBucket) -> None:
+    record = {"sha256": "0" * 64, "etags": ["a", "b"]}
+    forge(bucket, RELEASED.status, lambda status: status["pages"].update({"evil": record, "../../x": record}))
+
+
+def _forge_page(bucket: DirBucket) -> None:
+    key = f"{RELEASED.simple}jaxlib/index.json"
+    page = sha256_of(forge(bucket, key, lambda page: page["files"][0].update(url="https://evil.example/x.whl")))
+    forge(bucket, RELEASED.status, lambda status: status["pages"]["jaxlib"].update(sha256=page, etags=["", page]))
+
+
+@pytest.mark.parametrize("attack", [_forge_rows, _forge_project, _forge_page])
+@pytest.mark.parametrize("later", [False, True], ids=["at-once", "after-a-change"])
+def test_forged_status_is_reported_and_repaired(
+    index: DirBucket, attack: Callable[[DirBucket], None], *, later: bool
+) -> None:
+    """Every page is rendered from the ledger alone, also after a publisher used the forged values."""
+    before = objects(index)
+    attack(index)
+    assert any(f"{RELEASED.status} contradicts the ledger: " in problem for problem in verify(index, RELEASED))
+    if later:
+        for kind in (EntryKind.YANK, EntryKind.UNYANK):
+            mark(index, RELEASED, kind, ["1"], reason="slow", actor="me")
+    publish(index, RELEASED, everything=True)
+    assert [*verify(index, RELEASED)] == []
+    assert later or objects(index) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("sets", [{"entry": 2}]), ("sets", [{}]), ("policy", {"stale_days": "x"}), ("evidence", [1]), ("tiers", {"a": 1})],
+)
+def test_status_with_wrong_types_is_rebuilt(index: DirBucket, name: str, value: object) -> None:
+    def change(status: Any) -> None:
+        (status if name == "sets" else status["sets"][0])[name] = value
+
+    before = objects(index)
+    assert parse_status(forge(index, RELEASED.status, change), "etag") is None
+    publish(index, RELEASED)
+    assert objects(index) == before
+
+
+def test_json_that_is_nested_too_deeply_is_damaged(index: DirBucket) -> None:
+    assert parse_status(DEEP, "etag") is None
+    with pytest.raises(BucketError, match="is not a ledger entry: RecursionError"):
+        load_entry(DEEP, "entry")
+    index.path(RELEASED.reservations).write_bytes(DEEP)
+    with pytest.raises(BucketError, match="is damaged: RecursionError"):
+        reserve(index, RELEASED, "a" * 64, now=lambda: NOW)
+
+
+# Ledger entries
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("time", None),
+        ("time", "2026-99-99T00:00:00Z"),
+        ("time", "2026-01-01T00:00:00"),
+        ("number", True),
+        ("previous", 7),
+        ("sets", "12"),
+        ("removed", [1]),
+        ("reason", "\udcff"),
+        ("state.held", ["x"]),
+        ("state.offered", [[1]]),
+        ("state.yanked", {"1": 2}),
+        ("promoted.tiers", ["device"]),
+        ("promoted.policy.stale_days", "x"),
+        ("promoted.policy.attested", ["x"]),
+        ("promoted.files", {"x": 1}),
+        ("source", {"clean": "yes"}),
+    ],
+)
+def test_entry_with_wrong_type_is_refused(template: Path, path: str, value: object) -> None:
+    entry = part = json.loads((template / "bucket" / RELEASED.ledger_entry(2)).read_bytes())
+    *parents, name = path.split(".")
+    for parent in parents:
+        part = part[parent]
+    part[name] = value
+    with pytest.raises(BucketError, match="is not a ledger entry"):
+        load_entry(json.dumps(entry).encode(), "entry")
+
+
+@pytest.mark.parametrize("field", ["reason", "actor"])
+def test_text_that_is_not_utf8_is_refused(index: DirBucket, field: str) -> None:
+    before, texts = objects(index), {"reason": "slow", "actor": "me"} | {field: "bad\udcff"}
+    with pytest.raises(RequestError, match=r"A reason or name for the ledger is not UTF-8: it contains '\\udcff'"):
+        mark(index, RELEASED, EntryKind.YANK, ["1"], reason=texts["reason"], actor=texts["actor"])
+    assert objects(index) == before
+
+
+# Sets with several entries
+
+
+@pytest.mark.parametrize("name", ["2", "4", "digest"])
+def test_rollback_does_not_restore_set_that_another_entry_quarantined(index: DirBucket, name: str) -> None:
+    promoted = read_ledger(index, RELEASED).entries[1].promoted
+    assert promoted is not None
+    mark(
+        index,
+        RELEASED,
+        EntryKind.QUARANTINE,
+        [promoted.set_digest if name == "digest" else name],
+        reason="bad",
+        actor="me",
+    )
+    assert not any("rocm7.3" in file for file in offered(index))
+    done = rollback(index, RELEASED, to=2, reason="slow", actor="me")
+    assert (done.withheld, any("rocm7.3" in file for file in offered(index))) == ((2,), False)
+    mark(index, RELEASED, EntryKind.FREE, ["2"], reason="", actor="me")
+    assert any("rocm7.3" in file for file in offered(index))
+    assert [*verify(index, RELEASED)] == []
+
+
+def test_interrupted_index_sign_is_completed(index: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(channel="local", signer=new_key(tmp_path / "key"))
+    with monkeypatch.context() as patch:
+        patch.setattr("promotion.index.operations.publish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            sign(index, RELEASED, reason="begin", actor="me", authority=authority)
+    assert index.head(RELEASED.checkpoint) is None
+    done = sign(index, RELEASED, reason="begin", actor="me", authority=authority)
+    assert (done.entry, RELEASED.checkpoint in done.pages) == (None, True)
+    assert [*verify(index, RELEASED, authority=authority)] == []
+    mark(index, RELEASED, EntryKind.YANK, ["1"], reason="slow", actor="me", authority=authority)
+    with pytest.raises(RequestError, match="has a signed entry: 5"):
+        sign(index, RELEASED, reason="begin", actor="me", authority=authority)
