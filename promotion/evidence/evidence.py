@@ -79,8 +79,10 @@ def load_evidence(data: bytes, key: str) -> Evidence:
         for name in ("counts", "settings", "logs", "details"):
             if not isinstance(body[name], dict):
                 raise TypeError(f"{name} is not a table")
+        if not all(isinstance(digest, str) for digest in body["logs"].values()):
+            raise TypeError("logs has a digest that is not a text")
         return Evidence(**body)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise BucketError(f"{key} cannot be read: {error!r}.", hint="Run the gate again.") from error
 
 

@@ -118,7 +118,7 @@ def load_signature(data: bytes, name: str) -> Signature:
         if set(body) != {"schema", "key", "signature"} or body["schema"] != SCHEMA_VERSION:
             raise ValueError(f"unknown schema, or unexpected fields: {sorted(body)}")
         return Signature(key=public_key(body["key"]), value=base64.b64decode(body["signature"], validate=True))
-    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+    except (ValueError, TypeError, AttributeError, binascii.Error, RecursionError) as error:
         raise RequestError(f"{name} is not a signature: {error}.", hint="Run the gate again.") from error
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from core.errors import BucketError, RequestError
-from promotion.evidence.signing import new_key
+from promotion.evidence.evidence import load_evidence
+from promotion.evidence.signing import load_signature, new_key
 from promotion.index.audit import verify
 from promotion.index.authority import Authority
 from promotion.index.ledger import load_entry, read_ledger
@@ -118,6 +119,20 @@ def test_json_that_is_nested_too_deeply_is_damaged(index: DirBucket) -> None:
     index.path(RELEASED.reservations).write_bytes(DEEP)
     with pytest.raises(BucketError, match="is damaged: RecursionError"):
         reserve(index, RELEASED, "a" * 64, now=lambda: NOW)
+
+
+@pytest.mark.parametrize("data", [DEEP, b'{"logs": {"x": []}}'])
+def test_evidence_with_wrong_values_is_refused(template: Path, data: bytes) -> None:
+    if data != DEEP:
+        file = next((template / "bucket/v2-staging").rglob("evidence/abi/any/*.json"))
+        data = json.dumps(json.loads(file.read_bytes()) | json.loads(data)).encode()
+    with pytest.raises(BucketError, match="evidence cannot be read: "):
+        load_evidence(data, "evidence")
+
+
+def test_deep_signature_of_evidence_is_refused() -> None:
+    with pytest.raises(RequestError):
+        load_signature(DEEP, "signature")
 
 
 # Ledger entries
