@@ -65,12 +65,19 @@ class Locker:
     ) -> None:
         self.name, self.version, self.pythons = name, version, pythons
         self._program = environment / "bin" / type(self).__name__.lower()
-        no_index = config.get("no-index", "").lower() in ("1", "true", "yes", "on")
-        self.unusable = f"pip's configuration disables indexes, which {name} needs" if no_index else ""
-        urls = (*config.get("index-url", "").split(), *config.get("extra-index-url", "").split())
+        # Start-up time: only these programs need pip's default index. Without it, poetry reads PyPI through an
+        # interface of PyPI's own, which mirrors lack.
+        from pip._internal.models.index import PyPI
+
+        default, protocols = config.get("index-url", PyPI.simple_url), ("http://", "https://")
+        self.unusable = ""
+        if config.get("no-index", "").lower() in ("1", "true", "yes", "on"):
+            self.unusable = f"pip's configuration disables indexes, which {name} needs"
+        elif not default.startswith(protocols):
+            self.unusable = f"pip's configuration names the index {default}, which {name} cannot read"
         # Neither program reads an index in a folder.
-        self._indexes = tuple(url for url in urls if url.startswith(("http://", "https://")))
-        self._has_default = "index-url" in config
+        more = (url for url in config.get("extra-index-url", "").split() if url.startswith(protocols))
+        self._indexes = (default, *more)
         self._env = {**UNSET, **bypass_proxy(direct)}
         if "cert" in config:
             self._env |= dict.fromkeys(("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"), config["cert"])
@@ -146,7 +153,7 @@ class Poetry(Locker):
     def _own_lines(self, project: LockedProject) -> Iterator[str]:
         yield from ("[tool.poetry]", "package-mode = false")
         for number, url in enumerate(self._indexes):
-            priority = "primary" if self._has_default and number == 0 else "supplemental"
+            priority = "supplemental" if number else "primary"
             yield from ("[[tool.poetry.source]]", *_pairs({"name": f"user-{number}", "url": url, "priority": priority}))
         yield from ("[[tool.poetry.source]]", *_pairs({"name": "set", "url": project.index, "priority": "explicit"}))
         yield "[tool.poetry.dependencies]"
@@ -182,7 +189,7 @@ class Pdm(Locker):
     def _own_lines(self, project: LockedProject) -> Iterator[str]:
         yield from ("[tool.pdm]", "distribution = false")
         for number, url in enumerate(self._indexes):
-            name = "pypi" if self._has_default and number == 0 else f"user-{number}"  # replaces the default index
+            name = f"user-{number}" if number else "pypi"  # replaces the default index
             yield from ("[[tool.pdm.source]]", *_pairs({"name": name, "url": url}))
         yield "[[tool.pdm.source]]"
         yield from _pairs({"name": "set", "url": project.index, "include_packages": [*project.own]})

@@ -211,8 +211,9 @@ def test_poetry_takes_only_the_set_from_its_index() -> None:
         (PROJECT.index, "explicit"),
     ]
     assert body["tool"]["poetry"]["dependencies"] == {"jaxlib": {"source": "set"}, "plugin": {"source": "set"}}
-    (alone,) = tomllib.loads(locker(Poetry, {}).pyproject(PROJECT))["tool"]["poetry"]["source"]
-    assert alone["priority"] == "explicit", "so the default index remains"
+    default, own = tomllib.loads(locker(Poetry, {}).pyproject(PROJECT))["tool"]["poetry"]["source"]
+    assert (default["priority"], own["priority"]) == ("primary", "explicit")
+    assert default["url"].endswith("/simple"), "the interface that mirrors have too, not PyPI's own"
 
 
 def test_pdm_takes_only_the_set_from_its_index() -> None:
@@ -231,6 +232,7 @@ def test_locker_keeps_credentials_out_of_arguments(kind: type[Locker]) -> None:
         assert (command.env["REQUESTS_CA_BUNDLE"], command.env["NO_PROXY"]) == ("/ca.crt", "127.0.0.1")
     assert made.unusable == ""
     assert "disables indexes" in locker(kind, {"no-index": "1"}).unusable
+    assert "names the index file:///opt" in locker(kind, {"index-url": "file:///opt"}).unusable
 
 
 def test_locker_parses_lock() -> None:
