@@ -14,7 +14,7 @@ import cloup
 from ci_build.cli.common import State, echo_error, host_runner, open_bucket, print_json
 from ci_build.cli.options.containers import container_engine, container_network, container_size, image_mirrors
 from ci_build.cli.options.environment import child_environment, find_signing_key, gate_environment
-from ci_build.cli.options.release import bucket_option, channel_option, junit_option, signing_key_option
+from ci_build.cli.options.release import Duration, bucket_option, channel_option, junit_option, signing_key_option
 from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import chosen_options
 from core.atomic import write_whole
@@ -92,7 +92,7 @@ _RUN_OPTIONS = (
                  help="Folder for the run's state; an interrupted run in it resumes."),
     click.option("--retries", metavar="N", type=click.IntRange(0), default=RETRIES, show_default=True,
                  help="Retry failures in fresh processes if there are at most N."),
-    click.option("--test-timeout", metavar="SECONDS", type=click.FloatRange(1.0), default=TEST_TIMEOUT,
+    click.option("--test-timeout", metavar="SECONDS", type=Duration(1), default=TEST_TIMEOUT,
                  show_default=True, help="Time limit of a test."),
     click.option("--redo", is_flag=True, help="Run the gate even if it passed on this set before."),
     junit_option,

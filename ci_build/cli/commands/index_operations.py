@@ -11,6 +11,7 @@ import cloup
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import actor, ledger_request
 from ci_build.cli.options.release import (
+    Duration,
     bucket_option,
     dry_run_option,
     index_channel_option,
@@ -134,7 +135,7 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
 @click.argument("index")
 @click.option(
     "--days",
-    type=click.FloatRange(0),
+    type=Duration(0),
     required=True,
     metavar="DAYS",
     help="Remove sets promoted more than DAYS days ago from the pages.",
@@ -156,7 +157,7 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
 )
 @click.option(
     "--grace-days",
-    type=click.FloatRange(0),
+    type=Duration(0),
     default=7,
     show_default=True,
     metavar="DAYS",

@@ -156,7 +156,7 @@ def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_js
 @click.pass_obj
 def promote(
     state: State, /, staged: str, channel: str, bucket: str, trust_config: Path | None, ledger_key: Path | None,
-    allow_unprotected: tuple[str, str], *, allow_lower: bool, dry_run: bool, as_json: bool,
+    allow_unprotected: tuple[str, str] | None, *, allow_lower: bool, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Promote a set to `v2` if the policy accepts its evidence.
 

@@ -8,7 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release import bucket_option
+from ci_build.cli.options.release import Duration, bucket_option
 from core.report import print_table
 from core.wheels_json import load_wheel_set
 from promotion import staged_sets
@@ -43,7 +43,7 @@ def list_sets(state: State, /, index: str, bucket: str, *, as_json: bool) -> Non
 @click.argument("index")
 @click.option(
     "--days",
-    type=click.FloatRange(0),
+    type=Duration(0),
     default=30,
     show_default=True,
     help="Remove sets that were neither staged nor gated for DAYS days.",

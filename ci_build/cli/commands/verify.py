@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import ledger_request
 from ci_build.cli.options.release import (
+    Duration,
     bucket_option,
     dry_run_option,
     has_folder,
@@ -62,7 +63,7 @@ _OF_REPAIR = ("remove_foreign", "grace_hours", "dry_run", "ledger_key")
 @click.option("--remove-foreign", is_flag=True, help="With --repair: remove also objects that no promotion copied.")
 @click.option(
     "--grace-hours",
-    type=click.FloatRange(0),
+    type=Duration(0),
     default=GRACE_HOURS,
     show_default=True,
     metavar="HOURS",

@@ -89,7 +89,7 @@ def find_signing_key(file: Path | None) -> SigningKey:
 
 
 def ledger_request(
-    file: Path | None, channel: str | None = None, allow_unprotected: tuple[str, str] = ("", "")
+    file: Path | None, channel: str | None = None, allow_unprotected: tuple[str, str] | None = None
 ) -> LedgerRequest:
     """Return the key that signs ledger entries, in the given file or the environment, and the ref of a CI run.
 
@@ -98,14 +98,16 @@ def ledger_request(
         allow_unprotected: owner and reason of a promotion from an unprotected ref.
 
     Raises:
-        RequestError: the owner or the reason is empty.
+        RequestError: the owner or the reason is empty or not text in UTF-8.
     """
     key = SigningKey(file=file, origin="--ledger-key") if file is not None else None
     if key is None and (text := os.environ.get(LEDGER_KEY, "")):
         key = SigningKey(file=None, text=text, origin=LEDGER_KEY)
-    owner, reason = (text.strip() for text in allow_unprotected)
-    if bool(owner) != bool(reason) or (any(allow_unprotected) and not owner):
+    owner, reason = (text.strip() for text in allow_unprotected or ("", ""))
+    if allow_unprotected is not None and not (owner and reason):
         raise RequestError("--allow-unprotected requires an owner and a reason.", hint="Name both.")
+    if not (owner + reason).isprintable():
+        raise RequestError("The owner or the reason of --allow-unprotected is not plain text.", hint="Use UTF-8.")
     commit, ref = ci_ref()
     return LedgerRequest(key=key, channel=channel or "", owner=owner, reason=reason, ci_commit=commit, ci_ref=ref)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +34,24 @@ DEFAULT_BUCKET = defaults()["release_local"]["bucket"]
 def _normal_bucket(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:  # noqa: ARG001
     """Refuse early what is no bucket, before a folder of this name is made; file:// URLs become paths."""
     return value if value is None else bucket_name(value)
+
+
+class Duration(click.FloatRange):
+    """A number of days, hours, minutes or seconds, small enough for dates to be computed from it.
+
+    Args:
+        least: the smallest allowed number.
+    """
+
+    def __init__(self, least: float) -> None:
+        super().__init__(least, 36_500)
+
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; fail for NaN too, which is neither too small nor too large."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail("NaN is not a duration.", param, ctx)
+        return number
 
 
 bucket_option = click.option(
@@ -87,7 +106,6 @@ ledger_key_option = click.option(
 allow_unprotected_option = click.option(
     "--allow-unprotected",
     nargs=2,
-    default=("", ""),
     metavar="OWNER REASON",
     help="Promote from a changed checkout or an unprotected ref; recorded in the ledger.",
 )
@@ -163,7 +181,7 @@ _WAY = (
     ),
     click.option(
         "--wait",
-        type=click.FloatRange(0),
+        type=Duration(0),
         metavar="MINUTES",
         help="Wait for evidence that other machines produce.  [default: 0]",
     ),

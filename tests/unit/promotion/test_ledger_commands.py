@@ -238,9 +238,8 @@ def test_promote_from_unprotected_checkout_needs_owner_and_reason(
     monkeypatch.setattr(authority, "_git_status", lambda _: status)
     assert place.promote() == PromotionBlockedError.exit_code
     assert "Give --allow-unprotected OWNER REASON" in " ".join(capsys.readouterr().err.split())
-    for words in (("", ""), ("me", " "), (" ", "broken runner")):
-        code = place.promote("--allow-unprotected", *words)
-        assert code in (RequestError.exit_code, PromotionBlockedError.exit_code)
+    for words in (("", ""), ("me", " "), (" ", "broken runner"), ("me\udcff", "broken runner")):
+        assert place.promote("--allow-unprotected", *words) == RequestError.exit_code
     assert len(read_ledger(place.bucket, RELEASED).entries) == 2
     assert place.promote("--allow-unprotected", "me", "broken runner") == 0
     assert "me permits it: broken runner" in " ".join(capsys.readouterr().err.split())
@@ -307,3 +306,20 @@ def test_policies_of_shared_channels_require_signatures_and_protected_refs() -> 
         assert policy.protected_refs == ("refs/heads/main",)
     local = load_policy("multi-arch")
     assert (local.ledger_keys, local.protected_refs) == (None, None)
+
+
+@pytest.mark.parametrize("number", ["nan", "1e300", "-1", "inf"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "retention x --days",
+        "retention x --days=1 --grace-days",
+        "staging gc x --days",
+        "verify x --repair --grace-hours",
+    ],
+)
+def test_duration_that_no_date_allows_is_refused(
+    command: str, number: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*command.split(), number, f"--bucket={tmp_path}"]) == RequestError.exit_code
+    assert f"Invalid value for '{command.split()[-1]}'" in capsys.readouterr().err
