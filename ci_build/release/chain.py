@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci_build.release import gating
-from ci_build.release import release as way
+from ci_build.release import gating, steps
 from ci_build.release.authority import find_authority, policy_source
 from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, Step
 from core.errors import CiBuildError, RequestError
@@ -139,7 +138,7 @@ def _promoted(
         source = policy_source(options.ledger, runner)
         verdict = _awaited(staged, bucket, options, policy, source, reporter)
         wheel_set = read_staged(bucket, staged)
-        way.show_verdict(staged, wheel_set, verdict, reporter, channel=options.channel, bucket_name=options.bucket)
+        steps.show_verdict(staged, wheel_set, verdict, reporter, channel=options.channel, bucket_name=options.bucket)
     outcome = SetOutcome(staged=staged, wheel_set=wheel_set, state=State.STAGED, verdict=verdict)
     failure = _failure(evidences)
     if not verdict.allowed and failure is not None:
@@ -150,7 +149,7 @@ def _promoted(
         return _refused(outcome, verdict, options)
     with reporter.group("promote"):
         try:
-            promotion = way.promote(
+            promotion = steps.promote(
                 staged,
                 bucket,
                 options.ledger,

@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from ci_build.release import gating
-from ci_build.release import release as way
+from ci_build.release import gating, steps
 from core.errors import GateError, RequestError
 from core.model import Evidence, WheelSet
 from core.process import Runner
@@ -245,7 +244,7 @@ def show(
         reporter.line(f"  shard {config.shard} is stored beside the set; `gate merge` creates evidence from all shards")
     elif config.listed:
         reporter.line("  only part of the suite ran; no evidence was stored")
-    verdict = way.check_policy(staged, bucket, channel, reporter, bucket_name=config.bucket).verdict
+    verdict = steps.check_policy(staged, bucket, channel, reporter, bucket_name=config.bucket).verdict
     reporter.line(f"  channel {channel}: " + ("may be promoted" if verdict.allowed else "blocked"))
     for text in ([text for text in verdict.blocked_by if "device" in text] or list(verdict.blocked_by))[:5]:
         reporter.line(f"    {text}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.source_build import PreparedBuild
-from ci_build.release import release as way
+from ci_build.release import steps
 from ci_build.release.authority import check_authority
 from ci_build.release.chain import SetOutcome, State, finish
 from ci_build.release.night_lock import lock_of, with_free_version
@@ -168,7 +168,7 @@ def _do(
 
     def work() -> SetOutcome:
         prepared = prepare(wheel_set)
-        _, staged = way.build_and_stage(wheel_set, bucket, prepared, reporter, runner)
+        _, staged = steps.build_and_stage(wheel_set, bucket, prepared, reporter, runner)
         night = record_night(bucket, staged, found.lock, version=prepared.plan.version)
         return _finished(request, bucket, night, reporter, runner)
 
@@ -187,8 +187,8 @@ def _take(
     """Take the staged set of a night to users; problems of an earlier night are reported without failing the run."""
     options = request.options
     if earlier:
-        steps = tuple(step for step in options.steps if step is not Step.GATES)
-        options = replace(options, steps=steps, wait=0.0)
+        remaining = tuple(step for step in options.steps if step is not Step.GATES)
+        options = replace(options, steps=remaining, wait=0.0)
     work = partial(_finished, replace(request, options=options), bucket, night, reporter, runner)
     done = run_set(work, bucket, options, name=request.name, lock=night.lock)
     return replace(done, error=None) if earlier else done

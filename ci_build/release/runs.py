@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.source_build import PreparedBuild
-from ci_build.release import release as way
+from ci_build.release import steps
 from ci_build.release.authority import check_authority
 from ci_build.release.chain import SetOutcome, State, finish
 from ci_build.release.request import ReleaseOptions, Step
@@ -56,7 +56,7 @@ def release(
     def build() -> SetOutcome:
         if Step.PROMOTE in options.steps:
             check_authority(prepared.plan.index, options.ledger, runner)
-        _, staged = way.build_and_stage(request, bucket, prepared, reporter, runner)
+        _, staged = steps.build_and_stage(request, bucket, prepared, reporter, runner)
         return finish(staged, bucket, options, reporter, runner)
 
     done = run_set(build, bucket, options)

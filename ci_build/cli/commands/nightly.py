@@ -15,10 +15,10 @@ from ci_build.cli.common import State, connector, host_runner, open_bucket, prin
 from ci_build.cli.options.environment import ENV_PREFIX
 from ci_build.cli.options.release import (
     CHANNELS,
-    WAY_NAMES,
+    STEP_OPTION_NAMES,
     release_options,
+    step_options,
     summary_files,
-    way_options,
 )
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.table import build_options, option_names
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # start-up time: the gates load auditwheel
 
 _OUTPUT = ("cache_dir", "dry_run", "json", "verbose")
 """Build options that have an effect in every run."""
-_NAMES = ("channel", "corpus", *WAY_NAMES, "signing_key", "ledger_key")
+_NAMES = ("channel", "corpus", *STEP_OPTION_NAMES, "signing_key", "ledger_key")
 
 
 @cloup.command()
@@ -70,7 +70,7 @@ _NAMES = ("channel", "corpus", *WAY_NAMES, "signing_key", "ledger_key")
     help="TOML table of nights, such as ci_build/release/continuous.toml; each uses BUCKET/NAME.",
 )
 @click.option("--row", "rows", metavar="NAME", multiple=True, help="Night of --table; may be repeated.  [default: all]")
-@way_options
+@step_options
 @build_options("build")
 @click.pass_obj
 def nightly(
@@ -130,7 +130,7 @@ class _Nights:
 
     def run(self, row: Row) -> tuple[SetRun, ...]:
         """Do a night; a row that fails does not stop the other rows."""
-        from ci_build.release import nightly as way  # Start-up time: the gates load auditwheel.
+        from ci_build.release import nightly as night  # Start-up time: the gates load auditwheel.
         from ci_build.release.runs import SetRun
         from ci_build.release.summary import failed
 
@@ -139,7 +139,7 @@ class _Nights:
         try:
             request = self._request(row)
             bucket = open_bucket(request.options.bucket, self._reporter, existing=False)
-            return way.run_night(request, bucket, self._prepare, self._reporter, self._runner)
+            return night.run_night(request, bucket, self._prepare, self._reporter, self._runner)
         except CiBuildError as error:
             if not row.name:
                 raise
@@ -148,15 +148,15 @@ class _Nights:
     def dry_run_lines(self, row: Row) -> Iterator[str]:
         """Yield the lines of a dry run: inputs, whether they were done, and the plan of the build."""
         # Start-up time: the gates load auditwheel.
-        from ci_build.release import nightly as way
-        from ci_build.release.release import plan_lines
+        from ci_build.release import nightly as night
+        from ci_build.release.steps import plan_lines
 
         request = self._request(row)
         bucket = open_bucket(request.options.bucket, self._reporter, existing=False)
         if row.name:
             yield f"night {row.name}:"
-        found = way.find_inputs(request, bucket, self._runner)
-        yield from way.found_lines(request, bucket, found)
+        found = night.find_inputs(request, bucket, self._runner)
+        yield from night.found_lines(request, bucket, found)
         if found.wheel_set is not None and found.night is None:
             prepared = self._prepare(found.wheel_set)
             yield from dist_wheels.dry_run_lines(prepared, found.wheel_set)

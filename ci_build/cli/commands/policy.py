@@ -42,15 +42,14 @@ def check(
     that produces what is missing, and the waiver that would accept each flaky test.
     """
     # Start-up time: the gates load auditwheel.
-    from ci_build.release import gating
-    from ci_build.release import release as way
+    from ci_build.release import gating, steps
     from ci_build.release.authority import policy_source
 
     require_explicit_channel(bucket)
     reporter = state.reporter()
     staged = gating.parse_staged(wheel_set)
     opened = open_bucket(bucket, reporter)
-    report = way.check_policy(
+    report = steps.check_policy(
         staged,
         opened,
         channel,

@@ -14,19 +14,19 @@ from ci_build.cli.common import State, connector, host_runner, open_bucket, prin
 from ci_build.cli.options.environment import ENV_PREFIX, actor, find_signing_key, ledger_request
 from ci_build.cli.options.release import (
     CHANNELS,
-    WAY_NAMES,
+    STEP_OPTION_NAMES,
     allow_lower_option,
     allow_unprotected_option,
     bucket_option,
     channel_option,
     dry_run_option,
     ledger_key_option,
-    refuse_way_options,
+    refuse_step_options,
     release_options,
     require_explicit_channel,
+    step_options,
     summary_files,
     trust_config_option,
-    way_options,
 )
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.table import build_options
@@ -53,7 +53,7 @@ _LOCAL_TABLES = ("release_local", "build")
     envvar=ENV_PREFIX + "CHANNEL",
     help=f"Channel of the policy, without --local.  [default: {CHANNELS[-1]}]",
 )
-@way_options
+@step_options
 @build_options(*_LOCAL_TABLES)
 @click.pass_obj
 def release(state: State, /, *, local: bool, **after: object) -> None:
@@ -63,17 +63,17 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
     `dist_wheels` and the policy of the channel apply, the released index is checked through its public URL, and a
     summary is written. A set that lacks evidence of other machines stays staged; the same command continues later.
     """
-    names = ("channel", "corpus", *WAY_NAMES, "signing_key", "ledger_key")
+    names = ("channel", "corpus", *STEP_OPTION_NAMES, "signing_key", "ledger_key")
     given: dict[str, Any] = {name: after.pop(name) for name in names}
     if local:
-        refuse_way_options("with --local")
+        refuse_step_options("with --local")
         _release_local(state, given, after)
     else:
         _release(state, given, after)
 
 
 def _release_local(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    from ci_build.release import release as way  # Start-up time: the gates load auditwheel.
+    from ci_build.release import steps  # Start-up time: the gates load auditwheel.
 
     settings = state.settings({**after, "corpus": given["corpus"]}, _LOCAL_TABLES)
     reporter = state.reporter(after)
@@ -92,17 +92,16 @@ def _release_local(state: State, given: Mapping[str, Any], after: Mapping[str, A
     prepared = dist_wheels.prepare(request.wheel_set, reporter, runner, connect)
     if request.wheel_set.dry_run:
         lines = dist_wheels.dry_run_lines(prepared, request.wheel_set)
-        show_plan([*lines, *way.plan_lines(request.bucket, request.corpus)], as_json=as_json)
+        show_plan([*lines, *steps.plan_lines(request.bucket, request.corpus)], as_json=as_json)
         return
-    receipt = way.release_local(request, opened, prepared, reporter, runner, show=not as_json)
+    receipt = steps.release_local(request, opened, prepared, reporter, runner, show=not as_json)
     if as_json:
         print_json(receipt)
 
 
 def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     # Start-up time: the gates load auditwheel.
-    from ci_build.release import release as way
-    from ci_build.release import runs
+    from ci_build.release import runs, steps
 
     settings, reporter = state.settings(after), state.reporter(after)
     if not settings.given("bucket"):
@@ -120,7 +119,7 @@ def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -
     as_json = settings.flag("json")
     if request.dry_run:
         lines = dist_wheels.dry_run_lines(prepared, request)
-        show_plan([*lines, *way.plan_lines(options.bucket, options.corpus)], as_json=as_json)
+        show_plan([*lines, *steps.plan_lines(options.bucket, options.corpus)], as_json=as_json)
         return
     report = runs.release(request, options, opened, prepared, reporter, runner)
     runs.conclude(report, files, reporter, print_json if as_json else None)
@@ -163,14 +162,13 @@ def promote(
     SET is INDEX/DIGEST as printed by `stage`, or the set's directory.
     """
     # Start-up time: the gates load auditwheel.
-    from ci_build.release import gating
-    from ci_build.release import release as way
+    from ci_build.release import gating, steps
 
     require_explicit_channel(bucket)
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir())
     found = gating.find_set(staged, opened, reporter)
-    done = way.promote(
+    done = steps.promote(
         found,
         opened,
         ledger_request(ledger_key, channel, allow_unprotected),
@@ -181,4 +179,4 @@ def promote(
         allow_lower=allow_lower,
     )
     if as_json:
-        print_json({**way.receipt_of(done), "new": done.new, "warnings": done.warnings})
+        print_json({**steps.receipt_of(done), "new": done.new, "warnings": done.warnings})

@@ -168,7 +168,7 @@ signing_key_option = click.option(
 )
 """Option of commands that write evidence. The variable contains the key itself, as CI services provide secrets."""
 
-_WAY = (
+_STEP_OPTIONS = (
     click.option(
         "--corpus", type=click.Choice(CORPORA), help="JAX programs to compile.  [default: as the policy requires]"
     ),
@@ -208,11 +208,11 @@ _WAY = (
     allow_lower_option,
     allow_unprotected_option,
 )
-WAY_NAMES = (
+STEP_OPTION_NAMES = (
     *("public_url", "wait", "steps", "summary", "jax_tests", "image", "trust_config", "allow_lower"),
     "allow_unprotected",
 )
-"""Names of the options of `way_options` that `release --local` does not use."""
+"""Names of the options of `step_options` that `release --local` does not use."""
 
 
 _NEEDS_STEP = {
@@ -231,27 +231,27 @@ def _is_typed(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
-def way_options(function: _F) -> _F:
+def step_options(function: _F) -> _F:
     """Add the options of commands that take a set from its build to users."""
-    for option in reversed(_WAY):
+    for option in reversed(_STEP_OPTIONS):
         function = option(function)
     return function
 
 
-def refuse_way_options(why: str) -> None:
-    """Refuse options of `way_options`, and --channel, that the command line gives although they have no effect.
+def refuse_step_options(why: str) -> None:
+    """Refuse options of `step_options`, and --channel, that the command line gives although they have no effect.
 
     Raises:
         RequestError: an option was given.
     """
-    names = [name for name in ("channel", *WAY_NAMES) if _is_typed(name)]
+    names = [name for name in ("channel", *STEP_OPTION_NAMES) if _is_typed(name)]
     if names:
         shown = ", ".join("--" + name.replace("_", "-") for name in names)
         raise RequestError(f"{shown} {'has' if len(names) == 1 else 'have'} no effect {why}.", hint="Omit it.")
 
 
 def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, cache: Path) -> ReleaseOptions:
-    """Return the options that `way_options` added.
+    """Return the options that `step_options` added.
 
     Args:
         cache: the user's cache.

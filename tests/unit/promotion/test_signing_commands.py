@@ -15,8 +15,7 @@ import pytest
 from ci_build import cli
 from ci_build.build.source.pins import load_pins
 from ci_build.cli.options.environment import child_environment, find_signing_key
-from ci_build.release import gating
-from ci_build.release import release as way
+from ci_build.release import gating, steps
 from core.errors import PromotionBlockedError, RequestError
 from core.model import Outcome, Tier
 from core.process import HostRunner
@@ -168,7 +167,7 @@ def test_interrupted_gate_leaves_no_evidence(bucket: DirBucket, staged: StagedSe
     assert read_all(bucket, staged) == {}
     assert (
         "The gate load has not run on this set."
-        in way.check_policy(staged, bucket, "local", REPORTER).verdict.blocked_by
+        in steps.check_policy(staged, bucket, "local", REPORTER).verdict.blocked_by
     )
 
 
@@ -227,8 +226,8 @@ def nightly(tmp_path: Path, bucket: DirBucket, wheels: list[SetWheel], monkeypat
             record(bucket, staged, evidence, signer=signer)
     path = channel_file(tmp_path, load_signer(tmp_path / "ci").key)
     monkeypatch.setenv("CI_BUILD_LEDGER_KEY", (tmp_path / "ci").read_text())
-    monkeypatch.setattr(way, "load_policy", functools.partial(load_policy, file=path))
-    for module, name in ((promotion, "promote"), (way, "check")):
+    monkeypatch.setattr(steps, "load_policy", functools.partial(load_policy, file=path))
+    for module, name in ((promotion, "promote"), (steps, "check")):
         monkeypatch.setattr(module, name, functools.partial(getattr(module, name), now=lambda: NOW))
     return staged
 
@@ -415,7 +414,7 @@ def test_promote_refuses_changed_log(bucket: DirBucket, tmp_path: Path, wheels: 
     staged = staged_in(bucket, tmp_path, wheels)
     evidence = next(item for item in passing_evidence(read_staged(bucket, staged)) if item.gate == "load")
     record(bucket, staged, replace(evidence, logs={"load/0.log": "0" * 64}))
-    (reason,) = way.check_policy(staged, bucket, "local", REPORTER).verdict.blocked_by
+    (reason,) = steps.check_policy(staged, bucket, "local", REPORTER).verdict.blocked_by
     assert reason == f"{staged.evidence}load/0.log is not in the bucket."
 
 
@@ -456,7 +455,7 @@ def test_promote_reports_growth_as_policy_says(
     path = tmp_path / "policy.toml"
     text = POLICY_FILE.read_text().replace('percent = 25, verdict = "warn"', f'percent = 0, verdict = "{word}"', 1)
     path.write_text(text + "\n[[bypass_tests_for_releases]]\n")
-    monkeypatch.setattr(way, "load_policy", functools.partial(load_policy, file=path))
+    monkeypatch.setattr(steps, "load_policy", functools.partial(load_policy, file=path))
     assert run(bucket, "promote", str(staged_in(bucket, tmp_path, wheels))) == 0
     assert "Bypass 1 of the policy is void: channel" in " ".join(capsys.readouterr().err.split())
     longer = make_wheels(tmp_path / "longer", version="0.10.2.post100000+rocm7.3.0", pythons=("3.12",))
