@@ -26,6 +26,7 @@ from promotion.storage.keys import ReleasedIndex, StagedSet
 from tests.support.fake_therock import names_of, page_of
 from tests.support.fake_therock import nightly as nightly_version
 from tests.support.file_server import Behaviour, serving
+from tests.support.machine import need
 from tests.support.nights import INDEX, JAX, Nights, nights, publish_wheels, record_passes, small_release
 
 __all__ = ["nights", "small_release"]
@@ -410,6 +411,7 @@ def commit_of(mirror: Path, name: str, files: dict[str, str]) -> str:
 
 
 def test_continuous_nights_find_newest_rocm_and_commits(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    need("git")
     mirror = nights.folder / "mirror"
     pin = f'XLA_COMMIT = "{"d" * 40}"\n'
     jax = commit_of(
