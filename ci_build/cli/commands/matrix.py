@@ -17,11 +17,8 @@ from core.errors import RequestError
 from core.model import Payload
 from core.targets import split_words
 from promotion.gates.device.request import check_image
-from promotion.index.operations import SHORTEST_DIGEST
 from promotion.policy.families import Trigger, load_families
 from promotion.policy.jobs import job_matrix, joined
-from promotion.stage import read_staged
-from promotion.staged_sets import find_set
 
 _DEFAULTS = defaults()
 _FORMAT = click.option(
@@ -163,6 +160,11 @@ def tests(
     machine. Families in `without_runner` have no runner, and targets in `without_family` no family, so a promotion
     needs a bypass for them. Runners are listed in promotion/policy/families.toml.
     """
+    # Start-up time: reading sets loads cryptography.
+    from promotion.index.operations import SHORTEST_DIGEST
+    from promotion.stage import read_staged
+    from promotion.staged_sets import find_set
+
     if pythons := split_list(python_versions):
         require_known_pythons(pythons, "--python-versions")
     if image:

@@ -44,7 +44,7 @@ def test_verbose_is_accepted_before_every_command(tmp_path: Path) -> None:
 
 def test_bucket_is_read_from_environment(tmp_path: Path) -> None:
     done = ci_build("index", "serve", cwd=tmp_path, env={"CI_BUILD_BUCKET": "elsewhere"})
-    assert (done.returncode, done.stderr.partition(".")[0]) == (2, "error: elsewhere is not a directory")
+    assert (done.returncode, done.stderr.partition(".")[0]) == (2, "error: Bucket elsewhere does not exist")
 
 
 @pytest.mark.parametrize("port", ["-1", "65536"])
@@ -97,7 +97,7 @@ def test_settings_accept_every_variable_of_a_command() -> None:
         if isinstance(option, click.Option) and option.envvar
         for variable in ([option.envvar] if isinstance(option.envvar, str) else option.envvar)
     }
-    assert found == {"CI_BUILD_BUCKET", "CI_BUILD_CHANNEL", "CI_BUILD_TRUST_CONFIG"}
+    assert found == {"CI_BUILD_BUCKET", "CI_BUILD_CHANNEL", "CI_BUILD_PUBLIC_URL", "CI_BUILD_TRUST_CONFIG"}
     every = {ENV_PREFIX + name.upper() for name in (*option_names(), *OTHER_VARIABLES)}
     assert found | {SIGNING_KEY} <= every
     assert Settings({}, {}, dict.fromkeys(every, "1")).given("targets")

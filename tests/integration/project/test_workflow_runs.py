@@ -45,6 +45,7 @@ def container(engine: docker.Docker, s3_server: ceph.Ceph) -> Iterator[bare.Bare
 def machine(container: bare.Bare, tmp_path: Path) -> Machine:
     """Return a runner of workflows in the container; all jobs share a checkout, as on a machine of one's own."""
     clone, programs = tmp_path / "clone", tmp_path / "bin"
+    container.must("rm", "-rf", "dist", cwd=CLONE)  # of an earlier test
 
     def execute_here(script: str, env: Mapping[str, str]) -> tuple[int, str]:
         if not clone.exists():

@@ -15,7 +15,7 @@ from core.errors import PromotionBlockedError
 from core.model import Evidence, Outcome
 from core.process import HostRunner, Runner
 from promotion.gates import inspection
-from promotion.gates.common.installers import Installer
+from promotion.gates.common.installers import Installer, pip_config
 from promotion.gates.common.runs import run_gates
 from promotion.gates.common.uv_installer import Uv
 from promotion.gates.coverage import gate as coverage_gate
@@ -298,8 +298,8 @@ def test_install_gate_reports_unavailable_pin(bucket: DirBucket, tmp_path: Path,
 class Cheat(Uv):
     """A runner that installs from another index."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(find_uv_bin(), {})
+    def __init__(self, folder: Path, runner: HostRunner) -> None:
+        super().__init__(find_uv_bin(), pip_config(runner))
         self.folder = folder
 
     def install_staged(self, python: Path, requirements: Path, index: str) -> Any:
@@ -311,7 +311,7 @@ def test_install_gate_refuses_wheels_of_other_origin(bucket: DirBucket, tmp_path
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     staged = staged_in(bucket, tmp_path, wheels)
     folder = bucket.path(staged.file("wheels.json")).parent
-    evidence = installed(bucket, staged, runner, with_=lambda *_: (Cheat(folder),))
+    evidence = installed(bucket, staged, runner, with_=lambda *_: (Cheat(folder, runner),))
     assert "install-elsewhere" in told(evidence)
 
 

@@ -21,9 +21,9 @@ MOVE = Move(wheel_bytes=10**6, files=8, copies=8, requests=90, sent=10, received
 
 def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
-    assert main(["--wheels", "18", "54", "--projects", "6", "--set-mb", "5", "--json", str(report)]) == 0
+    assert main(["--wheels", "18", "54", "--projects", "6", "--set-mb", "10", "--json", str(report)]) == 0
     body = json.loads(report.read_text())
-    assert [row["requests"] for row in body["rows"]] == [15, 15]
+    assert [row["requests"] for row in body["rows"]] == [16, 16]
     assert body["rows"][1]["incumbent_requests"] > 2 * 54
     assert body["move"]["copies"] == body["move"]["files"]
     # The ratio to a listing has no meaning at this size.
