@@ -18,6 +18,7 @@ from promotion.evidence.signing import Signer
 from promotion.gates import inspection
 from promotion.gates.common.runs import run_gates
 from promotion.gates.coverage import gate as coverage_gate
+from promotion.index.authority import LedgerKey, PolicySource
 from promotion.policy.policy import Policy, load_policy
 from promotion.promote import promote
 from promotion.stage import stage
@@ -36,8 +37,13 @@ RUN_HERE = ("inspection", "coverage")
 
 
 def policy() -> Policy:
-    """Return the release policy, with the key of the tests and without an age limit."""
-    return replace(load_policy(INDEX, channel="release"), keys={"tests": SIGNER.key}, max_age_days=None)
+    """Return the release policy, with the key of the tests for evidence and ledger, and without an age limit."""
+    return replace(
+        load_policy(INDEX, channel="release"),
+        keys={"tests": SIGNER.key},
+        ledger_keys={"tests": LedgerKey(key=SIGNER.key)},
+        max_age_days=None,
+    )
 
 
 def staged_cell(folder: Path, cache: Path, *more: str) -> tuple[DirBucket, StagedSet]:
@@ -69,7 +75,8 @@ def test_set_of_a_cell_is_released(work_cache: Path, tmp_path: Path) -> None:
     verdict = check(bucket, staged, policy())
     assert verdict.blocked_by == ()
     assert verdict.tiers == {"gfx942": "device"}
-    promote(bucket, staged, policy())
+    source = PolicySource(commit="a" * 40, ref="refs/heads/main", clean=True)
+    promote(bucket, staged, policy(), signer=SIGNER, source=source)
     released = ReleasedIndex(index=INDEX)
     pages = [json.loads(bucket.get(key)) for key in bucket.list(released.simple) if key.endswith("/index.json")]
     files = {page["name"]: len(page["files"]) for page in pages if "files" in page}
