@@ -126,8 +126,8 @@ def _policies(released: ReleasedIndex, entries: Sequence[LedgerEntry], channel: 
         own = entry.channel or policy.get("channel", "")
         if channel and own not in ("", channel):
             yield f"{key} belongs to channel {own}, not {channel}."
-        if entry.policy and policy and sha256_of(entry.policy.encode()) != policy["sha256"]:
-            yield f"{key} contains another policy than the one that it names: {policy['sha256']}."
+        if entry.policy and policy and sha256_of(entry.policy.encode()) != policy.get("sha256"):
+            yield f"{key} contains another policy than the one that it names: {policy.get('sha256', 'none')}."
 
 
 def _object(bucket: Bucket, key: str, accepted: Sequence[str], remedy: str, *, read: bool) -> Iterator[str]:

@@ -73,9 +73,15 @@ def repair(
         raise BucketError(" ".join(problems), hint="Restore the ledger from a backup. Nothing was changed.")
     if not ledger.entries:
         raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
-    written = publish(bucket, released, everything=True, authority=authority)
-    checkpoints, ledger = CheckpointAudit(bucket, released, authority, since=since), read_ledger(bucket, released)
-    problems = [*authority.problems(released, ledger.entries), *checkpoints.problems(ledger)]
+    written: list[str] = []
+    known = 0
+    while known < len(ledger.entries):  # a change between checkpoint and ledger would look like a problem
+        known = len(ledger.entries)
+        written += publish(bucket, released, everything=True, authority=authority)
+        checkpoints, ledger = CheckpointAudit(bucket, released, authority, since=since), read_ledger(bucket, released)
+        problems = [*authority.problems(released, ledger.entries), *checkpoints.problems(ledger)]
+        if not problems:
+            break
     if problems:
         hint = "\nOnly pages were repaired: no file is removed without a sound ledger."
         raise BucketError("\n  ".join(("The ledger has problems:", *problems)), hint=hint)
@@ -89,7 +95,7 @@ def repair(
     found = [*reasons({})]
     kept = {one.key: reason for one, reason in found if reason}
     if len(kept) == len(found):
-        return Repair(written=written, removed=swept, kept=kept)
+        return Repair(written=tuple(dict.fromkeys(written)), removed=swept, kept=kept)
     removed = [*swept]
     with removing(bucket, released, promoted=_promoted(bucket, released), now=now) as removal:
         # Read again: a promotion that ended before the removal began has a ledger entry now.
@@ -103,7 +109,7 @@ def repair(
                 removed += [one.key] * bucket.delete(one.key, sha256=one.info.sha256)
             except BucketError as error:  # such as a foreign object that the promoter may not remove
                 kept[one.key] = f"it cannot be removed: {error.message}"
-    return Repair(written=written, removed=tuple(removed), kept=kept)
+    return Repair(written=tuple(dict.fromkeys(written)), removed=tuple(removed), kept=kept)
 
 
 def _promoted(bucket: Bucket, released: ReleasedIndex) -> frozenset[str]:

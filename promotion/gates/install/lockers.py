@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ class LockedProject:
     index: str
 
 
-class Locker:
+class Locker(ABC):
     """A program that locks the requirements of a project by hash.
 
     Args:
@@ -94,6 +95,7 @@ class Locker:
         }
         return "".join(f"{line}\n" for line in ("[project]", *_pairs(table), *self._own_lines(project)))
 
+    @abstractmethod
     def lock(self, environment: Path, folder: Path) -> Command:
         """Return the command that locks the project of its working directory.
 
@@ -101,11 +103,10 @@ class Locker:
             environment: environment into which `install` installs the project.
             folder: a directory for the program's configuration and caches.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def install(self, environment: Path, folder: Path) -> Command:
         """Return the command that installs the locked requirements; see `lock`."""
-        raise NotImplementedError
 
     def locked(self, text: str) -> Mapping[str, Mapping[str, frozenset[str]]]:
         """Parse a lock file to project -> version -> sha256 of its files.
@@ -123,9 +124,9 @@ class Locker:
             raise ValueError(f"Cannot parse {self.lock_file}: {error!r}") from error
         return found
 
+    @abstractmethod
     def _own_lines(self, project: LockedProject) -> Iterator[str]:
         """Yield the lines about indexes."""
-        raise NotImplementedError
 
     def _command(self, *args: str, environment: Path, env: Mapping[str, str]) -> Command:
         return Command(argv=(str(self._program), *args), env={**self._env, "VIRTUAL_ENV": str(environment), **env})

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -111,12 +112,16 @@ def place(
     settings = "[tool.pytest.ini_options]\npython_files = '*_test.py'\n"
     files = {"ci/run_pytest_cpu.sh": SCRIPT, "tests/place_test.py": tests, "pyproject.toml": settings}
     write_files(folder / "jax", files)
-    built = bare.image(engine, "bookworm")
     with registry.running(folder / "registry") as address:
         name = f"{address}/runner"
-        image = push(engine, built, f"{name}:1")
+        # A new image each time: an engine also finds an image by the digest that a killed run pulled it by.
+        write_files(
+            folder / "runner", {"Dockerfile": f"FROM {bare.image(engine, 'bookworm')}\nLABEL registry={uuid4()}\n"}
+        )
+        engine.run("build", "--network=none", "--tag", f"{name}:1", str(folder / "runner"))
+        image = push(engine, f"{name}:1", f"{name}:1")
         # This also removes the digest, so that the gate has to pull the image.
-        engine.run("image", "rm", f"{name}:1", check=False)
+        engine.run("image", "rm", f"{name}:1")
         yield Place(folder, engine, image, made.digest)
         engine.run("image", "rm", image, check=False)
 
@@ -183,6 +188,7 @@ def test_gate_reports_image_without_python(place: Place) -> None:
     place.engine.import_folder(tree, f"{name}:1")
     image = push(place.engine, f"{name}:1", f"{name}:1")
     code, found, said = place.gate("--platform=cpu", f"--image={image}", "--jax-tests=jax")
+    place.engine.run("image", "rm", f"{name}:1")
     assert (code, found) == (18, []), said
     assert f"The gate cannot start in {image}" in said
     assert "python3" in said

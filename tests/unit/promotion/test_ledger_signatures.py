@@ -145,6 +145,14 @@ def test_verify_reports_policy_text_that_differs_from_its_digest(index: Signed) 
     assert any("contains another policy" in problem for problem in index.problems())
 
 
+def test_verify_reports_policy_text_without_digest(index: Signed) -> None:
+    entry = index.forged()
+    assert entry.promoted is not None
+    promoted = replace(entry.promoted, policy={"channel": "nightly"})
+    index.append(replace(entry, promoted=promoted), index.signer)
+    assert any("contains another policy than the one that it names: none" in problem for problem in index.problems())
+
+
 def test_status_omits_policy_text(index: Signed) -> None:
     assert "protected_refs" in POLICY.text
     assert b"protected_refs" not in index.bucket.get(RELEASED.status)

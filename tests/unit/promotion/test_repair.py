@@ -231,6 +231,23 @@ def test_promotion_during_repair_gets_its_files(scene: tuple[TimedBucket, Staged
     assert racing(scene, lambda bucket: mended(bucket, bucket.time), tolerant(other)) > 60
 
 
+def test_repair_of_signed_index_survives_change_at_any_access(tmp_path: Path) -> None:
+    signer, start = Signer(signing_key().encode(), origin="tests"), TimedBucket()
+    first, second = staged_sets(start, tmp_path)
+    authority = POLICY.authority(signer)
+    sign = functools.partial(promote, policy=POLICY, now=lambda: NOW, allow_lower=True, signer=signer)
+    sign(start, first)
+    for at in itertools.count():
+        bucket = start.again()
+        bucket.at, bucket.other = at, functools.partial(sign, bucket, second)
+        repair(bucket, RELEASED, grace=DAY, now=lambda: NOW, authority=authority)
+        if bucket.accesses <= at:
+            assert at > 30
+            return
+        bucket.at = -1
+        assert [*verify(bucket, RELEASED, authority=authority)] == [], f"overtaken at access {at}"
+
+
 def test_reserved_files_stay_until_grace_ends(scene: tuple[TimedBucket, StagedSet]) -> None:
     bucket, staged = scene
     killed(bucket, staged, 9)
