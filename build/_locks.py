@@ -25,8 +25,12 @@ def update(options: Sequence[str]) -> None:
     """
     _venv.enter("requirements.lock")
     _compile("requirements", [*options])
-    for name in ("requirements-dev", "requirements-attest", "requirements-gate", "../tests/support/rbe/requirements"):
-        _compile(name, [*options, "--constraints=requirements.lock"])
+    pinned = "--constraints=requirements.lock"
+    for name in ("requirements-cluster", "requirements-attest", "requirements-gate"):
+        _compile(name, [*options, pinned])
+    _compile("../tests/support/rbe/requirements", [*options, pinned])
+    # The tests use the cluster packages, in the versions that users get.
+    _compile("requirements-dev", [*options, "--constraints=requirements-cluster.lock"])
     # The packages of this lock are unpacked and not installed, so their dependencies are not needed.
     _compile("requirements-kernels", [*options, "--no-deps"])
     for row in tomllib.loads(INSTALLERS.read_text())["installers"]:

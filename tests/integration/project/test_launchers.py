@@ -21,6 +21,7 @@ import pytest
 from tests.support.made_packages import make_wheel
 
 ROOT = Path(__file__).resolve().parents[3]
+LOCKS = [f"requirements{name}.lock" for name in ("", "-cluster", "-dev", "-attest")]
 CLI = """
 import json, os, sys
 if __name__ == "__main__":
@@ -387,7 +388,7 @@ def test_update_locks_keeps_what_is_pinned(real: tuple[Tree, subprocess.Complete
         pytest.skip(f"package index not reachable for uv: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     installers = ("installers/pip-22.3.lock", "installers/poetry.lock")
-    for name in ("requirements.lock", "requirements-dev.lock", "requirements-attest.lock", *installers):
+    for name in (*LOCKS, *installers):
         # An index may have added files of a version since; only the versions must be equal.
         new, old = (
             re.findall(r"^(?:\S+==.*|#.*)", (root / "build" / name).read_text(), re.MULTILINE)
