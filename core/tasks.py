@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from core.digests import file_sha256
+from core.errors import MachineError
 from core.process import HostRunner
 
 
@@ -123,6 +124,10 @@ class TaskContext:
     inputs: Mapping[str, Path]
     runner: HostRunner
     stop: threading.Event
+
+
+class WorkerUnfitError(MachineError):
+    """A worker may not run a task, because it has another toolchain; raised by the function of a task."""
 
 
 TaskFunction = Callable[[Mapping[str, Any], TaskContext], Any]

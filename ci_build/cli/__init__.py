@@ -69,6 +69,7 @@ SECTIONS = {
     "Machine": {
         "doctor": ("doctor", "Report problems of GPU, driver, ROCm and Python."),
         "cache": ("cache", "List and clean the cache."),
+        "cluster": ("cluster", "Run the scheduler or a worker of a cluster."),
     },
 }
 """Title of a help section -> commands. Summaries fit a terminal of 80 columns."""

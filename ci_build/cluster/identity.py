@@ -1,0 +1,32 @@
+"""Identity of a program: a worker runs tasks only for clients with the same files and the same Python."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("core", "wheelkit", "promotion", "kernels", "pjrt", "plugin", "ci_build")
+
+
+@functools.cache
+def own_identity(root: Path = ROOT) -> str:
+    """Return the identity of the program in a checkout, such as `program:0123456789abcdef-3.11.7-x86_64`.
+
+    It covers all files of the packages and the lock files, the version of Python, and the machine's architecture.
+    """
+    digest = hashlib.sha256()
+    files = [path for package in _PACKAGES for path in (root / package).rglob("*") if "__pycache__" not in path.parts]
+    for path in sorted((*files, *(root / "build").glob("*.lock"))):
+        if path.is_file():
+            data = path.read_bytes()
+            digest.update(f"{path.relative_to(root).as_posix()} {len(data)}\n".encode() + data)
+    return f"program:{digest.hexdigest()[:16]}-{platform.python_version()}-{platform.machine()}"
+
+
+def identity_of(resources: object) -> str:
+    """Return the identity that a worker offers as a resource; empty if it offers none."""
+    names = resources if isinstance(resources, dict) else {}
+    return next((name for name in map(str, names) if name.startswith("program:")), "")

@@ -1,0 +1,293 @@
+"""One run of tasks: submissions, answers, repetitions, and progress per worker."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ci_build.cluster.dask import dask_module
+from ci_build.cluster.identity import identity_of
+from ci_build.cluster.messages import Answer, load_answer, new_order
+from ci_build.cluster.store import MOST_TRIES, ClusterStore
+from ci_build.cluster.worker import execute
+from core.errors import MachineError
+from core.model import Progress
+from core.tasks import Task, TaskResult
+
+MEMORY = "memory_mb"
+"""Resource of workers: megabytes for all tasks together."""
+_BATCH = 200
+_LOOK_SECONDS = 2.0
+_REPORT_SECONDS = 15.0
+
+
+class ConnectionLostError(Exception):
+    """The scheduler is gone; unfinished tasks have to be submitted again."""
+
+
+class _AnswerLostError(Exception):
+    """The worker with an answer was lost before the answer was read."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Pending:
+    """A task without a result.
+
+    Attributes:
+        number: position in the order of the tasks.
+        submissions: how often it was submitted.
+        earlier: workers that were lost with it in earlier submissions.
+    """
+
+    task: Task
+    number: int
+    submissions: int = 0
+    earlier: list[str] = field(default_factory=list)
+
+
+class TaskRun:
+    """State of a run; it survives connections.
+
+    Args:
+        name: name of the run, unique in the store.
+        patience: seconds without any worker for the remaining tasks after which the run ends.
+    """
+
+    def __init__(
+        self, tasks: Sequence[Task], *, store: ClusterStore, store_name: str, identity: str, name: str, work: Path,
+        progress: Progress, patience: float,
+    ) -> None:  # fmt: skip
+        self.pending = {task.key: _Pending(task=task, number=number) for number, task in enumerate(tasks)}
+        self._total = len(self.pending)
+        self._store, self._store_name, self._identity, self._name = store, store_name, identity, name
+        self._work, self._progress, self._patience = work, progress, patience
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._futures: dict[str, tuple[str, Any]] = {}
+        self._workers: dict[str, str] = {}
+        self._finished: Counter[str] = Counter()
+        self._told: set[str] = set()
+        self._looked = self._reported = self._served = time.monotonic()
+
+    def results(self, client: Any) -> Iterator[TaskResult]:  # noqa: ANN401 - a class of Dask
+        """Submit the pending tasks and yield their results.
+
+        Raises:
+            ConnectionLostError: the scheduler is gone.
+            MachineError: no worker may run the remaining tasks.
+        """
+        self._futures.clear()
+        self._submit(client, [*self.pending])
+        while self.pending:
+            self._look(client)
+            again = []
+            for key, answer in self._answers(client):
+                result = self._result(client, key, answer)
+                if result is None:
+                    again.append(key)
+                else:
+                    del self.pending[key]
+                    yield result
+            self._submit(client, again)
+
+    def cancel(self, client: Any) -> None:  # noqa: ANN401 - a class of Dask
+        """Cancel what still runs; workers end the processes of cancelled tasks."""
+        futures = [future for _, future in self._futures.values()]
+        if futures:
+            self._progress.step(f"cancelling {len(futures)} tasks of the cluster")
+            with suppress(Exception):  # the scheduler cancels the tasks of a client that is gone
+                client.cancel(futures, force=True)
+
+    def _submit(self, client: Any, keys: Sequence[str]) -> None:  # noqa: ANN401 - a class of Dask
+        groups: defaultdict[tuple[tuple[str, float], ...], list[_Pending]] = defaultdict(list)
+        for key in keys:
+            pending = self.pending[key]
+            pending.submissions += 1
+            groups[tuple(self._requirements(pending.task).items())].append(pending)
+        for requirements, group in groups.items():
+            for start in range(0, len(group), _BATCH):
+                part = group[start : start + _BATCH]
+                futures = client.map(
+                    execute,
+                    [self._order(pending) for pending in part],
+                    key=[self._dask_key(pending) for pending in part],
+                    resources=dict(requirements),
+                    # Earlier tasks first; repeated ones before all others.
+                    priority=1 if part[0].submissions > 1 else -part[0].number,
+                    pure=False,
+                )
+                for pending, future in zip(part, futures, strict=True):
+                    self._futures[future.key] = (pending.task.key, future)
+                    future.add_done_callback(self._done.put)
+
+    def _requirements(self, task: Task) -> dict[str, float]:
+        memory = {MEMORY: float(task.memory_mb)} if task.memory_mb else {}
+        # A worker of another program does not offer this resource, so that it gets no task.
+        return {self._identity: 1e-9, **memory, **task.resources}
+
+    def _submission(self, pending: _Pending) -> str:
+        return f"{self._name}/{pending.task.key}.{pending.submissions}"
+
+    def _dask_key(self, pending: _Pending) -> str:
+        """Return a name that Dask groups by the kind, and sorts in the order of the tasks."""
+        return f"{pending.task.kind}-{pending.number:07d}-{self._name}-{pending.submissions}"
+
+    def _order(self, pending: _Pending) -> str:
+        return new_order(
+            pending.task,
+            identity=self._identity,
+            store=self._store_name,
+            name=self._submission(pending),
+            earlier=pending.earlier,
+        ).dump()
+
+    def _answers(self, client: Any) -> Iterator[tuple[str, Answer | BaseException]]:  # noqa: ANN401 - a class of Dask
+        """Yield answers, and errors of Dask, that have come since the last call; wait for a short time for the first.
+
+        Raises:
+            ConnectionLostError: the scheduler is gone.
+        """
+        futures = []
+        with suppress(queue.Empty):
+            futures.append(self._done.get(timeout=_LOOK_SECONDS))
+            while len(futures) < _BATCH:
+                futures.append(self._done.get_nowait())
+        futures = [future for future in futures if self._futures.get(future.key, (0, None))[1] is future]
+        if any(future.status in ("cancelled", "lost") for future in futures) or client.status == "closed":
+            raise ConnectionLostError
+        finished = [future for future in futures if future.status == "finished"]
+        try:
+            texts = client.gather(finished)
+        except Exception as error:  # the worker with an answer, or the scheduler, was lost just now
+            if client.status != "running":
+                raise ConnectionLostError from error
+            yield from ((self._futures.pop(future.key)[0], _AnswerLostError()) for future in finished)
+            finished, texts = [], []
+        for future, text in zip(finished, texts, strict=True):
+            yield self._futures.pop(future.key)[0], load_answer(text)
+        for future in futures:
+            if future.status == "error":
+                yield self._futures.pop(future.key)[0], future.exception()
+
+    def _result(self, client: Any, key: str, answer: Answer | BaseException) -> TaskResult | None:  # noqa: ANN401
+        """Return the result of a task; None if it has to run again."""
+        pending = self.pending[key]
+        if isinstance(answer, _AnswerLostError):
+            return None
+        if isinstance(answer, BaseException):
+            if not isinstance(answer, dask_module("distributed").KilledWorker):
+                return self._failed(pending, f"Dask could not run it: {answer}")
+            # The scheduler counts workers that were lost while the task only waited on them; the store knows the rest.
+            pending.earlier += self._store.tries(self._submission(pending))
+            return self._lost(pending) if len(pending.earlier) >= MOST_TRIES else None
+        if answer.lost:
+            pending.earlier = list(answer.lost)
+            return self._lost(pending)
+        if answer.refused or answer.machine:
+            if answer.machine:
+                pending.earlier.append(f"{answer.worker} ({answer.machine})")
+            self._retire(client, answer)
+            return self._lost(pending) if len(pending.earlier) >= MOST_TRIES else None
+        self._finished[answer.worker] += 1
+        if answer.error:
+            return self._failed(pending, answer.error, answer.worker, answer.seconds)
+        number = self._total - len(self.pending) + 1
+        text = f"[{number}/{self._total}] {pending.task.label} ({answer.worker}, {answer.seconds:.1f} s)"
+        self._progress.step(text)
+        folder = self._folder(key)
+        for name, (sha256, executable) in (answer.files or {}).items():
+            self._store.copy_to(sha256, folder / name)
+            (folder / name).chmod(0o755 if executable else 0o644)
+        return TaskResult(
+            task=pending.task, value=answer.value, folder=folder, worker=answer.worker, seconds=answer.seconds
+        )
+
+    def _folder(self, key: str) -> Path:
+        folder = self._work / key
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _failed(self, pending: _Pending, error: str, worker: str = "", seconds: float = 0.0) -> TaskResult:
+        self._progress.step(f"{pending.task.label} failed{' on ' + worker if worker else ''}")
+        return TaskResult(
+            task=pending.task, folder=self._folder(pending.task.key), error=error, worker=worker, seconds=seconds
+        )
+
+    def _lost(self, pending: _Pending) -> TaskResult:
+        machines = ", ".join(pending.earlier)
+        error = f"{pending.task.label} was lost with {len(pending.earlier)} workers and was given up: {machines}."
+        self._progress.step(error)
+        return TaskResult(task=pending.task, folder=self._folder(pending.task.key), error=error, lost=True)
+
+    def _retire(self, client: Any, answer: Answer) -> None:  # noqa: ANN401 - a class of Dask
+        """Remove a worker from the cluster, so that it does not get the same task again."""
+        self._tell(f"worker {answer.worker} gets no more tasks: {answer.refused or answer.machine}")
+        with suppress(OSError):
+            client.retire_workers(workers=[answer.address], close_workers=True, remove=True)
+
+    def _tell(self, text: str) -> None:
+        """Report something once."""
+        if text not in self._told:
+            self._told.add(text)
+            self._progress.step(text)
+
+    def _look(self, client: Any) -> None:  # noqa: ANN401 - a class of Dask
+        """Report workers that come, go or are refused, and the progress of each, from time to time.
+
+        Raises:
+            ConnectionLostError: the scheduler is gone.
+            MachineError: no worker may run the remaining tasks.
+        """
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        try:
+            workers = client.scheduler_info(n_workers=-1)["workers"]
+            running = client.processing()
+        except Exception as error:
+            raise ConnectionLostError from error
+        fit = {
+            address: str(worker["name"])
+            for address, worker in workers.items()
+            if identity_of(worker["resources"]) == self._identity
+        }
+        for address in self._workers.keys() - fit.keys():
+            self._progress.step(f"worker {self._workers[address]} is gone; tasks that it had run again")
+        self._workers = fit
+        refused = [f"{worker['name']} ({identity_of(worker['resources']) or 'no ci_build worker'})"
+                   for address, worker in workers.items() if address not in fit]  # fmt: skip
+        for text in refused:
+            self._tell(f"worker {text} is refused: this program is {self._identity}")
+        self._check_service(now, [workers[address]["resources"] for address in fit], refused)
+        if fit and now - self._reported > _REPORT_SECONDS:
+            self._reported = now
+            parts = [f"{name}: {self._finished[name]} done, {len(running.get(address, ()))} assigned"
+                     for address, name in sorted(fit.items(), key=lambda item: item[1])]  # fmt: skip
+            self._progress.step("; ".join(parts))
+
+    def _check_service(self, now: float, offers: Sequence[dict[str, float]], refused: Sequence[str]) -> None:
+        """Raise MachineError if no worker can run any of the remaining tasks for a long time."""
+        needs = {tuple(sorted(self._requirements(pending.task).items())) for pending in self.pending.values()}
+        unmet = [need for need in needs if not any(_meets(offer, need) for offer in offers)]
+        for need in unmet:
+            wants = ", ".join(f"{name}={amount:g}" for name, amount in need if name != self._identity)
+            self._tell(f"waiting for a worker{' with ' + wants if wants else ''}")
+        if len(unmet) < len(needs):
+            self._served = now
+        elif now - self._served > self._patience:
+            others = f" Refused: {', '.join(refused)}." if refused else ""
+            raise MachineError(
+                f"No worker of the cluster could run the remaining {len(self.pending)} tasks for {self._patience:g} s."
+                + others,
+                hint="Start workers with `ci_build cluster worker` from the same checkout.",
+            )
+
+
+def _meets(offer: dict[str, float], need: Sequence[tuple[str, float]]) -> bool:
+    return all(offer.get(name, 0) >= amount for name, amount in need)

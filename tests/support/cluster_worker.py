@@ -1,0 +1,73 @@
+"""`ci_build cluster worker` with further kinds of tasks: `python -m tests.support.cluster_worker ADDRESS …`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ci_build import cli
+from ci_build.cluster.kinds import KINDS
+from core.errors import KernelError
+from core.tasks import TaskContext
+
+
+def echo(arguments: Mapping[str, Any], context: TaskContext) -> dict[str, Any]:
+    """Return the arguments with the contents of all inputs, and leave a file."""
+    (context.folder / "sub").mkdir()
+    (context.folder / "sub" / "out.txt").write_text(json.dumps(arguments))
+    (context.folder / "run.sh").write_text("#!/bin/sh\n")
+    (context.folder / "run.sh").chmod(0o755)
+    texts = {name: path.read_text() if path.is_file() else sorted(os.listdir(path))  # noqa: PTH208
+             for name, path in context.inputs.items()}  # fmt: skip
+    return {**arguments, "inputs": texts, "pid": os.getpid()}
+
+
+def note(arguments: Mapping[str, Any], name: str = "") -> None:
+    """Record that this process runs a task."""
+    folder = Path(arguments["notes"])
+    (folder / f"{name or arguments['name']}.{os.getpid()}").touch()
+
+
+def sleep(arguments: Mapping[str, Any], context: TaskContext) -> int:
+    """Run the program sleep, and record its process id."""
+    note(arguments)
+    script = f"echo $$ > {arguments['notes']}/{arguments['name']}.sleeps; exec sleep {arguments['seconds']}"
+    context.runner.run(("sh", "-c", script))
+    return os.getpid()
+
+
+def kill(arguments: Mapping[str, Any], _: TaskContext) -> None:
+    """Kill the worker."""
+    note(arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(arguments: Mapping[str, Any], _: TaskContext) -> None:
+    """Fail like a compiler."""
+    note(arguments)
+    raise KernelError("The compiler failed.")
+
+
+def fill(arguments: Mapping[str, Any], context: TaskContext) -> str:
+    """Write a number of bytes."""
+    note(arguments)
+    (context.folder / "big").write_bytes(b"x" * int(arguments["bytes"]))
+    return "written"
+
+
+def wait(arguments: Mapping[str, Any], _: TaskContext) -> int:
+    """Sleep in this process."""
+    time.sleep(arguments["seconds"])
+    return os.getpid()
+
+
+KINDS.update({function.__name__: function for function in (echo, sleep, kill, fail, fill, wait)})
+
+if __name__ == "__main__":
+    sys.exit(cli.run(["cluster", "worker", *sys.argv[1:]]))
