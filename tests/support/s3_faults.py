@@ -17,7 +17,7 @@ from promotion.storage.s3_client import connect
 from tests.support.fault_campaign import Content, Stage, Tally, World, endure, undisturbed
 from tests.support.fault_proxy import Fault, proxied, seeded
 
-GIVE_UP = 0.4
+GIVE_UP = 0.3
 """Seconds after which the disturbed client gives up a response."""
 _PAGE = 7
 """Keys in each response of a listing, so that listings have several pages."""
