@@ -9,13 +9,23 @@ from core.model import WHEELS_JSON, Evidence, WheelSet
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import latest, load_evidence, read_all, time_of
 from promotion.evidence.test_runs import RunTally, read_runs
-from promotion.index.ledger import PromotedSet
+from promotion.index.ledger import PromotedSet, channel_of
+from promotion.index.operations import utc_now
+from promotion.index.publish import read_head
 from promotion.nights import Night, is_staged, list_nights, read_night
+from promotion.policy.policy import load_policy
+from promotion.policy.requirements import counted_evidence
+from promotion.policy.verdict import NO_TIER, tiers_of
 from promotion.promote import promotion_of
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
+
+CODE_GATE = "coverage"
+"""The gate whose evidence has the size of each target's device code."""
+_CHANNEL = "nightly"
+"""Channel of an index before its first promotion."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +55,9 @@ class NightResult:
         entry: number of the ledger entry that promoted the set; 0 if there is none.
         visible: whether users see the set.
         checked: whether the released index was checked.
-        tiers: gfx target -> tier at the promotion; empty without one.
+        tiers: gfx target -> tier at the promotion; of a staged set, the tier that its evidence gives now.
         sizes: project -> bytes of all its wheels; empty if the set was removed before its promotion.
+        code: gfx target -> bytes of its unpacked device code in all wheels; empty before the gate coverage ran.
         gates: latest results of gates; empty if the set was removed before its promotion.
         tests: runs of the device gate on the set.
     """
@@ -62,6 +73,7 @@ class NightResult:
     rocm: str = ""
     tiers: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    code: Mapping[str, int] = field(default_factory=dict)
     gates: tuple[GateResult, ...] = ()
     tests: tuple[RunTally, ...] = ()
 
@@ -84,6 +96,7 @@ def _result(bucket: Bucket, night: Night, tests: Sequence[RunTally]) -> NightRes
     found, record = promotion_of(bucket, night.staged), read_night(bucket, night)
     promoted = found[0].promoted if found else None
     wheel_set = description_of(bucket, night.staged, promoted)
+    newest = latest(evidence_of(bucket, night.staged, promoted))
     return NightResult(
         time=night.time,
         set=str(night.staged),
@@ -94,16 +107,35 @@ def _result(bucket: Bucket, night: Night, tests: Sequence[RunTally]) -> NightRes
         checked=night.checked,
         jax=wheel_set.jax_version if wheel_set else "",
         rocm=wheel_set.rocm_version if wheel_set else "",
-        tiers=promoted.tiers if promoted else {},
+        tiers=promoted.tiers if promoted else _tiers_so_far(bucket, night.staged, wheel_set),
         sizes=sizes_of(wheel_set),
+        code={about: size for (gate, about), item in newest.items() if gate == CODE_GATE and (size := _code(item))},
         gates=tuple(
             GateResult(
                 gate=gate, target=target, outcome=item.outcome.value, counts=item.counts, seconds=seconds_of(item)
             )
-            for (gate, target), item in sorted(latest(evidence_of(bucket, night.staged, promoted)).items())
+            for (gate, target), item in sorted(newest.items())
         ),
         tests=tuple(tests),
     )
+
+
+def _tiers_so_far(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet | None) -> Mapping[str, str]:
+    """Return the tiers that the evidence of a staged set gives by the policy of the index; empty for a removed set."""
+    if wheel_set is None:
+        return {}
+    head, entries = read_head(bucket, ReleasedIndex(index=staged.index))
+    policy = load_policy(staged.index, channel=channel_of(head, entries) or _CHANNEL)
+    counted = counted_evidence(wheel_set, read_all(bucket, staged).values(), policy)
+    tiers = tiers_of(wheel_set, counted, policy, utc_now())
+    return {target: tier.value if tier else NO_TIER for target, tier in tiers.items()}
+
+
+def _code(evidence: Evidence) -> int:
+    """Return the bytes of device code that evidence of the gate coverage counted for its target."""
+    checks = evidence.details.get("checks")
+    sizes = [check.get("code_bytes") for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
+    return sum(number for size in sizes if isinstance(size, dict) for number in size.values() if type(number) is int)
 
 
 def description_of(bucket: Bucket, staged: StagedSet, promoted: PromotedSet | None) -> WheelSet | None:

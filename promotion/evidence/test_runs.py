@@ -16,14 +16,15 @@ from typing import Self
 
 from core.errors import BucketError
 from promotion.evidence.known_tests import pattern_of
-from promotion.evidence.test_results import TestResult, TestVerdict
+from promotion.evidence.test_changes import Results, TestChange, compare_runs
+from promotion.evidence.test_results import RecordedOutcome, SuiteRun, TestResult, TestVerdict
 from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.keys import run_history_file
 
 MOST_RUNS = 60
-"""Number of the newest runs that are kept for each family, platform and suite."""
+"""Number of the newest runs that are kept of each kind, see `SuiteRun.kind`."""
 _ATTEMPTS = 8
-_SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 3
 _SCHEMA = f"""
 pragma user_version = {_SCHEMA_VERSION};
 create table test (id integer primary key, name text not null unique);
@@ -36,7 +37,9 @@ create table run (
     jax text not null,
     rocm text not null,
     suite text not null,
-    finished text not null
+    finished text not null,
+    python text not null default '',
+    passes text not null default ''
 );
 create table outcome (
     test integer not null references test,
@@ -49,39 +52,13 @@ create table outcome (
 ) without rowid;
 create index outcome_of_run on outcome (run);
 """
-_FROM_1 = "alter table outcome add column why text not null default ''; pragma user_version = 2;"
+_UPGRADES = {
+    1: "alter table outcome add column why text not null default '';",
+    2: "alter table run add column python text not null default '';"
+    " alter table run add column passes text not null default '';",
+}
+"""Version of the schema -> statements that bring it to the next version."""
 _WHY_CHARACTERS = 80
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SuiteRun:
-    """A run of a suite on one machine.
-
-    Attributes:
-        evidence: SHA-256 of the run's evidence. Equal evidence is recorded once.
-        family: exact name of the family, or empty on a CPU.
-        finished: time of the end in UTC, ISO 8601.
-    """
-
-    evidence: str
-    set_digest: str
-    platform: str
-    family: str
-    jax: str
-    rocm: str
-    suite: str
-    finished: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordedOutcome:
-    """The result of one test in one run."""
-
-    test: str
-    verdict: TestVerdict
-    seconds: float
-    attempts: int
-    run: SuiteRun
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,12 +69,16 @@ class RunTally:
         verdicts: verdict -> number of tests, without zeros.
         skipped: id of an entry in `ledgers/`, or reason given by the suite -> number of skipped tests.
         seconds: total duration of all tests.
+        previous: digest of the set of the newest earlier run of this kind on another set; empty without one.
+        changes: tests that changed since that run.
     """
 
     run: SuiteRun
     verdicts: Mapping[TestVerdict, int]
     skipped: Mapping[str, int]
     seconds: float
+    previous: str = ""
+    changes: tuple[TestChange, ...] = ()
 
 
 _RUN = tuple(field.name for field in fields(SuiteRun))
@@ -121,9 +102,9 @@ class TestRuns:
             if data:
                 self._db.deserialize(data)
                 (version,) = self._db.execute("pragma user_version").fetchone()
-                if version == 1:
-                    self._db.executescript(_FROM_1)
-                    version = _SCHEMA_VERSION
+                while version in _UPGRADES:
+                    self._db.executescript(f"{_UPGRADES[version]} pragma user_version = {version + 1};")
+                    version += 1
                 (sound,) = self._db.execute("pragma quick_check(1)").fetchone()
                 if version != _SCHEMA_VERSION or sound != "ok":
                     raise sqlite3.DatabaseError(f"schema {version}, {sound}")
@@ -155,7 +136,8 @@ class TestRuns:
             if self._db.execute("select 1 from run where evidence = ?", (run.evidence,)).fetchone():
                 return False
             values = [getattr(run, name) for name in _RUN]
-            row = self._db.execute("insert into run values (null, ?, ?, ?, ?, ?, ?, ?, ?)", values).lastrowid
+            insert = "insert into run values (null, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            row = self._db.execute(insert, values).lastrowid
             self._db.executemany("insert or ignore into test (name) values (?)", [(item.id,) for item in results])
             self._db.executemany(
                 "insert into outcome select id, ?, ?, ?, ?, ? from test where name = ?",
@@ -165,10 +147,10 @@ class TestRuns:
                 ],
             )
             self._db.execute(
-                "delete from run where platform = ? and family = ? and suite = ? and id not in"
-                " (select id from run where platform = ? and family = ? and suite = ?"
+                "delete from run where (platform, family, suite, python, passes) = (?, ?, ?, ?, ?) and id not in"
+                " (select id from run where (platform, family, suite, python, passes) = (?, ?, ?, ?, ?)"
                 " order by finished desc, id desc limit ?)",
-                (run.platform, run.family, run.suite) * 2 + (keep,),
+                (*run.kind, *run.kind, keep),
             )
             self._db.execute("delete from test where id not in (select test from outcome)")
         return True
@@ -178,7 +160,7 @@ class TestRuns:
         return frozenset(name for (name,) in self._db.execute("select distinct family from run where family != ''"))
 
     def outcomes(
-        self, pattern: str = "*", *, test: str = "", family: str | None = None, limit: int = 1000
+        self, pattern: str = "*", *, test: str = "", family: str | None = None, limit: int | None = 1000
     ) -> Iterator[RecordedOutcome]:
         """Yield results of tests, the newest run first.
 
@@ -200,12 +182,15 @@ class TestRuns:
             yield RecordedOutcome(test=name, verdict=verdict, seconds=seconds, attempts=attempts, run=_run(values))
 
     def tallies(self, *, family: str | None = None, limit: int = 1000) -> Iterator[RunTally]:
-        """Yield summaries of runs, newest first; see `outcomes` for the arguments."""
+        """Yield summaries of runs, newest first, with what changed; see `outcomes` for the arguments."""
         runs = self._db.execute(
             "select * from run where ? is null or family = ? order by finished desc, id desc limit ?",
             (family, family, limit),
         ).fetchall()
+        known: dict[int, Results] = {}  # results of the run that is read next of each kind
         for number, *values in runs:
+            run = _run(values)
+            number_before, set_before = self._previous(run, number)
             verdicts, skipped, seconds = Counter[TestVerdict](), Counter[str](), 0.0
             rows = self._db.execute(
                 "select verdict, why, count(*), sum(seconds) from outcome where run = ? group by verdict, why",
@@ -216,7 +201,31 @@ class TestRuns:
                 seconds += took
                 if verdict == TestVerdict.SKIPPED:
                     skipped[why] += count
-            yield RunTally(run=_run(values), verdicts=verdicts, skipped=skipped, seconds=round(seconds, 3))
+            changes: tuple[TestChange, ...] = ()
+            if set_before:
+                now = known.pop(number, None) or self._results(number)
+                known[number_before] = known.get(number_before) or self._results(number_before)
+                changes = compare_runs(known[number_before], now)
+            yield RunTally(
+                run=run, verdicts=verdicts, skipped=skipped, seconds=round(seconds, 3), previous=set_before,
+                changes=changes,
+            )  # fmt: skip
+
+    def _previous(self, run: SuiteRun, number: int) -> tuple[int, str]:
+        """Return number and set of the newest earlier run of a kind on another set; (0, "") if there is none."""
+        found = self._db.execute(
+            "select id, set_digest from run where (platform, family, suite, python, passes) = (?, ?, ?, ?, ?)"
+            " and set_digest != ? and (finished, id) < (?, ?) order by finished desc, id desc limit 1",
+            (*run.kind, run.set_digest, run.finished, number),
+        ).fetchone()
+        return found or (0, "")
+
+    def _results(self, number: int) -> Results:
+        """Return the results of a run."""
+        rows = self._db.execute(
+            "select name, verdict, seconds from outcome join test on test.id = test where run = ?", (number,)
+        )
+        return {name: (TestVerdict(verdict), seconds) for name, verdict, seconds in rows}
 
 
 def _run(values: Sequence[str]) -> SuiteRun:

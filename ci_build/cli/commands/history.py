@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
+from statistics import median
 
 import click
 import cloup
@@ -13,7 +15,8 @@ from ci_build.cli.options.release import bucket_option
 from core.errors import RequestError
 from core.report import print_table
 from core.units import human
-from promotion.evidence.test_results import TestVerdict
+from promotion.evidence.test_changes import ChangeKind, TestTrend, trends_of
+from promotion.evidence.test_results import SuiteRun, TestVerdict
 from promotion.evidence.test_runs import RunTally, read_runs
 from promotion.gates.device.run_record import rebuild_history
 from promotion.index import operations
@@ -21,6 +24,19 @@ from promotion.index.ledger_state import EntryKind
 from promotion.index.pages import tiers_text
 from promotion.night_results import NightResult, night_results
 from promotion.storage.keys import ReleasedIndex
+
+_SHOWN_TESTS, _SHOWN_RUNS = 20, 30
+"""Number of broken and flaky tests, and of the newest runs of a test, that are printed."""
+_COUNTED = (TestVerdict.PASSED, TestVerdict.FAILED, TestVerdict.FLAKY)
+_LETTERS = {
+    TestVerdict.PASSED: ".",
+    TestVerdict.FAILED: "F",
+    TestVerdict.FLAKY: "~",
+    TestVerdict.ENVIRONMENT: "E",
+    TestVerdict.CRASHED: "C",
+    TestVerdict.SKIPPED: "s",
+    TestVerdict.NOT_RUN: "-",
+}
 
 
 @cloup.command()
@@ -33,8 +49,13 @@ from promotion.storage.keys import ReleasedIndex
     help="List results of tests whose names match PATTERN (* and ?).",
 )
 @click.option("--nights", is_flag=True, help="List nights with sizes, results of gates and tests, and promotions.")
-@click.option("--trend", is_flag=True, help="With --tests: summarize each run, with the reasons of skips.")
-@click.option("--rebuild", is_flag=True, help="With --tests: first index the results of all staged evidence.")
+@click.option(
+    "--trend",
+    is_flag=True,
+    help="With --tests: summarize each run, with what changed since the set before and the reasons of skips. With a "
+    "pattern: one line per test, with its results over all runs.",
+)
+@click.option("--rebuild", is_flag=True, help="With --tests: first index the results of all staged and released sets.")
 @click.option("--family", metavar="NAME", help="With --tests: only runs on this GPU family.")
 @click.option(
     "--limit",
@@ -58,8 +79,6 @@ def history(
         _print_nights(night_results(open_bucket(bucket, state.reporter()), index, limit=limit or 60), as_json=as_json)
         return
     if tests is not None:
-        if trend and tests != "*":
-            raise RequestError("--trend and a pattern of --tests exclude each other.", hint="Omit one of them.")
         _print_tests(state, index, bucket, tests, family, limit or 1000, trend=trend, rebuild=rebuild, as_json=as_json)
         return
     if trend or rebuild or family is not None or limit is not None:
@@ -129,8 +148,12 @@ def _print_tests(
         if family is not None and family not in (known := history.families()):
             hint = f"Give one of {', '.join(sorted(known))}." if known else "Omit --family: all runs used CPUs or CUDA."
             raise RequestError(f"{index} has no runs on {family!r}.", hint=hint)
-        if trend:
+        if trend and pattern == "*":
             _print_trend([*history.tallies(family=family, limit=limit)], as_json=as_json)
+            return
+        if trend:
+            trends = islice(trends_of(history.outcomes(pattern, family=family, limit=None)), limit)
+            _print_tests_trend([*trends], as_json=as_json)
             return
         outcomes = [*history.outcomes(pattern, family=family, limit=limit)]
     if as_json:
@@ -142,7 +165,7 @@ def _print_tests(
             item.test,
             item.verdict.value,
             f"{item.seconds:.1f} s",
-            " ".join(filter(None, (item.run.platform, item.run.family))),
+            _where(item.run),
             f"jax {item.run.jax}, ROCm {item.run.rocm}",
             item.run.set_digest[:12],
         )
@@ -152,17 +175,19 @@ def _print_tests(
 
 
 def _print_trend(tallies: Sequence[RunTally], *, as_json: bool) -> None:
-    """Print one line per run with its verdict counts, its duration and the reasons of its skips."""
+    """Print one line per run with its verdict counts, what changed, its duration and the reasons of its skips."""
     if as_json:
         print_json(tallies)
         return
     rows = [
         (
             tally.run.finished,
-            " ".join(filter(None, (tally.run.platform, tally.run.family))),
+            _where(tally.run),
             f"jax {tally.run.jax}, ROCm {tally.run.rocm}, {tally.run.suite}",
-            *(str(tally.verdicts.get(verdict, 0)) for verdict in TestVerdict),
+            tally.run.set_digest[:12],
+            ", ".join(f"{tally.verdicts[verdict]} {verdict}" for verdict in TestVerdict if tally.verdicts.get(verdict)),
             f"{tally.seconds:.0f} s",
+            _changes(tally),
             "; ".join(
                 f"{count} {why or 'without a reason'}"
                 for why, count in sorted(tally.skipped.items(), key=lambda item: (-item[1], item[0]))
@@ -170,5 +195,51 @@ def _print_trend(tallies: Sequence[RunTally], *, as_json: bool) -> None:
         )
         for tally in tallies
     ]
-    verdicts = tuple(verdict.value for verdict in TestVerdict)
-    print_table(("finished", "on", "of", *verdicts, "time", "skipped for"), rows)
+    print_table(("finished", "on", "of", "set", "results", "time", "changed", "skipped for"), rows)
+    bad = [
+        f"{tally.run.finished} {change.kind}: {change.test}"
+        for tally in tallies
+        for change in tally.changes
+        if change.kind in (ChangeKind.BROKEN, ChangeKind.FLAKY)
+    ]
+    for line in bad[:_SHOWN_TESTS]:
+        click.echo(line)
+    if len(bad) > _SHOWN_TESTS:
+        click.echo(f"... and {len(bad) - _SHOWN_TESTS} more; --json lists all of them.")
+
+
+def _changes(tally: RunTally) -> str:
+    """Return the number of tests of each change since the set before."""
+    if not tally.previous:
+        return "first run"
+    counts = Counter(change.kind for change in tally.changes)
+    return ", ".join(f"{counts[kind]} {kind}" for kind in ChangeKind if counts[kind]) or "nothing"
+
+
+def _print_tests_trend(trends: Sequence[TestTrend], *, as_json: bool) -> None:
+    """Print one line per test and kind of run, with a letter for each run."""
+    if as_json:
+        print_json(trends)
+        return
+    rows = [
+        (
+            trend.test,
+            f"{_where(trend.runs[-1])} {trend.runs[-1].suite}",
+            "".join(_LETTERS[verdict] for verdict in trend.verdicts[-_SHOWN_RUNS:]),
+            f"{trend.verdicts[-1]} since {trend.since}",
+            *(str(trend.verdicts.count(verdict)) for verdict in _COUNTED),
+            f"{median(trend.seconds):.1f} s",
+            f"{trend.seconds[-1]:.1f} s",
+        )
+        for trend in trends
+    ]
+    counted = (verdict.value for verdict in _COUNTED)
+    print_table(("test", "on", "runs", "now", *counted, "median", "last"), rows, numeric=(4, 5, 6, 7, 8))
+    if rows:
+        click.echo("runs, oldest first: " + ", ".join(f"{letter} {verdict}" for verdict, letter in _LETTERS.items()))
+
+
+def _where(run: SuiteRun) -> str:
+    """Return platform, family, Python and passes of a run."""
+    python = f"py{run.python}" if run.python else ""
+    return " ".join(filter(None, (run.platform, run.family, python, run.passes)))

@@ -17,8 +17,8 @@ from core.model import Outcome
 from core.process import HostRunner
 from core.report import Reporter
 from promotion.evidence.signing import Signer
-from promotion.evidence.test_results import TestVerdict
-from promotion.evidence.test_runs import SuiteRun, record
+from promotion.evidence.test_results import SuiteRun, TestVerdict
+from promotion.evidence.test_runs import record
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.shards import Shard, ShardResult, digest_of_tests, upload_shard

@@ -53,8 +53,61 @@ def test_history_command_prints_trend(bucket: Path, capsys: pytest.CaptureFixtur
     assert history("--tests", "--trend", "--limit=1", "--json", "--bucket", str(bucket)) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["verdicts"], found["skipped"], found["seconds"]) == ({"flaky": 1, "passed": 1}, {}, 2.5)
-    assert history("--tests=a*", "--trend", "--bucket", str(bucket)) == 2
-    assert "--trend and a pattern of --tests exclude each other" in capsys.readouterr().err
+    assert (found["previous"], found["changes"]) == ("", [])
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Path:
+    """Return a bucket with three runs on one family, in which a test breaks and another one becomes slow."""
+    folder = tmp_path / "bucket"
+    verdicts = {1: ("passed", 1.0), 2: ("failed", 1.0), 3: ("flaky", 1.0)}
+    runs = [
+        (
+            run(number, set_digest=f"{number:064x}", python="3.12", passes="single"),
+            [
+                TestResult(id="a_test.py::test_x[1]", verdict=TestVerdict(verdict), seconds=seconds, attempts=1),
+                TestResult(id="b_test.py::test_y", verdict=TestVerdict.PASSED, seconds=8.0 * number, attempts=1),
+            ],
+        )
+        for number, (verdict, seconds) in verdicts.items()
+    ]
+    record(DirBucket(folder), "gfx94X-dcgpu", runs)
+    return folder
+
+
+def test_history_trend_names_changes_of_each_run(changing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert history("--tests", "--trend", "--bucket", str(changing)) == 0
+    third, second, first, *named = (line for line in capsys.readouterr().out.splitlines() if "2026-01-0" in line)
+    assert "1 flaky " in third
+    assert "1 broken, 1 slower" in second
+    assert ("first run" in first, "rocm gfx94X-dcgpu py3.12" in first) == (True, True)
+    assert named == [
+        f"{run(3).finished} flaky: a_test.py::test_x[1]",
+        f"{run(2).finished} broken: a_test.py::test_x[1]",
+    ]
+    assert history("--tests", "--trend", "--json", "--limit=2", "--bucket", str(changing)) == 0
+    found = json.loads(capsys.readouterr().out)[1]
+    assert found["previous"] == f"{1:064x}"
+    assert [(item["kind"], item["before"], item["now"]) for item in found["changes"]] == [
+        ("broken", "passed", "failed"),
+        ("slower", "passed", "passed"),
+    ]
+    assert [item["seconds_before"] for item in found["changes"]] == [1.0, 8.0]
+
+
+def test_history_trend_of_a_pattern_follows_tests(changing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert history("--tests=*_test.py::*", "--trend", "--bucket", str(changing)) == 0
+    out = capsys.readouterr().out
+    first, second = (line.split() for line in out.splitlines() if "_test.py" in line)
+    assert (first[0], first[6], first[7:10]) == ("a_test.py::test_x[1]", ".F~", ["flaky", "since", run(3).finished])
+    assert second[6:] == ["...", "passed", "since", run(1).finished, "3", "0", "0", "16.0", "s", "24.0", "s"]
+    assert "F failed, ~ flaky" in out
+    assert history("--tests=b*", "--trend", "--json", "--bucket", str(changing)) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["test"], found["verdicts"], found["seconds"]) == ("b_test.py::test_y", ["passed"] * 3, [8, 16, 24])
+    assert [item["set_digest"][-1] for item in found["runs"]] == ["1", "2", "3"]
+    assert history("--tests=*_test.py::*", "--trend", "--limit=1", "--json", "--bucket", str(changing)) == 0
+    assert [item["test"] for item in json.loads(capsys.readouterr().out)] == ["a_test.py::test_x[1]"]
 
 
 def test_history_command_refuses_options_without_effect(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:

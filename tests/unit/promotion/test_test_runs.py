@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from core.errors import BucketError
-from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.evidence.test_runs import SuiteRun, TestRuns, read_runs, record
+from promotion.evidence.test_results import SuiteRun, TestResult, TestVerdict
+from promotion.evidence.test_runs import TestRuns, read_runs, record
 from promotion.storage.bucket import ConflictError, ObjectInfo
 from promotion.storage.keys import run_history_file
 from tests.support.memory_bucket import MemoryBucket
@@ -77,17 +77,50 @@ def test_tallies_count_skips_by_reason() -> None:
         assert [tally.run.family for tally in history.tallies(limit=1)] == ["gfx1151"]
 
 
-def test_history_of_schema_1_is_upgraded() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_history_of_older_schema_is_upgraded(version: int) -> None:
     with TestRuns() as history:
         history.add(run(1), results(a=(PASSED, 1.0)))
         data = history.dump()
+    older = {1: "alter table outcome drop column why;", 2: ""}[version]
     with closing(sqlite3.connect(":memory:")) as raw:
         raw.deserialize(data)
-        raw.executescript("alter table outcome drop column why; pragma user_version = 1;")
+        raw.executescript("alter table run drop column python; alter table run drop column passes;")
+        raw.executescript(f"{older} pragma user_version = {version};")
         data = raw.serialize()
     with TestRuns(data) as history:
-        history.add(run(2), [skipped("c", "no-fft", "")])
-        assert [dict(tally.skipped) for tally in history.tallies()] == [{"no-fft": 1}, {}]
+        history.add(run(2, python="3.12", passes="single"), [skipped("c", "no-fft", "")])
+        second, first = history.tallies()
+        assert [dict(tally.skipped) for tally in (second, first)] == [{"no-fft": 1}, {}]
+        assert [(tally.run.python, tally.run.passes) for tally in (second, first)] == [("3.12", "single"), ("", "")]
+
+
+def test_tallies_compare_with_previous_set_of_same_kind() -> None:
+    sets = {number: f"{number:064x}" for number in range(1, 5)}
+    with TestRuns() as history:
+        history.add(run(1, set_digest=sets[1]), results(a=(PASSED, 1.0), b=(FAILED, 1.0), c=(PASSED, 1.0)))
+        history.add(run(2, set_digest=sets[2]), results(a=(FAILED, 1.0), b=(PASSED, 1.0), c=(PASSED, 1.0)))
+        # A repeated run of the second set is compared with the first set.
+        history.add(run(3, set_digest=sets[2]), results(a=(PASSED, 1.0), b=(PASSED, 1.0), c=(PASSED, 30.0)))
+        for different in ({"family": "gfx1151"}, {"python": "3.13"}, {"passes": "multi"}, {"suite": "smoke"}):
+            number = 10 + len(history.dump()) % 10
+            history.add(run(number, evidence=f"{different}".ljust(64), set_digest=sets[3], **different), results())
+        found = {(tally.run.finished[8:10], tally.run.kind): tally for tally in history.tallies()}
+        kind = run(1).kind
+        changes = {
+            day: (
+                found[day, kind].previous,
+                [(change.test[-1], change.kind.value) for change in found[day, kind].changes],
+            )
+            for day in ("01", "02", "03")
+        }
+        assert changes == {
+            "01": ("", []),
+            "02": (sets[1], [("a", "broken"), ("b", "fixed")]),
+            "03": (sets[1], [("c", "slower"), ("b", "fixed")]),
+        }
+        others = [tally for (_, other), tally in found.items() if other != kind]
+        assert [(tally.previous, tally.changes) for tally in others] == [("", ())] * 4
 
 
 def test_outcomes_filter_by_pattern_family_and_limit() -> None:
