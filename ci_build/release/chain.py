@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci_build.release import gating, steps
+from ci_build.release import device_here, gating, steps
 from ci_build.release.authority import find_authority, policy_source
 from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, Step
 from core.errors import CiBuildError, RequestError
-from core.model import Evidence, Outcome, Requirement, Verdict, WheelSet
+from core.model import Outcome, Requirement, Verdict, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
 from promotion.check import check, raise_if_blocked
@@ -29,6 +29,7 @@ from promotion.index.ledger import LedgerEntry
 from promotion.index.publish import publish
 from promotion.index.serve import IndexServer
 from promotion.night_results import description_of
+from promotion.policy.families import GATE
 from promotion.policy.policy import Policy, load_policy
 from promotion.policy.requirements import DISTINCT_SETTINGS, NEVER_RAN
 from promotion.promote import promotion_of
@@ -133,14 +134,13 @@ def _promoted(
 ) -> SetOutcome:
     """Run the gates of this machine, await other evidence, and promote the set if the policy allows it."""
     policy = load_policy(staged.index, channel=options.channel)
-    evidences = _gated(staged, bucket, options, reporter, runner) if Step.GATES in options.steps else ()
+    failure = _gated(staged, bucket, options, policy, reporter, runner) if Step.GATES in options.steps else None
     with reporter.group("policy"):
         source = policy_source(options.ledger, runner)
         verdict = _awaited(staged, bucket, options, policy, source, reporter)
         wheel_set = read_staged(bucket, staged)
         steps.show_verdict(staged, wheel_set, verdict, reporter, channel=options.channel, bucket_name=options.bucket)
     outcome = SetOutcome(staged=staged, wheel_set=wheel_set, state=State.STAGED, verdict=verdict)
-    failure = _failure(evidences)
     if not verdict.allowed and failure is not None:
         return replace(outcome, state=State.FAILED, error=failure)
     if Step.PROMOTE not in options.steps:
@@ -184,24 +184,28 @@ def _refused(outcome: SetOutcome, verdict: Verdict, options: ReleaseOptions) -> 
 
 
 def _gated(
-    staged: StagedSet, bucket: Bucket, options: ReleaseOptions, reporter: Reporter, runner: HostRunner
-) -> tuple[Evidence, ...]:
-    """Run every gate that needs no GPU, with the corpus and installers of the policy, and print the evidence."""
+    staged: StagedSet, bucket: Bucket, options: ReleaseOptions, policy: Policy, reporter: Reporter, runner: HostRunner
+) -> CiBuildError | None:
+    """Run the gates of this machine, print the evidence, and return the error with all failures, if there are any."""
     gate_options = gating.GateOptions(corpus=options.corpus, cache=options.cache)
     with reporter.group("gates"):
         signer = gating.find_signer(options.key, reporter)
         evidences = gating.run_gates(STRUCTURE, staged, bucket, gate_options, reporter, runner, signer, options.channel)
+        failure: CiBuildError | None = None
+        if options.device:
+            verify = lazy_verifier(options.trust_config)
+            required = check(bucket, staged, policy, verify=verify).requirements
+            missing = [item for item in required if item.gate == GATE and item.problems]
+            try:
+                evidences += device_here.run_device_gate(staged, bucket, missing, options, reporter, runner, signer)
+            except CiBuildError as error:
+                failure = error
     gating.show_evidence(evidences, reporter)
-    return evidences
-
-
-def _failure(evidences: Sequence[Evidence]) -> CiBuildError | None:
-    """Return the error with all failures of gates; None if there are none."""
     try:
         raise_for_failures(evidences)
     except CiBuildError as error:
-        return error
-    return None
+        failure = error
+    return failure
 
 
 def _awaited(

@@ -20,7 +20,7 @@ from ci_build.containers.engine import Engine, find_engine
 from ci_build.containers.gpus import find_gpus
 from ci_build.images import local
 from ci_build.images.mirrors import full_name, mirrored
-from ci_build.release.request import SigningKey
+from ci_build.release.request import ContainerSettings, SigningKey
 from core.errors import InputError, MachineError, RequestError
 from core.model import Evidence
 from core.process import HostRunner, LineSink
@@ -44,29 +44,6 @@ _NOT_STARTED = (1, 125, 126, 127)
 
 Podman's init program ends with 1 if it cannot start the program.
 """
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContainerSettings:
-    """Settings of the container of a gate.
-
-    Attributes:
-        engine: docker, podman, or the path of a client; empty for any.
-        network: network of the container, such as host or none.
-        memory: limit of memory such as 64g; empty for no limit.
-        shm_size: size of /dev/shm such as 16g.
-        cache: the user's cache folder.
-        mirrors: registry or repository -> mirror to pull the image from.
-        variables: environment variables for the gate; they may be secret.
-    """
-
-    engine: str
-    network: str
-    memory: str
-    shm_size: str
-    cache: Path
-    mirrors: Mapping[str, str]
-    variables: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

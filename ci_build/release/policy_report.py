@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ci_build.build.source.pins import load_pins, repository_url
@@ -12,6 +12,8 @@ from core.process import render
 from core.report import Reporter
 from core.targets import family_of
 from promotion.evidence.evidence import ANY
+from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.sessions.passes import MULTI
 from promotion.policy.families import GATE, Families, Trigger, load_families
 from promotion.policy.requirements import DISTINCT_SETTINGS
@@ -77,26 +79,40 @@ def _words(requirement: Requirement) -> list[str]:
     return [*targets, *(word for name, value in chosen.items() for word in (f"--{name}", value))]
 
 
+def device_request(
+    requirement: Requirement, wheel_set: WheelSet, families: Families, *, jax_tests: str = "", image: str = ""
+) -> tuple[DeviceRequest, tuple[str, ...]]:
+    """Return the run of the gate device that produces the evidence of a target, and the labels of its runners.
+
+    Args:
+        jax_tests: JAX's suite; empty selects the suite of the set's commit.
+        image: container image if the policy requires none; empty for no container.
+    """
+    settings, target = requirement.settings, GfxTarget.parse(requirement.target)
+    name = family_of([target])
+    family = families.families.get(name)
+    request = DeviceRequest(platform=JaxPlatform.ROCM, family=name, image=settings.get("image", "") or image)
+    size = settings.get("size", families.occasions[Trigger.NIGHTLY].size)
+    if size and not (family and family.sanity_only):
+        unknown = f"{repository_url('jax')}@<commit of jax {wheel_set.jax_version}>"
+        request = replace(request, jax_tests=jax_tests or jax_suite(wheel_set) or unknown, size=size)
+    if family is None or target.processor not in family.targets:
+        return request, ()
+    runners = family.multi if MULTI in settings.get("passes", "").split() else family.single or family.multi
+    if runners:
+        request = replace(request, devices=max(machines.devices for machines in runners.values()))
+    return request, tuple(runners)
+
+
 def _device_words(
     requirement: Requirement, wheel_set: WheelSet, families: Families
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return the options of the gate device, and the labels of its runners."""
-    settings, target = requirement.settings, GfxTarget.parse(requirement.target)
-    name = family_of([target])
-    family = families.families.get(name)
-    words = ["--platform", "rocm", "--family", name]
-    size = settings.get("size", families.occasions[Trigger.NIGHTLY].size)
-    if size and not (family and family.sanity_only):
-        suite = jax_suite(wheel_set) or f"{repository_url('jax')}@<commit of jax {wheel_set.jax_version}>"
-        words += ["--jax-tests", suite, "--size", size]
-    if image := settings.get("image"):
-        words += ["--image", image]
-    if family is None or target.processor not in family.targets:
-        return words, ()
-    runners = family.multi if MULTI in settings.get("passes", "").split() else family.single or family.multi
-    if runners:
-        words += ["--devices", str(max(machines.devices for machines in runners.values()))]
-    return words, tuple(runners)
+    request, runs_on = device_request(requirement, wheel_set, families)
+    names = ("platform", "family", "jax_tests", "size", "image", "devices")
+    given = {name: getattr(request, name) for name in names}
+    words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in given.items() if value]
+    return [word for pair in words for word in pair], runs_on
 
 
 def jax_suite(wheel_set: WheelSet) -> str:

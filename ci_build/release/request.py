@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,6 +91,42 @@ NO_URL = "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ContainerSettings:
+    """Settings of the container of a gate.
+
+    Attributes:
+        engine: docker, podman, or the path of a client; empty for any.
+        network: network of the container, such as host or none.
+        memory: limit of memory such as 64g; empty for no limit.
+        shm_size: size of /dev/shm such as 16g.
+        cache: the user's cache folder.
+        mirrors: registry or repository -> mirror to pull the image from.
+        variables: environment variables for the gate; they may be secret.
+    """
+
+    engine: str
+    network: str
+    memory: str
+    shm_size: str
+    cache: Path
+    mirrors: Mapping[str, str]
+    variables: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceHere:
+    """The gate device on the GPUs of this machine, as part of a night or a release.
+
+    Attributes:
+        environ: environment of the tests.
+        container: container of a required image.
+    """
+
+    environ: Mapping[str, str] = field(repr=False)
+    container: ContainerSettings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReleaseOptions:
     """The way of a set from staging to users.
 
@@ -105,9 +142,10 @@ class ReleaseOptions:
         wait: minutes to wait for evidence of gates that run on other machines.
         trust_config: trust configuration of a private Sigstore; None uses the public one.
         allow_lower: whether to accept a version that pip would not select.
-        jax_tests: JAX's test suite for the jobs of the device gate; empty selects the suite of the set's commit.
-        image: container image of these jobs, as NAME@sha256:…; empty for none.
+        jax_tests: JAX's test suite for the device gate; empty selects the suite of the set's commit.
+        image: container image of the device gate, as NAME@sha256:…; empty for none.
         cache: the user's cache, which keeps the environments of installers; None installs them in every run.
+        device: the gate device on this machine; None leaves it to the jobs that the summary lists.
     """
 
     bucket: str
@@ -124,3 +162,4 @@ class ReleaseOptions:
     jax_tests: str = ""
     image: str = ""
     cache: Path | None = None
+    device: DeviceHere | None = None

@@ -146,17 +146,20 @@ def show_verdict(
     return report
 
 
-def plan_lines(location: str, corpus: str) -> Iterator[str]:
+def plan_lines(location: str, corpus: str, *, device: bool = False) -> Iterator[str]:
     """Yield the lines of a dry run for the steps from staging to promotion.
 
     Args:
         location: folder or URL of the bucket.
         corpus: corpus of the compile gate; empty if the policy names it.
+        device: whether the gate device runs on this machine.
     """
     bucket = location.partition("?")[0].rstrip("/")
     which = f"{corpus} corpus" if corpus else "the corpus of the policy"
     yield f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/"
     yield f"gates: {', '.join(GATES)} ({which}), on the staged bytes; evidence goes beside them"
+    if device:
+        yield "gates: device, on the GPUs of this machine, for each target that the policy requires and it has"
     yield f"promote: the set is copied to {bucket}/v2/<index>/ if promotion/policy.toml allows it; ledger, then pages"
 
 

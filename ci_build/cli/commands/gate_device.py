@@ -12,9 +12,15 @@ import click
 import cloup
 
 from ci_build.cli.common import State, echo_error, host_runner, open_bucket, print_json
-from ci_build.cli.options.containers import container_engine, container_network, container_size, image_mirrors
-from ci_build.cli.options.environment import child_environment, find_signing_key, gate_environment
-from ci_build.cli.options.release import Duration, bucket_option, channel_option, junit_option, signing_key_option
+from ci_build.cli.options.containers import container_settings
+from ci_build.cli.options.environment import child_environment, find_signing_key
+from ci_build.cli.options.release import (
+    Duration,
+    bucket_option,
+    channel_option,
+    junit_option,
+    signing_key_option,
+)
 from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import chosen_options
 from core.atomic import write_whole
@@ -164,15 +170,7 @@ def _device_gate_in_image(state: State, values: Mapping[str, Any], *, redo: bool
         host_runner(reporter),
     )
     device_gate.check_options(options, JaxPlatform(options.platform))
-    container = device_image.ContainerSettings(
-        engine=container_engine(settings),
-        network=container_network(settings),
-        memory=container_size(settings, "container_memory"),
-        shm_size=container_size(settings, "container_shm_size"),
-        cache=settings.cache_dir,
-        mirrors=image_mirrors(settings),
-        variables=gate_environment(),
-    )
+    container = container_settings(settings)
     bucket = open_bucket(values["bucket"], reporter, existing=not Path(values["wheel_set"]).is_dir())
     gating.find_signer(find_signing_key(key), reporter)  # creates the user's own key
     run = device_image.ImageGateRun(

@@ -13,8 +13,8 @@ import cloup
 from ci_build.build import dist_wheels
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json, show_plan
 from ci_build.cli.options.environment import ENV_PREFIX
-from ci_build.cli.options.release import (
-    CHANNELS,
+from ci_build.cli.options.release import CHANNELS
+from ci_build.cli.options.release_steps import (
     STEP_OPTION_NAMES,
     release_options,
     step_options,
@@ -92,7 +92,7 @@ def nightly(
     if rows and table is None:
         raise RequestError("--row has no effect without --table.", hint="Give --table.")
     reporter, settings = state.reporter(after), state.settings(after)
-    options = release_options(given, bucket=bucket, channel=given["channel"], cache=settings.cache_dir)
+    options = release_options(given, bucket=bucket, channel=given["channel"], settings=settings)
     files = summary_files(given)
     if Step.BUILD not in options.steps:
         unused = [name for name in ("jax", *option_names()) if name not in _OUTPUT and settings.typed(name)]
@@ -160,7 +160,9 @@ class _Nights:
         if found.wheel_set is not None and found.night is None:
             prepared = self._prepare(found.wheel_set)
             yield from dist_wheels.dry_run_lines(prepared, found.wheel_set)
-            yield from plan_lines(request.options.bucket, request.options.corpus)
+            yield from plan_lines(
+                request.options.bucket, request.options.corpus, device=request.options.device is not None
+            )
 
     def _prepare(self, request: WheelSetRequest) -> PreparedBuild:
         return dist_wheels.prepare(request, self._reporter, self._runner, self._connect)

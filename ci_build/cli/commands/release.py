@@ -14,19 +14,21 @@ from ci_build.cli.common import State, connector, host_runner, open_bucket, prin
 from ci_build.cli.options.environment import ENV_PREFIX, actor, find_signing_key, ledger_request
 from ci_build.cli.options.release import (
     CHANNELS,
-    STEP_OPTION_NAMES,
     allow_lower_option,
     allow_unprotected_option,
     bucket_option,
     channel_option,
     dry_run_option,
     ledger_key_option,
+    require_explicit_channel,
+    trust_config_option,
+)
+from ci_build.cli.options.release_steps import (
+    STEP_OPTION_NAMES,
     refuse_step_options,
     release_options,
-    require_explicit_channel,
     step_options,
     summary_files,
-    trust_config_option,
 )
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.table import build_options
@@ -107,7 +109,7 @@ def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -
     if not settings.given("bucket"):
         raise RequestError("`release` requires --bucket or --local.", hint="Run `ci_build release --local`.")
     bucket, channel = settings.text("bucket"), given["channel"] or CHANNELS[-1]
-    options = release_options(given, bucket=bucket, channel=channel, cache=settings.cache_dir)
+    options = release_options(given, bucket=bucket, channel=channel, settings=settings)
     if Step.BUILD not in options.steps:
         text = "--steps of a release must include build, which finds the set."
         raise RequestError(text, hint="Use `gate` and `promote` for single steps.")
@@ -119,7 +121,10 @@ def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -
     as_json = settings.flag("json")
     if request.dry_run:
         lines = dist_wheels.dry_run_lines(prepared, request)
-        show_plan([*lines, *steps.plan_lines(options.bucket, options.corpus)], as_json=as_json)
+        show_plan(
+            [*lines, *steps.plan_lines(options.bucket, options.corpus, device=options.device is not None)],
+            as_json=as_json,
+        )
         return
     report = runs.release(request, options, opened, prepared, reporter, runner)
     runs.conclude(report, files, reporter, print_json if as_json else None)

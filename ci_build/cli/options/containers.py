@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from ci_build.cli.options.environment import gate_environment
 from ci_build.cli.options.settings import Settings
 from ci_build.containers.engine import check_engine, check_network
 from ci_build.images.local import check_reference
 from ci_build.images.mirrors import parse_mirrors
+from ci_build.release.request import ContainerSettings
 from core.units import check_engine_size
 
 
@@ -71,3 +73,20 @@ def check_images(settings: Settings) -> None:
     for name in ("builder_image", "base_docker"):
         if settings.given(name):
             check_reference(settings.text(name), settings.get(name).origin)
+
+
+def container_settings(settings: Settings) -> ContainerSettings:
+    """Return the settings of the container in which the gate device runs.
+
+    Raises:
+        RequestError: a setting is invalid.
+    """
+    return ContainerSettings(
+        engine=container_engine(settings),
+        network=container_network(settings),
+        memory=container_size(settings, "container_memory"),
+        shm_size=container_size(settings, "container_shm_size"),
+        cache=settings.cache_dir,
+        mirrors=image_mirrors(settings),
+        variables=gate_environment(),
+    )

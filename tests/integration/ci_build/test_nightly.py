@@ -403,7 +403,7 @@ def test_history_of_tests_is_restored_from_released_sets(nights: Nights, capsys:
     record_passes(bucket, one.staged, ["device"], details={"checks": [{"files": {"results.json.gz": {"name": name}}}]})
     assert night(nights) == 0
     assert entries(nights) == 1
-    words = ("history", INDEX, "--tests", "--rebuild", f"--bucket={nights.bucket}")
+    words = ["history", INDEX, "--tests", "--rebuild", f"--bucket={nights.bucket}"]
     capsys.readouterr()
     assert cli.run(words) == 0
     assert "2 runs were recorded" in capsys.readouterr().err

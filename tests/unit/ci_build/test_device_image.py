@@ -15,7 +15,6 @@ from ci_build.containers.container import Mount
 from ci_build.containers.engine import Engine
 from ci_build.release import device_image
 from ci_build.release.device_image import (
-    ContainerSettings,
     ImageGateRun,
     find_image,
     gate_argv,
@@ -23,7 +22,7 @@ from ci_build.release.device_image import (
     require_container,
     run_in_image,
 )
-from ci_build.release.request import SigningKey
+from ci_build.release.request import ContainerSettings, SigningKey
 from core.errors import InputError, MachineError, RequestError
 from core.model import Evidence, Outcome, to_json
 from core.process import HostRunner, ProcessResult

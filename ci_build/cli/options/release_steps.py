@@ -1,0 +1,195 @@
+"""Options of commands that take a set from its build to users: nights and releases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ci_build.cli.options.containers import container_settings
+from ci_build.cli.options.environment import (
+    ENV_PREFIX,
+    actor,
+    child_environment,
+    find_signing_key,
+    ledger_request,
+    step_summary,
+)
+from ci_build.cli.options.release import (
+    Duration,
+    allow_lower_option,
+    allow_unprotected_option,
+    ledger_key_option,
+    signing_key_option,
+    trust_config_option,
+)
+from ci_build.cli.options.settings import Settings
+from ci_build.release.request import CORPORA, NO_URL, DeviceHere, ReleaseOptions, Step
+from core.errors import RequestError
+from core.units import parse_url
+from promotion.gates.device.request import check_image
+from promotion.storage.bucket_url import bucket_name, is_url
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_STEP_OPTIONS = (
+    click.option(
+        "--corpus", type=click.Choice(CORPORA), help="JAX programs to compile.  [default: as the policy requires]"
+    ),
+    click.option(
+        "--public-url",
+        metavar=f"URL|{NO_URL}",
+        envvar=ENV_PREFIX + "PUBLIC_URL",
+        help="URL of the bucket for users: the released index is installed from it with pip and uv. "
+        f"`{NO_URL}` omits this check.  [default: a folder is served for it; required for s3://]",
+    ),
+    click.option(
+        "--wait",
+        type=Duration(0),
+        metavar="MINUTES",
+        help="Wait for evidence that other machines produce.  [default: 0]",
+    ),
+    click.option(
+        "--steps",
+        metavar="NAME,…",
+        help=f"Steps to perform, for jobs with separate identities: {', '.join(Step)}.  [default: all]",
+    ),
+    click.option(
+        "--summary",
+        metavar="FILE",
+        multiple=True,
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Append the summary to FILE as Markdown; write it as HTML or JSON if FILE ends in .html or .json. May be "
+        "repeated.  [default: $GITHUB_STEP_SUMMARY, if set]",
+    ),
+    click.option(
+        "--jax-tests", metavar="URL@COMMIT", help="JAX's suite for the tests on GPUs.  [default: the set's commit]"
+    ),
+    click.option(
+        "--image",
+        metavar="NAME@sha256:…",
+        help="Container image of the tests on GPUs.  [default: as the policy requires]",
+    ),
+    click.option(
+        "--device-gate",
+        type=click.Choice(("jobs", "here")),
+        help="Tests on GPUs: list the jobs for other machines, or test the GPUs of this machine.  [default: jobs]",
+    ),
+    signing_key_option,
+    ledger_key_option,
+    trust_config_option,
+    allow_lower_option,
+    allow_unprotected_option,
+)
+STEP_OPTION_NAMES = (
+    *("public_url", "wait", "steps", "summary", "jax_tests", "image", "device_gate", "trust_config", "allow_lower"),
+    "allow_unprotected",
+)
+"""Names of the options of `step_options` that `release --local` does not use."""
+
+
+_NEEDS_STEP = {
+    "corpus": Step.GATES,
+    "signing_key": Step.GATES,
+    "device_gate": Step.GATES,
+    "wait": Step.PROMOTE,
+    "ledger_key": Step.PROMOTE,
+    "allow_unprotected": Step.PROMOTE,
+    "public_url": Step.CHECK,
+}
+"""Option -> the only step that uses it; the environment may set options for all steps."""
+
+
+def _is_typed(name: str) -> bool:
+    """Return whether the command line sets an option of the running command."""
+    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+def step_options(function: _F) -> _F:
+    """Add the options of commands that take a set from its build to users."""
+    for option in reversed(_STEP_OPTIONS):
+        function = option(function)
+    return function
+
+
+def refuse_step_options(why: str) -> None:
+    """Refuse options of `step_options`, and --channel, that the command line gives although they have no effect.
+
+    Raises:
+        RequestError: an option was given.
+    """
+    names = [name for name in ("channel", *STEP_OPTION_NAMES) if _is_typed(name)]
+    if names:
+        shown = ", ".join("--" + name.replace("_", "-") for name in names)
+        raise RequestError(f"{shown} {'has' if len(names) == 1 else 'have'} no effect {why}.", hint="Omit it.")
+
+
+def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, settings: Settings) -> ReleaseOptions:
+    """Return the options that `step_options` added.
+
+    Args:
+        settings: options of the build, with the user's cache and the settings of containers.
+
+    Raises:
+        RequestError: a step is unknown, the public URL is missing or invalid, or an option has no effect.
+    """
+    steps, bucket = _steps(given["steps"]), bucket_name(bucket)
+    url = given["public_url"] or ""
+    if Step.CHECK in steps and not url and is_url(bucket):
+        raise RequestError(
+            f"The public URL of {bucket.partition('?')[0]} is unknown, and the released index is checked through it.",
+            hint=f"Give --public-url=URL, or --public-url={NO_URL} to omit the check.",
+        )
+    if url and url != NO_URL and parse_url(url, "--public-url").scheme not in ("http", "https"):
+        raise RequestError(f"--public-url is not an http or https URL: {url}.", hint="Give the URL that users see.")
+    for name, step in _NEEDS_STEP.items():
+        if step not in steps and _is_typed(name):
+            option = name.replace("_", "-")
+            text = f"--{option} has no effect without the step {step}."
+            raise RequestError(text, hint="Omit it, or change --steps.")
+    if given["image"]:
+        check_image(given["image"])
+    here = given["device_gate"] == "here"
+    return ReleaseOptions(
+        bucket=bucket,
+        channel=channel,
+        corpus=given["corpus"] or "",
+        key=find_signing_key(given["signing_key"]),
+        actor=actor(),
+        ledger=ledger_request(given["ledger_key"], channel, given["allow_unprotected"]),
+        steps=steps,
+        public_url=url,
+        wait=given["wait"] or 0.0,
+        trust_config=given["trust_config"],
+        allow_lower=given["allow_lower"],
+        jax_tests=given["jax_tests"] or "",
+        image=given["image"] or "",
+        cache=settings.cache_dir,
+        device=DeviceHere(environ=child_environment(), container=container_settings(settings)) if here else None,
+    )
+
+
+def _steps(text: str | None) -> tuple[Step, ...]:
+    """Return the steps of a comma-separated list in their order; all for None."""
+    if text is None:
+        return tuple(Step)
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if unknown := sorted({*words} - {*Step}) or ([] if words else ["none given"]):
+        raise RequestError(f"--steps is invalid: {', '.join(unknown)}.", hint=f"Give some of {', '.join(Step)}.")
+    return tuple(step for step in Step if step in words)
+
+
+def summary_files(given: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Return the files of the summary: those of --summary, else the job's summary of the CI service, if there is one.
+
+    Raises:
+        RequestError: the folder of a file does not exist.
+    """
+    files: tuple[Path, ...] = given["summary"]
+    for file in files:
+        if not file.absolute().parent.is_dir():
+            raise RequestError(f"--summary: folder {file.parent} does not exist.", hint="Create it.")
+    default = step_summary()
+    return files or ((default,) if default else ())

@@ -1,0 +1,177 @@
+"""`nightly --device-gate=here`: the gate device of a night on fake GPUs of this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ci_build.release import device_gate, device_here, device_image
+from ci_build.release.device_image import ImageGateRun
+from core.errors import GateError, MachineError, RequestError
+from core.model import Outcome
+from promotion.evidence.evidence import read_all
+from promotion.gates.common.gate import Check, Gate, GateContext, error
+from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.lease import GpuDevice
+from promotion.gates.device.machine import MachineInfo
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.fake_devices import fake_devices
+from tests.support.nights import INDEX, Nights, nights, small_release
+
+__all__ = ["nights", "small_release"]
+IMAGE = "registry.example/rocm@sha256:" + "1" * 64
+
+
+@dataclass
+class FakeGpus:
+    """The GPUs of a machine, whose tests pass or fail without running.
+
+    Attributes:
+        runs: configurations of the gate's runs.
+    """
+
+    devices: tuple[GpuDevice, ...] = fake_devices(8)
+    failing: bool = False
+    runs: list[DeviceGateConfig] = field(default_factory=list)
+
+    def gate(self, config: DeviceGateConfig) -> Gate:
+        """Return a gate with the settings of the real one."""
+
+        def run(context: GateContext) -> Iterator[Check]:
+            self.runs.append(config)
+            target = next(t for t in context.targets if t == self.devices[0].gfx)
+            found = (error("test-failed", "t.py::test_x failed: wrong sum.", "Run it alone."),) if self.failing else ()
+            yield Check(name="tests", target=target, times=1000)
+            yield Check(name="t.py::test_x", target=target, findings=found)
+
+        return Gate(name=config.gate_name, tier=config.tier, per_target=True, run=run, settings=config.settings)
+
+
+@pytest.fixture
+def gpus(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
+    """Provide fake GPUs; nobody else runs the gate device."""
+    nights.device, made = False, FakeGpus()
+    for module in (device_gate, device_here):
+        monkeypatch.setattr(module, "detect_machine", lambda *_: MachineInfo(devices=made.devices))
+    monkeypatch.setattr(device_gate, "make_gate", made.gate)
+    for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    return made
+
+
+def night(nights: Nights, *words: str) -> int:
+    return nights.run("nightly", f"--index={INDEX}", "--device-gate=here", "--json", *words)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
+    """Return the only set of a summary in JSON, and the messages."""
+    shown = capsys.readouterr()
+    (one,) = json.loads(shown.out)["sets"]
+    return one, shown.err
+
+
+def test_night_tests_its_own_gpus_and_leaves_others_to_jobs(
+    nights: Nights, gpus: FakeGpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert night(nights) == 0
+    one, messages = said(capsys)
+    assert one["state"] == "pending"
+    assert {row["target"]: row["now"] for row in one["targets"]} == {"gfx942": "device", "gfx950": "compiled"}
+    assert [job["family"] for job in one["jobs"]["jobs"]] == ["gfx950-dcgpu"] * 2
+    assert "The GPUs of this machine (gfx942) cannot test gfx950." in messages
+    (config,) = gpus.runs
+    assert (config.request.family, config.request.devices, config.request.size) == ("gfx94X-dcgpu", 8, "large")
+    assert config.request.jax_tests.startswith("https://github.com/jax-ml/jax@")
+    # Another machine completes the night; the first GPUs are not tested again.
+    gpus.devices = fake_devices(1, gfx="gfx950")
+    assert night(nights) == 0
+    one, _ = said(capsys)
+    assert (one["state"], one["entry"]) == ("promoted", 1)
+    assert [run.request.family for run in gpus.runs] == ["gfx94X-dcgpu", "gfx950-dcgpu"]
+    assert night(nights) == 0
+    assert (said(capsys)[0]["state"], len(gpus.runs)) == ("unchanged", 2)
+
+
+def test_release_tests_visible_gpus_of_this_machine(
+    nights: Nights, gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,3")
+    words = ("--channel=nightly", "--device-gate=here", f"--jax-tests=https://example.org/jax@{'a' * 40}", "--json")
+    assert nights.run("release", *words) == 0
+    assert said(capsys)[0]["state"] == "pending"
+    (request,) = (config.request for config in gpus.runs)
+    assert (request.jax_tests, request.devices) == (f"https://example.org/jax@{'a' * 40}", 2)
+
+
+def test_failed_tests_on_own_gpus_fail_the_night(
+    nights: Nights, gpus: FakeGpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpus.failing = True
+    assert night(nights) == GateError.exit_code
+    one, _ = said(capsys)
+    assert (one["state"], "t.py::test_x failed: wrong sum." in one["error"]) == ("failed", True)
+    staged = StagedSet(index=INDEX, digest=one["set"].rpartition("/")[2])
+    found = [file.evidence for file in read_all(DirBucket(nights.bucket), staged).values()]
+    assert [(item.target, item.outcome) for item in found if item.gate == "device"] == [("gfx942", Outcome.FAILED)]
+
+
+def test_machine_without_gpu_ends_the_night_before_its_build(
+    nights: Nights, gpus: FakeGpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpus.devices = ()
+    assert night(nights) == MachineError.exit_code
+    assert "This machine has no AMD GPU for --device-gate=here." in capsys.readouterr().err
+    assert not nights.bucket.exists()
+    assert nights.run("release", "--channel=nightly", "--device-gate=here") == MachineError.exit_code
+    assert not nights.bucket.exists()
+
+
+def test_image_of_the_tests_is_started_with_the_night(
+    nights: Nights, gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[ImageGateRun] = []
+
+    def run_in_image(run: ImageGateRun, *_: object) -> tuple[int, tuple[()]]:
+        started.append(run)
+        return 3, ()
+
+    monkeypatch.setattr(device_image, "run_in_image", run_in_image)
+    assert night(nights, f"--image={IMAGE}") == MachineError.exit_code
+    one, _ = said(capsys)
+    assert (one["state"], "ended with exit code 3 and no evidence." in one["error"]) == ("failed", True)
+    assert one["jobs"]["jobs"][0]["argv"].count(IMAGE) == 1
+    (run,) = started
+    assert (run.request.image, run.request.devices, run.request.family) == (IMAGE, 8, "gfx94X-dcgpu")
+    assert (run.bucket_name, run.channel, run.settings.cache) == (str(nights.bucket), "nightly", nights.cache)
+    assert gpus.runs == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--steps=build",), "--device-gate has no effect without the step gates."),
+        (("--image=rocm:latest",), "--image has no digest: rocm:latest."),
+    ],
+)
+def test_night_refuses_options_of_the_device_gate(
+    nights: Nights, gpus: FakeGpus, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert night(nights, *words) == RequestError.exit_code
+    assert message in capsys.readouterr().err
+    assert (gpus.runs, nights.bucket.exists()) == ([], False)
+
+
+def test_dry_run_names_the_tests_on_this_machine(
+    nights: Nights, gpus: FakeGpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (f"--index={INDEX}", "--dry-run")
+    assert nights.run("nightly", *words, "--device-gate=here") == 0
+    assert "gates: device, on the GPUs of this machine" in capsys.readouterr().out
+    assert nights.run("nightly", *words, "--device-gate=jobs") == 0
+    assert "gates: device" not in capsys.readouterr().out
+    assert gpus.runs == []
