@@ -130,6 +130,11 @@ static XLA_FFI_Error* forward_all(XLA_FFI_CallFrame* frame, const Attention* of)
   return NULL;
 }
 
+// Whether the query sees no key; AITER's assembly kernels are not made for it.
+static void unseen_one(const Attention* of, const Query* query, void* with) {
+  if (query->keys == 0 || (of->right >= 0 && query->diagonal + of->right < 0)) *(int*)with = 1;
+}
+
 XLA_FFI_Error* JaxAiterMhaFwdAsm(XLA_FFI_CallFrame* frame) {
   XLA_FFI_Error* error;
   if (answered(frame, &error)) return error;
@@ -138,6 +143,9 @@ XLA_FFI_Error* JaxAiterMhaFwdAsm(XLA_FFI_CallFrame* frame) {
   if (frame->args.size != 5 || frame->rets.size != 2 || frame->attrs.size != 2 || !causal || !attends(frame, 0, 3, &of))
     return refuse(frame, "mha_fwd_asm is called in another way");
   of.left = -1, of.right = *(const uint8_t*)causal->value ? 0 : -1;
+  int unseen = 0;
+  each_query(&of, unseen_one, &unseen);
+  if (unseen) return refuse(frame, "mha_fwd_asm is called with a query that sees no key");
   return forward_all(frame, &of);
 }
 

@@ -22,7 +22,7 @@ from jax_aiter.gemm import gemm
 from jax_aiter.gemm_fp4 import gemm_fp4
 from jax_aiter.gemm_fp8 import gemm_fp8_mi350
 from jax_aiter.gemm_i8 import gemm_i8
-from jax_aiter.mha import flash_attn_func, flash_attn_varlen
+from jax_aiter.mha import _kernels, flash_attn_func, flash_attn_varlen
 from jax_aiter.rmsnorm import rms_norm, rms_norm_with_add
 
 from tests.jax_aiter.check_gemm import blocks, dequantised
@@ -372,3 +372,66 @@ def check_kernels_of_attention_give_what_xla_gives(name: str, monkeypatch: pytes
     monkeypatch.setenv("JAX_AITER_BACKEND", "xla")
     jax.clear_caches()
     compare(found, jax.jit(both)(q, k, v), 3e-2)
+
+
+TWO_CU = (S((9, 4, 128), BF16), *[S((11, 2, 128), BF16)] * 2, *[S((4,), jnp.int32)] * 2)
+
+
+@pytest.mark.releases
+def check_packed_attention_keeps_its_kernel_with_two_traced_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    monkeypatch.setenv("JAX_AITER_BACKEND", "aiter")
+
+    def packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any = None) -> Any:
+        return flash_attn_varlen(q, k, v, cu_q, cu_k, causal=True)
+
+    # The program chooses between the kernel and XLA's code; a promise or concrete arrays decide before.
+    text = lowered(packed, *TWO_CU)
+    assert [call[0] for call in calls(text)] == ["jax_aiter_mha_fwd_asm"]
+    assert "stablehlo.exponential" in text
+    promised = lowered(packed, *TWO_CU[:4])
+    cu = jnp.array([0, 3, 9], jnp.int32), jnp.array([0, 3, 11], jnp.int32)
+    concrete = lowered(lambda q, k, v: packed(q, k, v, *cu), *TWO_CU[:3])
+    for text in (promised, concrete):
+        assert [call[0] for call in calls(text)] == ["jax_aiter_mha_fwd_asm"]
+        assert "stablehlo.exponential" not in text
+    with pytest.raises(BackendError, match="module mha_fwd has no code"):
+        lowered(lambda q, k, v: flash_attn_func(q, k, v, causal=True), *[S((1, 9, 4, 128), BF16)], *[
+            S((1, 8, 4, 128), BF16)] * 2)  # fmt: skip
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    ("cu_k", "causal", "kernel"),
+    [([0, 4, 4, 11], True, 1), ([0, 3, 3, 11], True, 0), ([0, 3, 3, 11], False, 1), ([0, 5, 11, 11], False, 0)],
+)
+def check_the_program_decides_whether_each_query_sees_a_key(
+    cu_k: list[int], causal: bool, kernel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler refuses calls with a query that sees no key, so a right result proves the decision."""
+    arrays = [made(seed, part.shape, BF16) for seed, part in enumerate(TWO_CU[:3])]
+    arrays += [jnp.array([0, 4, 4, 9], jnp.int32), jnp.array(cu_k, jnp.int32)]
+
+    def packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> Any:
+        return flash_attn_varlen(q, k, v, cu_q, cu_k, causal=causal, return_lse=True)
+
+    count = 0
+    plain = _kernels.forward
+
+    def counted(*arguments: Any) -> Any:
+        def count_one() -> None:
+            nonlocal count
+            count += 1
+
+        jax.debug.callback(count_one)
+        return plain(*arguments)
+
+    monkeypatch.setattr(_kernels, "forward", counted)
+    out, lse = jax.jit(packed)(*arrays)
+    jax.effects_barrier()
+    assert count == kernel
+    monkeypatch.setenv("JAX_AITER_BACKEND", "xla")
+    jax.clear_caches()
+    wanted, of_lse = jax.jit(packed)(*arrays)
+    compare(out, wanted, 3e-2)
+    np.testing.assert_allclose(lse, of_lse, 1e-3, 1e-2)

@@ -53,13 +53,16 @@ def ffi(
 
 
 def rowwise(
-    call: Callable[[int], Callable[..., tuple[Array, ...]]], rows: Sequence[bool]
+    call: Callable[[int], Callable[..., tuple[Array, ...]]],
+    rows: Sequence[bool],
+    fits: Callable[[int], bool] = lambda _count: True,
 ) -> Callable[..., tuple[Array, ...]]:
     """Return a custom call with independent rows; vmap adds rows instead of calls.
 
     Args:
         call: function that returns the call for a number of rows; all results have the rows as first dimension.
         rows: for each operand, whether its first dimension is the rows; all rows share the other operands.
+        fits: whether the handler accepts a number of rows; with more of them, vmap runs the call once per element.
     """
 
     def plain(*operands: Array) -> tuple[Array, ...]:
@@ -67,7 +70,13 @@ def rowwise(
         return call(count)(*operands)
 
     def batched(size: int, is_batched: Sequence[bool], *operands: Array) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
-        if any(batch and not has_rows for batch, has_rows in zip(is_batched, rows, strict=True)):
+        count = next(
+            operand.shape[1 if batch else 0]
+            for operand, batch, has_rows in zip(operands, is_batched, rows, strict=True)
+            if has_rows
+        )
+        shared = (batch for batch, has_rows in zip(is_batched, rows, strict=True) if not has_rows)
+        if any(shared) or not fits(size * count):
             axes = tuple(0 if batch else None for batch in is_batched)
             out = jax.vmap(plain, in_axes=axes)(*operands)
             return out, (True,) * len(out)

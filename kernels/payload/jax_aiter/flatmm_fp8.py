@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jax_aiter import _blockscale, _check
+from jax_aiter import _blockscale, _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, ffi, together
 from jax_aiter._quantised import quantised
@@ -46,10 +46,7 @@ def flatmm_fp8(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuff
     _blockscale.validate("flatmm_fp8", xq, wq, x_scale, w_scale)
     _check.dtype("flatmm_fp8", "xq", xq, (jnp.float8_e4m3fn, jnp.float8_e4m3fnuz))
     _check.dtype("flatmm_fp8", "wq", wq, (xq.dtype,))
-    columns = wq.shape[0]
-    obstacle = _check.first_failing(
-        [(xq.shape[0] > 0, "M is 0"), (columns % 256 == 0, f"N is {columns}, not a multiple of 256")]
-    )
+    obstacle = _limits.obstacle(FLATMM_FP8, m=xq.shape[0], n=wq.shape[0], k=xq.shape[1])
     choice = choose("flatmm_fp8", obstacles={AITER: obstacle})
     return (_shuffled if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jax_aiter import _check
+from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import contract, dispatch, empty, ffi, int32, rowwise, together
 from jax_aiter._table import AITER, GEMM_BF16
@@ -62,20 +62,13 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
 
 def _product(a: Array, b: Array, bias: Array | None, out: Any) -> Array:
     # a @ b.T + bias without a derivative; the backend is chosen for these shapes.
-    (rows, depth), columns = a.shape, b.shape[0]
-    half = a.dtype == b.dtype == jnp.bfloat16
-    obstacle = _check.first_failing(
-        [
-            (half, f"the kernels need bfloat16, not {a.dtype} with {b.dtype}"),
-            (depth % 64 == 0 and depth > 0, f"K is {depth}, not a multiple of 64"),
-            (columns % 64 == 0 and columns > 0, f"N is {columns}, not a multiple of 64"),
-            (rows > 0, "M is 0"),
-            (out in (jnp.bfloat16, jnp.float32), f"the kernels write bfloat16 or float32, not {out}"),
-        ]
-    )
-    choice = choose("gemm", (GEMM_BF16,), obstacles={AITER: obstacle})
+    choice = choose("gemm", (GEMM_BF16,), obstacles={AITER: _obstacle(a.shape[0], a, b)})
     result: Array = _jit_product(a, b, bias, jnp.dtype(out), choice)
     return result
+
+
+def _obstacle(rows: int, a: Array, b: Array) -> str:
+    return _limits.obstacle(GEMM_BF16, m=rows, n=b.shape[0], k=b.shape[1], dtype=a.dtype.name)
 
 
 def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -> Array:
@@ -91,9 +84,12 @@ def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -
         inner = ffi(GEMM_BF16, results, splitk=int32(0), kernel="")
         return lambda a, b: inner(a, b, empty(jnp.float32))[:1]
 
+    def fits(rows: int) -> bool:
+        return not _obstacle(rows, a, b)
+
     def kernel(a: Array, b: Array, bias: Array) -> Array:
         # Not every generation of these kernels adds a bias or writes bfloat16; XLA fuses both into one pass.
-        total = rowwise(call, (True, False))(a, b)[0]
+        total = rowwise(call, (True, False), fits)(a, b)[0]
         return (total + bias if bias.size else total).astype(out)
 
     result: Array = dispatch(choice, kernel, reference, a, b, empty(jnp.float32) if bias is None else bias)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jax_aiter import _check
+from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, ffi, int32, together
 from jax_aiter._quantised import quantised
@@ -51,13 +51,7 @@ def gemm_fp4(a: Array, b: Array, a_scale: Array, b_scale: Array, *, preshuffled:
             a multiple of 128, and K of 256.
     """
     rows, columns, depth = _validate(a, b, a_scale, b_scale, preshuffled)
-    obstacle = _check.first_failing(
-        [
-            (rows > 0, "M is 0"),
-            (columns % 128 == 0, f"N is {columns}, not a multiple of 128"),
-            (depth % 256 == 0, f"K is {depth}, not a multiple of 256"),
-        ]
-    )
+    obstacle = _limits.obstacle(GEMM_FP4, m=rows + -rows % _ROWS, n=columns, k=depth)
     choice = choose("gemm_fp4", obstacles={AITER: obstacle})
     return (_shuffled if preshuffled else _plain)(choice, *together(a, b, a_scale, b_scale))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from jax_aiter import _blockscale, _check
+from jax_aiter import _blockscale, _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, ffi, together
 from jax_aiter._quantised import quantised
@@ -44,13 +44,7 @@ def gemm_fp8_mi350(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, pres
     for name, array in (("xq", xq), ("wq", wq)):
         _check.dtype(operation, name, array, (jnp.float8_e4m3fn,))
     (rows, depth), columns = xq.shape, wq.shape[0]
-    obstacle = _check.first_failing(
-        [
-            (rows >= 16, f"M is {rows}, less than 16"),
-            (depth >= 512, f"K is {depth}, less than 512"),
-            (columns % 256 == 0, f"N is {columns}, not a multiple of 256"),
-        ]
-    )
+    obstacle = _limits.obstacle(GEMM_FP8_MI350, m=rows, n=columns, k=depth)
     choice = choose(operation, obstacles={AITER: obstacle})
     return (_shuffled if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
 

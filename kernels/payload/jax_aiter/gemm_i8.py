@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from jax_aiter import _check
+from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, ffi, int32, together
 from jax_aiter._quantised import quantised
@@ -62,13 +62,7 @@ def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array, *, 
         _check.dtype("gemm_i8", name, array, (jnp.float32,))
     _check.multiple("gemm_i8", "N", columns, 32)
     _check.multiple("gemm_i8", "K", depth, 32)
-    obstacle = _check.first_failing(
-        [
-            (rows > 0, "M is 0"),
-            (columns % 128 == 0, f"N is {columns}, not a multiple of 128"),
-            (depth % 128 == 0, f"K is {depth}, not a multiple of 128"),
-        ]
-    )
+    obstacle = _limits.obstacle(GEMM_I8, m=rows, n=columns, k=depth)
     choice = choose("gemm_i8", obstacles={AITER: obstacle})
     if not preshuffled:
         b = shuffle_weight(b, LAYOUT)

@@ -14,15 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jax_aiter import _check
+from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, empty, ffi, rowwise, together
-from jax_aiter._table import AITER, CK_RMS_NORM, PORTABLE, RMS_NORM, RMS_NORM_BWD, RMS_NORM_WITH_ADD
+from jax_aiter._table import AITER, CK_RMS_NORM, RMS_NORM, RMS_NORM_BWD, RMS_NORM_WITH_ADD
 
 __all__ = ["rms_norm", "rms_norm_with_add"]
 
 _DTYPES = (jnp.float32, jnp.float16, jnp.bfloat16, jnp.float64)
-_HALVES = (jnp.float16, jnp.bfloat16)
 _PARTIALS = (256, 4096)
 """Minimum and maximum number of rows of partial sums of gamma's gradient; the backward kernel has a block per row."""
 _PARTIAL_SUMS = 1 << 21
@@ -100,10 +99,9 @@ def _shape(x: Any) -> str:
 
 
 def _obstacles(x: Array) -> dict[str, str]:
-    rows = (x.size > 0, "there are no rows")
-    half = (x.dtype in _HALVES, f"AITER's kernels need float16 or bfloat16, not {x.dtype}")
-    own = (x.dtype != jnp.float64, "the portable kernels do not support float64")
-    return {AITER: _check.first_failing([half, rows]), PORTABLE: _check.first_failing([own, rows])}
+    facts = {"rows": x.size // max(1, x.shape[-1]), "n": x.shape[-1], "dtype": x.dtype.name}
+    calls = (CK_RMS_NORM, RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD)
+    return {call.name: _limits.obstacle(call, **facts) for call in calls}
 
 
 def _wide(x: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.catalog import load_catalog
+from tests.integration.kernels.conftest import Environment
 from tests.support import docker, forky
 from tests.support.kernels_fake import ck
 from tests.support.kernels_fake.calls import MEMSET, FakeMachine, Library, Tensor, tensors
+from tests.support.kernels_fake.lowered import random_calls, refusal
 from tests.support.kernels_fake.refused import refused
 from tests.support.kernels_fake.trees import KernelTree, find_device
 
@@ -283,3 +286,17 @@ def test_mask_and_bias_numbers_match_aiter(kernel_tree: KernelTree) -> None:
         entries = [re.sub(r"//.*", "", line).strip() for line in found[1].splitlines()]
         names = [re.split(r"[ =,]", entry)[0] for entry in entries if entry]
         assert names[:3] == first
+
+
+def test_handlers_accept_what_python_lowers(
+    libraries: Libraries, fake_machine: FakeMachine, environment: Environment, tmp_path: Path
+) -> None:
+    """As in test_kernel_limits.py, for random shapes and their gradients."""
+    rows = random_calls(environment("0.10.2"), tmp_path, 20261123, 30, "ck_attention")
+    seen: Counter[tuple[str, bool]] = Counter()
+    for row in rows:
+        calls = [(target.removeprefix("jax_aiter_mha_"), target, *rest) for target, *rest in row["calls"]]
+        errors = [refusal(libraries[way], fake_machine, row["gfx"], call) for way, *call in calls if way in libraries]
+        assert any(errors) == bool(row["refused"]), (row, errors)
+        seen.update((way, bool(row["refused"])) for way, *_ in calls)
+    assert min(seen[way, refused] for way in ck.DIRECTIONS for refused in (True, False)) >= 2, seen

@@ -13,7 +13,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from jax_aiter._choice import Choice
 from jax_aiter._native import dispatch, vary, varying
-from jax_aiter.mha import _blocks, _kernels
+from jax_aiter.mha import _blocks, _kernels, _rows
 from jax_aiter.mha._blocks import Config, Gradients
 from jax_aiter.mha._kernels import Plan
 from jax_aiter.mha._operands import Given, Operands
@@ -94,8 +94,16 @@ def _blocks_backward(
 
 
 def _forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]:
-    config, kernel = plan.task.config, partial(_kernels.forward, plan)
-    out, lse = dispatch(plan.forward, kernel, partial(_blocks_forward, config), operands, given)
+    reference = partial(_blocks_forward, plan.task.config)
+
+    def kernel(operands: Operands, given: Given) -> tuple[Array, Array]:
+        if not _kernels.needs_keys(plan):
+            return _kernels.forward(plan, operands, given)
+        complete = _rows.all_see(given.rows, given.cu_q)
+        out, lse = jax.lax.cond(complete, partial(_kernels.forward, plan), reference, operands, given)
+        return out, lse
+
+    out, lse = dispatch(plan.forward, kernel, reference, operands, given)
     return out, lse
 
 

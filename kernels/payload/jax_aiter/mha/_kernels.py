@@ -9,19 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jax_aiter import _check
+from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose, wanted_targets
 from jax_aiter._errors import BackendError
+from jax_aiter._limits import INT
 from jax_aiter._native import empty, ffi, int32, rowwise
 from jax_aiter._table import AITER, MHA_BWD, MHA_FWD, MHA_FWD_ASM, XLA
 from jax_aiter.mha._blocks import Config
 from jax_aiter.mha._operands import Given, Operands
 
-_HALVES = (jnp.float16, jnp.bfloat16)
 _FEW_QUERIES = 128
 """Number of queries in a batch up to which Composable Kernel is preferred, as in AITER."""
-_FEW_BYTES = 2**31
-"""Exclusive limit of offsets within a sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +31,10 @@ class Task:
         window: (left, right) keys that a query sees around its diagonal; -1 for all.
         packed: whether sequences lie one after the other, in a batch of one.
         longest: lengths of the longest packed sequence of queries and of keys; 0 for unknown.
+        sequences: number of packed sequences.
         padded: whether sequences of the batch have individual lengths.
-        complete: whether each query of each sequence is known to see a key.
+        complete: whether each query of each sequence is known to see a key. If this is unknown, packed sequences are
+            looked at when the program runs.
         deterministic: whether gradients must be summed in a fixed order.
         returns_lse: whether lse may have a cotangent.
     """
@@ -43,6 +43,7 @@ class Task:
     window: tuple[int, int]
     packed: bool = False
     longest: tuple[int, int] = (0, 0)
+    sequences: int = 0
     padded: bool = False
     complete: bool = False
     deterministic: bool = True
@@ -72,6 +73,11 @@ def make_plan(task: Task, operands: Operands) -> Plan:
         if backward.backend == XLA:
             obstacles[MHA_FWD.name] = f"the gradient is computed by XLA, whose dropout differs: {backward.why}"
     return Plan(task, choose("flash_attn", targets, obstacles=obstacles))
+
+
+def needs_keys(plan: Plan) -> bool:
+    """Return whether the chosen kernel can run only if each query sees a key, which is not known before it runs."""
+    return plan.forward.call == MHA_FWD_ASM.name and plan.task.packed and not plan.task.complete
 
 
 def choose_backward(plan: Plan, operands: Operands, *, dbias: bool, dslopes: bool, dlse: bool) -> Choice:
@@ -204,7 +210,7 @@ def _rows_of_extras(operands: Operands) -> tuple[bool, ...]:
 
 def _attributes(task: Task, operands: Operands) -> dict[str, Any]:
     left, right = _window(task, operands)
-    longest = (told or part.shape[1] for told, part in zip(task.longest, operands[:2], strict=True))
+    longest = (min(told or INT, part.shape[1]) for told, part in zip(task.longest, operands[:2], strict=True))
     queries, keys = longest if task.packed else (0, 0)
     numbers = {"window_left": left, "window_right": right, "longest_query": queries, "longest_key": keys}
     floats = {"scale": np.float32(task.config.scale), "dropout": np.float32(task.config.dropout)}
@@ -219,56 +225,43 @@ def _window(task: Task, operands: Operands) -> tuple[int, int]:
 
 
 def _asm_obstacle(task: Task, operands: Operands) -> str:
-    q, k, v, bias, slopes = operands
-    depths = (q.shape[-1], v.shape[-1])
-    gfx = {target.partition(":")[0] for target in wanted_targets()[0]}
-    fits = depths == (128, 128) or (depths == (192, 128) and gfx == {"gfx950"})
-    largest = max(part.size // max(1, part.shape[0]) * 2 for part in (q, k, v))
-    return _check.first_failing(
-        [
-            (q.dtype == jnp.bfloat16, f"AITER's assembly kernels need bfloat16, not {q.dtype}"),
-            (
-                fits,
-                f"AITER's assembly kernels need a head dimension of 128 (gfx950: q and k also 192), not {list(depths)}",
-            ),
-            (bias is None and slopes is None, "AITER's assembly kernels support neither bias nor ALiBi"),
-            (not task.config.dropout, "AITER's assembly kernels do not support dropout"),
-            (_window(task, operands) in ((-1, -1), (-1, 0)), "AITER's assembly kernels do not support windows"),
-            (task.complete, "AITER's assembly kernels require that each query sees a key"),
-            (largest < _FEW_BYTES, "AITER's assembly kernels need sequences of less than 2 GiB"),
-            *_common(task, operands),
-        ]
-    )
+    return _limits.obstacle(MHA_FWD_ASM, **facts(task, operands)) or _padded(task)
 
 
 def _ck_obstacle(task: Task, operands: Operands) -> str:
-    q, k, v, bias, slopes = operands
-    depths = (q.shape[-1], v.shape[-1])
-    same = bias is None or bias.dtype == q.dtype
-    plain = bias is None and slopes is None and not task.returns_lse
-    largest = max(part.size // max(1, part.shape[0]) for part in (q, k, v))
-    return _check.first_failing(
-        [
-            (q.dtype in _HALVES, f"Composable Kernel's attention needs float16 or bfloat16, not {q.dtype}"),
-            (
-                all(depth % 8 == 0 and depth <= 256 for depth in depths),
-                f"Composable Kernel needs head dimensions of multiples of 8 up to 256, not {list(depths)}",
-            ),
-            (same, "Composable Kernel needs a bias of the dtype of q"),
-            (not task.config.dropout or plain, "with dropout, Composable Kernel supports neither bias, ALiBi nor lse"),
-            (largest < _FEW_BYTES, "Composable Kernel needs sequences of fewer than 2**31 elements"),
-            *_common(task, operands),
-        ]
-    )
-
-
-def _common(task: Task, operands: Operands) -> list[tuple[bool, str]]:
-    return [
-        (not task.padded, "AITER's kernels do not support sequence lengths in a batch"),
-        (operands.q.size > 0 and operands.k.size > 0, "there are no queries or no keys"),
-    ]
+    return _limits.obstacle(MHA_FWD, **facts(task, operands)) or _padded(task)
 
 
 def _backward_obstacle(task: Task, operands: Operands) -> str:
     one_order = "Composable Kernel sums gradients in any order, which only deterministic=False allows"
-    return ("" if not task.deterministic else one_order) or _ck_obstacle(task, operands)
+    limit = _limits.obstacle(MHA_BWD, **facts(task, operands)) or _padded(task)
+    return ("" if not task.deterministic else one_order) or limit
+
+
+def _padded(task: Task) -> str:
+    return "AITER's kernels do not support sequence lengths in a batch" if task.padded else ""
+
+
+def facts(task: Task, operands: Operands) -> dict[str, Any]:
+    """Return the facts of a task that the limits of attention kernels are about."""
+    q, k, v, bias, slopes = operands
+    batch, queries, heads, depth = q.shape
+    return {
+        "dtype": q.dtype.name,
+        "gfx": {target.partition(":")[0] for target in wanted_targets()[0]},
+        "batch": batch,
+        "queries": queries,
+        "keys": k.shape[1],
+        "heads": heads,
+        "key_heads": k.shape[2],
+        "depth": depth,
+        "value_depth": v.shape[-1],
+        "sequences": task.sequences,
+        "packed": task.packed,
+        "window": _window(task, operands),
+        "complete": task.complete,
+        "bias": "" if bias is None else bias.dtype.name,
+        "slopes": slopes is not None,
+        "dropout": task.config.dropout,
+        "returns_lse": task.returns_lse,
+    }

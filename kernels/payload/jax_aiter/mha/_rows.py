@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 
@@ -37,6 +39,30 @@ def whole(queries: int, keys: int, left: int, right: int) -> Rows:
 def complete(queries: int, keys: int, right: int) -> bool:
     """Return whether each query of a full sequence sees a key."""
     return keys > 0 and (right < 0 or keys - queries + right >= 0)
+
+
+def packed_complete(cu_queries: Array, cu_keys: Array, right: int) -> bool:
+    """Return whether each query of packed sequences is known to see a key; False for traced arrays.
+
+    Args:
+        cu_queries, cu_keys: as for `packed`.
+        right: keys that a query sees after its diagonal; negative for all.
+    """
+    if isinstance(cu_queries, jax.core.Tracer) or isinstance(cu_keys, jax.core.Tracer):
+        return False
+    lengths = zip(np.diff(np.asarray(cu_queries)), np.diff(np.asarray(cu_keys)), strict=True)
+    return all(queries == 0 or complete(int(queries), int(keys), right) for queries, keys in lengths)
+
+
+def all_see(rows: Rows, cu_queries: Array) -> Array:
+    """Return whether each query of packed sequences sees a key, as a traced value.
+
+    Args:
+        rows: ranges of keys, [queries].
+        cu_queries: as for `packed`.
+    """
+    row = jnp.arange(rows.start.shape[0], dtype=jnp.int32)
+    return jnp.all((rows.end > rows.start) | (row < cu_queries[0]) | (row >= cu_queries[-1]))
 
 
 def padded(queries: int, query_count: Any, key_count: Any, left: int, right: int) -> Rows:

@@ -20,7 +20,7 @@ def flash_attn_varlen(
     k: Array,
     v: Array,
     cu_seqlens_q: Array,
-    cu_seqlens_k: Array,
+    cu_seqlens_k: Array | None = None,
     max_seqlen_q: int = 0,
     max_seqlen_k: int = 0,
     dropout_p: float = 0.0,
@@ -41,7 +41,9 @@ def flash_attn_varlen(
         v: (total_k, heads_k, Dv), of the dtype of q.
         cu_seqlens_q: (sequences + 1,), int32: start of the queries of each sequence, from 0, and end of the last one.
             Results of later queries are 0.
-        cu_seqlens_k: (sequences + 1,), int32, likewise for keys.
+        cu_seqlens_k: (sequences + 1,), int32, likewise for keys; None means cu_seqlens_q. AITER's assembly kernels
+            need a key for each query. None promises it, and concrete arrays are checked at once; for traced ones, the
+            program decides when it runs, which waits for the device.
         max_seqlen_q: upper bound of the lengths of query sequences, for the launch grid of kernels; 0 for unknown. An
             error if cu_seqlens_q is not a tracer and has a longer sequence.
         max_seqlen_k: likewise for keys.
@@ -80,14 +82,15 @@ def flash_attn_varlen(
     slopes = _arguments.slopes(_NAME, alibi_slopes, 1, heads)
     cu_q = _arguments.cumulative(_NAME, "cu_seqlens_q", cu_seqlens_q, None, total_q, max_seqlen_q)
     count = cu_q.shape[0] - 1
-    cu_k = _arguments.cumulative(_NAME, "cu_seqlens_k", cu_seqlens_k, count, total_k, max_seqlen_k)
+    given_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
+    cu_k = _arguments.cumulative(_NAME, "cu_seqlens_k", given_k, count, total_k, max_seqlen_k)
     task = Task(
         config,
         (left, right),
         packed=True,
         longest=(max_seqlen_q, max_seqlen_k),
-        # With the same cu_seqlens, each query sees at least the key at its own position.
-        complete=cu_seqlens_q is cu_seqlens_k,
+        sequences=count,
+        complete=cu_seqlens_k is None or _rows.packed_complete(cu_q, cu_k, right),
         deterministic=deterministic,
         returns_lse=return_lse,
     )

@@ -1,0 +1,177 @@
+"""Limits of the handlers: the arguments that each custom call accepts, in one table.
+
+A call that breaks a limit is never lowered; the text of the limit is the reason that `info` and errors show. The
+handlers in kernels/src check the same limits again: tests/integration/kernels/test_kernel_limits.py lowers random
+shapes and compares both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+from jax_aiter._table import (
+    CK_RMS_NORM,
+    FLATMM_FP8,
+    GEMM_BF16,
+    GEMM_FP4,
+    GEMM_FP8_MI350,
+    GEMM_I8,
+    MHA_BWD,
+    MHA_FWD,
+    MHA_FWD_ASM,
+    RMS_NORM,
+    RMS_NORM_BWD,
+    RMS_NORM_WITH_ADD,
+    FfiTarget,
+)
+
+Limit = tuple[Callable[[Any], bool], str]
+"""Condition of a call's facts, and the reason if it is false; {names} are replaced by facts."""
+
+INT = 2**31 - 1
+"""Largest size, stride or offset of most kernels."""
+_BUFFER = 2**32 - 1
+"""Bytes within the range of a buffer descriptor."""
+_ASM, _CK = "AITER's assembly kernels", "Composable Kernel"
+
+
+def obstacle(target: FfiTarget, **facts: Any) -> str:
+    """Return the reason why a custom call does not accept these facts; empty if it does.
+
+    Args:
+        target: the custom call.
+        facts: m, n, k and dtype of products; rows, n and dtype of normalisations; for attention the names of
+            `jax_aiter.mha._kernels.facts`.
+    """
+    known = SimpleNamespace(**facts)
+    return next((text.format(**facts) for holds, text in LIMITS[target.name] if not holds(known)), "")
+
+
+def _multiple(name: str, factor: int) -> Limit:
+    return (
+        lambda f: getattr(f, name) % factor == 0 and getattr(f, name) > 0,
+        f"{name.upper()} is {{{name}}}, not a multiple of {factor}",
+    )
+
+
+def _least(name: str, least: int) -> Limit:
+    return lambda f: getattr(f, name) >= least, f"{name.upper()} is {{{name}}}, less than {least}"
+
+
+def _product(a: float, out: int, *more: Limit) -> tuple[Limit, ...]:
+    # Limits of a product whose factors have `a` bytes for each element, and its result `out`.
+    def addressable(f: Any) -> bool:
+        return bool(max(f.m * f.k * a, f.n * f.k * a, f.m * f.n * out) <= _BUFFER)
+
+    return (
+        *more,
+        (lambda f: f.m > 0, "M is 0"),
+        (lambda f: max(f.m, f.n, f.k) <= INT, "M={m}, N={n}, K={k}: the kernels' sizes end at 2**31 - 1"),
+        (addressable, "M={m}, N={n}, K={k}: an operand or the result has 4 GiB or more"),
+    )
+
+
+def _bytes(f: Any) -> int:
+    # Of the largest of q, k, v and out: one sequence, or all packed ones.
+    return 2 * max(_elements(f), _out(f))
+
+
+def _elements(f: Any) -> int:
+    sizes = (f.queries * f.heads * f.depth, f.keys * f.key_heads * f.depth, f.keys * f.key_heads * f.value_depth)
+    return int(max(sizes))
+
+
+def _out(f: Any) -> int:
+    return int(f.queries * f.heads * f.value_depth)
+
+
+_SIZES: Limit = (
+    lambda f: max(f.batch, f.queries, f.keys, f.heads, f.sequences) <= INT,
+    "the kernels' sizes end at 2**31 - 1",
+)
+_NOT_EMPTY: Limit = (
+    lambda f: min(f.batch, f.queries, f.keys, f.heads) > 0,
+    "there are no queries or no keys",
+)
+_ASM_ATTENTION: tuple[Limit, ...] = (
+    (lambda f: f.dtype == "bfloat16", f"{_ASM} need bfloat16, not {{dtype}}"),
+    (
+        lambda f: (
+            (f.depth, f.value_depth) == (128, 128) or ((f.depth, f.value_depth) == (192, 128) and f.gfx == {"gfx950"})
+        ),
+        f"{_ASM} need a head dimension of 128 (gfx950: q and k also 192), not [{{depth}}, {{value_depth}}]",
+    ),
+    (lambda f: not f.bias and not f.slopes, f"{_ASM} support neither bias nor ALiBi"),
+    (lambda f: not f.dropout, f"{_ASM} do not support dropout"),
+    (lambda f: f.window in ((-1, -1), (-1, 0)), f"{_ASM} do not support windows"),
+    (lambda f: f.complete or f.packed, f"{_ASM} require that each query sees a key"),
+    (lambda f: _bytes(f) <= INT, f"{_ASM} need sequences of less than 2 GiB"),
+    # A block has 256 queries, whose rows have a 32-bit stride.
+    (lambda f: 256 * f.heads * f.depth * 2 <= INT, f"{_ASM} need fewer heads than {{heads}}"),
+    (
+        lambda f: f.queries * 4 <= INT and (f.packed or f.heads * f.queries <= INT),
+        f"{_ASM} need fewer queries than {{queries}} for {{heads}} heads",
+    ),
+    _SIZES,
+    _NOT_EMPTY,
+)
+_CK_ATTENTION: tuple[Limit, ...] = (
+    (lambda f: f.dtype in ("float16", "bfloat16"), f"{_CK}'s attention needs float16 or bfloat16, not {{dtype}}"),
+    (
+        lambda f: all(depth % 8 == 0 and 0 < depth <= 256 for depth in (f.depth, f.value_depth)),
+        f"{_CK} needs head dimensions of multiples of 8 up to 256, not [{{depth}}, {{value_depth}}]",
+    ),
+    (lambda f: f.bias in ("", f.dtype), f"{_CK} needs a bias of the dtype of q"),
+    (
+        lambda f: not f.dropout or not (f.bias or f.slopes or f.returns_lse),
+        f"with dropout, {_CK} supports neither bias, ALiBi nor lse",
+    ),
+    (lambda f: max(_elements(f), _out(f)) <= INT, f"{_CK} needs sequences of fewer than 2**31 elements"),
+    (lambda f: f.heads * f.queries <= INT, f"{_CK} needs fewer queries than {{queries}} for {{heads}} heads"),
+    _SIZES,
+    _NOT_EMPTY,
+)
+_NORM: tuple[Limit, ...] = (
+    (lambda f: f.dtype != "float64", "the portable kernels do not support float64"),
+    (lambda f: f.rows > 0 and f.n > 0, "there are no rows"),
+)
+
+LIMITS: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
+    {
+        GEMM_BF16.name: _product(
+            2,
+            4,
+            (lambda f: f.dtype == "bfloat16", "the kernels need bfloat16, not {dtype}"),
+            _multiple("k", 64),
+            _multiple("n", 64),
+        ),
+        GEMM_I8.name: _product(1, 2, _multiple("n", 128), _multiple("k", 128)),
+        # M is padded to whole groups of rows before.
+        GEMM_FP4.name: _product(0.5, 2, _multiple("n", 128), _multiple("k", 256)),
+        GEMM_FP8_MI350.name: _product(
+            1, 2, _least("m", 16), _least("k", 512), _multiple("k", 128), _multiple("n", 256)
+        ),
+        FLATMM_FP8.name: _product(1, 2, _multiple("k", 128), _multiple("n", 256)),
+        MHA_FWD_ASM.name: _ASM_ATTENTION,
+        MHA_FWD.name: _CK_ATTENTION,
+        # Gradients of k and v have a head for each head of q.
+        MHA_BWD.name: (
+            *_CK_ATTENTION,
+            (
+                lambda f: f.keys * f.heads * max(f.depth, f.value_depth) <= INT,
+                f"{_CK} needs gradients of fewer than 2**31 elements of a sequence",
+            ),
+        ),
+        CK_RMS_NORM.name: (
+            (lambda f: f.dtype in ("float16", "bfloat16"), "AITER's kernels need float16 or bfloat16, not {dtype}"),
+            (lambda f: f.rows > 0, "there are no rows"),
+            (lambda f: f.n * 2 <= INT, "AITER's kernels need rows of less than 2 GiB"),
+        ),
+        RMS_NORM.name: _NORM,
+        RMS_NORM_WITH_ADD.name: _NORM,
+        RMS_NORM_BWD.name: _NORM,
+    }
+)
+"""Custom call -> its limits, the most general first."""

@@ -1,0 +1,64 @@
+"""Custom calls of random programs that the package jax_aiter lowers, and the real handlers' answers to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from kernels.catalog import load_catalog
+from tests.support.kernels_fake.calls import CallError, FakeMachine, Library, tensors
+from tests.support.kernels_fake.trees import find_device
+
+ROOT = Path(__file__).resolve().parents[3]
+CHECKS, PACKAGE = ROOT / "tests" / "jax_aiter", ROOT / "kernels" / "payload" / "jax_aiter"
+FOREIGN = ("JAX_", "XLA_", "PYTHON", "VIRTUAL_ENV", "TF_", "COV_")
+"""Variables of the caller that have no say."""
+MODULES = {ffi.target: module for module in load_catalog().modules.values() for ffi in module.ffi}
+"""Custom call -> its module."""
+_DEVICES = {"gfx942": find_device("gfx942", 304), "gfx950": find_device("gfx950", 256)}
+_DTYPES = {"i8": "s8", "ui8": "u8", "i32": "s32", "ui32": "u32", "f8E4M3FN": "f8e4m3fn", "f8E4M3FNUZ": "f8e4m3fnuz"}
+
+
+def random_calls(python: Path, folder: Path, seed: int, count: int, *names: str) -> list[dict[str, Any]]:
+    """Return the calls that random programs are lowered to; see tests/jax_aiter/random_calls.py."""
+    (folder / "tests").mkdir()
+    (folder / "tests" / "__init__.py").touch()
+    for path in (CHECKS, PACKAGE):
+        to = folder / "tests" / path.name if path == CHECKS else folder / path.name
+        shutil.copytree(path, to, ignore=shutil.ignore_patterns("__pycache__"))
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(folder)}
+    argv = [str(python), "-m", "tests.jax_aiter.random_calls", "calls.json", str(seed), str(count), *names]
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads((folder / "calls.json").read_text())
+    return rows
+
+
+def _tensor(text: str) -> tuple[str, tuple[int, ...]]:
+    *sizes, dtype = text.split("x")
+    return _DTYPES.get(dtype, dtype), tuple(map(int, sizes))
+
+
+def _attribute(text: str) -> object:
+    value, _, kind = text.partition(" : ")
+    if kind:
+        return float(value) if kind.startswith("f") else int(value)
+    return value == "true" if value in ("true", "false") else value.strip('"')
+
+
+def refusal(library: Library, machine: FakeMachine, gfx: str, call: list[Any]) -> str:
+    """Return the handler's error for a call; empty if it accepts the call."""
+    target, operands, results, attrs = call
+    made = tensors(*map(_tensor, (*operands, *results)))
+    words = {name: _attribute(text) for name, text in attrs.items()}
+    symbol = "".join(part.capitalize() for part in target.split("_"))
+    try:
+        machine.call(library, symbol, made[: len(operands)], made[len(operands) :], words, device=_DEVICES[gfx])
+    except CallError as error:
+        return error.message
+    return ""
