@@ -7,19 +7,17 @@ import json
 from collections.abc import Iterator
 
 from core.errors import BucketError
-from core.model import Finding, GfxTarget, MemberInfo, Severity, Tier, Wheel
+from core.model import Finding, GfxTarget, Severity, Tier
 from core.targets import covers, lists, machs
 from promotion.gates.common.gate import Check, Gate, GateContext, error
+from promotion.gates.set_record import REBUILD, read_build_info, set_differences, wheel_differences
 from promotion.index.core_metadata import core_metadata
 from promotion.index.pages import metadata_name
 from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import project_pages
 from wheelkit.findings import as_published
 from wheelkit.inspect.inspect import Expectations, inspect_wheel
-from wheelkit.inspect.model import WheelReport, member_infos
 from wheelkit.inspect.wheel_set import check_set
-
-_REBUILD = "Build and stage the set again."
 
 
 def run(context: GateContext) -> Iterator[Check]:
@@ -30,15 +28,18 @@ def run(context: GateContext) -> Iterator[Check]:
         machs=machs(),
         allow_list=lists()["compiler-supported"],
     )
-    reports = []
+    reports, infos = [], []
     for wheel in context.wheel_set.wheels:
         report = inspect_wheel(context.wheel(wheel), expectations, scratch=context.work, progress=context.progress)
         reports.append(report)
+        infos.append(read_build_info(context.wheel(wheel)))
         relevant = as_published(report.findings) if wheel.as_published else report.findings
-        findings = (*(_with_location(item, report.filename) for item in relevant), *_member_differences(report, wheel))
+        untrue = wheel_differences(report, wheel, infos[-1])
+        findings = (*(_with_location(item, report.filename) for item in relevant), *untrue)
         notes = sorted({finding.code for finding in report.findings if finding.severity is Severity.NOTE})
         yield Check(name=wheel.filename, findings=findings, details={"sha256": report.sha256, "notes": notes})
-    yield Check(name="set", findings=tuple(_with_location(finding, "") for finding in check_set(reports)))
+    between = (_with_location(finding, "") for finding in check_set(reports))
+    yield Check(name="set", findings=(*between, *set_differences(context.wheel_set, reports, infos)))
     yield Check(name="index", findings=tuple(_index_findings(context)))
 
 
@@ -49,29 +50,6 @@ def _with_location(finding: Finding, filename: str) -> Finding:
     """Add wheel and file to the message of a finding."""
     member = "" if finding.member in finding.message else finding.member
     return dataclasses.replace(finding, message=": ".join(filter(None, (filename, member, finding.message))))
-
-
-def _member_differences(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
-    """Compare the libraries of a wheel with their entries in wheels.json."""
-    actual = {member.path: _fields(member) for member in member_infos(report)}
-    recorded = {member.path: _fields(member) for member in wheel.members}
-    for path in sorted(actual.keys() | recorded.keys()):
-        if path not in actual:
-            differences = "the wheel has no such library"
-        elif path not in recorded:
-            differences = "wheels.json does not list it"
-        else:
-            rows = ((name, value, recorded[path][name]) for name, value in actual[path].items())
-            differences = "; ".join(f"{name} is {has!r}, not {listed!r}" for name, has, listed in rows if has != listed)
-        if differences:
-            text = f"{wheel.filename}: wheels.json is wrong about {path}: {differences}."
-            yield error("wheels-json-untrue", text, _REBUILD, member=path)
-
-
-def _fields(member: MemberInfo) -> dict[str, object]:
-    """Return the fields of a library's entry, with sorted lists instead of tuples."""
-    values = {field.name: getattr(member, field.name) for field in dataclasses.fields(member)}
-    return {name: sorted(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _index_findings(context: GateContext) -> Iterator[Finding]:
@@ -87,13 +65,13 @@ def _index_findings(context: GateContext) -> Iterator[Finding]:
             yield error(
                 "index-incomplete",
                 f"{wheel.filename} is missing or incomplete in the staged index: {problem}.",
-                _REBUILD,
+                REBUILD,
             )
             continue
         with context.bucket.open(context.staged.file(wheel.filename)) as file:
             own = core_metadata(file, wheel.filename)
         if sidecar != own:
             text = f"{metadata_name(wheel.filename)} is not the METADATA of {wheel.filename}."
-            yield error("index-untrue", text, _REBUILD)
+            yield error("index-untrue", text, REBUILD)
         if listed != (wheel.sha256, sha256_of(own)):
-            yield error("index-untrue", f"The staged index has wrong hashes for {wheel.filename}.", _REBUILD)
+            yield error("index-untrue", f"The staged index has wrong hashes for {wheel.filename}.", REBUILD)

@@ -1,0 +1,138 @@
+"""Comparison of wheels.json with the wheels of its set.
+
+A set's digest covers wheels.json, but says nothing about its truth: policies, index pages and `reproduce` rely on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from core.errors import ArchiveError
+from core.model import Finding, MemberInfo, Wheel, WheelSet
+from promotion.gates.common.gate import error
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.inspect.metadata import JAX_ROCM
+from wheelkit.inspect.model import WheelReport, member_infos
+
+REBUILD = "Build and stage the set again."
+_BUILD_INFO = "/build_info.json"
+_MOST_BYTES = 4 << 20
+
+
+def read_build_info(path: Path) -> Mapping[str, Any]:
+    """Return the build information in a pjrt or plugin wheel of this program; empty for all other wheels."""
+    try:
+        with WheelArchive(path) as archive:
+            names = [member.name for member in archive.members if member.name.endswith(_BUILD_INFO)]
+            body = json.loads(archive.read(names[0], _MOST_BYTES)) if len(names) == 1 else {}
+    except (ArchiveError, ValueError, RecursionError):
+        return {}  # inspection reports damaged members, and the gate load unreadable information
+    return body if isinstance(body, dict) else {}
+
+
+def wheel_differences(report: WheelReport, wheel: Wheel, info: Mapping[str, Any]) -> Iterator[Finding]:
+    """Compare the entry of a wheel in wheels.json with the wheel.
+
+    Args:
+        info: the wheel's build information; empty if it has none.
+    """
+    meta = report.metadata
+    if meta is not None:
+        recorded = {
+            "name": wheel.name, "version": wheel.version, "tags": sorted(wheel.tags),
+            "requires_python": wheel.requires_python,
+            "requires_dist": [" ".join(text.split()) for text in wheel.requires_dist],
+        }  # fmt: skip
+        actual = {
+            "name": report.project, "version": meta.version, "tags": sorted(report.tags),
+            "requires_python": meta.requires_python, "requires_dist": list(meta.requires_dist),
+        }  # fmt: skip
+        if differences := _differences(actual, recorded):
+            yield _untrue(wheel.filename, differences)
+    origins = info.get("inputs")
+    if isinstance(origins, list) and len(origins) == 1 and isinstance(origins[0], dict):
+        source = {"source_sha256": origins[0].get("sha256"), "source_size": origins[0].get("size")}
+        if differences := _differences(source, {name: getattr(wheel, name) for name in source}):
+            yield _untrue(wheel.filename, differences)
+    yield from _member_differences(report, wheel)
+
+
+def set_differences(
+    wheel_set: WheelSet, reports: Sequence[WheelReport], infos: Sequence[Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Compare the versions and inputs of a set in wheels.json with its wheels.
+
+    Args:
+        infos: the build information of each wheel, in the order of the reports.
+    """
+    tags = {tag.partition("-")[0] for report in reports for tag in report.tags}
+    pythons = sorted({int(tag[3:]) for tag in tags if tag.startswith("cp3") and tag[3:].isdecimal()})
+    served, recorded = [f"3.{minor}" for minor in pythons], list(wheel_set.python_versions)
+    if served and served != recorded:
+        yield _untrue("python_versions", f"the wheels are for {', '.join(served)}, not for {', '.join(recorded)}")
+    jax = wheel_set.jax_version
+    if (pin := wheel_set.pins.get("jax", jax)) and _base(pin) != _base(jax):
+        yield _untrue("pins", f"jax is {pin}, but jax_version is {jax}")
+    for report, info in zip(reports, infos, strict=True):
+        if JAX_ROCM.fullmatch(report.project):
+            yield from _version_differences(wheel_set, report, info)
+    inputs = {(item.sha256, item.size) for item in wheel_set.inputs}
+    for wheel in wheel_set.wheels:
+        if inputs and (wheel.source_sha256, wheel.source_size) not in inputs:
+            yield _untrue("inputs", f"the source of {wheel.filename} is not among them")
+
+
+def _version_differences(wheel_set: WheelSet, report: WheelReport, info: Mapping[str, Any]) -> Iterator[Finding]:
+    """Compare the versions of JAX and ROCm of a set with those of a pjrt or plugin wheel."""
+    if _base(report.version) != _base(wheel_set.jax_version):
+        text = f"it is {wheel_set.jax_version}, but {report.filename} is for jax {_base(report.version)}"
+        yield _untrue("jax_version", text)
+    _, _, label = report.version.partition("+rocm")
+    built = str(info.get("rocm_version", "")) or label
+    if built and built != wheel_set.rocm_version:
+        yield _untrue("rocm_version", f"it is {wheel_set.rocm_version}, but {report.filename} is for ROCm {built}")
+
+
+def _member_differences(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
+    """Compare the libraries of a wheel with their entries in wheels.json."""
+    actual = {member.path: _fields(member) for member in member_infos(report)}
+    recorded = {member.path: _fields(member) for member in wheel.members}
+    for path in sorted(actual.keys() | recorded.keys()):
+        if path not in actual:
+            differences = "the wheel has no such library"
+        elif path not in recorded:
+            differences = "wheels.json does not list it"
+        else:
+            differences = _differences(actual[path], recorded[path])
+        if differences:
+            text = f"{wheel.filename}: wheels.json is wrong about {path}: {differences}."
+            yield error("wheels-json-untrue", text, REBUILD, member=path)
+
+
+def _fields(member: MemberInfo) -> dict[str, object]:
+    """Return the fields of a library's entry, with sorted lists instead of tuples."""
+    values = {field.name: getattr(member, field.name) for field in dataclasses.fields(member)}
+    return {name: sorted(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _differences(actual: Mapping[str, object], recorded: Mapping[str, object]) -> str:
+    rows = ((name, value, recorded[name]) for name, value in actual.items())
+    return "; ".join(f"{name} is {has!r}, not {listed!r}" for name, has, listed in rows if has != listed)
+
+
+def _untrue(what: str, differences: str) -> Finding:
+    return error("wheels-json-untrue", f"wheels.json is wrong about {what}: {differences}.", REBUILD)
+
+
+def _base(version: str) -> str:
+    """Return a version without post release, pre-release and label; other text as it is."""
+    try:
+        return Version(version).base_version
+    except InvalidVersion:
+        return version

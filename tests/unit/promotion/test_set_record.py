@@ -1,0 +1,144 @@
+"""wheels.json compared with the wheels: each false value is named, and true records have no finding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.model import InputFile, WheelSet
+from promotion.gates import inspection
+from promotion.gates.common.runs import run_gates
+from promotion.gates.set_record import read_build_info, set_differences, wheel_differences
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.made_wheel import MadeWheel
+from tests.support.silent import NoProcesses, Silent
+from tests.support.wheel_sets import (
+    PJRT_LIBRARY,
+    PLUGIN_LIBRARIES,
+    TARGETS,
+    SetWheel,
+    make_set,
+    make_wheels,
+    pjrt,
+    plugin,
+    set_wheel,
+    write_set,
+)
+from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.model import WheelReport
+
+SOURCE = {"filename": "source.whl", "size": 3, "sha256": "5" * 64}
+VERSION = "0.10.2.post1+rocm7.2.0"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A set whose wheels this program built, with reports and build information of its wheels in the set's order."""
+
+    wheels: list[SetWheel]
+    wheel_set: WheelSet
+    reports: list[WheelReport]
+    infos: list[Mapping[str, Any]]
+
+    def problems(self, wheel_set: WheelSet) -> list[str]:
+        """Return the messages about another record of the same wheels."""
+        rows = zip(wheel_set.wheels, self.reports, self.infos, strict=True)
+        found = [item for wheel, report, info in rows for item in wheel_differences(report, wheel, info)]
+        found += set_differences(wheel_set, self.reports, self.infos)
+        assert {item.code for item in found} <= {"wheels-json-untrue"}
+        return [item.message for item in found]
+
+
+def built(made: MadeWheel, package: str) -> MadeWheel:
+    """Add the build information of a repaired wheel."""
+    info = {"version": VERSION, "jax_version": "0.10.2", "rocm_version": "7.2.0", "inputs": [SOURCE]}
+    made.files[f"{package}/build_info.json"] = json.dumps(info).encode()
+    return made
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    folder = tmp_path_factory.mktemp("record")
+    made = [
+        (built(pjrt(VERSION), "jax_plugins/xla_rocm7"), (PJRT_LIBRARY,)),
+        (built(plugin(VERSION), "jax_rocm7_plugin"), PLUGIN_LIBRARIES),
+    ]
+    wheels = [set_wheel(one, folder, dict.fromkeys(libraries, TARGETS)) for one, libraries in made]
+    wheels = [
+        replace(one, wheel=replace(one.wheel, source_sha256=SOURCE["sha256"], source_size=SOURCE["size"]))
+        for one in wheels
+    ]
+    wheels += [one for one in make_wheels(folder, pythons=("3.12",)) if one.wheel.name == "jaxlib"]
+    inputs = [
+        InputFile(filename="x", size=one.wheel.source_size, sha256=one.wheel.source_sha256, url="") for one in wheels
+    ]
+    wheel_set = make_set(wheels, inputs=tuple(inputs))
+    paths = [folder / one.wheel.filename for one in wheels]
+    return Scene(wheels, wheel_set, [inspect_wheel(path) for path in paths], [read_build_info(path) for path in paths])
+
+
+def test_true_record_has_no_findings(scene: Scene) -> None:
+    assert scene.problems(scene.wheel_set) == []
+    assert [info.get("jax_version") for info in scene.infos] == ["0.10.2", "0.10.2", None]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("jax_version", "0.10.1", "about jax_version: it is 0.10.1, but jax_rocm7_pjrt-"),
+        ("rocm_version", "7.2.1", "about rocm_version: it is 7.2.1, but jax_rocm7_pjrt-"),
+        ("python_versions", ("3.11", "3.12"), "about python_versions: the wheels are for 3.12, not for 3.11, 3.12."),
+        ("python_versions", ("3.13",), "about python_versions: the wheels are for 3.12, not for 3.13."),
+        ("pins", {"jax": "0.10.1"}, "about pins: jax is 0.10.1, but jax_version is 0.10.2."),
+        (
+            "inputs",
+            (InputFile(filename="x", size=3, sha256="6" * 64, url=""),),
+            "about inputs: the source of jax_rocm7",
+        ),
+    ],
+)
+def test_false_value_of_set_is_named(scene: Scene, field: str, value: object, message: str) -> None:
+    found = scene.problems(replace(scene.wheel_set, **{field: value}))  # type: ignore[arg-type]
+    assert any(message in text for text in found), found
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("name", "jax-rocm7-other", "name is 'jax-rocm7-"),
+        ("version", "0.10.2+rocm7.2.0", "version is '0.10.2.post1+rocm7.2.0', not '0.10.2+rocm7.2.0'"),
+        ("tags", ("cp313-cp313-manylinux_2_28_x86_64",), "tags is ["),
+        ("requires_python", ">=3.9", "requires_python is '>=3.11', not '>=3.9'"),
+        ("requires_dist", ("jaxlib",), "requires_dist is ["),
+        ("source_sha256", "6" * 64, f"source_sha256 is '{'5' * 64}', not '{'6' * 64}'"),
+        ("source_size", 4, "source_size is 3, not 4"),
+    ],
+)
+def test_false_value_of_wheel_is_named(scene: Scene, at: int, field: str, value: object, message: str) -> None:
+    wheels = list(scene.wheel_set.wheels)
+    wheels[at] = replace(wheels[at], **{field: value})  # type: ignore[arg-type]
+    found = scene.problems(replace(scene.wheel_set, wheels=tuple(wheels)))
+    assert any(wheels[at].filename in text and message in text for text in found), found
+
+
+def test_label_names_rocm_of_wheel_without_build_info(scene: Scene) -> None:
+    found = [*set_differences(replace(scene.wheel_set, rocm_version="7.1.0"), scene.reports, [{}, {}, {}])]
+    assert [item.message.rpartition(" is for ")[2] for item in found] == ["ROCm 7.2.0."] * 2
+
+
+def test_inspection_reports_false_record(scene: Scene, tmp_path: Path) -> None:
+    bucket = DirBucket(tmp_path / "bucket")
+    first, *others = scene.wheel_set.wheels
+    false = replace(scene.wheel_set, jax_version="0.10.1", wheels=(replace(first, source_size=4), *others))
+    staged = stage(bucket, write_set(tmp_path / "set", scene.wheels, false))
+    (evidence,) = run_gates(bucket, staged, [inspection.GATE], NoProcesses(), Silent())
+    found = [item.message for item in evidence.findings if item.code == "wheels-json-untrue"]
+    assert any("about jax_version" in text for text in found), found
+    assert any("source_size is 3, not 4" in text for text in found), found
