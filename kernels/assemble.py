@@ -15,6 +15,7 @@ from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
 from core.steps import step_key, tool_versions
+from core.tasks import Tasks
 from kernels import recipe
 from kernels.build import KernelBuild, KernelBuildResult
 from kernels.graph import Capacity
@@ -113,8 +114,12 @@ def make_wheel(
     progress: Progress,
     capacity: Capacity,
     place: CompilerLocation,
+    tasks: Tasks | None = None,
 ) -> KernelWheel:
     """Build the repaired wheel without a set in folder `out`, or reuse an earlier result.
+
+    Args:
+        tasks: machines that compile; None for this machine.
 
     Raises:
         RequestError: the request names no targets.
@@ -123,7 +128,7 @@ def make_wheel(
     from wheelkit.repair.repair import repair
 
     job = prepare(request, request.targets or (), cache=cache, runner=runner, progress=progress, place=place)
-    built = job.run(runner, progress, capacity)
+    built = job.run(runner, progress, capacity, tasks)
     plan = recipe.with_members(recipe.repair_plan(request, version, job.catalog), job.catalog, built.natives)
     # The key covers everything that the bytes of the repaired wheel depend on.
     key = step_key(

@@ -9,6 +9,7 @@ from pathlib import Path
 from core.errors import KernelError, RequestError
 from core.model import GfxTarget, InputFile, KernelRequest, Progress
 from core.process import Runner
+from core.tasks import Tasks
 from core.units import human
 from kernels import estimate, recipe, sources
 from kernels.catalog import load_catalog
@@ -18,6 +19,7 @@ from kernels.graph import Capacity, Forecast, Graph
 from kernels.modules import Catalog, ModuleKind, processors
 from kernels.objects import find_objects
 from kernels.recipe import NativeFile
+from kernels.remote import run_steps
 from kernels.steps import SRC, CompileStep, library_steps, unit_steps
 from kernels.store import KernelStore, StoredFile
 from kernels.toolchains import Toolchain
@@ -124,7 +126,8 @@ class KernelBuild:
         """Return the steps with their keys."""
         folders = {"src": self.src} | ({"source": self._tree.folder} if self._tree else {})
         folders |= {f"generated {name}": generated.folder for name, generated in self._generated.items()}
-        return Graph(self.steps(), self.toolchain, self.store, folders)
+        locked = [*self._tree.files] if self._tree else []
+        return Graph(self.steps(), self.toolchain, self.store, folders, locked)
 
     def work(self) -> Path:
         """Return the folder for ninja's state."""
@@ -136,13 +139,20 @@ class KernelBuild:
         return graph.forecast(capacity)
 
     def run_shard(
-        self, shard: tuple[int, int], runner: Runner, progress: Progress, capacity: Capacity, units: str = ""
+        self,
+        shard: tuple[int, int],
+        runner: Runner,
+        progress: Progress,
+        capacity: Capacity,
+        units: str = "",
+        tasks: Tasks | None = None,
     ) -> Forecast:
         """Compile the missing steps of one part of the device code, without linking or packing.
 
         Args:
             shard: (i, n), i from 1 to n. The n parts of equal builds are disjoint and complete.
             units: regular expression; restricts the part to steps whose label contains a match.
+            tasks: machines that compile; None for this machine.
 
         Raises:
             KernelError: a step failed, or no step matches.
@@ -151,11 +161,16 @@ class KernelBuild:
         own = self.graph().shard(*shard, units)
         forecast = own.forecast(capacity)
         progress.step(said(forecast))
-        own.build(self.work(), runner, progress, capacity)
+        self._compile(own, runner, progress, capacity, tasks)
         return forecast
 
-    def run(self, runner: Runner, progress: Progress, capacity: Capacity) -> KernelBuildResult:
+    def run(
+        self, runner: Runner, progress: Progress, capacity: Capacity, tasks: Tasks | None = None
+    ) -> KernelBuildResult:
         """Compile the missing steps and check all results.
+
+        Args:
+            tasks: machines that compile; None for this machine, which links in either case.
 
         Raises:
             KernelError: steps failed, or their results differ from modules.toml; the message lists all of them.
@@ -175,11 +190,11 @@ class KernelBuild:
             raise RequestError(
                 f"All kernel modules would take {forecast.seconds / 3600:.0f} hours of CPU, but no modules were named.",
                 hint=f"Name the modules: --modules={names} builds all of them; a subset also needs --allow-partial."
-                " Use --shard to compile on several machines.",
+                " Use --cluster to compile on several machines.",
             )
         if forecast.steps:
             progress.step(said(forecast))
-        results = self._make(graph, runner, progress, capacity)
+        results = self._make(graph, runner, progress, capacity, tasks)
         natives, missing = self._natives(results, objects)
         return KernelBuildResult(
             wanted=self.wanted,
@@ -191,15 +206,23 @@ class KernelBuild:
             instances=self.request.instances,
         )
 
+    def _compile(
+        self, graph: Graph, runner: Runner, progress: Progress, capacity: Capacity, tasks: Tasks | None
+    ) -> None:
+        """Run the missing steps: with `tasks` first those that other machines can run, then the rest here."""
+        if tasks is not None:
+            run_steps(graph, tasks, self.work())
+        graph.build(self.work(), runner, progress, capacity)
+
     def _make(
-        self, graph: Graph, runner: Runner, progress: Progress, capacity: Capacity
+        self, graph: Graph, runner: Runner, progress: Progress, capacity: Capacity, tasks: Tasks | None
     ) -> dict[str, tuple[CompileStep, StoredFile]]:
         """Return the results of the steps by label.
 
         With `allow_partial`, failed steps are skipped if at least one module is complete.
         """
         try:
-            graph.build(self.work(), runner, progress, capacity)
+            self._compile(graph, runner, progress, capacity, tasks)
         except KernelError as error:
             broken = {step.module for step in graph.missing()}
             if not self.request.allow_partial or all(module.name in broken for module in self.modules):

@@ -110,12 +110,19 @@ class Graph:
     Args:
         steps: steps in dependency order.
         places: placeholder of commands -> folder.
+        locked: files of the folder `source` that steps may read.
     """
 
     def __init__(
-        self, steps: Sequence[CompileStep], toolchain: Toolchain, store: KernelStore, places: Mapping[str, Path]
+        self,
+        steps: Sequence[CompileStep],
+        toolchain: Toolchain,
+        store: KernelStore,
+        places: Mapping[str, Path],
+        locked: Sequence[str] = (),
     ) -> None:
         self.steps, self.toolchain, self.store = tuple(steps), toolchain, store
+        self.folders, self.locked = dict(places), tuple(locked)
         self.places = {name: str(path) for name, path in places.items()} | dict(toolchain.places)
         self._by_label = {step.label: step for step in self.steps}
         self.keys: dict[str, str] = {}
@@ -142,7 +149,7 @@ class Graph:
             named = next((s.label for s in self.steps if not s.after and s.rocm), "nothing")
             raise KernelError(f"No unit matches --units: {units!r}.", hint=f"Unit names look like {named!r}.")
         own = [step for step in free if int(self.keys[step.label][:15], 16) % count == number - 1]
-        return Graph(own, self.toolchain, self.store, {name: Path(path) for name, path in self.places.items()})
+        return Graph(own, self.toolchain, self.store, self.folders, self.locked)
 
     def cost(self, step: CompileStep) -> Cost:
         """Return the last measured cost of a step, else the estimate of the catalog."""

@@ -74,6 +74,7 @@ def with_rocm(
         environment=environment,
         launcher=(launcher,) if launcher else (),
         wrap=wrap,
+        origin={"rocm": str(rocm), "image": image},
     )
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import resource
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -165,5 +166,7 @@ def _tail(text: str) -> str:
 
 
 if __name__ == "__main__":
+    # A cancelled step also ends its compiler.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     arguments: Sequence[str] = sys.argv[1:]
     sys.exit(main(*arguments))

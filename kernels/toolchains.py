@@ -48,6 +48,7 @@ class Toolchain:
         ninja: path of ninja.
         launcher: ccache or sccache in front of a ROCm's compiler; empty for none.
         wrap: prefix of ROCm compiler commands that runs them in a container; empty for none.
+        origin: `rocm`, a folder, and `image`, from which another machine obtains the same toolchain.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Toolchain:
     ninja: Path
     launcher: tuple[str, ...] = ()
     wrap: tuple[str, ...] = ()
+    origin: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=lambda: load())
 
     def host_command(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from kernels.recipe import check_jax, chosen_modules, refuse_code_alone
 if TYPE_CHECKING:
     from ci_build.containers.engine import Engine
     from core.report import Reporter
+    from core.tasks import Tasks
     from kernels.assemble import CompilerLocation
     from kernels.build import KernelBuild, KernelBuildResult
     from kernels.graph import Capacity, Forecast
@@ -65,8 +66,13 @@ def capacity(jobs: str | None, memory: str | None) -> Capacity:
     return Capacity(jobs=int(jobs or default.jobs), memory_mb=int(memory or default.memory_mb))
 
 
-def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> CompilerLocation:
+def find_compilers(
+    request: KernelRequest, cache: Path, runner: HostRunner, inputs: Path | None = None
+) -> CompilerLocation:
     """Return the location of the compilers: this machine, with ccache or sccache if present, or a container.
+
+    Args:
+        inputs: further folder that compilers in a container read.
 
     Raises:
         NoContainerEngineError: the machine has no container engine.
@@ -86,7 +92,7 @@ def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> C
     if image.returncode:
         raise RequestError(f"{engine.name} has no image {request.image}.", hint="Pull or build it first.")
     (cache / "kernels").mkdir(parents=True, exist_ok=True)
-    wrap = _container_argv(request, cache, engine, image.stdout.strip())
+    wrap = _container_argv(request, cache, engine, image.stdout.strip(), inputs)
     return CompilerLocation(wrap=wrap, image=image.stdout.strip())
 
 
@@ -105,7 +111,9 @@ def _image_argv(engine: Engine, image: str) -> tuple[str, ...]:
     return (engine.program, "image", "inspect", "--format={{.Id}}", image)
 
 
-def _container_argv(request: KernelRequest, cache: Path, engine: Engine, image: str) -> tuple[str, ...]:
+def _container_argv(
+    request: KernelRequest, cache: Path, engine: Engine, image: str, inputs: Path | None = None
+) -> tuple[str, ...]:
     """Return the command that runs a compiler in a container; the compiler's own command follows it."""
     # Start-up time: only this toolchain needs containers.
     from ci_build.containers.container import Mount, container_argv, make_spec
@@ -119,6 +127,8 @@ def _container_argv(request: KernelRequest, cache: Path, engine: Engine, image: 
     if request.source and Path(request.source).is_dir():
         source = Path(request.source).resolve()
         mounts.append(Mount(source, str(source)))
+    if inputs is not None:
+        mounts.append(Mount(inputs, str(inputs)))
     return container_argv(replace(make_spec(engine, image, mounts=mounts), network="none"), TIMED)
 
 
@@ -184,13 +194,14 @@ def planned(request: BuildRequest, version: str) -> dict[str, Any]:
 
 def compile_part(
     job: KernelBuild, part: tuple[int, int] | None, units: str, runner: HostRunner, reporter: Reporter, room: Capacity,
-    *, only_say: bool,
+    tasks: Tasks | None = None, *, only_say: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Compile a part of the kernels' device code, or forecast its cost; no wheel is packed.
 
     Args:
         part: result of `parse_part`.
         units: regular expression that selects units by name; empty selects all.
+        tasks: machines that compile; None for this machine.
         only_say: forecast without compiling.
     """
     from kernels.build import said  # Start-up time: only a build needs it.
@@ -200,7 +211,7 @@ def compile_part(
         remaining = job.forecast(room, part, units)
         reporter.line(said(remaining))
     else:
-        remaining = job.run_shard(part or (1, 1), runner, reporter, room, units)
+        remaining = job.run_shard(part or (1, 1), runner, reporter, room, units, tasks)
         reporter.line(f"{remaining.steps} steps run, {remaining.found} reused from {job.store.root}")
     return {"store": str(job.store.root), **forecast(remaining)}
 

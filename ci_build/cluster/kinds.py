@@ -2,7 +2,56 @@
 
 from __future__ import annotations
 
-from core.tasks import TaskFunction
+import threading
+from collections.abc import Mapping
+from typing import Any
 
-KINDS: dict[str, TaskFunction] = {}
+from ci_build.build.kernels import find_compilers
+from core.errors import CiBuildError
+from core.model import KernelRequest
+from core.tasks import TaskContext, TaskFunction, WorkerUnfitError
+from kernels.assemble import toolchain_for
+from kernels.remote import KIND as KERNEL_STEP
+from kernels.remote import compile_step
+from kernels.toolchains import Toolchain
+
+_toolchains: dict[KernelRequest, Toolchain] = {}
+_lock = threading.Lock()
+
+
+class _NoProgress:
+    """Receiver of the progress of downloads that nobody watches."""
+
+    def step(self, text: str) -> None:
+        """Ignore a step."""
+
+    def advance(self, done: int, total: int) -> None:
+        """Ignore progress."""
+
+
+def _toolchain(arguments: Mapping[str, Any], context: TaskContext) -> Toolchain:
+    """Return this worker's toolchain of the kind that a client uses.
+
+    Raises:
+        WorkerUnfitError: this worker does not have it.
+    """
+    request = KernelRequest(
+        toolchain=arguments["toolchain"], rocm=arguments.get("rocm", ""), image=arguments.get("image", "")
+    )
+    with _lock:  # once per process: the digest of a ROCm takes seconds
+        if request not in _toolchains:
+            try:
+                place = find_compilers(request, context.cache, context.runner, inputs=context.cache)
+                cache = context.cache / "kernels"
+                _toolchains[request] = toolchain_for(request, cache, context.runner, _NoProgress(), place)
+            except CiBuildError as error:
+                raise WorkerUnfitError(f"it has no toolchain {request.toolchain}: {error}") from error
+        return _toolchains[request]
+
+
+def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> object:
+    return compile_step(arguments, context, _toolchain)
+
+
+KINDS: dict[str, TaskFunction] = {KERNEL_STEP: _kernel_step}
 """Kind of a task -> its function; imports are visible, so that import contracts cover what workers run."""

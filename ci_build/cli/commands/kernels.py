@@ -10,6 +10,7 @@ import cloup
 from ci_build.build import kernels as kernel_build
 from ci_build.build.dist_wheels import kernel_lines
 from ci_build.cli.common import State, host_runner, print_json, wrap_command
+from ci_build.cli.options.cluster import cluster_options, cluster_request, connected
 from ci_build.cli.options.request import kernels_request
 from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.table import chosen_options
@@ -64,17 +65,25 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
 @click.option("--shard", metavar="I/N", help="Compile only part I of N of the device code, without building the wheel.")
 @click.option("--units", metavar="REGEX", help="Compile only units whose name matches, without building the wheel.")
 @click.option("--forecast", is_flag=True, help="Print the units to compile and their estimated cost.")
+@cluster_options
 @click.pass_obj
 def build(
     state: State, /, *, jobs: str | None, memory: str | None, shard: str | None, units: str | None, forecast: bool,
     **after: object,
 ) -> None:  # fmt: skip
-    """Build the wheel jax_aiter into --out."""
+    """Build the wheel jax_aiter into --out.
+
+    With --cluster, workers compile and this machine links.
+    """
+    cluster = cluster_request(after)
     settings, reporter = state.settings(after), state.reporter(after)
     request, version = kernels_request(settings)
     asked = request.kernels
     assert asked is not None
     kernel_build.check_request(request)
+    if cluster and (shard or forecast):
+        option = "--shard" if shard else "--forecast"
+        raise RequestError(f"{option} and --cluster exclude each other.", hint="Omit one of them.")
     part = kernel_build.parse_part(asked, shard, units or "")
     room, out = kernel_build.capacity(jobs, memory), Path(settings.text("out"))
     if out.exists() and not out.is_dir():
@@ -89,21 +98,23 @@ def build(
             return
         for line in kernel_lines(request, version, settings.cache_dir):
             click.echo(wrap_command(line))
+        if cluster:
+            click.echo(f"compile on the workers of {cluster.address}, with files in {cluster.store}; link here")
         return
     runner = host_runner(reporter)
     place = kernel_build.find_compilers(asked, settings.cache_dir, runner)
     if shard or units or forecast:
         cache, targets = settings.cache_dir, request.targets or ()
         job = prepare(request, targets, cache=cache, runner=runner, progress=reporter, place=place)
-        with reporter.group(f"kernels: {version}, device code"):
-            found = kernel_build.compile_part(job, part, units or "", runner, reporter, room, only_say=forecast)
+        with reporter.group(f"kernels: {version}, device code"), connected(cluster, reporter) as tasks:
+            found = kernel_build.compile_part(job, part, units or "", runner, reporter, room, tasks, only_say=forecast)
         if settings.flag("json"):
             print_json(found)
         return
-    with reporter.group(f"kernels: {version}"):
+    with reporter.group(f"kernels: {version}"), connected(cluster, reporter) as tasks:
         done = make_wheel(
             request, version, out, cache=settings.cache_dir, runner=runner, progress=reporter, capacity=room,
-            place=place,
+            place=place, tasks=tasks,
         )  # fmt: skip
     built, size = done.built, done.path.stat().st_size
     for line in built.skipped:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,8 @@ from ci_build.cli.options.environment import ENV_PREFIX
 from ci_build.cluster.launchers import LAUNCHERS
 from ci_build.cluster.request import ClusterRequest
 from core.errors import RequestError
+from core.model import Progress
+from core.tasks import Tasks
 from promotion.storage.bucket_url import bucket_name, is_url
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -74,6 +77,18 @@ def cluster_request(given: dict[str, Any]) -> ClusterRequest | None:
     return ClusterRequest(
         address=address, store=store if is_url(store) else str(Path(store).absolute()), **tls_files(address, values)
     )
+
+
+@contextmanager
+def connected(request: ClusterRequest | None, progress: Progress) -> Iterator[Tasks | None]:
+    """Provide the cluster of a command; None for this machine."""
+    if request is None:
+        yield None
+        return
+    from ci_build.cluster.client import Cluster  # Start-up time: the functions of tasks need gates and kernels.
+
+    with Cluster.connect(request, progress) as cluster:
+        yield cluster
 
 
 def tls_files(address: str, values: dict[str, str]) -> dict[str, str]:
