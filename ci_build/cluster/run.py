@@ -25,6 +25,7 @@ MEMORY = "memory_mb"
 _BATCH = 200
 _LOOK_SECONDS = 2.0
 _REPORT_SECONDS = 15.0
+_RETIRE_SECONDS = 30.0
 
 
 class ConnectionLostError(Exception):
@@ -72,7 +73,8 @@ class TaskRun:
         self._workers: dict[str, str] = {}
         self._finished: Counter[str] = Counter()
         self._told: set[str] = set()
-        self._looked = self._reported = self._served = time.monotonic()
+        self._reported = self._served = time.monotonic()
+        self._looked = float("-inf")
 
     def results(self, client: Any) -> Iterator[TaskResult]:  # noqa: ANN401 - a class of Dask
         """Submit the pending tasks and yield their results.
@@ -169,7 +171,9 @@ class TaskRun:
             yield from ((self._futures.pop(future.key)[0], _AnswerLostError()) for future in finished)
             finished, texts = [], []
         for future, text in zip(finished, texts, strict=True):
-            yield self._futures.pop(future.key)[0], load_answer(text)
+            key = self._futures.pop(future.key)[0]
+            future.release()  # a worker with data that someone wants cannot leave
+            yield key, load_answer(text)
         for future in futures:
             if future.status == "error":
                 yield self._futures.pop(future.key)[0], future.exception()
@@ -228,7 +232,10 @@ class TaskRun:
         """Remove a worker from the cluster, so that it does not get the same task again."""
         self._tell(f"worker {answer.worker} gets no more tasks: {answer.refused or answer.machine}")
         with suppress(OSError):
-            client.retire_workers(workers=[answer.address], close_workers=True, remove=True)
+            client.sync(
+                client.scheduler.retire_workers, workers=[answer.address], close_workers=True, remove=True,
+                callback_timeout=_RETIRE_SECONDS,
+            )  # fmt: skip
 
     def _tell(self, text: str) -> None:
         """Report something once."""

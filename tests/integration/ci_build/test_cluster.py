@@ -1,0 +1,231 @@
+"""Tasks on a cluster: scheduler, workers and client in separate processes that are killed, frozen and restarted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from core.errors import MachineError
+from core.tasks import TaskInput
+from tests.support.cluster import ROOT, ClusterProcesses, Lines, alive, cluster_processes, until
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    with cluster_processes(tmp_path / "cluster") as processes:
+        yield processes
+
+
+def test_results_have_values_files_and_inputs(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    cluster.scheduler()
+    cluster.workers("a")
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "x").write_text("x")
+    (tmp_path / "file").write_text("hello")
+    inputs = {"file": TaskInput.of(tmp_path / "file"), "tree": TaskInput.of(tmp_path / "tree")}
+    tasks = [cluster.task("echo", "one", inputs=inputs), cluster.task("fail", "two")]
+    lines = Lines()
+    with cluster.client(lines) as client:
+        results = {result.task.label: result for result in client.run([*tasks, tasks[0]], cluster.work)}
+    assert (results["one"].error, results["one"].worker) == ("", "a")
+    assert results["one"].value["inputs"] == {"file": "hello", "tree": ["sub"]}
+    folder = results["one"].folder
+    assert (folder / "sub" / "out.txt").read_text() == f'{{"name": "one", "notes": "{cluster.notes}"}}'
+    assert os.access(folder / "run.sh", os.X_OK)
+    assert (results["two"].error, results["two"].lost) == ("The compiler failed.", False)
+    # The task's own failure is not tried again, and the connection is closed.
+    assert len(cluster.ran("two")) == 1
+    assert len([line for line in lines.lines if line.startswith("[")]) == 1
+
+
+@pytest.mark.heavy
+def test_tasks_of_killed_worker_run_again(cluster: ClusterProcesses) -> None:
+    cluster.scheduler()
+    cluster.workers("a", "b")
+    tasks = [cluster.task("sleep", f"t{number}", seconds=1.5) for number in range(6)]
+    victim = cluster.processes["a"].pid
+
+    def kill() -> None:
+        until(lambda: any(victim in cluster.ran(task.label) for task in tasks))
+        cluster.kill("a")
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    lines = Lines()
+    results = cluster.run(tasks, lines)
+    thread.join()
+    assert {result.error for result in results.values()} == {""}
+    assert {result.worker for result in results.values()} <= {"a", "b"}
+    again = [task.label for task in tasks if len(cluster.ran(task.label)) == 2]
+    assert len(again) == 1
+    assert results[again[0]].worker == "b"
+    assert "worker a is gone; tasks that it had run again" in lines.lines
+
+
+@pytest.mark.heavy
+def test_poisoned_task_stops_after_three_workers_and_names_them(cluster: ClusterProcesses) -> None:
+    cluster.scheduler()
+    names = ["w1", "w2", "w3", "w4", "w5"]
+    cluster.workers(*names)
+    tasks = [cluster.task("kill", "poison"), *(cluster.task("sleep", f"t{n}", seconds=0.5) for n in range(8))]
+    results = cluster.run(tasks)
+    poison = results.pop("poison")
+    died = [name for name in names if cluster.processes[name].poll() is not None]
+    assert len(died) == 3
+    assert poison.lost
+    assert poison.error.startswith("poison was lost with 3 workers and was given up: ")
+    assert sorted(poison.error.removesuffix(".").partition("given up: ")[2].split(", ")) == died
+    assert len(cluster.ran("poison")) == 3
+    assert {result.error for result in results.values()} == {""}
+
+
+@pytest.mark.heavy
+def test_tasks_of_frozen_worker_run_elsewhere(cluster: ClusterProcesses) -> None:
+    cluster.scheduler("--worker-timeout=4")
+    cluster.workers("a", "b")
+    tasks = [cluster.task("sleep", f"t{number}", seconds=1) for number in range(4)]
+    frozen = cluster.processes["a"].pid
+
+    def freeze() -> None:
+        until(lambda: any(frozen in cluster.ran(task.label) for task in tasks))
+        cluster.kill("a", signal.SIGSTOP)
+
+    thread = threading.Thread(target=freeze)
+    thread.start()
+    results = cluster.run(tasks)
+    thread.join()
+    assert {result.error for result in results.values()} == {""}
+    assert any(len(cluster.ran(task.label)) == 2 for task in tasks)
+    # A thawed worker takes part again.
+    cluster.kill("a", signal.SIGCONT)
+    cluster.wait("a", times=2)
+    cluster.kill("b")
+    assert cluster.run([cluster.task("sleep", "after", seconds=0)])["after"].worker == "a"
+
+
+@pytest.mark.heavy
+def test_run_survives_restart_of_scheduler(cluster: ClusterProcesses) -> None:
+    address = cluster.scheduler()
+    cluster.workers("a", "b")
+    tasks = [cluster.task("sleep", f"t{number}", seconds=1) for number in range(6)]
+
+    def restart() -> None:
+        until(lambda: len({task.label for task in tasks if cluster.ran(task.label)}) >= 3)
+        cluster.kill("scheduler")
+        cluster.processes["scheduler"].wait()
+        time.sleep(1)
+        cluster.scheduler(address=address)
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    lines = Lines()
+    results = cluster.run(tasks, lines)
+    thread.join()
+    assert len(results) == 6
+    assert {result.error for result in results.values()} == {""}
+    assert "the connection to the scheduler is lost; connecting again" in lines.lines
+    # Results that had come before are not computed again.
+    assert min(len(cluster.ran(task.label)) for task in tasks) == 1
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+def test_worker_with_full_disk_leaves_and_task_runs_elsewhere(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(small)], check=True)
+    try:
+        cluster.scheduler()
+        cluster.worker("full", cache=small)
+        cluster.wait("full")
+        big = cluster.task("fill", "big", bytes=64 << 20)
+
+        def help_out() -> None:
+            until(lambda: cluster.processes["full"].poll() is not None)
+            cluster.worker("roomy")
+
+        thread = threading.Thread(target=help_out)
+        thread.start()
+        lines = Lines()
+        result = cluster.run([big], lines)["big"]
+        thread.join()
+    finally:
+        cluster.stop()
+        subprocess.run(["umount", str(small)], check=True)
+    assert (result.error, result.worker, len(cluster.ran("big"))) == ("", "roomy", 2)
+    assert (result.folder / "big").stat().st_size == 64 << 20
+    assert any("worker full gets no more tasks: No space left on device" in line for line in lines.lines)
+    # The process of the worker ends as well, with the reason.
+    assert cluster.processes["full"].returncode == MachineError.exit_code
+    assert f"No space left on device: the disk at {small} is full" in cluster.output("full")
+
+
+@pytest.mark.heavy
+def test_worker_of_another_version_is_refused_by_name(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    ignored = shutil.ignore_patterns(".git", "__pycache__", ".venv*", "integration", "data", "docs", "benchmarks")
+    shutil.copytree(ROOT, other, ignore=ignored, symlinks=True)
+    with (other / "kernels" / "modules.toml").open("a") as file:
+        file.write("# another version\n")
+    cluster.scheduler()
+    cluster.worker("old", root=other)
+    cluster.wait("old")
+    lines = Lines()
+    with pytest.raises(MachineError, match=r"No worker of the cluster could run .* Refused: old \(program:"):
+        cluster.run([cluster.task("sleep", "t", seconds=0)], lines, patience=3)
+    assert any(line.startswith("worker old (program:") and "is refused" in line for line in lines.lines)
+    assert cluster.ran("t") == []
+    cluster.workers("new")
+    assert cluster.run([cluster.task("sleep", "t", seconds=0)])["t"].worker == "new"
+
+
+@pytest.mark.heavy
+def test_tasks_wait_for_resources_and_memory(cluster: ClusterProcesses) -> None:
+    cluster.scheduler()
+    cluster.workers("plain")
+    cluster.worker("gpu", "--resources=gfx942=2", "--memory=5000")
+    cluster.wait("gpu")
+    tasks = [
+        cluster.task("sleep", "on gpu", seconds=0, resources={"gfx942": 2}),
+        cluster.task("sleep", "large", seconds=0, memory_mb=4000),
+    ]
+    assert {result.worker for result in cluster.run(tasks).values()} == {"gpu"}
+    lines = Lines()
+    with pytest.raises(MachineError, match="could run the remaining 1 tasks for 3 s"):
+        cluster.run([cluster.task("sleep", "more", seconds=0, resources={"gfx942": 3})], lines, patience=3)
+    assert "waiting for a worker with gfx942=3" in lines.lines
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_end_of_client_ends_programs_of_its_tasks(cluster: ClusterProcesses, number: int) -> None:
+    cluster.scheduler()
+    cluster.workers("a", "b")
+    argv = (sys.executable, "-m", "tests.support.cluster", cluster.address, str(cluster.folder), "one", "two", "three")
+    client = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL)
+    until(lambda: len([*cluster.notes.glob("*.sleeps")]) == 2)
+    running = [int(path.read_text()) for path in cluster.notes.glob("*.sleeps")]
+    assert all(map(alive, running))
+    client.send_signal(number)
+    assert client.wait(20) != 0
+    until(lambda: not any(map(alive, running)), 20)
+    # The workers are free for others, and the third task never ran.
+    assert cluster.run([cluster.task("sleep", "next", seconds=0)])["next"].error == ""
+    assert len([*cluster.notes.glob("t*.sleeps"), *cluster.notes.glob("one.sleeps")]) == 2
+
+
+def test_unreachable_scheduler_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci_build.cluster.client._CONNECT_SECONDS", 0.5)
+    with cluster_processes(tmp_path / "cluster") as processes:
+        processes.address = "tcp://127.0.0.1:9"
+        with pytest.raises(MachineError, match=r"The scheduler tcp://127\.0\.0\.1:9 cannot be reached"):
+            processes.client()

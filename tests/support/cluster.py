@@ -1,0 +1,172 @@
+"""Scheduler and workers in processes of their own, and clients of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ci_build.cluster.client import Cluster
+from ci_build.cluster.request import ClusterRequest
+from core.tasks import Task, TaskResult
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Lines:
+    """Receiver of progress that keeps all lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.lines.append(text)
+
+    def advance(self, done: int, total: int) -> None:
+        pass
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Return the first true value of a condition."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.05)
+    return value
+
+
+class ClusterProcesses:
+    """The processes of a cluster, with their output in files of a folder.
+
+    Args:
+        folder: empty folder.
+        tls: arguments `--cluster-ca` and so on of scheduler and workers.
+    """
+
+    def __init__(self, folder: Path, tls: Mapping[str, Path] | None = None) -> None:
+        self.folder, self.tls = folder, dict(tls or {})
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.address = ""
+        self.notes, self.work = folder / "notes", folder / "work"
+        self.notes.mkdir()
+        self.work.mkdir()
+
+    def scheduler(self, *words: str, address: str = "") -> str:
+        """Start a scheduler and return its address."""
+        scheme = "tls" if self.tls else "tcp"
+        command = ("-m", "ci_build.cli", "cluster", "scheduler", address or f"{scheme}://127.0.0.1:0", *words)
+        self._start("scheduler", *command)
+        self.address = until(lambda: re.search(r"scheduler at (\S+)", self.output("scheduler")))[1]
+        return self.address
+
+    def worker(self, name: str, *words: str, root: Path = ROOT, cache: Path | None = None) -> None:
+        """Start a worker; see `wait` for its arrival."""
+        own = ("--name", name, "--cache-dir", str(cache or self.folder / name), "--jobs=1", "--memory=1000")
+        self._start(name, "-m", "tests.support.cluster_worker", self.address, *own, *words, root=root)
+
+    def workers(self, *names: str) -> None:
+        """Start workers and wait for them."""
+        for name in names:
+            self.worker(name)
+        for name in names:
+            self.wait(name)
+
+    def wait(self, name: str, times: int = 1) -> None:
+        """Wait until a worker has connected to a scheduler a number of times."""
+        until(lambda: self.output(name).count(f"worker {name} at ") >= times)
+
+    def _start(self, name: str, *words: str, root: Path = ROOT) -> None:
+        tls = [word for option, path in self.tls.items() for word in (f"--cluster-{option}", str(path))]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                (sys.executable, *words, *tls), cwd=root, stdout=log, stderr=log, env=_environment(root)
+            )
+
+    def output(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        self.processes[name].send_signal(number)
+
+    def request(self) -> ClusterRequest:
+        tls = {name: str(path) for name, path in self.tls.items()}
+        return ClusterRequest(address=self.address, store=str(self.folder / "store"), **tls)
+
+    def task(self, kind: str, name: str, **more: Any) -> Task:
+        """Return a task whose runs leave notes."""
+        fields = {name: more.pop(name) for name in ("inputs", "resources", "memory_mb") if name in more}
+        return Task(kind=kind, label=name, arguments={"name": name, "notes": str(self.notes), **more}, **fields)
+
+    def ran(self, name: str) -> list[int]:
+        """Return the processes that ran a task."""
+        return [int(path.name.rpartition(".")[2]) for path in self.notes.glob(f"{name}.[0-9]*")]
+
+    def sleeping(self, name: str) -> int:
+        """Return the process of the program sleep of a task."""
+        return int(until(lambda: (path := self.notes / f"{name}.sleeps").exists() and path.read_text()))
+
+    def client(self, lines: Lines | None = None, patience: float = 60.0) -> Cluster:
+        return Cluster.connect(self.request(), lines or Lines(), patience=patience)
+
+    def run(self, tasks: Sequence[Task], lines: Lines | None = None, patience: float = 60.0) -> dict[str, TaskResult]:
+        """Return the results of tasks by label."""
+        with self.client(lines, patience) as cluster:
+            return {result.task.label: result for result in cluster.run(tasks, self.work)}
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        for process in self.processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def cluster_processes(folder: Path, tls: Mapping[str, Path] | None = None) -> Iterator[ClusterProcesses]:
+    """Provide a cluster without processes; those that are started end with the block."""
+    folder.mkdir(exist_ok=True)
+    cluster = ClusterProcesses(folder, tls)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _environment(root: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+if __name__ == "__main__":
+    # A client with one task per argument, `NAME=KIND:SECONDS`, in a folder of `ClusterProcesses`.
+    address, folder, *words = sys.argv[1:]
+    place = ClusterRequest(address=address, store=f"{folder}/store")
+    items = [
+        Task(kind="sleep", label=word, arguments={"name": word, "notes": f"{folder}/notes", "seconds": 300})
+        for word in words
+    ]
+    with Cluster.connect(place, Lines()) as connected:
+        for _ in connected.run(items, Path(folder) / "work"):
+            pass
