@@ -1,0 +1,95 @@
+"""Options of clusters: contradictions, missing files and values without effect."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ci_build.cli.options.cluster import cluster_options, cluster_request, parse_resources
+from ci_build.cluster.dask import dask_module
+from ci_build.cluster.request import ClusterRequest
+from core.errors import MachineError, RequestError
+
+
+@click.command()
+@cluster_options
+def command(**given: object) -> None:
+    click.echo(repr(cluster_request(given)))
+    assert not given
+
+
+def read(*words: str, **environment: str) -> str:
+    """Return the request of a command line as text; raise its error."""
+    done = CliRunner().invoke(command, words, env=environment)
+    if done.exception:
+        raise done.exception
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> Path:
+    (tmp_path / "x.pem").touch()
+    return tmp_path / "x.pem"
+
+
+def test_no_options_mean_this_machine() -> None:
+    assert read() == "None"
+
+
+def test_cluster_comes_from_options_or_environment(tmp_path: Path, pem: Path) -> None:
+    store, tls = f"--cluster-store={tmp_path}", (f"--cluster-ca={pem}", f"--cluster-cert={pem}")
+    plain = ClusterRequest(address="tcp://head:8786", store=str(tmp_path))
+    assert read("--cluster=tcp://head:8786", store) == repr(plain)
+    assert read(CI_BUILD_CLUSTER="tcp://head:8786", CI_BUILD_CLUSTER_STORE=str(tmp_path)) == repr(plain)
+    safe = ClusterRequest(address="tls://head:1", store="s3://b/p", ca=str(pem), cert=str(pem))
+    assert read("--cluster=tls://head:1", "--cluster-store=s3://b/p", *tls) == repr(safe)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--cluster-store=x"], "--cluster-store has no effect without --cluster"),
+        (["--cluster-ca=x", "--cluster-key=y"], "--cluster-ca, --cluster-key has no effect without --cluster"),
+        (["--cluster=tcp://head:8786"], "--cluster needs --cluster-store"),
+        (["--cluster=head:8786", "--cluster-store=x"], "'head:8786' is no address"),
+        (["--cluster=tcp://head", "--cluster-store=x"], "'tcp://head' is no address"),
+        (["--cluster=tcp://head:0", "--cluster-store=x"], "'tcp://head:0' is no address"),
+        (["--cluster=ftp://head:21", "--cluster-store=x"], "'ftp://head:21' is no address"),
+        (
+            ["--cluster=tcp://h:1", "--cluster-store=x", "--cluster-ca={pem}"],
+            "--cluster-ca has no effect with tcp://h:1",
+        ),
+        (["--cluster=tls://h:1", "--cluster-store=x"], "tls://h:1 needs --cluster-ca and --cluster-cert"),
+        (["--cluster=tls://h:1", "--cluster-store=x", "--cluster-ca={pem}"], "needs --cluster-ca and --cluster-cert"),
+        (
+            ["--cluster=tls://h:1", "--cluster-store=x", "--cluster-ca={pem}", "--cluster-cert=absent.pem"],
+            "--cluster-cert does not exist: 'absent.pem'",
+        ),
+        (["--cluster=tcp://h:1", "--cluster-store=ftp://x/y"], "'ftp://x/y' is not a bucket"),
+    ],
+)
+def test_contradictions_are_refused(pem: Path, words: list[str], problem: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        read(*(word.format(pem=pem) for word in words))
+    assert problem in refused.value.message
+
+
+def test_resources_are_parsed() -> None:
+    assert parse_resources(("gfx942=8 big=1", "gfx950=2,gfx942=1")) == {"gfx942": 9, "big": 1, "gfx950": 2}
+    for text in ("gfx942", "=1", "gfx942=0", "gfx942=x", "gfx942=-1", "program:1=1"):
+        with pytest.raises(RequestError, match="--resources is invalid"):
+            parse_resources((text,))
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(MachineError) as missing:
+        dask_module("distributed")
+    assert str(missing.value) == (
+        "A cluster needs packages that are not installed: distributed."
+        " Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-cluster.lock`."
+    )
