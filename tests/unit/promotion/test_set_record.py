@@ -33,7 +33,7 @@ from tests.support.wheel_sets import (
 from wheelkit.inspect.inspect import inspect_wheel
 from wheelkit.inspect.model import WheelReport
 
-SOURCE = {"filename": "source.whl", "size": 3, "sha256": "5" * 64}
+SOURCE: dict[str, Any] = {"filename": "source.whl", "size": 3, "sha256": "5" * 64}
 VERSION = "0.10.2.post1+rocm7.2.0"
 
 
