@@ -161,15 +161,15 @@ XLA_FFI_Error* JaxAiterMhaFwd(XLA_FFI_CallFrame* frame) {
 
 typedef struct {
   const uint16_t *dout, *out;
-  const float* lse;
+  const float *lse, *d;  // one of out and d
   float *dq, *dk, *dv;
 } Gradients;
 
 static void backward_one(const Attention* of, const Query* query, void* with) {
   Gradients* made = with;
   int64_t at = query->row * of->heads + query->head, group = of->heads / of->key_heads;
-  double dot = 0, s, lse = made->lse[lse_at(of, query)];
-  for (int64_t d = 0; d < of->value_depth; ++d)
+  double dot = made->d ? made->d[lse_at(of, query)] : 0, s, lse = made->lse[lse_at(of, query)];
+  for (int64_t d = 0; made->out && d < of->value_depth; ++d)
     dot += (double)widened(made->dout[at * of->value_depth + d]) * widened(made->out[at * of->value_depth + d]);
   for (int64_t j = 0; j < query->keys; ++j) {
     if (!score(of, query, j, &s)) continue;
@@ -209,9 +209,45 @@ XLA_FFI_Error* JaxAiterMhaBwd(XLA_FFI_CallFrame* frame) {
   int64_t queries = batch * of.queries * of.heads, keys = batch * of.keys * of.heads;
   float* sums = calloc((size_t)(queries * of.depth + keys * (of.depth + of.value_depth) + 1), sizeof *sums);
   float *dk = sums + queries * of.depth, *dv = dk + keys * of.depth;
-  Gradients made = {arg(frame, 0)->data, arg(frame, 4)->data, arg(frame, 5)->data, sums, dk, dv};
+  Gradients made = {arg(frame, 0)->data, arg(frame, 4)->data, arg(frame, 5)->data, NULL, sums, dk, dv};
   each_query(&of, backward_one, &made);
   narrow_all(sums, ret(frame, 0), queries * of.depth);
+  narrow_all(dk, ret(frame, 1), keys * of.depth);
+  narrow_all(dv, ret(frame, 2), keys * of.value_depth);
+  free(sums);
+  return NULL;
+}
+
+// dq is summed in f32, in rows of a head.
+XLA_FFI_Error* JaxAiterMhaBwdAsm(XLA_FFI_CallFrame* frame) {
+  XLA_FFI_Error* error;
+  if (answered(frame, &error)) return error;
+  Attention of = {0};
+  const XLA_FFI_Scalar* left = scalar(frame, "window_left", XLA_FFI_DataType_S32);
+  const XLA_FFI_Scalar* right = scalar(frame, "window_right", XLA_FFI_DataType_S32);
+  if (frame->args.size != 8 || frame->rets.size != 3 || frame->attrs.size != 5 || !left || !right ||
+      !attends(frame, 1, 6, &of) || !is(arg(frame, 0), XLA_FFI_DataType_BF16, of.packed ? 3 : 4))
+    return refuse(frame, "mha_bwd_asm is called in another way");
+  of.left = *(const int32_t*)left->value, of.right = *(const int32_t*)right->value;
+  int64_t batch = of.packed ? 1 : of.sequences, rank = of.packed ? 3 : 4;
+  for (int i = 0; i < 3; ++i)
+    if (!is(ret(frame, i), i ? XLA_FFI_DataType_BF16 : XLA_FFI_DataType_F32, rank) ||
+        ret(frame, i)->dims[rank - (i ? 2 : 3)] != of.heads)
+      return refuse(frame, "mha_bwd_asm gives other gradients");
+  int64_t rows = batch * of.queries * of.heads, keys = batch * of.keys * of.heads;
+  const float *lse = arg(frame, 4)->data, *d = arg(frame, 5)->data;
+  // The kernels compute exp(score - lse) of masked scores too.
+  for (int64_t i = 0; i < rows; ++i)
+    if (!isfinite(lse[i]) || !isfinite(d[i])) return refuse(frame, "lse or d is not finite");
+  float* sums = calloc((size_t)(rows * of.depth + keys * (of.depth + of.value_depth) + 1), sizeof *sums);
+  float *dk = sums + rows * of.depth, *dv = dk + keys * of.depth, *dq = ret(frame, 0)->data;
+  Gradients made = {arg(frame, 0)->data, NULL, lse, d, sums, dk, dv};
+  each_query(&of, backward_one, &made);
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t i = 0; i < of.queries; ++i)
+      for (int64_t h = 0; h < of.heads; ++h)
+        memcpy(dq + ((b * of.heads + h) * of.queries + i) * of.depth,
+               sums + ((b * of.queries + i) * of.heads + h) * of.depth, (size_t)of.depth * sizeof *dq);
   narrow_all(dk, ret(frame, 1), keys * of.depth);
   narrow_all(dv, ret(frame, 2), keys * of.value_depth);
   free(sums);

@@ -24,7 +24,7 @@ from tests.jax_aiter.kernels import FakeDevice
 XLA_ONLY = dict.fromkeys(OPERATIONS, "xla")
 NORMS = dict.fromkeys(["rms_norm", "rms_norm_with_add"], "portable")
 AITERS = {
-    "gfx942": ["flash_attn", "gemm", "gemm_i8", "flatmm_fp8"],
+    "gfx942": ["flash_attn", "flash_attn_bwd", "gemm", "gemm_i8", "flatmm_fp8"],
     "gfx950": ["flash_attn", "flash_attn_bwd", "gemm", "gemm_fp8_mi350", "gemm_fp4"],
 }
 CHOICES = {
@@ -53,7 +53,8 @@ def check_each_device_gets_the_best_that_there_is(gfx: str, kernels: Path) -> No
 def check_devices_of_two_kinds_get_what_runs_on_both(kernels: Path) -> None:
     devices = [FakeDevice("gfx942"), FakeDevice("gfx950")]
     found = {n: decide(n, kernels=Loader(kernels), environment={}, devices=devices)[0] for n in OPERATIONS}
-    assert {n: c.backend for n, c in found.items()} == {**XLA_ONLY, **NORMS, "gemm": "aiter", "flash_attn": "aiter"}
+    served = dict.fromkeys(["gemm", "flash_attn", "flash_attn_bwd"], "aiter")
+    assert {n: c.backend for n, c in found.items()} == {**XLA_ONLY, **NORMS, **served}
     assert "module gemm_i8 has no code for gfx950, only for gfx942" in found["gemm_i8"].why
 
 
@@ -114,7 +115,7 @@ def check_options_force_a_backend(kernels: Path, operation: str, environment: di
         ("rms_norm", {"JAX_AITER_BACKEND": "aiter"}, "gfx942", "rmsnorm_fwd has no code for gfx942, only for gfx90a"),
         ("flash_attn", {"JAX_AITER_BACKEND_FLASH_ATTN": "portable"}, "gfx942", "is no portable kernel for flash_attn"),
         ("flash_attn", {"JAX_AITER_BACKEND": "aiter"}, "gfx90a", "mha_fwd_asm has no code for gfx90a, .*; .* mha_fwd"),
-        ("flash_attn_bwd", {"JAX_AITER_BACKEND": "aiter"}, "gfx942", "module mha_bwd has no code for gfx942"),
+        ("flash_attn_bwd", {"JAX_AITER_BACKEND": "aiter"}, "gfx90a", "mha_bwd_asm has no code for gfx90a, .*; "),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "gfx90a", "gemm_bf16 has no code for gfx90a, only for gfx942, gfx950"),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "", "there is no AMD GPU to lower for"),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "10.3", "does not report its gfx target"),

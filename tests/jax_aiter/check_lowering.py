@@ -121,6 +121,22 @@ CASES: dict[str, tuple[str, Callable[..., Any], Any, list[Any]]] = {
                                "0xi32", "4xui32"],
          ["2x7x4x16xbf16", "2x9x4x16xbf16", "2x9x4x16xbf16", "2x7x4x16xf32", "2x4x7xf32"],
          OPTIONS | {"dropout": "2.500000e-01 : f32"})]),
+    "gradient of attention": ("gfx942", jax.grad(total(lambda q, k, v: flash_attn_func(q, k, v, causal=True))), QKV, [
+        ("jax_aiter_mha_fwd_asm", [*HEADS, "0xi32", "0xi32"], ["2x256x8x128xbf16", "2x8x256xf32"],
+         {"scale": "0.0883883461 : f32", "causal": "true"}),
+        ("jax_aiter_mha_bwd_asm", ["2x256x8x128xbf16", *HEADS, "2x8x256xf32", "2x8x256xf32", "0xi32", "0xi32"],
+         ["2x8x256x128xf32", *["2x512x8x128xbf16"] * 2],
+         {"scale": "0.0883883461 : f32", "window_left": "-1 : i32", "window_right": "0 : i32",
+          "longest_query": "0 : i32", "longest_key": "0 : i32"})]),
+    "gradient of packed attention": ("gfx950", jax.grad(total(
+        lambda q, k, v, cu: flash_attn_varlen(q, k, v, cu, cu, 70, 80, softmax_scale=0.5))), (
+        *[S((300, 8, 128), BF16)] * 3, S((4,), jnp.int32)), [
+        ("jax_aiter_mha_fwd_asm", [*["300x8x128xbf16"] * 3, "4xi32", "4xi32"], ["300x8x128xbf16", "8x300xf32"],
+         {"scale": "5.000000e-01 : f32", "causal": "false"}),
+        ("jax_aiter_mha_bwd_asm", [*["300x8x128xbf16"] * 4, *["8x300xf32"] * 2, "4xi32", "4xi32"],
+         ["8x300x128xf32", *["300x8x128xbf16"] * 2],
+         {"scale": "5.000000e-01 : f32", "window_left": "-1 : i32", "window_right": "-1 : i32",
+          "longest_query": "70 : i32", "longest_key": "80 : i32"})]),
     "gradient of rms_norm": ("gfx90a", jax.grad(total(lambda x, g: rms_norm(x, g, 0.5))), (X, GAMMA), [
         ("jax_aiter_rms_norm", ["4x128xf32", "128xf32"], ["4x128xf32", "4xf32"], {"epsilon": "5.000000e-01 : f32"}),
         ("jax_aiter_rms_norm_bwd", ["4x128xf32", "4x128xf32", "128xf32", "4xf32"], ["4x128xf32", "4x128xf32"], {})]),
@@ -212,12 +228,14 @@ REFUSED: dict[str, tuple[str, Callable[..., Any], Any, str]] = {
                 (*QKV, S((3,), jnp.int32)), "do not support sequence lengths in a batch"),
     "dropout and bias": ("gfx950", lambda q, k, v, b: flash_attn_func(q, k, v, 0.5, bias=b, dropout_seed=1), (
         *FEW, S((7, 9), BF16)), "with dropout, Composable Kernel supports neither bias"),
-    "dropout in order": ("gfx950", lambda q, k, v: flash_attn_func(q, k, v, 0.5, dropout_seed=1), FEW,
-                         "flash_attn_bwd cannot|FLASH_ATTN_BWD|only deterministic=False allows"),
-    "gradient in order": ("gfx950", jax.grad(total(flash_attn_func)), FEW, "which only deterministic=False allows"),
+    "dropout in order": ("gfx950", lambda q, k, v: flash_attn_func(
+        q, k, v, 0.5, deterministic=True, dropout_seed=1), FEW,
+                         "flash_attn_bwd cannot|FLASH_ATTN_BWD|which deterministic=True forbids"),
+    "gradient in order": ("gfx950", jax.grad(total(lambda q, k, v: flash_attn_func(q, k, v, deterministic=True))), FEW,
+                          "which deterministic=True forbids"),
     "gradient of a bias": ("gfx950", lambda *a: jax.grad(
         lambda q, k, v, b: total(lambda: flash_attn_func(q, k, v, bias=b, deterministic=False))(), 3)(*a),
-        (*FEW, S((7, 9), BF16)), "computes no gradient of a bias"),
+        (*FEW, S((7, 9), BF16)), "compute no gradient of a bias"),
     "gradient of lse": ("gfx950", jax.grad(total(
         lambda q, k, v: flash_attn_func(q, k, v, return_lse=True, deterministic=False))), FEW,
         "does not support a cotangent of lse"),
@@ -340,6 +358,8 @@ def check_an_error_of_a_handler_is_an_exception() -> None:
 
 
 CU = jnp.array([0, 2, 6], jnp.int32)
+
+
 ATTENTION: dict[str, tuple[str, Callable[..., Any]]] = {
     "assembly": ("gfx942", lambda q, k, v: flash_attn_func(q, k, v, causal=True)),
     "causal": ("gfx950", lambda q, k, v: flash_attn_func(q, k, v, causal=True, deterministic=False)),
@@ -351,8 +371,14 @@ ATTENTION: dict[str, tuple[str, Callable[..., Any]]] = {
     "bias": ("gfx950", lambda q, k, v: flash_attn_func(q, k, v, bias=made(3, (7, 9), BF16), deterministic=False)),
     "packed": ("gfx950", lambda q, k, v: flash_attn_varlen(
         q[0], k[0], v[0], jnp.array([0, 3, 3, 6], jnp.int32), jnp.array([0, 5, 6, 8], jnp.int32), causal=True)),
-    "packed alike": ("gfx942", lambda q, k, v: flash_attn_varlen(q[0], k[0, :7], v[0, :7], CU, CU)),
+    "packed alike": ("gfx942", lambda q, k, v: flash_attn_varlen(q[0], k[0, :7], v[0, :7], CU, CU, causal=True)),
+    "assembly in a window": ("gfx942", lambda q, k, v: flash_attn_func(q, k, v, window_size=(4, 1))),
+    "assembly, some see nothing": ("gfx942", lambda q, k, v: flash_attn_func(q, k[:, :4], v[:, :4], causal=True)),
+    "assembly, packed": ("gfx942", lambda q, k, v: flash_attn_varlen(
+        q[0], k[0], v[0], jnp.array([0, 3, 3, 6], jnp.int32), jnp.array([0, 5, 6, 8], jnp.int32), causal=True)),
+    "assembly with lse": ("gfx942", lambda q, k, v: flash_attn_func(q, k, v, causal=True, return_lse=True)),
 }  # fmt: skip
+FORWARD_BY_XLA = ("assembly in a window", "assembly, some see nothing", "assembly, packed")
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -361,13 +387,16 @@ ATTENTION: dict[str, tuple[str, Callable[..., Any]]] = {
 )
 def check_kernels_of_attention_give_what_xla_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gfx, function = ATTENTION[name]
-    depth = 128 if gfx == "gfx942" else 16
-    q, k, v = (made(i, (2, rows, heads, depth), BF16) for i, (rows, heads) in enumerate([(7, 4), (9, 2), (9, 2)]))
+    assembly, depth = gfx == "gfx942", 128 if gfx == "gfx942" else 16
+    # AITER's assembly kernels of the gradient need more than 16 queries in a batch.
+    sizes = [(20, 4), (22, 2), (22, 2)] if assembly else [(7, 4), (9, 2), (9, 2)]
+    q, k, v = (made(i, (2, rows, heads, depth), BF16) for i, (rows, heads) in enumerate(sizes))
     monkeypatch.setenv("JAX_AITER_TARGET", gfx)
     both = with_gradients(function)
     names = [call[0] for call in calls(lowered(both, q, k, v, platform="cpu"))]
-    kernel = "jax_aiter_mha_fwd_asm" if gfx == "gfx942" else "jax_aiter_mha_fwd"
-    assert names == ([kernel] if gfx == "gfx942" else [kernel, "jax_aiter_mha_bwd"])
+    suffix = "_asm" if assembly else ""
+    forward = [] if assembly and name in FORWARD_BY_XLA else [f"jax_aiter_mha_fwd{suffix}"]
+    assert names == [*forward, f"jax_aiter_mha_bwd{suffix}"]
     found = jax.jit(both)(q, k, v)
     monkeypatch.setenv("JAX_AITER_BACKEND", "xla")
     jax.clear_caches()

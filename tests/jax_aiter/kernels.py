@@ -25,6 +25,7 @@ MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
     "gemm_fp4": ("co-launcher", ["gfx950"], ["jax_aiter_gemm_fp4"]),
     "flatmm_fp8": ("co-launcher", ["gfx942"], ["jax_aiter_flatmm_fp8"]),
     "mha_fwd_asm": ("co-launcher", AITER_GFX, ["jax_aiter_mha_fwd_asm"]),
+    "mha_bwd_asm": ("co-launcher", AITER_GFX, ["jax_aiter_mha_bwd_asm"]),
     "mha_fwd": ("ffi-shim", ["gfx950"], ["jax_aiter_mha_fwd"]),
     "mha_bwd": ("ffi-shim", ["gfx950"], ["jax_aiter_mha_bwd"]),
     "rmsnorm_fwd": ("ffi-shim", ["gfx90a"], ["jax_aiter_ck_rms_norm"]),

@@ -126,6 +126,22 @@ def of_ck_attention(rng: random.Random) -> Program:
     return "gfx950", function, [*arrays, *bias, *slopes]
 
 
+def of_attention_gradient(rng: random.Random) -> Program:
+    depths = [(64, 64), (72, 72), *[(128, 128)] * 6, (136, 136), (192, 192), (192, 128), (56, 56), (128, 64)]
+    dtype, gfx = rng.choice([BF16, F16]), rng.choice(["gfx942", "gfx942", "gfx950"])
+    (queries, *rest), k, v = heads(rng, dtype, depths)
+    q = (max(17, queries), *rest)  # AITER does not use the kernels for fewer, which is no limit of theirs
+    left, right = rng.choice([*[(-1, -1), (-1, 0)] * 4, (3, 2), (0, 0), (-1, 5)])
+    if rng.random() < 0.3:
+        cu = [S((rng.randint(2, 9),), jnp.int32)] * 2
+        packed = total(partial(flash_attn_varlen, window_size=(left, right)))
+        return gfx, jax.grad(packed, (0, 1, 2)), [*(S(shape, dtype) for shape in (q, k, v)), *cu]
+    function = jax.grad(total(partial(flash_attn_func, window_size=(left, right))), (0, 1, 2))
+    batch, times = rng.choice([1, 2, 300]), rng.choice([0, 0, 2, 64])
+    arrays = [S((*[times] * bool(times), batch, *shape), dtype) for shape in (q, k, v)]
+    return gfx, jax.vmap(function) if times else function, arrays
+
+
 def of_norm(rng: random.Random) -> Program:
     dtype, rows, n = rng.choice([F32, F16, BF16]), size(rng, 1, 1 << 20), size(rng, 1, 1 << 20)
     x, gamma = S((rows, n), dtype), S((n,), dtype)
@@ -141,6 +157,7 @@ PROGRAMS: dict[str, Callable[[random.Random], Program]] = {
     "gemm_fp8_mi350": of_blocks(gemm_fp8_mi350, "gfx950"),
     "flatmm_fp8": of_blocks(flatmm_fp8, "gfx942"),
     "attention": of_attention,
+    "attention_gradient": of_attention_gradient,
     "ck_attention": of_ck_attention,
     "rms_norm": of_norm,
 }
@@ -175,6 +192,8 @@ def main(out: Path, seed: int, count: int, names: list[str]) -> None:
         for name in names:
             portable = "portable" if name == "rms_norm" else "aiter"
             environment.setenv("JAX_AITER_BACKEND", portable)
+            # The forward direction has other limits.
+            environment.setenv("JAX_AITER_BACKEND_FLASH_ATTN", "xla" if name == "attention_gradient" else portable)
             rows += ({"operation": name, **found(PROGRAMS[name](rng), environment)} for _ in range(count))
     out.write_text(json.dumps(rows))
 

@@ -14,9 +14,10 @@ from tests.jax_aiter.check_choice import XLA_ONLY
 from tests.jax_aiter.check_lowering import CASES, calls, lowered
 
 NORMS = dict.fromkeys(["rms_norm", "rms_norm_with_add"], "portable")
+BOTH = dict.fromkeys(["flash_attn", "flash_attn_bwd", "gemm"], "aiter")
 SERVED = {
-    "gfx942": {**XLA_ONLY, **NORMS, **dict.fromkeys(["flash_attn", "gemm", "gemm_i8", "flatmm_fp8"], "aiter")},
-    "gfx950": {**XLA_ONLY, **NORMS, **dict.fromkeys(["flash_attn", "gemm", "gemm_fp8_mi350", "gemm_fp4"], "aiter")},
+    "gfx942": {**XLA_ONLY, **NORMS, **BOTH, **dict.fromkeys(["gemm_i8", "flatmm_fp8"], "aiter")},
+    "gfx950": {**XLA_ONLY, **NORMS, **BOTH, **dict.fromkeys(["gemm_fp8_mi350", "gemm_fp4"], "aiter")},
     "gfx1100": {**XLA_ONLY, **NORMS},
 }
 

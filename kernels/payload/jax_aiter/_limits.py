@@ -19,6 +19,7 @@ from jax_aiter._table import (
     GEMM_FP8_MI350,
     GEMM_I8,
     MHA_BWD,
+    MHA_BWD_ASM,
     MHA_FWD,
     MHA_FWD_ASM,
     RMS_NORM,
@@ -83,6 +84,11 @@ def _elements(f: Any) -> int:
     return int(max(sizes))
 
 
+def _gradient(f: Any) -> int:
+    # Elements of the largest of q, dout, dk and dv: one sequence, or all packed ones.
+    return int(max(f.queries, f.keys) * f.heads * max(f.depth, f.value_depth))
+
+
 def _out(f: Any) -> int:
     return int(f.queries * f.heads * f.value_depth)
 
@@ -113,6 +119,45 @@ _ASM_ATTENTION: tuple[Limit, ...] = (
     (
         lambda f: f.queries * 4 <= INT and (f.packed or f.heads * f.queries <= INT),
         f"{_ASM} need fewer queries than {{queries}} for {{heads}} heads",
+    ),
+    _SIZES,
+    _NOT_EMPTY,
+)
+_GRADIENT = f"{_ASM} of the gradient need"
+_PLAIN = ((-1, -1), (-1, 0))
+_ASM_GRADIENT: tuple[Limit, ...] = (
+    (lambda f: f.dtype in ("float16", "bfloat16"), f"{_GRADIENT} float16 or bfloat16, not {{dtype}}"),
+    (
+        lambda f: (
+            (f.depth == f.value_depth and 64 <= f.depth <= 192 and f.depth % 8 == 0)
+            or (
+                (f.depth, f.value_depth) == (192, 128) and f.gfx == {"gfx950"} and f.window == (-1, -1) and not f.packed
+            )
+        ),
+        f"{_GRADIENT} equal head dimensions, a multiple of 8 from 64 to 192, not [{{depth}}, {{value_depth}}]",
+    ),
+    (lambda f: not f.bias and not f.slopes, f"{_ASM} support neither bias nor ALiBi"),
+    (lambda f: not f.dropout, f"{_ASM} do not support dropout"),
+    (lambda f: f.window in _PLAIN or not f.packed, f"{_GRADIENT} a batch for windows"),
+    (
+        lambda f: f.window in _PLAIN or 64 < f.depth <= 128,
+        f"{_GRADIENT} a head dimension of 72 to 128 for windows, not {{depth}}",
+    ),
+    (
+        lambda f: f.window in _PLAIN or max(f.window) > 0,
+        f"{_GRADIENT} a window of more than the diagonal, not {{window}}",
+    ),
+    # Gradients of k and v have a head for each head of q.
+    (lambda f: _gradient(f) * 2 <= INT, f"{_GRADIENT} sequences of less than 2 GiB"),
+    (
+        lambda f: f.batch * max(_gradient(f) * 2, f.queries * f.heads * f.depth * 4) <= _BUFFER,
+        f"{_GRADIENT} gradients of less than 4 GiB, q's in float32",
+    ),
+    # A block has up to 256 keys, whose rows have a 32-bit stride.
+    (lambda f: 256 * f.key_heads * f.depth * 2 <= INT, f"{_GRADIENT} fewer heads than {{key_heads}}"),
+    (
+        lambda f: f.queries * 4 <= INT and (f.packed or f.heads * f.queries <= INT),
+        f"{_GRADIENT} fewer queries than {{queries}} for {{heads}} heads",
     ),
     _SIZES,
     _NOT_EMPTY,
@@ -156,6 +201,7 @@ LIMITS: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
         FLATMM_FP8.name: _product(1, 2, _multiple("k", 128), _multiple("n", 256)),
         MHA_FWD_ASM.name: _ASM_ATTENTION,
         MHA_FWD.name: _CK_ATTENTION,
+        MHA_BWD_ASM.name: _ASM_GRADIENT,
         # Gradients of k and v have a head for each head of q.
         MHA_BWD.name: (
             *_CK_ATTENTION,

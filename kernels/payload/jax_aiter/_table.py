@@ -51,6 +51,13 @@ MHA_FWD = _target("jax_aiter_mha_fwd", AITER, "q k v bias slopes cu_q cu_k seed"
 MHA_BWD = _target(
     "jax_aiter_mha_bwd", AITER, "dout q k v out lse bias slopes cu_q cu_k seed", "dq dk dv dq_sum d", _MHA
 )
+MHA_BWD_ASM = _target(
+    "jax_aiter_mha_bwd_asm",
+    AITER,
+    "dout q k v lse d cu_q cu_k",
+    "dq_sum dk dv",
+    "scale window_left window_right longest_query longest_key",
+)
 CK_RMS_NORM = _target("jax_aiter_ck_rms_norm", AITER, "x residual gamma", "y sum", "epsilon")
 RMS_NORM = _target("jax_aiter_rms_norm", PORTABLE, "x gamma", "y rstd", "epsilon")
 RMS_NORM_WITH_ADD = _target("jax_aiter_rms_norm_with_add", PORTABLE, "x residual gamma", "y sum rstd", "epsilon")
@@ -60,7 +67,7 @@ TARGETS: Mapping[str, FfiTarget] = MappingProxyType(
     {
         target.name: target
         for target in (
-            *(MHA_FWD_ASM, MHA_FWD, MHA_BWD),
+            *(MHA_FWD_ASM, MHA_FWD, MHA_BWD_ASM, MHA_BWD),
             *(GEMM_BF16, GEMM_I8, GEMM_FP8_MI350, GEMM_FP4, FLATMM_FP8),
             *(CK_RMS_NORM, RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD),
         )
@@ -70,7 +77,7 @@ TARGETS: Mapping[str, FfiTarget] = MappingProxyType(
 OPERATIONS: Mapping[str, tuple[FfiTarget, ...]] = MappingProxyType(
     {
         "flash_attn": (MHA_FWD_ASM, MHA_FWD),
-        "flash_attn_bwd": (MHA_BWD,),
+        "flash_attn_bwd": (MHA_BWD_ASM, MHA_BWD),
         "rms_norm": (CK_RMS_NORM, RMS_NORM, RMS_NORM_BWD),
         "rms_norm_with_add": (CK_RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD),
         "gemm": (GEMM_BF16,),

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from kernels.catalog import load_catalog
+from tests.support.kernels_fake.bwd_calls import BwdCase
 from tests.support.kernels_fake.calls import CallError, FakeMachine, Tensor, tensors
 from tests.support.kernels_fake.gemm_calls import bf16_call, fp4_call, fp8_call, i8_call
 from tests.support.kernels_fake.refused import refused
@@ -36,6 +37,7 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
         "JaxAiterGemmFp8Mi350": (*fp8_call("gemm_fp8_mi350", 32, 256, 512), {}, MI350),
         "JaxAiterFlatmmFp8": (*fp8_call("flatmm_fp8", 32, 256, 512), {}, MI300),
         "JaxAiterMhaFwdAsm": (heads, [out, lse], {"scale": 1.0, "causal": False}, MI300),
+        "JaxAiterMhaBwdAsm": (*BwdCase(queries=300, keys=400).tensors(), BwdCase().attributes(), MI300),
         "JaxAiterRmsNorm": ([x, gamma], [y, rstd], {"epsilon": 1e-6}, MI300),
         "JaxAiterRmsNormWithAdd": ([x, x, gamma], [y, y, rstd], {"epsilon": 1e-6}, MI300),
         "JaxAiterRmsNormBwd": ([x, x, gamma, rstd], [y, partial], {}, MI300),

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from tests.support.kernels_fake import golden
+from tests.support.kernels_fake.bwd_calls import BwdCase
 from tests.support.kernels_fake.calls import LAUNCH, LOAD, FakeMachine, Library, tensors
 from tests.support.kernels_fake.gemm_calls import Call, bf16_call, fp4_call, fp8_call, i8_call
 from tests.support.kernels_fake.trees import GPUS, KernelTree, find_device
@@ -45,6 +46,8 @@ AT_ONCE: dict[str, tuple[str, tuple[int, int], list[Call], dict[str, object]]] =
         fp8_call("flatmm_fp8", m, 512, 1024) for m in (1, 500)], {}),
     "mha_fwd_asm": ("JaxAiterMhaFwdAsm", (MI308, MI350), [
         attention_call(queries) for queries in (1, 300, 512)], {"scale": 1.0, "causal": True}),
+    "mha_bwd_asm": ("JaxAiterMhaBwdAsm", (MI308, MI350), [
+        BwdCase(depth=depth, queries=300).tensors() for depth in (64, 128, 192)], BwdCase().attributes()),
     "rms_norm": ("JaxAiterRmsNorm", (NAVI, MI350), [norm_call(n) for n in (7, 1024, 50000)], {"epsilon": 1e-6}),
 }  # fmt: skip
 

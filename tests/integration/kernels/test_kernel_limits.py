@@ -14,7 +14,16 @@ from tests.support.kernels_fake.trees import KernelTree
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
 
-OPERATIONS = ("gemm", "gemm_i8", "gemm_fp4", "gemm_fp8_mi350", "flatmm_fp8", "attention", "rms_norm")
+OPERATIONS = (
+    "gemm",
+    "gemm_i8",
+    "gemm_fp4",
+    "gemm_fp8_mi350",
+    "flatmm_fp8",
+    "attention",
+    "attention_gradient",
+    "rms_norm",
+)
 COUNT = 30
 """Random programs of each operation."""
 

@@ -41,6 +41,7 @@ LAUNCHERS = {
     "gemm_bf16": {"gfx942": 4, "gfx950": 4},
     "gemm_i8": {"gfx942": 2},
     "mha_fwd_asm": {"gfx942": 8, "gfx950": 8},
+    "mha_bwd_asm": {"gfx942": 40, "gfx950": 32},
     "gemm_fp8_mi350": {"gfx950": 2},
     "gemm_fp4": {"gfx950": 35},
     "flatmm_fp8": {"gfx942": 1},
@@ -129,12 +130,12 @@ def test_partial_build_is_refused_or_marked(receipt: dict[str, Any], work_cache:
     words = ["build", "--targets=gfx942", "--modules=rms_norm", f"--out={tmp_path}"]
     refused = kernels(*words, cache=work_cache, check=False)
     assert refused.returncode == 2
-    assert "The wheel would lack flatmm_fp8, gemm_bf16, gemm_i8, mha_fwd_asm." in refused.stderr
+    assert "The wheel would lack flatmm_fp8, gemm_bf16, gemm_i8, mha_bwd_asm, mha_fwd_asm." in refused.stderr
     assert list(tmp_path.iterdir()) == []
     kernels(*words, "--allow-partial", cache=work_cache)
     (wheel,) = tmp_path.glob("*.whl")
     with WheelArchive(wheel) as archive:
-        assert read_manifest(archive).missing == ("flatmm_fp8", "gemm_bf16", "gemm_i8", "mha_fwd_asm")
+        assert read_manifest(archive).missing == ("flatmm_fp8", "gemm_bf16", "gemm_i8", "mha_bwd_asm", "mha_fwd_asm")
     inspected = ci_build("inspect", str(wheel), "--json")
     assert "kernels-partial" in inspected.stdout
 

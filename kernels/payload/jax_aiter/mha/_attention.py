@@ -13,7 +13,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from jax_aiter._choice import Choice
 from jax_aiter._native import dispatch, vary, varying
-from jax_aiter.mha import _blocks, _kernels, _rows
+from jax_aiter.mha import _blocks, _gradients, _kernels, _rows
 from jax_aiter.mha._blocks import Config, Gradients
 from jax_aiter.mha._kernels import Plan
 from jax_aiter.mha._operands import Given, Operands
@@ -113,7 +113,7 @@ def _backward(
     def kernel(
         operands: Operands, given: Given, saved: tuple[Array, Array], cotangents: tuple[Array, Array]
     ) -> Operands:
-        grads = _kernels.backward(plan, operands, given, saved, cotangents[0])
+        grads = _gradients.backward(plan, choice, operands, given, saved, cotangents)
         # The kernel is not chosen if these gradients are requested, so no caller needs them.
         others = (None if part is None else jnp.zeros_like(part) for part in operands[3:])
         return Operands(*grads[:3], *others)

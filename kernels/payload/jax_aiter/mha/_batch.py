@@ -28,7 +28,7 @@ def flash_attn_func(
     window_size: tuple[int, int] = (-1, -1),
     bias: Array | None = None,
     alibi_slopes: Array | None = None,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     return_lse: bool = False,
     return_attn_probs: bool = False,
     cu_seqlens_q: Array | None = None,
@@ -50,8 +50,8 @@ def flash_attn_func(
         window_size: (left, right) keys that a query sees before and after its position; -1 for all.
         bias: (Sq, Sk), any float dtype, added to the scores of every head and sequence; differentiable.
         alibi_slopes: (heads,) or (batch, heads), float32; slope * distance is subtracted from the scores (ALiBi).
-        deterministic: sum gradients in a fixed order. XLA always does; AITER's backward kernels do not, so they are
-            used only with False.
+        deterministic: True sums gradients in a fixed order, which XLA does and AITER's kernels do not; False and None
+            leave the order open, so that AITER's kernels are used where they support the arguments.
         return_lse: also return the logarithm of the sum of exponentials; differentiable.
         return_attn_probs: also return the probabilities as they multiply v, dropout included: a whole matrix, for
             tests, without a gradient.
@@ -94,7 +94,7 @@ def flash_attn_func(
         window,
         padded=cu_seqlens_q is not None,
         complete=_rows.complete(queries, keys, window[1]),
-        deterministic=deterministic,
+        deterministic=bool(deterministic),
         # Probabilities are computed from lse too, with XLA's dropout.
         returns_lse=return_lse or return_attn_probs,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +15,15 @@ from jax_aiter._choice import Choice, choose, wanted_targets
 from jax_aiter._errors import BackendError
 from jax_aiter._limits import INT
 from jax_aiter._native import empty, ffi, int32, rowwise
-from jax_aiter._table import AITER, MHA_BWD, MHA_FWD, MHA_FWD_ASM, XLA
+from jax_aiter._table import AITER, MHA_BWD, MHA_BWD_ASM, MHA_FWD, MHA_FWD_ASM, XLA
 from jax_aiter.mha._blocks import Config
 from jax_aiter.mha._operands import Given, Operands
 
 _FEW_QUERIES = 128
 """Number of queries in a batch up to which Composable Kernel is preferred, as in AITER."""
+
+_FEW_FOR_GRADIENT = 16
+"""Number of queries in a batch up to which AITER does not use its assembly kernels of the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ def make_plan(task: Task, operands: Operands) -> Plan:
     obstacles = {MHA_FWD_ASM.name: _asm_obstacle(task, operands), MHA_FWD.name: _ck_obstacle(task, operands)}
     if task.config.dropout and not obstacles[MHA_FWD.name]:
         # Both directions must drop the same probabilities.
-        backward = choose("flash_attn_bwd", obstacles={AITER: _backward_obstacle(task, operands)})
+        backward = choose("flash_attn_bwd", obstacles=_backward_obstacles(task, operands))
         if backward.backend == XLA:
             obstacles[MHA_FWD.name] = f"the gradient is computed by XLA, whose dropout differs: {backward.why}"
     return Plan(task, choose("flash_attn", targets, obstacles=obstacles))
@@ -93,16 +97,19 @@ def choose_backward(plan: Plan, operands: Operands, *, dbias: bool, dslopes: boo
         BackendError: an option forces a backend that does not support the gradient.
     """
     wanted = [
-        (not dbias, "Composable Kernel computes no gradient of a bias"),
-        (not dslopes, "Composable Kernel computes no gradient of ALiBi's slopes"),
-        (not dlse, "Composable Kernel does not support a cotangent of lse"),
+        (not dbias, "AITER's kernels compute no gradient of a bias"),
+        (not dslopes, "AITER's kernels compute no gradient of ALiBi's slopes"),
         (
             not plan.task.config.dropout or plan.forward.backend == AITER,
             "its dropout differs from that of the forward direction, which XLA computed",
         ),
     ]
-    obstacle = _check.first_failing(wanted) or _backward_obstacle(plan.task, operands)
-    choice = choose("flash_attn_bwd", obstacles={AITER: obstacle})
+    obstacles = _backward_obstacles(plan.task, operands)
+    if dlse and not obstacles[MHA_BWD.name]:
+        obstacles[MHA_BWD.name] = "Composable Kernel does not support a cotangent of lse"
+    if obstacle := _check.first_failing(wanted):
+        obstacles = dict.fromkeys(obstacles, obstacle)
+    choice = choose("flash_attn_bwd", obstacles=obstacles)
     if plan.task.config.dropout and choice.backend != plan.forward.backend:
         text = f"flash_attn used the dropout of {plan.forward.backend}, but its gradient cannot: {choice.why}"
         raise BackendError(f"{text}. Force the same backend for both directions.")
@@ -123,9 +130,9 @@ def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]
         rows: tuple[bool, ...] = (True, True, True, False, False)
         attrs = {"scale": np.float32(task.config.scale), "causal": _window(task, operands)[1] == 0}
     else:
-        target, arrays = MHA_FWD, (q, k, v, *_extras(task, operands, given))
-        rows = (True, True, True, *_rows_of_extras(operands))
-        attrs = _attributes(task, operands)
+        target, arrays = MHA_FWD, (q, k, v, *extras(task, operands, given))
+        rows = (True, True, True, *rows_of_extras(operands))
+        attrs = attributes(task, operands)
 
     def call(batch: int) -> Any:
         count = (batch,) if not task.packed else ()
@@ -133,7 +140,7 @@ def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]
         out, lse = (*count, queries, heads, v.shape[-1]), (*count, heads, queries)
         return ffi(target, [(out, q.dtype), (lse, jnp.float32)], **attrs)
 
-    out, lse = _called(task, call, rows, arrays)
+    out, lse = called(task, call, rows, arrays)
     if task.packed:
         out, lse = out[None], lse[None]
     if task.packed or not task.complete:
@@ -144,55 +151,33 @@ def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]
     return out, lse
 
 
-def backward(plan: Plan, operands: Operands, given: Given, saved: tuple[Array, Array], dout: Array) -> Operands:
-    """Compute the gradients of q, k and v with Composable Kernel."""
-    task = plan.task
-    out, lse = saved
-    dout, q, k, v, out, lse = (
-        part[0] if task.packed else part for part in (dout.astype(out.dtype), *operands[:3], out, lse)
-    )
-    rows = (True, True, True, True, True, True, *_rows_of_extras(operands))
+def called(
+    task: Task,
+    call: Any,
+    rows: tuple[bool, ...],
+    arrays: tuple[Array, ...],
+    fits: Callable[[int], bool] = lambda _batch: True,
+) -> tuple[Array, ...]:
+    """Return the results of a call; vmap enlarges the batch, except with dropout, which depends on the index in it.
 
-    def call(batch: int) -> Any:
-        count = (batch,) if not task.packed else ()
-        queries, heads, depth = q.shape[-3:]
-        keys = k.shape[-3]
-        results = [
-            ((*count, queries, heads, depth), q.dtype),
-            ((*count, keys, heads, depth), q.dtype),
-            ((*count, keys, heads, v.shape[-1]), q.dtype),
-            ((*count, queries, heads, depth), jnp.float32),
-            ((*count, heads, queries), jnp.float32),
-        ]
-        return ffi(MHA_BWD, results, **_attributes(task, operands))
-
-    arrays = (dout, q, k, v, out, lse, *_extras(task, operands, given))
-    dq, dk, dv, _, _ = _called(task, call, rows, arrays)
-    dk, dv = _shared(dk, k), _shared(dv, v)
-    dq, dk, dv = ((part[None] if task.packed else part) for part in (dq, dk, dv))
-    return Operands(dq, dk, dv, None, None)
-
-
-def _called(task: Task, call: Any, rows: tuple[bool, ...], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    # vmap enlarges the batch, except with dropout, which depends on the index in the batch.
+    Args:
+        task: the request.
+        call: function that returns the call for a batch, 0 for packed sequences.
+        rows: for each operand, whether its first dimension is the batch.
+        arrays: operands.
+        fits: whether the handler accepts a batch.
+    """
     if task.packed:
         results: tuple[Array, ...] = call(0)(*arrays)
     elif task.config.dropout:
         results = call(arrays[0].shape[0])(*arrays)
     else:
-        results = rowwise(call, rows)(*arrays)
+        results = rowwise(call, rows, fits)(*arrays)
     return results
 
 
-def _shared(gradient: Array, like: Array) -> Array:
-    # Kernels return a gradient for each head of q; gradients of a shared head of k or v are added.
-    heads = like.shape[-2]
-    parts = gradient.reshape(*gradient.shape[:-2], heads, gradient.shape[-2] // heads, gradient.shape[-1])
-    return parts.sum(-2, dtype=jnp.float32).astype(like.dtype)
-
-
-def _extras(task: Task, operands: Operands, given: Given) -> tuple[Array, ...]:
-    # Operands bias, slopes, cu_q, cu_k and seed of MHA_FWD and MHA_BWD.
+def extras(task: Task, operands: Operands, given: Given) -> tuple[Array, ...]:
+    """Return the operands bias, slopes, cu_q, cu_k and seed of MHA_FWD and MHA_BWD."""
     bias, slopes = operands.bias, operands.slopes
     if slopes is None:
         slopes = empty(jnp.float32)
@@ -204,11 +189,13 @@ def _extras(task: Task, operands: Operands, given: Given) -> tuple[Array, ...]:
     return bias, slopes.astype(jnp.float32), given.cu_q, given.cu_k, seed
 
 
-def _rows_of_extras(operands: Operands) -> tuple[bool, ...]:
+def rows_of_extras(operands: Operands) -> tuple[bool, ...]:
+    """Return which of the `extras` have the batch as their first dimension."""
     return False, operands.slopes is not None, False, False, False
 
 
-def _attributes(task: Task, operands: Operands) -> dict[str, Any]:
+def attributes(task: Task, operands: Operands) -> dict[str, Any]:
+    """Return the attributes of MHA_FWD and MHA_BWD."""
     left, right = _window(task, operands)
     longest = (min(told or INT, part.shape[1]) for told, part in zip(task.longest, operands[:2], strict=True))
     queries, keys = longest if task.packed else (0, 0)
@@ -232,10 +219,17 @@ def _ck_obstacle(task: Task, operands: Operands) -> str:
     return _limits.obstacle(MHA_FWD, **facts(task, operands)) or _padded(task)
 
 
-def _backward_obstacle(task: Task, operands: Operands) -> str:
-    one_order = "Composable Kernel sums gradients in any order, which only deterministic=False allows"
-    limit = _limits.obstacle(MHA_BWD, **facts(task, operands)) or _padded(task)
-    return ("" if not task.deterministic else one_order) or limit
+def _backward_obstacles(task: Task, operands: Operands) -> dict[str, str]:
+    # By custom call.
+    if task.deterministic:
+        any_order = "AITER's kernels sum gradients in any order, which deterministic=True forbids"
+        return dict.fromkeys((MHA_BWD_ASM.name, MHA_BWD.name), any_order)
+    known = facts(task, operands)
+    found = {target.name: _limits.obstacle(target, **known) or _padded(task) for target in (MHA_BWD_ASM, MHA_BWD)}
+    if not found[MHA_BWD_ASM.name] and not task.packed and known["queries"] <= _FEW_FOR_GRADIENT:
+        few = f"AITER does not use its assembly kernels of the gradient for {known['queries']} queries"
+        found[MHA_BWD_ASM.name] = few
+    return found
 
 
 def _padded(task: Task) -> str:

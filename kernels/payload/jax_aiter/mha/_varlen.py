@@ -27,7 +27,7 @@ def flash_attn_varlen(
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     return_lse: bool = False,
     *,
     alibi_slopes: Array | None = None,
@@ -51,8 +51,8 @@ def flash_attn_varlen(
         softmax_scale: factor of the scores; None means 1 / sqrt(D).
         causal: whether a query sees no key after its own position; sequences are aligned at their ends.
         window_size: (left, right) keys that a query sees before and after its position; -1 for all.
-        deterministic: sum gradients in a fixed order. XLA always does; AITER's backward kernels do not, so they are
-            used only with False.
+        deterministic: True sums gradients in a fixed order, which XLA does and AITER's kernels do not; False and None
+            leave the order open, so that AITER's kernels are used where they support the arguments.
         return_lse: also return the logarithm of the sum of exponentials; differentiable.
         alibi_slopes: (heads,), float32, or None.
         dropout_seed: as for `flash_attn_func`, with positions in the packed arrays.
@@ -91,7 +91,7 @@ def flash_attn_varlen(
         longest=(max_seqlen_q, max_seqlen_k),
         sequences=count,
         complete=cu_seqlens_k is None or _rows.packed_complete(cu_q, cu_k, right),
-        deterministic=deterministic,
+        deterministic=bool(deterministic),
         returns_lse=return_lse,
     )
     q, k, v, slopes, cu_q, cu_k, seed = together(q, k, v, slopes, cu_q, cu_k, seed)
