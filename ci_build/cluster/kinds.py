@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from ci_build.build import matrix_run
 from ci_build.build.kernels import find_compilers
 from core.errors import CiBuildError
 from core.model import KernelRequest
@@ -53,5 +54,8 @@ def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> object:
     return compile_step(arguments, context, _toolchain)
 
 
-KINDS: dict[str, TaskFunction] = {KERNEL_STEP: _kernel_step}
+KINDS: dict[str, TaskFunction] = {
+    KERNEL_STEP: _kernel_step,
+    matrix_run.KIND: matrix_run.build_cell,
+}
 """Kind of a task -> its function; imports are visible, so that import contracts cover what workers run."""

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any, TypeVar
+
 import click
 import cloup
 
 from ci_build.build.ci_services import github_outputs, gitlab_builds, gitlab_tests
-from ci_build.build.matrix import Axes, make_matrix
+from ci_build.build.matrix import Axes, Cell, Excluded, make_matrix
 from ci_build.cli.commands.accepts import refusal
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.cluster import cluster_options, cluster_request
 from ci_build.cli.options.release import DEFAULT_BUCKET, bucket_option
 from ci_build.cli.options.request import require_known_pythons
 from ci_build.cli.options.settings import split_list
 from core.defaults import defaults
-from core.errors import RequestError
+from core.errors import InputError, RequestError
 from core.model import Payload
 from core.targets import split_words
 from promotion.gates.device.request import check_image
 from promotion.policy.families import Trigger, load_families
 from promotion.policy.jobs import job_matrix, joined
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _DEFAULTS = defaults()
 _FORMAT = click.option(
     "--format",
@@ -49,74 +56,93 @@ class _BuildsByDefault(cloup.Group):
 
 @cloup.group(cls=_BuildsByDefault, context_settings={"ignore_unknown_options": True})
 def matrix() -> None:
-    """Print the jobs of a CI service as JSON: builds, or the tests of a set.
+    """Print the jobs of a CI service as JSON: builds, or the tests of a set; or run the builds on a cluster.
 
     `matrix builds` may be shortened to `matrix`. Further arguments are added to the command of every build.
     """
 
 
-@matrix.command(context_settings={"ignore_unknown_options": True})
-@click.option(
-    "--python-versions",
-    metavar="X.Y,…",
-    default=_DEFAULTS["build"]["python_versions"],
-    show_default=True,
-    help="Python versions.",
+_AXES = (
+    click.option(
+        "--python-versions",
+        metavar="X.Y,…",
+        default=_DEFAULTS["build"]["python_versions"],
+        show_default=True,
+        help="Python versions.",
+    ),
+    click.option(
+        "--jax-versions",
+        metavar="X.Y.Z,…",
+        default=_DEFAULTS["build"]["jax_version"],
+        show_default=True,
+        help="Releases of jax.",
+    ),
+    click.option("--rocm-versions", metavar="X.Y.Z,…", required=True, help="ROCm versions, such as 7.10.0a20251120."),
+    click.option(
+        "--families", metavar="NAME,…", required=True, help="GPU families, such as gfx94X-dcgpu,gfx950-dcgpu."
+    ),
+    click.option(
+        "--payload",
+        type=click.Choice([p.value for p in Payload]),
+        default=Payload.SOURCE.value,
+        show_default=True,
+        help="Origin of the native code.",
+    ),
+    click.option(
+        "--split-pythons",
+        is_flag=True,
+        help="Build each Python in a separate job, for tests; an index accepts the set of one of these jobs only.",
+    ),
+    click.option("--join-pythons", is_flag=True, hidden=True, help="Former name of the default."),
+    click.argument("more", nargs=-1, type=click.UNPROCESSED),
 )
-@click.option(
-    "--jax-versions",
-    metavar="X.Y.Z,…",
-    default=_DEFAULTS["build"]["jax_version"],
-    show_default=True,
-    help="Releases of jax.",
-)
-@click.option("--rocm-versions", metavar="X.Y.Z,…", required=True, help="ROCm versions, such as 7.10.0a20251120.")
-@click.option("--families", metavar="NAME,…", required=True, help="GPU families, such as gfx94X-dcgpu,gfx950-dcgpu.")
-@click.option(
-    "--payload",
-    type=click.Choice([p.value for p in Payload]),
-    default=Payload.SOURCE.value,
-    show_default=True,
-    help="Origin of the native code.",
-)
-@click.option(
-    "--split-pythons",
-    is_flag=True,
-    help="Build each Python in a separate job, for tests; an index accepts the set of one of these jobs only.",
-)
-@click.option("--join-pythons", is_flag=True, hidden=True, help="Former name of the default.")
-@_FORMAT
-@click.argument("more", nargs=-1, type=click.UNPROCESSED)
-def builds(
-    *, python_versions: str, jax_versions: str, rocm_versions: str, families: str, payload: str, split_pythons: bool,
-    join_pythons: bool, output_format: str, more: tuple[str, ...],
-) -> None:  # fmt: skip
-    """Print the builds of a CI service with their commands.
 
-    One build makes the set for all Pythons of a JAX release, a ROCm and a family. `include` is the matrix for the CI
-    service; `excluded` lists the excluded combinations with reasons. MORE arguments are added to the command of every
-    build.
+
+def _axes(function: _F) -> _F:
+    """Add the options of a matrix of builds to a command."""
+    return reduce(lambda decorated, option: option(decorated), reversed(_AXES), function)
+
+
+def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, ...]]:
+    """Return the cells and the excluded combinations of a matrix.
+
+    Raises:
+        RequestError: an axis is invalid, or the command of a cell would be refused.
     """
     # Import cycle: the command line loads this module.
     from ci_build.cli import main
 
-    if join_pythons and split_pythons:
+    if given["join_pythons"] and given["split_pythons"]:
         raise RequestError("--join-pythons and --split-pythons exclude each other.", hint="Omit one of them.")
-    require_known_pythons(split_list(python_versions), "--python-versions")
+    require_known_pythons(split_list(given["python_versions"]), "--python-versions")
     axes = Axes(
-        pythons=split_list(python_versions),
-        jax_versions=split_list(jax_versions),
-        rocm_versions=split_list(rocm_versions),
-        families=tuple(split_words(families)),
-        split_pythons=split_pythons,
+        pythons=split_list(given["python_versions"]),
+        jax_versions=split_list(given["jax_versions"]),
+        rocm_versions=split_list(given["rocm_versions"]),
+        families=tuple(split_words(given["families"])),
+        split_pythons=given["split_pythons"],
     )
-    cells, excluded = make_matrix(axes, Payload(payload), more)
+    cells, excluded = make_matrix(axes, Payload(given["payload"]), given["more"])
     for cell in cells:
         if reason := refusal(main, cell.command[2:]):
             raise RequestError(
                 f"The command of {cell.name} would be refused: {reason.removesuffix('.')}.",
                 hint="See `ci_build dist_wheels --help`.",
             )
+    return cells, excluded
+
+
+@matrix.command(context_settings={"ignore_unknown_options": True})
+@_axes
+@_FORMAT
+def builds(*, output_format: str, **given: object) -> None:
+    """Print the builds of a CI service with their commands.
+
+    One build makes the set for all Pythons of a JAX release, a ROCm and a family. `include` is the matrix for the CI
+    service; `excluded` lists the excluded combinations with reasons. MORE arguments are added to the command of every
+    build.
+    """
+    cells, excluded = _cells(given)
     match output_format:
         case "gitlab":
             click.echo(gitlab_builds(cells))
@@ -124,6 +150,43 @@ def builds(
             click.echo("\n".join(github_outputs({"matrix": cells}, {"excluded": excluded})))
         case _:
             print_json({"include": cells, "excluded": excluded})
+
+
+@matrix.command(context_settings={"ignore_unknown_options": True})
+@_axes
+@click.option(
+    "--out", metavar="DIR", type=click.Path(path_type=Path), default=Path(_DEFAULTS["build"]["out"]),
+    show_default=True, help="Folder of the sets; each set is in a folder with the name of its build.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the sets as JSON.")
+@cluster_options
+@click.pass_obj
+def run(state: State, /, *, out: Path, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - values of options
+    """Build all cells of a matrix on the workers of a cluster.
+
+    The options are those of `matrix builds`. The files of --rocm-manifest, --rocm-lock and --rocm-repo-key are sent to
+    the workers; other paths in MORE arguments must exist there. A failed build does not stop the others.
+    """
+    # Start-up time: clusters need the packages of gates and kernels.
+    from ci_build.build.matrix_run import cell_tasks, run_cells
+    from ci_build.cluster.client import Cluster
+
+    cluster = cluster_request(given)
+    if cluster is None:
+        raise RequestError("`matrix run` needs --cluster.", hint="Run the commands of `matrix builds` instead.")
+    cells, excluded = _cells(given)
+    reporter, built = state.reporter(), []
+    tasks = cell_tasks(cells, Payload(given["payload"]), out)
+    for item in excluded:
+        reporter.line(f"excluded: Python {item.python}, jax {item.jax}, ROCm {item.rocm}, {item.family}: {item.why}")
+    with reporter.group(f"{len(cells)} builds"), Cluster.connect(cluster, reporter) as connected:
+        for cell in run_cells(tasks, out, connected):
+            built.append(cell)
+            reporter.line(f"{cell.name}: {cell.error or f'set {cell.set[:12]} in {cell.out}'}")
+    if as_json:
+        print_json(built)
+    if failed := [cell.name for cell in built if cell.error]:
+        raise InputError(f"{len(failed)} of {len(built)} builds failed: {', '.join(failed)}.", hint="See above.")
 
 
 @matrix.command()

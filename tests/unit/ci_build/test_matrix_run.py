@@ -1,0 +1,104 @@
+"""Tasks of the cells of a matrix: their words, their inputs, and failures of their builds."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.build.matrix import Axes, Cell, make_matrix
+from ci_build.build.matrix_run import build_cell, cell_task, cell_tasks
+from core.errors import CiBuildError, InputError, MachineError, RequestError
+from core.model import Payload
+from core.process import HostRunner, ProcessResult
+from core.tasks import TaskContext, TaskInput
+
+AXES = Axes(pythons=("3.12",), jax_versions=("0.10.2",), rocm_versions=("7.2.0",), families=("gfx942",))
+
+
+def cell(*more: str) -> Cell:
+    ((only,), _) = make_matrix(AXES, Payload.PUBLISHED, more)
+    return only
+
+
+class Recorder(HostRunner):
+    """A runner that records a command, and whose build ends with an exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__({})
+        self.code, self.argv, self.cwd = code, [""], ""
+        self.texts: dict[str, str] = {}
+
+    def run(self, argv: Sequence[str], **more: Any) -> ProcessResult:
+        self.argv, self.cwd = [*argv], str(more["cwd"])
+        self.texts = {path.name: path.read_text() for path in Path(self.cwd).iterdir()}
+        return ProcessResult(returncode=self.code, stdout="", stderr="much\n\nerror: It broke.\n")
+
+
+def context(folder: Path, runner: HostRunner, inputs: dict[str, Path]) -> TaskContext:
+    for name in ("made", "scratch"):
+        (folder / name).mkdir(parents=True)
+    return TaskContext(
+        folder=folder / "made", scratch=folder / "scratch", cache=folder / "cache", inputs=inputs, runner=runner,
+        stop=threading.Event(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["{option}={path}", "{option} {path}"])
+@pytest.mark.parametrize("option", ["--rocm-manifest", "--rocm-lock", "--rocm-repo-key"])
+def test_files_of_a_cell_are_sent_by_digest(tmp_path: Path, form: str, option: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("first")
+    words = form.format(option=option, path=file).split()
+    task = cell_task(cell(*words), Payload.PUBLISHED)
+    assert task.inputs == {option.removeprefix("--"): TaskInput.of(file)}
+    assert str(tmp_path) not in str(task.arguments)
+    # On the worker, the option names a copy that the build may change.
+    runner = Recorder(2)
+    with pytest.raises(InputError):
+        build_cell(task.arguments, context(tmp_path / "worker", runner, {option.removeprefix("--"): file}))
+    copy = f"{tmp_path}/worker/scratch/{option.removeprefix('--')}"
+    assert " ".join([option, copy]) in " ".join(runner.argv).replace("=", " ")
+    assert runner.texts == {option.removeprefix("--"): "first"}
+    # Another content is another task; another place of the same content is not.
+    shutil.copy(file, tmp_path / "other")
+    again = form.format(option=option, path=tmp_path / "other").split()
+    assert cell_task(cell(*again), Payload.PUBLISHED).key == task.key
+    file.write_text("second")
+    assert cell_task(cell(*words), Payload.PUBLISHED).key != task.key
+
+
+def test_cell_task_keeps_other_words_and_needs_memory(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    given = cell(f"--find-links={tmp_path / 'wheels'}", "--no-strip")
+    task = cell_task(given, Payload.PUBLISHED)
+    assert task.arguments["words"] == [word for word in given.command[3:] if not word.startswith("--out=")]
+    assert (task.inputs, task.label, task.memory_mb) == ({}, given.name, 2000)
+    assert cell_task(given, Payload.SOURCE).memory_mb == 12000
+    assert cell_task(replace(given, out="elsewhere"), Payload.PUBLISHED).key == task.key
+
+
+@pytest.mark.parametrize("word", ["--cache-dir=x", "--dry-run", "--json"])
+def test_cell_task_refuses_options_of_this_machine(word: str) -> None:
+    with pytest.raises(RequestError, match=f"A build on a cluster has no {word}"):
+        cell_task(cell(word), Payload.PUBLISHED)
+
+
+def test_cell_tasks_refuse_foreign_output_folders(tmp_path: Path) -> None:
+    folder = tmp_path / cell().name
+    folder.mkdir()
+    (folder / "precious").touch()
+    with pytest.raises(RequestError, match="do not belong to a wheel set"):
+        cell_tasks([cell()], Payload.PUBLISHED, tmp_path)
+
+
+@pytest.mark.parametrize(("code", "kind"), [(18, MachineError), (2, InputError), (-9, InputError)])
+def test_failed_build_names_its_last_lines(tmp_path: Path, code: int, kind: type[CiBuildError]) -> None:
+    with pytest.raises(kind, match=f"exit code {code}:\nmuch\nerror: It broke") as raised:
+        build_cell({"words": ["--x"]}, context(tmp_path, Recorder(code), {}))
+    assert raised.type is kind
