@@ -153,6 +153,11 @@ class HostRunner:
         self._echo = echo
         self._sink = sink
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Return the environment variables that commands inherit."""
+        return dict(self._environment)
+
     def also(self, listener: LineSink) -> Self:
         """Return a runner that also passes every command line and every line of output to a listener."""
         other = copy.copy(self)

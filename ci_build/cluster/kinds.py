@@ -8,6 +8,7 @@ from typing import Any
 
 from ci_build.build import matrix_run
 from ci_build.build.kernels import find_compilers
+from ci_build.release import device_cluster
 from core.errors import CiBuildError
 from core.model import KernelRequest
 from core.tasks import TaskContext, TaskFunction, WorkerUnfitError
@@ -15,6 +16,7 @@ from kernels.assemble import toolchain_for
 from kernels.remote import KIND as KERNEL_STEP
 from kernels.remote import compile_step
 from kernels.toolchains import Toolchain
+from promotion.gates.device import cluster as device_gate
 
 _toolchains: dict[KernelRequest, Toolchain] = {}
 _lock = threading.Lock()
@@ -57,5 +59,6 @@ def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> object:
 KINDS: dict[str, TaskFunction] = {
     KERNEL_STEP: _kernel_step,
     matrix_run.KIND: matrix_run.build_cell,
+    device_gate.KIND: device_cluster.run_shard,
 }
 """Kind of a task -> its function; imports are visible, so that import contracts cover what workers run."""

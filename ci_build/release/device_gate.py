@@ -157,9 +157,11 @@ def run(
     wheel_set, days = read_staged(bucket, staged), gating.policy_of(bucket, staged.index, channel).max_age_days
     targets = covered_targets(config, wheel_set)
     config = replace(
-        _with_known_tests(config, staged, wheel_set.jax_version),
+        with_known_tests(config, staged, wheel_set.jax_version),
         python=_python(config.python, wheel_set.python_versions, runner),
-        seconds=_durations(config, staged, bucket, (targets or ("any",))[0]),
+        seconds=durations(config, staged, bucket, (targets or ("any",))[0])
+        if config.seconds is None
+        else config.seconds,
         on_progress=reporter.count_tests,
     )
     gates = [make_gate(config)]
@@ -178,7 +180,7 @@ def join(
     """Create evidence from the results of all shards."""
     wheel_set = read_staged(bucket, staged)
     targets = covered_targets(config, wheel_set)
-    config = _with_known_tests(config, staged, wheel_set.jax_version)
+    config = with_known_tests(config, staged, wheel_set.jax_version)
     shards = collect_shards(bucket, staged, config.gate_name, config.settings, targets, config.signer)
     gates, targets = [make_merge_gate(config, shards)], targets and (shards[0].target,)
     evidences = run_gates(bucket, staged, gates, runner, reporter, targets=targets, redo=True, signer=config.signer)
@@ -201,7 +203,7 @@ def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:
     return next((version for version in supported if version in installed), supported[0])
 
 
-def _with_known_tests(config: DeviceGateConfig, staged: StagedSet, jax: str) -> DeviceGateConfig:
+def with_known_tests(config: DeviceGateConfig, staged: StagedSet, jax: str) -> DeviceGateConfig:
     """Add the ledger of skips, and the waivers of flaky tests for the set's index."""
     platform, now = config.platform.value, datetime.now(UTC)
     known_tests = known_tests_for(
@@ -211,7 +213,7 @@ def _with_known_tests(config: DeviceGateConfig, staged: StagedSet, jax: str) -> 
     return replace(config, known=known_tests, waivers=tuple(waivers))
 
 
-def _durations(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, target: str) -> dict[str, float]:
+def durations(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, target: str) -> dict[str, float]:
     """Return the duration of each test on the last promoted set; all shards split the suite by these durations."""
     if config.shard is None:
         return {}

@@ -15,6 +15,7 @@ from ci_build import cli
 from ci_build.cluster.kinds import KINDS
 from core.errors import KernelError
 from core.tasks import TaskContext
+from tests.support.fake_gpus import use_fake_gpus
 
 
 def echo(arguments: Mapping[str, Any], context: TaskContext) -> dict[str, Any]:
@@ -70,4 +71,6 @@ def wait(arguments: Mapping[str, Any], _: TaskContext) -> int:
 KINDS.update({function.__name__: function for function in (echo, sleep, kill, fail, fill, wait)})
 
 if __name__ == "__main__":
+    if gpus := os.environ.get("FAKE_GPUS"):
+        use_fake_gpus(gpus)
     sys.exit(cli.run(["cluster", "worker", *sys.argv[1:]]))

@@ -12,6 +12,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, echo_error, host_runner, open_bucket, print_json
+from ci_build.cli.options.cluster import cluster_options, cluster_request
 from ci_build.cli.options.containers import container_settings
 from ci_build.cli.options.environment import child_environment, find_signing_key
 from ci_build.cli.options.release import (
@@ -23,6 +24,7 @@ from ci_build.cli.options.release import (
 )
 from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import chosen_options
+from ci_build.cluster.request import ClusterRequest
 from core.atomic import write_whole
 from core.errors import CiBuildError, RequestError
 from core.model import Evidence
@@ -40,6 +42,8 @@ _IMAGE_OPTIONS = (
 """Options of the container of --image."""
 _TABLES = ("images_run", "build")
 """Tables of defaults.toml with the defaults of these options."""
+_SHARDS = 8
+"""Default number of tasks of a run on a cluster: some for each worker, so that slow ones get fewer."""
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
 """Option of all gates."""
 
@@ -101,6 +105,8 @@ _RUN_OPTIONS = (
     click.option("--test-timeout", metavar="SECONDS", type=Duration(1), default=TEST_TIMEOUT,
                  show_default=True, help="Time limit of a test."),
     click.option("--redo", is_flag=True, help="Run the gate even if it passed on this set before."),
+    click.option("--shards", metavar="N", type=click.IntRange(1, 9999),
+                 help=f"With --cluster: number of tasks that share the tests of a target.  [default: {_SHARDS}]"),
     junit_option,
 )  # fmt: skip
 """Options that control a run of the device gate."""
@@ -118,16 +124,26 @@ def _with(options: Sequence[Callable[[_F], _F]]) -> Callable[[_F], _F]:
 @_with(_RUN_OPTIONS)
 @_with(_COMMON_OPTIONS)
 @chosen_options(*_IMAGE_OPTIONS, tables=_TABLES)
+@cluster_options
 @click.pass_obj
-def device(state: State, /, *, redo: bool, **values: object) -> None:
+def device(state: State, /, *, redo: bool, shards: int | None, **values: object) -> None:
     """Test a set's wheels on this machine's devices with JAX's own suite or the smoke suite.
 
     SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as printed by `stage`. With --image, the
     command pulls the image if it is missing, and runs itself in a container of this image. The container has the GPUs
     and cannot change the wheels. The image needs Python 3.11 or newer as `python3`.
+
+    With --cluster, the workers that offer the family's GPUs as resources (`--resources gfx942=8`) share the tests; each
+    task gets the GPUs of --devices.  [default there: 1]
     """
     from ci_build.release import device_gate, device_image  # Start-up time: the gates load auditwheel.
 
+    cluster = cluster_request(values)
+    if cluster is not None:
+        _device_gate_on_cluster(state, values, cluster, shards or _SHARDS, redo=redo)
+        return
+    if shards is not None:
+        raise RequestError("--shards has no effect without --cluster.", hint="Give --cluster, or --shard I/N.")
     if values["image"] and not values["inside"]:
         _device_gate_in_image(state, values, redo=redo)
         return
@@ -189,6 +205,21 @@ def _device_gate_in_image(state: State, values: Mapping[str, Any], *, redo: bool
             finish(evidences, values["junit"], as_json=values["as_json"])
         click.get_current_context().exit(code)
     finish(evidences, values["junit"], as_json=values["as_json"])
+
+
+def _device_gate_on_cluster(
+    state: State, values: Mapping[str, Any], request: ClusterRequest, shards: int, *, redo: bool
+) -> None:
+    # Start-up time: the gates load auditwheel, and clusters need Dask.
+    from ci_build.cluster.client import Cluster
+    from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
+    from promotion.gates.device.cluster import ClusterRun
+
+    check_cluster_options(DeviceRequest(**fields_of(DeviceRequest, values)))
+    with Cluster.connect(request, state.reporter()) as connected:
+        run = ClusterRun(tasks=connected, shards=shards)
+        on_cluster = partial(run_on_cluster, redo=redo, channel=cast("str", values["channel"]))
+        _device_gate(state, values, lambda config, *more: on_cluster(config, run, *more), may_stage=True)
 
 
 def _device_gate(

@@ -256,12 +256,18 @@ def make_merge_gate(config: DeviceGateConfig, shards: Sequence[ShardResult]) -> 
         name=config.gate_name,
         tier=config.tier,
         per_target=config.platform is JaxPlatform.ROCM,
-        run=lambda context: _merged_checks(context, config, shards),
+        run=lambda context: merged_checks(context, config, shards),
         settings=shards[0].settings,
     )
 
 
-def _merged_checks(context: GateContext, config: DeviceGateConfig, shards: Sequence[ShardResult]) -> Iterator[Check]:
+def merged_checks(context: GateContext, config: DeviceGateConfig, shards: Sequence[ShardResult]) -> Iterator[Check]:
+    """Yield the checks of all tests of a run, and the check of the run.
+
+    Raises:
+        GateError: the run is incomplete, or two shards ran the same test.
+        MachineError: the machines caused all problems.
+    """
     results, target = join_results(shards), shards[0].target
     options = {result.id: shard.run.get("options", config.options) for shard in shards for result in shard.results}
 

@@ -26,7 +26,8 @@ UNKNOWN_SECONDS = 1.0
 """Assumed duration of a test if no durations of the suite are known."""
 SCHEMA_VERSION = 1
 SHARD_TYPE = "application/vnd.jax-rocm.gate-shard+json"
-_NAME = "shard.json.gz"
+SHARD_FILE = "shard.json.gz"
+"""End of the names of stored shards."""
 _MACHINE_SETTINGS = ("python", "passes")
 """Settings that depend on the runner's machine unless the user sets them."""
 
@@ -124,7 +125,7 @@ def upload_shard(bucket: Bucket, staged: StagedSet, gate: str, result: ShardResu
     }
     data = evidence.pack(json.dumps(body, sort_keys=True).encode())
     sha256 = sha256_of(data)
-    key = staged.evidence_file(gate, result.target, f"{sha256[:16]}.{_NAME}")
+    key = staged.evidence_file(gate, result.target, f"{sha256[:16]}.{SHARD_FILE}")
     if signer is not None:
         signature = signer.sign(data, SHARD_TYPE).dump()
         bucket.put_if_absent(key + SUFFIX, signature, sha256=sha256_of(signature))
@@ -155,7 +156,7 @@ def collect_shards(
     stored = []
     for target in targets or (ANY,):
         folder = staged.evidence_file(gate, target, "")
-        keys = [key for key in bucket.list(folder) if key.endswith(f".{_NAME}")]
+        keys = [key for key in bucket.list(folder) if key.endswith(f".{SHARD_FILE}")]
         stored += [_read(bucket, staged, key, gate, signer) for key in keys]
     required = {k: v for k, v in settings.items() if k not in _MACHINE_SETTINGS or (k == "python" and v)}
     # Evidence without an image has no such setting; without this, shards of several images would be joined.
@@ -224,6 +225,15 @@ def _read(bucket: Bucket, staged: StagedSet, key: str, gate: str, signer: Signer
             raise GateError(
                 f"The shard is signed with another key: {key}.", hint="Pass the runners' key with --signing-key."
             )
+    return load_shard(data, key, staged, gate)
+
+
+def load_shard(data: bytes, key: str, staged: StagedSet, gate: str) -> ShardResult:
+    """Parse a stored shard.
+
+    Raises:
+        GateError: it is damaged, or belongs to another set or gate.
+    """
     try:
         body = json.loads(gzip.decompress(data))
         if (body["schema"], body["set"], body["gate"]) != (SCHEMA_VERSION, staged.digest, gate):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.release.device_gate import _durations
+from ci_build.release.device_gate import durations
 from core.model import Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, record
 from promotion.evidence.known_tests import KnownTests, known_tests_for
@@ -97,11 +97,11 @@ def test_baseline_is_newest_comparable_passed_run(index: Index) -> None:
 def test_durations_come_from_last_promoted_set(index: Index) -> None:
     told = device_config(shard=Shard(number=1, count=2))
     staged = StagedSet(index="multi-arch", digest="a" * 64)
-    assert _durations(told, staged, index.bucket, "gfx942") == {}
+    assert durations(told, staged, index.bucket, "gfx942") == {}
     index.promoted((LARGE, 30, Outcome.PASSED))
     index.promoted((SMALL, 40, Outcome.PASSED))
-    assert _durations(told, staged, index.bucket, "gfx942") == {"a.py::x": 40.0}
-    assert _durations(replace(told, shard=None), staged, index.bucket, "gfx942") == {}
+    assert durations(told, staged, index.bucket, "gfx942") == {"a.py::x": 40.0}
+    assert durations(replace(told, shard=None), staged, index.bucket, "gfx942") == {}
 
 
 SMOKE = {**LARGE, "size": "", "passes": "all"}

@@ -1,0 +1,170 @@
+"""The gate device with `--cluster`: the run of this machine, and the shards that workers run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ci_build.release import device_gate, gating
+from core.errors import GateError, MachineError, RequestError
+from core.model import Evidence
+from core.process import HostRunner
+from core.report import Reporter
+from core.tasks import TaskContext
+from promotion.evidence.evidence import ANY, is_machine_failure
+from promotion.gates.common.runs import run_gates
+from promotion.gates.device.cluster import NOT_SENT, ClusterRun, make_cluster_gate, with_offered_devices
+from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.lease import GpuDevice, JaxPlatform, visible_devices
+from promotion.gates.device.machine import MachineInfo, detect_allotment, detect_machine
+from promotion.gates.device.request import DeviceRequest
+from promotion.gates.device.run_record import record_evidence
+from promotion.gates.device.shards import SHARD_FILE, Shard
+from promotion.policy.families import load_families
+from promotion.stage import read_staged, stage
+from promotion.storage.bucket import Bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+
+_LOCK = threading.Lock()
+_TAKEN: set[str] = set()
+"""Tokens of the GPUs that tasks of this worker use."""
+
+
+def check_cluster_options(request: DeviceRequest) -> None:
+    """Raise RequestError for options that a run on a cluster does not have."""
+    defaults = DeviceRequest(platform=request.platform)
+    given = [name for name in NOT_SENT if getattr(request, name) != getattr(defaults, name)]
+    if given:
+        names = ", ".join("--" + {"tests": "test"}.get(name, name).replace("_", "-") for name in given)
+        raise RequestError(
+            f"{names} cannot be used with --cluster.", hint="Omit it, or run the gate without --cluster."
+        )
+    if request.platform == JaxPlatform.CUDA:
+        raise RequestError("--platform=cuda cannot be used with --cluster.", hint="Run the gate without --cluster.")
+    if request.jax_tests and "://" not in request.jax_tests:
+        raise RequestError(
+            f"--jax-tests is a folder of this machine: {request.jax_tests}.", hint="With --cluster, give URL@COMMIT."
+        )
+
+
+def run_on_cluster(
+    config: DeviceGateConfig,
+    run: ClusterRun,
+    staged: StagedSet,
+    bucket: Bucket,
+    reporter: Reporter,
+    runner: HostRunner,
+    *,
+    redo: bool,
+    channel: str,
+) -> tuple[Evidence, ...]:
+    """Run the gate for each target of the family that has machines, and store its evidence; see `device_gate.run`."""
+    wheel_set, days = read_staged(bucket, staged), gating.policy_of(bucket, staged.index, channel).max_age_days
+    python = config.python or wheel_set.python_versions[0]
+    if python not in wheel_set.python_versions:
+        hint = f"Give one of {', '.join(wheel_set.python_versions)}."
+        raise RequestError(f"The set does not support Python {python}.", hint=hint)
+    config = replace(device_gate.with_known_tests(config, staged, wheel_set.jax_version), python=python)
+    targets = device_gate.covered_targets(replace(config, machine=MachineInfo(devices=())), wheel_set)
+    families = load_families().families
+    if targets and config.request.family in families:
+        machines = families[config.request.family].targets
+        targets = tuple(t for t in targets if t.partition(":")[0] in machines) or targets
+    evidences: list[Evidence] = []
+    for target in targets or (ANY,):
+        own = with_offered_devices(config, target)
+        one = replace(own, shard=Shard(number=1, count=run.shards))
+        own = replace(own, seconds=device_gate.durations(one, staged, bucket, target))
+        evidences += run_gates(
+            bucket,
+            staged,
+            [make_cluster_gate(own, run)],
+            runner,
+            reporter,
+            targets=(target,) if targets else None,
+            redo=redo,
+            max_age=None if days is None else timedelta(days=days),
+            signer=config.signer,
+        )
+    record_evidence(bucket, staged, wheel_set, evidences)
+    return tuple(evidences)
+
+
+def run_shard(arguments: Mapping[str, Any], context: TaskContext) -> str:
+    """Run one shard on this worker's GPUs; the shard and its attachments are the files of the result.
+
+    Returns:
+        The target of the shard.
+
+    Raises:
+        MachineError: the machine is unfit, or lacks the GPUs that the worker offers.
+        GateError: the shard could not run.
+    """
+    request = DeviceRequest(**arguments["request"])
+    bucket = DirBucket(context.scratch / "bucket")
+    staged = stage(bucket, context.inputs["set"])
+    if str(staged) != arguments["set"]:
+        raise GateError(f"The set of the task is {staged}, not {arguments['set']}.", hint="Run the gate again.")
+    seconds = json.loads(context.inputs["seconds"].read_text())
+    reporter = Reporter(terminal=False)
+    with leased(arguments["gfx"], request.devices or 1, context.runner) as (environ, cpus):
+        config = device_gate.parse_config(replace(request, cpus=cpus), environ, context.runner, None, "")
+        config = replace(config, seconds=seconds)
+        (evidence, *_) = device_gate.run(config, staged, bucket, reporter, context.runner, redo=True, channel="local")
+    for key in bucket.list(staged.evidence):
+        path = context.folder / key.removeprefix(staged.evidence)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(Path(bucket.root) / key, path)
+    errors = "; ".join(finding.message for finding in evidence.findings) or "no reason was given"
+    if is_machine_failure(evidence):
+        raise MachineError(errors, hint="Fix the machine, and start its worker again.")
+    if not [*context.folder.rglob(f"*.{SHARD_FILE}")]:
+        raise GateError(errors, hint="Run the gate again.")
+    return evidence.target
+
+
+@contextmanager
+def leased(gfx: str, count: int, runner: HostRunner) -> Iterator[tuple[Mapping[str, str], int | None]]:
+    """Take GPUs that no other task of this worker uses; provide an environment with only these, and a share of cores.
+
+    Args:
+        gfx: kind of GPU; empty for a run on a CPU, which gets all cores.
+
+    Raises:
+        MachineError: the worker offers more GPUs than the machine has.
+    """
+    environ = dict(runner.environment)
+    if not gfx:
+        yield environ, None
+        return
+    present = visible_devices(detect_machine(JaxPlatform.ROCM, runner).devices, JaxPlatform.ROCM, environ)
+    own = [device for device in present if device.gfx == gfx]
+    taken = _take(own, gfx, count)
+    lowest, *upper = JaxPlatform.ROCM.masks
+    masked = {name: value for name, value in environ.items() if name not in upper} | {lowest: ",".join(taken)}
+    cores = detect_allotment(environ).cores
+    try:
+        yield masked, max(1, cores * count // len(present))
+    finally:
+        with _LOCK:
+            _TAKEN.difference_update(taken)
+
+
+def _take(devices: Sequence[GpuDevice], gfx: str, count: int) -> list[str]:
+    with _LOCK:
+        free = [device.token for device in devices if device.token not in _TAKEN][:count]
+        if len(free) == count:
+            _TAKEN.update(free)
+            return free
+    raise MachineError(
+        f"The machine has {len(free)} free GPUs of {gfx}, and a task needs {count}.",
+        hint="Start the worker with the --resources that it has.",
+    )

@@ -1,0 +1,118 @@
+"""`gate device --cluster`: shards on workers with fake GPUs, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from core.errors import MachineError
+from promotion.evidence.evidence import read_all
+from promotion.evidence.signing import Signer
+from promotion.evidence.test_runs import read_runs
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.cluster import ClusterProcesses, cluster_processes, until
+from tests.support.fake_gpus import TESTS
+from tests.support.promoting import staged_in
+from tests.support.signing_key import signing_key
+from tests.support.wheel_sets import make_wheels
+
+FAMILY = ("--family=gfx94X-dcgpu",)
+
+
+class Gpus:
+    """A staged set, and a cluster whose workers have fake GPUs."""
+
+    def __init__(self, folder: Path, cluster: ClusterProcesses, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.cluster, self.patch = folder, cluster, patch
+        self.bucket = DirBucket(folder / "bucket")
+        self.staged: StagedSet = staged_in(self.bucket, folder, make_wheels(folder / "w", pythons=("3.12",)))
+        self.notes = folder / "notes"
+        self.notes.mkdir()
+        cluster.scheduler("--worker-timeout=10")
+
+    def worker(self, name: str, devices: int, offered: int) -> None:
+        """Start a worker that has a number of GPUs, and offers a number of them."""
+        self.patch.setenv("FAKE_GPUS", f"{devices}:{self.notes}")
+        self.cluster.worker(name, "--jobs=4", "--memory=90000", f"--resources=gfx942={offered}")
+        self.cluster.wait(name)
+
+    def gate(self, *words: str) -> int:
+        where = (f"--bucket={self.bucket.root}", f"--cluster={self.cluster.address}")
+        store = f"--cluster-store={self.folder / 'store'}"
+        return cli.run(["gate", "device", str(self.staged), *FAMILY, *where, store, "--json", *words])
+
+    def shards(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return process and note of each finished shard."""
+        files = [path for path in self.notes.iterdir() if path.read_text()]
+        return [(path.name.partition(".")[0], json.loads(path.read_text())) for path in files]
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
+    monkeypatch.setenv("CI_BUILD_SIGNING_KEY", signing_key())
+    for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    with cluster_processes(tmp_path / "cluster") as cluster:
+        yield Gpus(tmp_path, cluster, monkeypatch)
+
+
+@pytest.mark.heavy
+def test_shards_share_gpus_of_workers(gpus: Gpus, capsys: pytest.CaptureFixture[str]) -> None:
+    gpus.worker("a", devices=2, offered=2)
+    gpus.worker("b", devices=1, offered=1)
+    assert gpus.gate("--shards=9") == 0
+    (evidence,) = json.loads(capsys.readouterr().out)
+    assert (evidence["target"], evidence["outcome"], evidence["counts"]["passed"]) == ("gfx942", "passed", len(TESTS))
+    # Every test ran once; both workers took part, and no two shards had a GPU at the same time.
+    notes = gpus.shards()
+    assert sorted(test for _, note in notes for test in note["tests"]) == sorted(TESTS)
+    assert (len(notes), len({process for process, _ in notes})) == (9, 2)
+    for process, note in notes:
+        assert len(note["devices"]) == 1
+        same = [other for owner, other in notes if owner == process and other["devices"] == note["devices"]]
+        assert [other for other in same if other["started"] < note["started"] < other["ended"]] == []
+    # The evidence is signed with the key of this machine; logs of the shards are beside it.
+    files = [file for file in read_all(gpus.bucket, gpus.staged).values() if file.evidence.gate == "device"]
+    assert {file.key for file in files} == {Signer(signing_key().encode(), origin="tests").key}
+    logs = [key for key in gpus.bucket.list(gpus.staged.evidence) if key.endswith(".log.gz")]
+    assert [gpus.bucket.get(key).decode() for key in sorted(logs)] == [f"log of shard {n}/9" for n in range(1, 10)]
+    with read_runs(gpus.bucket, gpus.staged.index) as history:
+        assert [tally.verdicts for tally in history.tallies()] == [{"passed": len(TESTS)}]
+    # A second run uses the evidence.
+    assert gpus.gate("--shards=9") == 0
+    assert len(gpus.shards()) == 9
+
+
+@pytest.mark.heavy
+def test_shard_of_killed_worker_and_of_unfit_worker_run_elsewhere(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAKE_SECONDS", "1.5")
+    gpus.worker("unfit", devices=0, offered=2)
+    gpus.worker("victim", devices=1, offered=1)
+    victim = gpus.cluster.processes["victim"].pid
+
+    def disturb() -> None:
+        until(lambda: [*gpus.notes.glob(f"{victim}.*")])
+        gpus.cluster.kill("victim")
+        gpus.worker("good", devices=1, offered=1)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    assert gpus.gate("--shards=3", "--devices=1") == 0
+    thread.join()
+    shown = capsys.readouterr()
+    (evidence,) = json.loads(shown.out)
+    assert (evidence["outcome"], evidence["counts"]["passed"]) == ("passed", len(TESTS))
+    good = gpus.cluster.processes["good"].pid
+    assert {process for process, _ in gpus.shards()} == {str(good)}
+    assert "worker unfit gets no more tasks: The machine has 0 free GPUs of gfx942" in shown.err
+    assert [path.read_text() for path in gpus.notes.glob(f"{victim}.*")] == [""]
+    assert gpus.cluster.processes["unfit"].wait(30) == MachineError.exit_code

@@ -1,0 +1,196 @@
+"""Shards of the gate device as tasks: their contents, their results, and the GPUs of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from ci_build.release import device_cluster
+from ci_build.release.device_cluster import check_cluster_options, leased
+from core.errors import CiBuildError, GateError, MachineError, RequestError
+from core.process import HostRunner
+from core.tasks import Task, TaskResult
+from promotion.evidence.test_results import TestResult, TestVerdict
+from promotion.gates.common.gate import GateContext
+from promotion.gates.device.cluster import ClusterRun, run_shards, with_offered_devices
+from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.machine import MachineInfo
+from promotion.gates.device.request import DeviceRequest
+from promotion.gates.device.shards import ShardResult, digest_of_tests, parse_shard, upload_shard
+from promotion.stage import read_staged
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.fake_devices import device_config, fake_devices
+from tests.support.promoting import staged_in
+from tests.support.silent import NoProcesses, Silent
+from tests.support.wheel_sets import make_wheels
+
+Change = Callable[[ShardResult], ShardResult]
+
+
+class FakeTasks:
+    """Runs the tasks of shards at once; some fail, some are lost, and some results are changed."""
+
+    def __init__(self, bucket: DirBucket, staged: StagedSet, config: DeviceGateConfig) -> None:
+        self.bucket, self.staged, self.config = bucket, staged, config
+        self.failed: dict[str, bool] = {}
+        self.change: Change = lambda shard: shard
+        self.tasks: list[Task] = []
+
+    def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
+        self.tasks = [*tasks]
+        for task in reversed(tasks):
+            shard = task.arguments["request"]["shard"]
+            folder = work / task.key
+            if shard in self.failed:
+                yield TaskResult(task=task, folder=folder, worker="w", error="It broke.", lost=self.failed[shard])
+                continue
+            result = ShardResult(
+                shard=parse_shard(shard),
+                target="gfx942",
+                settings=self.config.settings,
+                tests=digest_of_tests(["a.py::x", "a.py::y"]),
+                problems=(),
+                notes=(),
+                results=(TestResult(id=f"a.py::{shard[0]}", verdict=TestVerdict.PASSED),),
+                run={},
+                at="2026-01-01T00:00:00Z",
+            )
+            changed = self.change(result) if shard.startswith("2") else result
+            other = DirBucket(work / f"bucket-{shard[0]}")
+            key = upload_shard(other, self.staged, self.config.gate_name, changed, None)
+            (folder / "device/gfx942").mkdir(parents=True)
+            (Path(other.root) / key).rename(folder / "device/gfx942" / Path(key).name)
+            (folder / "device/gfx942" / f"{shard[0]}.log.gz").write_text("log")
+            yield TaskResult(task=task, folder=folder, worker="w")
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirBucket, StagedSet]:
+    folder = tmp_path_factory.mktemp("cluster")
+    bucket = DirBucket(folder / "bucket")
+    return bucket, staged_in(bucket, folder, make_wheels(folder / "w", pythons=("3.12",)))
+
+
+@pytest.fixture
+def place(staged: tuple[DirBucket, StagedSet], tmp_path: Path) -> tuple[GateContext, DeviceGateConfig, FakeTasks]:
+    bucket, one = staged
+    config = with_offered_devices(device_config(suite="s", python="3.12"), "gfx942")
+    context = GateContext(
+        bucket=bucket, staged=one, wheel_set=read_staged(bucket, one), targets=("gfx942",), runner=NoProcesses(),
+        progress=Silent(), work=tmp_path, shared=tmp_path,
+    )  # fmt: skip
+    return context, config, FakeTasks(bucket, one, config)
+
+
+Place = tuple[GateContext, DeviceGateConfig, FakeTasks]
+
+
+def test_shards_are_tasks_for_workers_with_gpus(place: Place) -> None:
+    context, config, tasks = place
+    request = replace(config.request, jax_tests=f"https://example.org/jax@{'a' * 40}", size="small", devices=2)
+    config = with_offered_devices(replace(config, request=request, seconds={"a.py::x": 2.0}), "gfx942:sramecc+")
+    tasks.config = config
+    shards = run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
+    assert [str(shard.shard) for shard in shards] == ["1/2", "2/2"]
+    first, second = tasks.tasks
+    assert (first.resources, first.memory_mb, first.label) == ({"gfx942": 2.0}, 12884, "device gfx942 shard 1/2")
+    assert first.arguments["request"] == {
+        "platform": "rocm", "family": "gfx94X-dcgpu", "jax_tests": request.jax_tests, "size": "small", "devices": 2,
+        "python": "3.12", "shard": "1/2",
+    }  # fmt: skip
+    assert (first.arguments["set"], first.arguments["gfx"]) == (str(context.staged), "gfx942")
+    assert first.inputs["set"].tree
+    assert (context.work / "seconds.json").read_text() == '{"a.py::x": 2.0}'
+    assert first.key != second.key
+    # With several GPUs for each task, the tests that need several run too.
+    assert config.settings["passes"] == "single multi"
+    logs = [key for key in context.bucket.list(context.staged.evidence) if key.endswith(".log.gz")]
+    assert len(logs) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda shard: replace(shard, tests="0" * 64), "the shards collected different tests"),
+        (lambda shard: replace(shard, settings={**shard.settings, "python": "3.13"}), "python is '3.13', not '3.12'"),
+        (lambda shard: replace(shard, target="gfx950"), "it is for gfx950, not gfx942"),
+        (lambda shard: replace(shard, shard=parse_shard("1/2")), "the shards are 1/2, 1/2 of 2"),
+    ],
+)
+def test_shards_that_do_not_belong_together_are_refused(place: Place, change: Change, message: str) -> None:
+    context, config, tasks = place
+    tasks.change = change
+    with pytest.raises(GateError) as raised:
+        run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("failed", "kind"),
+    [({"1/2": False}, GateError), ({"1/2": True}, MachineError), ({"1/2": True, "2/2": False}, GateError)],
+)
+def test_failed_and_lost_shards_end_the_gate(place: Place, failed: dict[str, bool], kind: type[CiBuildError]) -> None:
+    context, config, tasks = place
+    tasks.failed = failed
+    with pytest.raises(CiBuildError, match="device gfx942 shard 1/2 on w: It broke") as raised:
+        run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
+    assert type(raised.value) is kind
+
+
+def test_worker_without_shard_in_its_files_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, config, tasks = place
+
+    def nothing(given: Sequence[Task], work: Path) -> Iterator[TaskResult]:
+        (work / "empty").mkdir()
+        yield TaskResult(task=given[0], folder=work / "empty", worker="w")
+
+    monkeypatch.setattr(tasks, "run", nothing)
+    with pytest.raises(GateError, match="shard 1/2 returned 0 shards"):
+        run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tests": ("a",)}, "--test cannot be used with --cluster"),
+        ({"shard": "1/2", "work": Path("w")}, "--shard, --work cannot be used"),
+        ({"image": "a@sha256:" + "0" * 64}, "--image cannot be used"),
+        ({"rocm": Path("/opt/rocm")}, "--rocm cannot be used"),
+        ({"platform": "cuda"}, "--platform=cuda cannot be used"),
+        ({"jax_tests": "../jax"}, "--jax-tests is a folder of this machine: ../jax"),
+    ],
+)
+def test_options_of_one_machine_are_refused_with_a_cluster(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        check_cluster_options(DeviceRequest(**{"platform": "rocm", "family": "gfx942", **given}))
+
+
+def test_shards_without_cluster_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["gate", "device", "multi-arch/" + "0" * 64, "--family=gfx942", "--shards=2"]) == 2
+    assert "--shards has no effect without --cluster." in capsys.readouterr().err
+
+
+def test_tasks_of_a_worker_share_neither_gpus_nor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = (*fake_devices(4), *fake_devices(1, gfx="gfx950"))
+    monkeypatch.setattr(device_cluster, "detect_machine", lambda *_: MachineInfo(devices=devices))
+    monkeypatch.setattr(device_cluster, "detect_allotment", lambda _: type("Allotment", (), {"cores": 10}))
+    runner = HostRunner({"ROCR_VISIBLE_DEVICES": "0,1,2", "HIP_VISIBLE_DEVICES": "0,2", "KEPT": "1"})
+    with leased("gfx942", 1, runner) as (first, cpus), leased("gfx942", 1, runner) as (second, _):
+        tokens = [first["ROCR_VISIBLE_DEVICES"], second["ROCR_VISIBLE_DEVICES"]]
+        assert tokens == [devices[0].token, devices[2].token]
+        assert (cpus, first["KEPT"], "HIP_VISIBLE_DEVICES" in first) == (5, "1", False)
+        with (
+            pytest.raises(MachineError, match="0 free GPUs of gfx942, and a task needs 1"),
+            leased("gfx942", 1, runner),
+        ):
+            pass
+    with leased("gfx942", 2, runner) as (both, cpus):
+        assert (both["ROCR_VISIBLE_DEVICES"], cpus) == (",".join(tokens), 10)
+    with leased("", 1, runner) as (same, no_limit):
+        assert (same, no_limit) == (runner.environment, None)
