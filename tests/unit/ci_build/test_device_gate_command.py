@@ -146,7 +146,7 @@ def test_gate_device_repeats_pass_that_policy_calls_too_old(
     """Otherwise the gate would answer from evidence that `promote` refuses."""
     used: dict[str, Any] = {}
     bucket, staged = DirBucket(tmp_path), StagedSet(index="multi-arch", digest="a" * 64)
-    config = SimpleNamespace(shard="1/2", listed=False, signer=None, python=None)
+    config = SimpleNamespace(shard="1/2", listed=False, signer=None, python=None, seconds=None)
     for name in ("read_staged", "with_known_tests", "_python", "durations", "make_gate"):
         monkeypatch.setattr(device_gate, name, lambda *_: SimpleNamespace(jax_version="", python_versions=()))
     monkeypatch.setattr(device_gate, "covered_targets", lambda *_: ())
