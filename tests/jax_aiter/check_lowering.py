@@ -376,9 +376,11 @@ ATTENTION: dict[str, tuple[str, Callable[..., Any]]] = {
     "assembly, some see nothing": ("gfx942", lambda q, k, v: flash_attn_func(q, k[:, :4], v[:, :4], causal=True)),
     "assembly, packed": ("gfx942", lambda q, k, v: flash_attn_varlen(
         q[0], k[0], v[0], jnp.array([0, 3, 3, 6], jnp.int32), jnp.array([0, 5, 6, 8], jnp.int32), causal=True)),
+    "assembly, packed, some see nothing": ("gfx942", lambda q, k, v: flash_attn_varlen(
+        q[0], k[0], v[0], jnp.array([0, 3, 3, 6], jnp.int32), jnp.array([0, 2, 6, 8], jnp.int32), causal=True)),
     "assembly with lse": ("gfx942", lambda q, k, v: flash_attn_func(q, k, v, causal=True, return_lse=True)),
 }  # fmt: skip
-FORWARD_BY_XLA = ("assembly in a window", "assembly, some see nothing", "assembly, packed")
+FORWARD_BY_XLA = ("assembly in a window", "assembly, some see nothing")
 
 
 @pytest.mark.usefixtures("on_cpu")
