@@ -207,7 +207,7 @@ class Bench:
                 members=member_infos(inspect_wheel(path, Expectations(verify=False))),
             )
         made = describe(path, sha256=sha256, source=self.path(kind), source_sha256=good.source_sha256)
-        return replace(made, members=self._members(kind, path))
+        return replace(made, source_size=good.source_size, members=self._members(kind, path))
 
     def _members(self, kind: str, path: Path) -> tuple[MemberInfo, ...]:
         """Return the libraries of a wheel; unchanged libraries of the good wheel are not read again."""

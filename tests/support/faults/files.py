@@ -98,4 +98,25 @@ FAULTS = (
         inject=make.altered_after_staging,
         catches=caught("inspection", "gate-error", "sha256", "Stage the set again"),
     ),
+    Fault(
+        name="false version of JAX in wheels.json",
+        how="jax_version 0.10.1 in the record of a set for 0.10.2",
+        inject=make.recorded(jax_version="0.10.1"),
+        catches=caught("inspection", "wheels-json-untrue", "jax_version", "Build and stage the set again"),
+        wheel="",
+    ),
+    Fault(
+        name="false Pythons in wheels.json",
+        how="3.13 in the record of a set with wheels for 3.12",
+        inject=make.recorded(python_versions=("3.13",)),
+        catches=caught("inspection", "wheels-json-untrue", "python_versions", "Build and stage the set again"),
+        wheel="",
+    ),
+    Fault(
+        name="false ROCm in wheels.json",
+        how="rocm_version 7.2.1 in the record of a set that was built for 7.2.0",
+        inject=make.recorded(rocm_version="7.2.1"),
+        catches=caught("inspection", "wheels-json-untrue", "rocm_version", "Build and stage the set again"),
+        wheel="",
+    ),
 )

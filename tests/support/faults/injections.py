@@ -213,3 +213,8 @@ def altered_after_staging(bench: Bench) -> Case:
         path.write_bytes(data)
 
     return Case(manifest=bench.manifest, tamper=tamper)
+
+
+def recorded(**fields: object) -> Inject:
+    """Write other values of the set into wheels.json."""
+    return lambda bench: Case(manifest=bench.manifest, fields=fields)
