@@ -2,7 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmRequest:
+    """Jobs of Slurm; each one runs one worker.
+
+    Attributes:
+        jobs: number of jobs.
+        cpus: cores of a job, and tasks that its worker runs at once.
+        memory_mb: memory of a job.
+        directives: options of sbatch by long name; empty for switches.
+        resources: resources that each worker offers, such as {"gfx942": 8}.
+        prologue: shell lines before the start of the worker, such as `module load rocm`.
+        listen: HOST or HOST:PORT of this machine that the nodes reach; empty for its own address and any port.
+        shared: folder that all nodes see, for certificates and logs.
+        environment: environment of the programs of Slurm.
+        hidden: variables that the jobs do not inherit.
+    """
+
+    jobs: int
+    cpus: int
+    memory_mb: int
+    shared: Path
+    directives: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, float] = field(default_factory=dict)
+    prologue: tuple[str, ...] = ()
+    listen: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,6 +46,7 @@ class ClusterRequest:
         ca: CA bundle that verifies scheduler and workers; empty for tcp.
         cert: own certificate; empty for tcp.
         key: private key of the certificate; empty if it is in `cert`.
+        slurm: jobs to submit, if the address is `slurm`.
     """
 
     address: str
@@ -22,3 +54,4 @@ class ClusterRequest:
     ca: str = ""
     cert: str = ""
     key: str = ""
+    slurm: SlurmRequest | None = None
