@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from ci_build.cluster.dask import dask_module, quiet, security_of
 from ci_build.cluster.identity import own_identity
-from ci_build.cluster.launchers import LAUNCHERS
+from ci_build.cluster.launchers import LAUNCHERS, Launched
 from ci_build.cluster.request import ClusterRequest
 from ci_build.cluster.run import ConnectionLostError, TaskRun
 from ci_build.cluster.store import ClusterStore
@@ -37,7 +37,7 @@ class Cluster:
         self._request, self._progress, self._patience = request, progress, patience
         self._stack = ExitStack()
         self._client: Any = None
-        self._address: Any = request.address
+        self._launched = Launched(address=request.address)
 
     @classmethod
     def connect(cls, request: ClusterRequest, progress: Progress, *, patience: float = 300.0) -> Self:
@@ -50,8 +50,7 @@ class Cluster:
         quiet()
         try:
             if request.address in LAUNCHERS:
-                launched = LAUNCHERS[request.address](request, progress)
-                cluster._address = cluster._stack.enter_context(launched)
+                cluster._launched = cluster._stack.enter_context(LAUNCHERS[request.address](request, progress))
             cluster._client = cluster._open(_CONNECT_SECONDS)
         except BaseException:
             cluster._stack.close()
@@ -83,6 +82,7 @@ class Cluster:
                 work=work,
                 progress=self._progress,
                 patience=self._patience,
+                expects_workers=self._launched.expects_workers,
             )
             try:
                 while run.pending:
@@ -103,7 +103,10 @@ class Cluster:
         while True:
             try:
                 return distributed.Client(
-                    self._address, security=security_of(self._request), timeout=_CONNECT_SECONDS, set_as_default=False
+                    self._launched.address,
+                    security=security_of(self._request),
+                    timeout=_CONNECT_SECONDS,
+                    set_as_default=False,
                 )
             except (OSError, ValueError, TypeError) as error:
                 if time.monotonic() < deadline and isinstance(error, OSError):

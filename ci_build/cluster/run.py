@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,16 +58,18 @@ class TaskRun:
     Args:
         name: name of the run, unique in the store.
         patience: seconds without any worker for the remaining tasks after which the run ends.
+        expects_workers: returns whether workers are still to come, for which the run waits longer.
     """
 
     def __init__(
         self, tasks: Sequence[Task], *, store: ClusterStore, store_name: str, identity: str, name: str, work: Path,
-        progress: Progress, patience: float,
+        progress: Progress, patience: float, expects_workers: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.pending = {task.key: _Pending(task=task, number=number) for number, task in enumerate(tasks)}
         self._total = len(self.pending)
         self._store, self._store_name, self._identity, self._name = store, store_name, identity, name
         self._work, self._progress, self._patience = work, progress, patience
+        self._expects_workers = expects_workers
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._futures: dict[str, tuple[str, Any]] = {}
         self._workers: dict[str, str] = {}
@@ -285,7 +287,7 @@ class TaskRun:
         for need in unmet:
             wants = ", ".join(f"{name}={amount:g}" for name, amount in need if name != self._identity)
             self._tell(f"waiting for a worker{' with ' + wants if wants else ''}")
-        if len(unmet) < len(needs):
+        if self._expects_workers() or len(unmet) < len(needs):
             self._served = now
         elif now - self._served > self._patience:
             others = f" Refused: {', '.join(refused)}." if refused else ""

@@ -9,12 +9,12 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ci_build.cluster.dask import dask_module, security_of
-from ci_build.cluster.launched import Launched
+from ci_build.cluster.launchers import Launched
 from ci_build.cluster.request import ClusterRequest, SlurmRequest
 from ci_build.cluster.store import MOST_TRIES
 from core.errors import MachineError, RequestError
@@ -57,7 +57,7 @@ def slurm_cluster(request: ClusterRequest, progress: Progress) -> Iterator[Launc
             _check_script(cluster.job_script(), runner)
             jobs = SlurmJobs(cluster=cluster, name=name, wanted=slurm.jobs, logs=logs, runner=runner, progress=progress)
             jobs.start()
-            yield Launched(address=cluster, check=jobs.check)
+            yield Launched(address=cluster, expects_workers=jobs.expected)
         finally:
             cluster.close(timeout=60)
 
@@ -100,34 +100,26 @@ def _arguments(request: ClusterRequest, slurm: SlurmRequest, name: str, logs: Pa
     }
 
 
-def _job_class(slurm: SlurmRequest) -> Any:  # noqa: ANN401 - a class of dask-jobqueue
-    """Return dask-jobqueue's job with the worker of this program."""
+def _job_class(slurm: SlurmRequest) -> type:
+    """Return dask-jobqueue's job with the worker of this program, and with the reason why Slurm did not take it."""
     base: Any = dask_module("dask_jobqueue.slurm").SLURMJob
 
-    class Job(base):
-        """A job with one worker.
+    def init(self: Any, scheduler: str = "", name: str = "", *, security: Any = None, **more: object) -> None:  # noqa: ANN401
+        base.__init__(self, scheduler, name, security=security, **more)
+        tls = security.get_tls_config_for_role("worker")
+        words = [sys.executable, *worker_words(slurm, scheduler, str(name), tls)]
+        self._command_template = f"exec {shlex.join(words)}"
 
-        Attributes:
-            refusal: reason of Slurm why it did not take the job.
-        """
+    async def start(self: Any) -> None:  # noqa: ANN401 - a class of dask-jobqueue
+        try:
+            await base.start(self)
+        except RuntimeError as error:
+            self.refusal = " ".join(str(error).partition("stderr:\n")[2].split())
+            raise
 
-        submit_command = shlex.join(["env", *(f"--unset={name}" for name in slurm.hidden), "sbatch"])
-        refusal = ""
-
-        def __init__(self, scheduler: str = "", name: str = "", security: Any = None, **more: Any) -> None:  # noqa: ANN401
-            super().__init__(scheduler, name, security=security, **more)
-            tls = security.get_tls_config_for_role("worker")
-            words = [sys.executable, *worker_words(slurm, scheduler, str(name), tls)]
-            self._command_template = f"exec {shlex.join(words)}"
-
-        async def start(self) -> None:
-            try:
-                await super().start()
-            except RuntimeError as error:
-                self.refusal = _stderr(str(error))
-                raise
-
-    return Job
+    # Slurm's jobs inherit the environment of sbatch.
+    submit = shlex.join(["env", *(f"--unset={name}" for name in slurm.hidden), "sbatch"])
+    return type("Job", (base,), {"__init__": init, "start": start, "submit_command": submit, "refusal": ""})
 
 
 def worker_words(slurm: SlurmRequest, scheduler: str, name: str, tls: dict[str, str]) -> list[str]:
@@ -151,12 +143,30 @@ def _check_script(script: str, runner: HostRunner) -> None:
         done = runner.run(["sbatch", "--test-only", file.name], check=False)
     if done.returncode:
         why = " ".join(line.removeprefix("sbatch: error: ") for line in done.stderr.split("\n") if line).strip()
-        raise RequestError(f"Slurm refuses the jobs of --cluster slurm: {why}.", hint="Correct --slurm or --slurm-file.")
+        raise RequestError(
+            f"Slurm refuses the jobs of --cluster slurm: {why}.", hint="Correct --slurm or --slurm-file."
+        )
 
 
-def _stderr(text: str) -> str:
-    """Return the errors of a program from dask-jobqueue's message."""
-    return " ".join(text.partition("stderr:\n")[2].split())
+class _Job(Protocol):
+    """A job of dask-jobqueue, and the reason why Slurm refused it."""
+
+    job_id: str | None
+    refusal: str
+
+
+class _Queue(Protocol):
+    """dask-jobqueue's cluster; `workers` are jobs by the names of their workers."""
+
+    workers: dict[str, _Job]
+    worker_spec: dict[str, object]
+    scheduler: Any
+
+    def scale(self, *, jobs: int) -> object:
+        """Submit or cancel jobs until there are so many."""
+
+    def sync(self, function: Callable[[Sequence[str]], Coroutine[None, None, None]], names: Sequence[str]) -> None:
+        """Run a function in the event loop."""
 
 
 class SlurmJobs:
@@ -166,43 +176,45 @@ class SlurmJobs:
         cluster: the cluster of dask-jobqueue.
     """
 
-    def __init__(
-        self, *, cluster: Any, name: str, wanted: int, logs: Path, runner: Runner, progress: Progress
-    ) -> None:  # noqa: ANN401 - a class of dask-jobqueue
+    def __init__(self, *, cluster: Any, name: str, wanted: int, logs: Path, runner: Runner, progress: Progress) -> None:  # noqa: ANN401 - a class of dask-jobqueue
         self.cluster = cluster
         self._name, self._wanted, self._logs, self._runner, self._progress = name, wanted, logs, runner, progress
         self._ids: dict[str, str] = {}
         self._connected: dict[str, float] = {}
-        self._looked = 0.0
+        self._looked, self._missing = 0.0, True
 
     def start(self) -> None:
         """Submit the jobs."""
         self.cluster.scale(jobs=self._wanted)
         self._progress.step(f"submitting {self._wanted} jobs to Slurm; the logs of their workers are in {self._logs}")
 
-    def check(self) -> None:
-        """Replace jobs that ended, such as those at their time limit, except those whose worker failed at once.
+    def expected(self) -> bool:
+        """Return whether workers of jobs are still to come, and replace jobs that ended.
+
+        Jobs at their time limit are replaced, and jobs whose worker failed at once are not.
 
         Raises:
             MachineError: no job is left.
         """
         now = time.monotonic()
         if now - self._looked < _LOOK_SECONDS:
-            return
+            return self._missing
         self._looked = now
+        jobs = dict(self.cluster.workers)  # before the queue is read: a job that is submitted now has not ended
         queue = self._runner.run(["squeue", "--noheader", "--format=%A", f"--name={self._name}"], check=False)
         if queue.returncode:  # the controller may restart
             self._progress.step(f"Slurm does not answer: {' '.join(queue.stderr.split())}")
-            return
+            return self._missing
         here = {str(worker.name) for worker in [*self.cluster.scheduler.workers.values()]}
         for name in here:
             self._connected.setdefault(name, now)
-        jobs = dict(self.cluster.workers)
         self._ids |= {name: job.job_id for name, job in jobs.items() if job.job_id}
         refused = {name: job.refusal for name, job in jobs.items() if job.refusal}
         ended = self._ids.keys() - here - {name for name, id_ in self._ids.items() if id_ in queue.stdout.split()}
         if ended or refused:
             self._replace(now, ended, refused)
+        self._missing = len(here) < self._wanted
+        return self._missing
 
     def _replace(self, now: float, ended: Set[str], refused: Mapping[str, str]) -> None:
         """Forget jobs that ended or were refused, and submit others for those that ran."""

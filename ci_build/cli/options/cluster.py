@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from ci_build.cli.options.environment import ENV_PREFIX
-from ci_build.cluster.launchers import LAUNCHERS
+from ci_build.cli.options.slurm import slurm_request
+from ci_build.cluster.launchers import LAUNCHERS, SLURM
 from ci_build.cluster.request import ClusterRequest
 from core.errors import RequestError
 from core.model import Progress
@@ -24,7 +25,8 @@ _TLS = (
     ("cluster_cert", "Own certificate for the cluster."),
     ("cluster_key", "Private key of the certificate.  [default: in --cluster-cert]"),
 )
-CLUSTER_VARIABLES = ("cluster", "cluster_store", *(name for name, _ in _TLS))
+_SLURM = ("slurm", "slurm_file")
+CLUSTER_VARIABLES = ("cluster", "cluster_store", *(name for name, _ in _TLS), *_SLURM)
 """Variables of the environment, without prefix and in lower case."""
 
 
@@ -38,6 +40,19 @@ def tls_options(function: _F) -> _F:
 
 def cluster_options(function: _F) -> _F:
     """Add the options of a cluster to a command."""
+    function = click.option(
+        "--slurm-file",
+        metavar="FILE",
+        envvar=ENV_PREFIX + "SLURM_FILE",
+        help="TOML file with values of --slurm.",
+    )(function)
+    function = click.option(
+        "--slurm",
+        metavar="KEY=VALUE",
+        multiple=True,
+        envvar=ENV_PREFIX + "SLURM",
+        help="Job of --cluster slurm: `jobs`, and options of sbatch such as partition, account, time, mem, gres.",
+    )(function)
     function = tls_options(function)
     function = click.option(
         "--cluster-store",
@@ -59,24 +74,27 @@ def cluster_request(given: dict[str, Any]) -> ClusterRequest | None:
     Raises:
         RequestError: the options contradict each other, or have no effect.
     """
-    values = {name: str(given.pop(name, None) or "") for name in CLUSTER_VARIABLES}
+    words = tuple(given.pop("slurm", None) or ())
+    values = {name: str(given.pop(name, None) or "") for name in CLUSTER_VARIABLES if name != "slurm"}
     address = values.pop("cluster")
-    typed = [f"--{name.replace('_', '-')}" for name in values if _on_command_line(name)]
+    typed = _typed(*values, "slurm")
     if not address:
         if typed:
             raise RequestError(f"{', '.join(typed)} has no effect without --cluster.", hint="Give --cluster too.")
         return None
     if address not in LAUNCHERS:
         check_address(address)
+    if address != SLURM and (unused := _typed(*_SLURM)):
+        raise RequestError(f"{', '.join(unused)} has no effect with {address}.", hint="Give --cluster slurm.")
     if not values["cluster_store"]:
         raise RequestError(
             "--cluster needs --cluster-store, through which files reach the workers.",
             hint="Name a folder that all machines share, or a bucket.",
         )
     store = bucket_name(values["cluster_store"])
-    return ClusterRequest(
-        address=address, store=store if is_url(store) else str(Path(store).absolute()), **tls_files(address, values)
-    )
+    store = store if is_url(store) else str(Path(store).absolute())
+    slurm = slurm_request(values["slurm_file"], words, store) if address == SLURM else None
+    return ClusterRequest(address=address, store=store, slurm=slurm, **tls_files(address, values))
 
 
 @contextmanager
@@ -146,6 +164,7 @@ def parse_resources(texts: tuple[str, ...]) -> dict[str, float]:
     return resources
 
 
-def _on_command_line(name: str) -> bool:
-    context = click.get_current_context()
-    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+def _typed(*names: str) -> list[str]:
+    """Return the options among these that stand on the command line."""
+    source, typed = click.get_current_context().get_parameter_source, click.core.ParameterSource.COMMANDLINE
+    return [f"--{name.replace('_', '-')}" for name in names if source(name) is typed]

@@ -28,7 +28,7 @@ LEDGER_KEY = ENV_PREFIX + "LEDGER_KEY"
 """Environment variable that may contain the text of the key that signs ledger entries."""
 OTHER_VARIABLES = (
     *("bucket", "channel", "corpus", "ledger_key", "public_url", "signing_key", "trust_config"),
-    *("cluster", "cluster_store", "cluster_ca", "cluster_cert", "cluster_key"),
+    *("cluster", "cluster_store", "cluster_ca", "cluster_cert", "cluster_key", "slurm", "slurm_file"),
 )
 """Variables, without prefix and in lower case, besides those of the options in `table.py`."""
 _OF_GITLAB = (

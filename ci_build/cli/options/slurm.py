@@ -111,6 +111,12 @@ def _named(value: object) -> str:
     return text
 
 
+def _place(value: object) -> str:
+    if re.fullmatch(r"[^:\s]+(:[0-9]{1,5})?", text := _text(value)) is None:
+        raise ValueError(f"{value!r}, not HOST or HOST:PORT")
+    return text
+
+
 def _resources(value: object) -> dict[str, float]:
     """Return the resources of a worker from `gfx942=8,…`."""
     found = [re.fullmatch(r"\s*([\w-]+)=([1-9][0-9]*)\s*", part) for part in str(value).split(",")]
@@ -135,7 +141,7 @@ def _lines(value: object) -> tuple[str, ...]:
 
 _OWN: Mapping[str, Callable[[object], Any]] = {
     "jobs": _positive,
-    "listen": _named,
+    "listen": _place,
     "prologue": _lines,
     "resources": _resources,
     "shared": _named,

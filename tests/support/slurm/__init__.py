@@ -82,12 +82,16 @@ def running(engine: Docker, shared: Path) -> Iterator[Slurm]:
 
 def _options(name: str, shared: Path) -> Sequence[str]:
     base = Path(sys.base_prefix)
-    seen = {ROOT: "readonly", Path(sys.prefix): "readonly", **({} if base == Path("/usr") else {base: "readonly"})}
+    seen = {path: path for path in (ROOT, Path(sys.prefix), *([] if base == Path("/usr") else [base]))}
+    seen |= {path: Path("/etc/slurm", path.name) for path in sorted(_HERE.glob("*.conf"))}
     return [
         *("--detach", "--rm", "--init", "--network=none", f"--hostname={name}"),
         *(f"--add-host={host}:{address}" for host, address in _ADDRESSES.items()),
         *(f"--mount=type=bind,source={path},target={path},{mode}" for path, mode in seen.items()),
-        *(f"--mount=type=bind,source={path},target=/etc/slurm/{path.name},readonly" for path in sorted(_HERE.glob("*.conf"))),
+        *(
+            f"--mount=type=bind,source={path},target=/etc/slurm/{path.name},readonly"
+            for path in sorted(_HERE.glob("*.conf"))
+        ),
         f"--mount=type=bind,source={shared},target={shared}",
     ]
 

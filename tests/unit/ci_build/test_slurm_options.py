@@ -1,0 +1,82 @@
+"""Options of the jobs of `--cluster slurm`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_build.cli.options.environment import SIGNING_KEY
+from ci_build.cli.options.slurm import slurm_request
+from core.errors import InputError, RequestError
+
+WORDS = ("jobs=2", "cpus-per-task=8", "mem=24G")
+
+
+def test_slurm_options_of_command_line_override_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "slurm.toml"
+    file.write_text('jobs = 4\naccount = "jax"\ncpus-per-task = 8\nmem = "24G"\nprologue = ["module load rocm"]\n')
+    request = slurm_request(str(file), ("jobs=2", "partition=mi300x", "exclusive"), str(tmp_path))
+    assert (request.jobs, request.cpus, request.memory_mb, request.prologue) == (2, 8, 24 << 10, ("module load rocm",))
+    expected = {"account": "jax", "cpus-per-task": "8", "mem": "24G", "partition": "mi300x", "exclusive": ""}
+    assert request.directives == expected
+    assert request.shared == tmp_path
+
+
+@pytest.mark.parametrize(("text", "megabytes"), [("500", 500), ("2048K", 2), ("1T", 1 << 20), ("96G", 96 << 10)])
+def test_slurm_memory_has_units_of_sbatch(text: str, megabytes: int, tmp_path: Path) -> None:
+    assert slurm_request("", (*WORDS, f"mem={text}"), str(tmp_path)).memory_mb == megabytes
+
+
+def test_slurm_gpus_with_target_as_type_are_resources(tmp_path: Path) -> None:
+    assert slurm_request("", (*WORDS, "gres=gpu:gfx942:8"), str(tmp_path)).resources == {"gfx942": 8}
+    other = (*WORDS, "gres=gpu:mi300x:8", "resources=gfx942=8")
+    request = slurm_request("", other, str(tmp_path))
+    assert (request.resources, request.directives["gres"]) == ({"gfx942": 8}, "gpu:mi300x:8")
+    with pytest.raises(RequestError, match="add resources, such as gfx942=8"):
+        slurm_request("", (*WORDS, "gres=gpu:mi300x:8"), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (WORDS[:1], "cpus-per-task is missing. mem is missing."),
+        ((*WORDS, "mem=lots"), "mem is invalid: 'lots', not a size such as 96G."),
+        ((*WORDS, "jobs=0"), "jobs is invalid: '0', not a positive number."),
+        ((*WORDS, "nodes=2"), "nodes follows from one worker for each job."),
+        ((*WORDS, "--account=x"), "'--account' is no option of sbatch."),
+        ((*WORDS, "account=a\n#SBATCH -x"), "account is invalid: 'a\\n#SBATCH -x'."),
+        ((*WORDS, "account="), "account is invalid: ''."),
+        ((*WORDS, "resources=gfx942"), "resources is invalid: 'gfx942', not resources such as gfx942=8."),
+        ((*WORDS, "listen=host:port"), "listen is invalid: 'host:port', not HOST or HOST:PORT."),
+        ((*WORDS, "shared"), "shared is invalid: it has no value."),
+        ((*WORDS, "prologue=a\x07"), "prologue is invalid: 'a\\x07', not lines of a script."),
+    ],
+)
+def test_slurm_option_is_refused(words: tuple[str, ...], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError) as caught:
+        slurm_request("", words, str(tmp_path))
+    assert problem in caught.value.message
+
+
+def test_slurm_needs_shared_folder_beside_bucket() -> None:
+    with pytest.raises(RequestError, match="shared is missing"):
+        slurm_request("", WORDS, "s3://bucket")
+    assert slurm_request("", (*WORDS, "shared=/home/me/jobs"), "s3://bucket").shared == Path("/home/me/jobs")
+
+
+@pytest.mark.parametrize("text", ["jobs = ", "\udcff"])
+def test_slurm_file_that_is_no_toml_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "slurm.toml"
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match=f"{file} cannot be read"):
+        slurm_request(str(file), (), str(tmp_path))
+    with pytest.raises(InputError, match="No such file"):
+        slurm_request(str(tmp_path / "missing"), (), str(tmp_path))
+
+
+def test_slurm_jobs_do_not_inherit_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SIGNING_KEY, "secret")
+    request = slurm_request("", WORDS, str(tmp_path))
+    assert SIGNING_KEY in request.hidden
+    assert SIGNING_KEY not in request.environment
