@@ -20,6 +20,7 @@ class SlurmRequest:
         prologue: shell lines before the start of the worker, such as `module load rocm`.
         listen: HOST or HOST:PORT of this machine that the nodes reach; empty for its own address and any port.
         shared: folder that all nodes see, for certificates and logs.
+        cache: cache folder of each node, with variables of the shell; empty for the user's.
         environment: environment of the programs of Slurm.
         hidden: variables that the jobs do not inherit.
     """
@@ -32,6 +33,7 @@ class SlurmRequest:
     resources: Mapping[str, float] = field(default_factory=dict)
     prologue: tuple[str, ...] = ()
     listen: str = ""
+    cache: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
 

@@ -108,7 +108,8 @@ def _job_class(slurm: SlurmRequest) -> type:
         base.__init__(self, scheduler, name, security=security, **more)
         tls = security.get_tls_config_for_role("worker")
         words = [sys.executable, *worker_words(slurm, scheduler, str(name), tls)]
-        self._command_template = f"exec {shlex.join(words)}"
+        cache = f' --cache-dir="{slurm.cache}"' if slurm.cache else ""
+        self._command_template = f"exec {shlex.join(words)}{cache}"
 
     async def start(self: Any) -> None:  # noqa: ANN401 - a class of dask-jobqueue
         try:

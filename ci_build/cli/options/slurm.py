@@ -63,6 +63,7 @@ def slurm_request(file: str, words: Sequence[str], store: str) -> SlurmRequest:
         resources=resources or {},
         prologue=values.get("prologue", ()),
         listen=values.get("listen", ""),
+        cache=values.get("cache-dir", ""),
         shared=Path(values["shared"]).absolute(),
         environment=environment,
         hidden=tuple(sorted(os.environ.keys() - environment.keys())),
@@ -111,6 +112,13 @@ def _named(value: object) -> str:
     return text
 
 
+def _folder(value: object) -> str:
+    """Return a path with variables of the shell, which quotes it."""
+    if set(text := _named(value)) & set('"`\\(') or not text.startswith(("/", "$")):
+        raise ValueError(f"{value!r}, not an absolute path")
+    return text
+
+
 def _place(value: object) -> str:
     if re.fullmatch(r"[^:\s]+(:[0-9]{1,5})?", text := _text(value)) is None:
         raise ValueError(f"{value!r}, not HOST or HOST:PORT")
@@ -140,6 +148,7 @@ def _lines(value: object) -> tuple[str, ...]:
 
 
 _OWN: Mapping[str, Callable[[object], Any]] = {
+    "cache-dir": _folder,
     "jobs": _positive,
     "listen": _place,
     "prologue": _lines,

@@ -49,6 +49,8 @@ def test_slurm_gpus_with_target_as_type_are_resources(tmp_path: Path) -> None:
         ((*WORDS, "account="), "account is invalid: ''."),
         ((*WORDS, "resources=gfx942"), "resources is invalid: 'gfx942', not resources such as gfx942=8."),
         ((*WORDS, "listen=host:port"), "listen is invalid: 'host:port', not HOST or HOST:PORT."),
+        ((*WORDS, "cache-dir=scratch"), "cache-dir is invalid: 'scratch', not an absolute path."),
+        ((*WORDS, "cache-dir=$(id)"), "cache-dir is invalid: '$(id)', not an absolute path."),
         ((*WORDS, "shared"), "shared is invalid: it has no value."),
         ((*WORDS, "prologue=a\x07"), "prologue is invalid: 'a\\x07', not lines of a script."),
     ],
