@@ -87,11 +87,7 @@ def _options(name: str, shared: Path) -> Sequence[str]:
     return [
         *("--detach", "--rm", "--init", "--network=none", f"--hostname={name}"),
         *(f"--add-host={host}:{address}" for host, address in _ADDRESSES.items()),
-        *(f"--mount=type=bind,source={path},target={path},{mode}" for path, mode in seen.items()),
-        *(
-            f"--mount=type=bind,source={path},target=/etc/slurm/{path.name},readonly"
-            for path in sorted(_HERE.glob("*.conf"))
-        ),
+        *(f"--mount=type=bind,source={source},target={target},readonly" for source, target in seen.items()),
         f"--mount=type=bind,source={shared},target={shared}",
     ]
 
