@@ -77,7 +77,7 @@ def cluster_request(given: dict[str, Any]) -> ClusterRequest | None:
     words = tuple(given.pop("slurm", None) or ())
     values = {name: str(given.pop(name, None) or "") for name in CLUSTER_VARIABLES if name != "slurm"}
     address = values.pop("cluster")
-    typed = _typed(*values, "slurm")
+    typed = _typed("slurm", *values)
     if not address:
         if typed:
             raise RequestError(f"{', '.join(typed)} has no effect without --cluster.", hint="Give --cluster too.")

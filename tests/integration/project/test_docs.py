@@ -30,6 +30,7 @@ ELSEWHERE = {
 PAGES = (
     "README.md",
     "docs/build-from-source.md",
+    "docs/cluster.md",
     "docs/gpu-tests.md",
     "docs/kernels.md",
     "docs/operate-an-index.md",

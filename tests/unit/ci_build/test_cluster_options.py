@@ -49,6 +49,15 @@ def test_cluster_comes_from_options_or_environment(tmp_path: Path, pem: Path) ->
     assert read("--cluster=tls://head:1", "--cluster-store=s3://b/p", *tls) == repr(safe)
 
 
+def test_slurm_jobs_come_from_options_or_environment(tmp_path: Path) -> None:
+    words = ("--cluster=slurm", f"--cluster-store={tmp_path}", "--slurm=cpus-per-task=2", "--slurm=mem=4G")
+    assert "SlurmRequest(jobs=3, cpus=2, memory_mb=4096," in read(*words, "--slurm=jobs=3")
+    environment = {"CI_BUILD_SLURM": "jobs=3 cpus-per-task=2 mem=4G"}
+    assert "SlurmRequest(jobs=3, cpus=2, memory_mb=4096," in read(*words[:2], **environment)
+    (tmp_path / "slurm.toml").write_text("jobs = 5\n")
+    assert "SlurmRequest(jobs=5," in read(*words, CI_BUILD_SLURM_FILE=str(tmp_path / "slurm.toml"))
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -70,6 +79,9 @@ def test_cluster_comes_from_options_or_environment(tmp_path: Path, pem: Path) ->
             "--cluster-cert does not exist: 'absent.pem'",
         ),
         (["--cluster=tcp://h:1", "--cluster-store=ftp://x/y"], "'ftp://x/y' is not a bucket"),
+        (["--slurm=jobs=2", "--slurm-file=x"], "--slurm, --slurm-file has no effect without --cluster"),
+        (["--cluster=tcp://h:1", "--cluster-store=x", "--slurm=jobs=2"], "--slurm has no effect with tcp://h:1"),
+        (["--cluster=slurm", "--cluster-store=x"], "jobs is missing. cpus-per-task is missing. mem is missing."),
     ],
 )
 def test_contradictions_are_refused(pem: Path, words: list[str], problem: str) -> None:
