@@ -101,7 +101,7 @@ class ClusterProcesses:
 
     def request(self) -> ClusterRequest:
         tls = {name: str(path) for name, path in self.tls.items()}
-        return ClusterRequest(address=self.address, store=str(self.folder / "store"), **tls)
+        return ClusterRequest(address=self.address, store=str(self.folder / "store"), slurm=None, **tls)
 
     def task(self, kind: str, name: str, **more: Any) -> Task:
         """Return a task whose runs leave notes."""

@@ -79,4 +79,6 @@ def worker(
 
 def _request(address: str, tls: dict[str, str | None], *, any_port: bool = False) -> ClusterRequest:
     values = {name: value or "" for name, value in tls.items()}
-    return ClusterRequest(address=check_address(address, any_port=any_port), store="", **tls_files(address, values))
+    return ClusterRequest(
+        address=check_address(address, any_port=any_port), store="", slurm=None, **tls_files(address, values)
+    )
