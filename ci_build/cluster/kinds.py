@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ci_build.build import matrix_run
 from ci_build.build.kernels import find_compilers
 from ci_build.release import device_cluster
+from ci_build.rocm.tree import read_tree
 from core.errors import CiBuildError
 from core.model import KernelRequest
 from core.tasks import TaskContext, TaskFunction, WorkerUnfitError
@@ -16,8 +18,13 @@ from kernels.assemble import toolchain_for
 from kernels.remote import KIND as KERNEL_STEP
 from kernels.remote import compile_step
 from kernels.toolchains import Toolchain
+from promotion.gates.common.rocm_manifest import RocmTree
+from promotion.gates.common.site import RocmLibraries, Site
+from promotion.gates.compile.remote import KIND as COMPILE_PROGRAMS
+from promotion.gates.compile.remote import compile_programs, site_of
 from promotion.gates.device import cluster as device_gate
 
+_trees: dict[str, RocmTree] = {}
 _toolchains: dict[KernelRequest, Toolchain] = {}
 _lock = threading.Lock()
 
@@ -56,8 +63,35 @@ def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> object:
     return compile_step(arguments, context, _toolchain)
 
 
+def _site(arguments: Mapping[str, Any], context: TaskContext) -> tuple[Site, RocmLibraries]:
+    """Return this worker's environment with the wheels of a task, and its ROCm.
+
+    Raises:
+        WorkerUnfitError: this worker has another ROCm than the client.
+    """
+    rocm = arguments["rocm"]
+    if not rocm:
+        return site_of(arguments, context, None, _NoProgress())
+    with _lock:
+        if rocm["folder"] not in _trees:
+            try:
+                manifest, _ = read_tree(Path(rocm["folder"]), unknown="of unknown version", progress=_NoProgress())
+            except (CiBuildError, OSError) as error:
+                raise WorkerUnfitError(f"it has no ROCm in {rocm['folder']}: {error}") from error
+            _trees[rocm["folder"]] = RocmTree(folder=Path(rocm["folder"]), manifest=manifest)
+        tree = _trees[rocm["folder"]]
+    if tree.sha256 != rocm["sha256"]:
+        raise WorkerUnfitError(f"its ROCm in {tree.folder} differs from the client's.")
+    return site_of(arguments, context, tree, _NoProgress())
+
+
+def _compile_programs(arguments: Mapping[str, Any], context: TaskContext) -> object:
+    return compile_programs(arguments, context, _site)
+
+
 KINDS: dict[str, TaskFunction] = {
     KERNEL_STEP: _kernel_step,
+    COMPILE_PROGRAMS: _compile_programs,
     matrix_run.KIND: matrix_run.build_cell,
     device_gate.KIND: device_cluster.run_shard,
 }

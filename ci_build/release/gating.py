@@ -17,6 +17,7 @@ from core.model import WHEELS_JSON, Evidence, Finding, Severity
 from core.process import Runner
 from core.report import Reporter
 from core.targets import requested
+from core.tasks import Tasks
 from promotion import stage as promotion_stage
 from promotion.corpus.catalog import load_corpus
 from promotion.evidence.signing import Signer, new_key
@@ -65,6 +66,7 @@ class GateOptions:
             installers is not stored.
         update_golden: write the registrations of the wheels to the golden lists.
         redo: repeat gates that passed before.
+        tasks: machines that compile programs. None means this machine.
         cache: the user's cache, which keeps the environments of installers; None installs them in every run.
     """
 
@@ -77,6 +79,7 @@ class GateOptions:
     update_golden: bool = False
     redo: bool = False
     cache: Path | None = None
+    tasks: Tasks | None = None
 
 
 def check_gate_options(name: str, gate_options: GateOptions) -> None:
@@ -110,6 +113,7 @@ def make_gate(name: str, gate_options: GateOptions, reporter: Reporter, tree: Ro
                 jobs=gate_options.jobs,
                 rocm=tree,
                 live=reporter.live_table,
+                tasks=gate_options.tasks,
             )
             return compile_gate.make_gate(load_corpus(), how)
         case "coverage":

@@ -15,6 +15,9 @@ from ci_build import cli
 from ci_build.cluster.kinds import KINDS
 from core.errors import KernelError
 from core.tasks import TaskContext
+from promotion.gates.common.site import RocmLibraries, Site
+from promotion.gates.compile.remote import KIND as COMPILE_PROGRAMS
+from promotion.gates.compile.remote import compile_programs
 from tests.support.fake_gpus import use_fake_gpus
 
 
@@ -70,7 +73,19 @@ def wait(arguments: Mapping[str, Any], _: TaskContext) -> int:
 
 KINDS.update({function.__name__: function for function in (echo, sleep, kill, fail, fill, wait)})
 
+
+def compile_here(arguments: Mapping[str, Any], context: TaskContext) -> object:
+    """Compile programs of the corpus with this Python instead of one with wheels."""
+    env = {"PYTHONPYCACHEPREFIX": str(context.cache / "bytecode")}
+    site = Site(python=Path(sys.executable), version="", folder=context.cache, env=env)
+    return compile_programs(arguments, context, lambda *_: (site, RocmLibraries(weak=False, kind="none", env={})))
+
+
 if __name__ == "__main__":
     if gpus := os.environ.get("FAKE_GPUS"):
         use_fake_gpus(gpus)
-    sys.exit(cli.run(["cluster", "worker", *sys.argv[1:]]))
+    words = sys.argv[1:]
+    if "--bare-site" in words:
+        words.remove("--bare-site")
+        KINDS[COMPILE_PROGRAMS] = compile_here
+    sys.exit(cli.run(["cluster", "worker", *words]))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 import cloup
 
 from ci_build.cli.commands.gate_device import device, fields_of, finish, json_option, merge
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.options.cluster import cluster_options, cluster_request, connected
 from ci_build.cli.options.environment import find_signing_key
 from ci_build.cli.options.release import (
     bucket_option,
@@ -20,6 +24,7 @@ from ci_build.cli.options.release import (
 )
 from ci_build.release.request import CORPORA, STRUCTURE
 from core.defaults import defaults
+from core.errors import RequestError
 from promotion.evidence import known_tests
 from promotion.evidence.known_tests import PLATFORMS, check_run, inapplicable_reason
 from promotion.evidence.test_runs import read_runs
@@ -37,12 +42,18 @@ _HELP = """The evidence is kept beside the staged set.
 
 SET is a directory with wheels.json, which is staged first, or INDEX/DIGEST as printed by `stage`.
 """
+_ON_CLUSTER = ("compile", STRUCTURE)
+"""Commands whose programs a cluster can compile."""
+_F = TypeVar("_F", bound=Callable[..., Any])
 _RUNS = 20
 """Number of outcomes that `explain` prints."""
 
 
 def _structure_gate(name: str) -> click.Command:
     """Return the command of one gate that needs no GPU, or the command that runs all these gates."""
+
+    def cluster_of_gate(function: _F) -> _F:
+        return cluster_options(function) if name in _ON_CLUSTER else function
 
     @cloup.command(name, help=f"{_SUMMARIES[name]}\n\n{_HELP}", short_help=_SUMMARIES[name])
     @click.argument("wheel_set", metavar="SET")
@@ -55,6 +66,7 @@ def _structure_gate(name: str) -> click.Command:
                   help="Program or group to compile; may be repeated.  [default: all]")  # fmt: skip
     @click.option("--jobs", metavar="N", type=click.IntRange(1),
                   help="Number of parallel compilers.  [default: derived from cores and memory]")  # fmt: skip
+    @cluster_of_gate
     @installers_option("those that the channel's policy requires, else newest")
     @click.option("--update-golden", is_flag=True, help="Update the golden files from the wheels.")
     @click.option("--redo", is_flag=True, help="Repeat checks that passed on this set before.")
@@ -70,11 +82,15 @@ def _structure_gate(name: str) -> click.Command:
     ) -> None:  # fmt: skip
         from ci_build.release import gating  # Start-up time: the gates load auditwheel.
 
+        cluster = cluster_request(given)
+        if cluster and given["jobs"]:
+            raise RequestError("--jobs has no effect with --cluster.", hint="Give --jobs to the workers.")
         cache = state.settings({}).cache_dir
         options = gating.GateOptions(**fields_of(gating.GateOptions, {**given, "cache": cache}))
         gating.check_gate_options(name, options)
         reporter = state.reporter()
-        with reporter.group(f"gate {name}"):
+        with reporter.group(f"gate {name}"), connected(cluster, reporter) as tasks:
+            options = replace(options, tasks=tasks)
             opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
             signer = gating.find_signer(find_signing_key(signing_key), reporter)
             staged = gating.find_set(wheel_set, opened, reporter)

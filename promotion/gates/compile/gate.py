@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from core.errors import GateError
 from core.model import Finding, GfxTarget, Tier
 from core.process import HostRunner
 from core.targets import machs
+from core.tasks import Tasks
 from core.units import human
 from promotion.corpus.catalog import CompileCorpus
 from promotion.corpus.expectations import ExpectationKind
@@ -34,6 +35,7 @@ from promotion.gates.compile.budget import Budget, load_budget
 from promotion.gates.compile.child_run import ChildRun, Fate, ProcessLimits, run_child
 from promotion.gates.compile.drift import GATE_NAME, PreviousCode, code_of_checks, compare, previous_code
 from promotion.gates.compile.program_check import TargetContext, compiled_for
+from promotion.gates.compile.remote import MANY, MEMORY, RemoteBatches
 from promotion.gates.compile.schedule import (
     Batch,
     BatchResult,
@@ -74,6 +76,7 @@ class CompileOptions:
         limits: limits of each process; None selects the default times and an equal share of the memory.
         live: context manager that displays the table of targets and programs during the run.
         compiler: function that returns the environment that compiles, and its ROCm.
+        tasks: machines that compile; None for this machine.
     """
 
     corpus: str = "full"
@@ -84,6 +87,7 @@ class CompileOptions:
     limits: ProcessLimits | None = None
     live: Live = lambda _table: nullcontext()
     compiler: Callable[[GateContext, RocmTree | None], tuple[Site, RocmLibraries]] = install_compiler
+    tasks: Tasks | None = None
 
 
 def make_gate(corpus: CompileCorpus, options: CompileOptions, budget: Budget | None = None) -> Gate:
@@ -153,36 +157,57 @@ class _CompileRun:
         runner = self.context.runner
         if not isinstance(runner, HostRunner):
             raise GateError("Internal error in the gate compile: it needs a runner on this machine.")
-        site, rocm = self.options.compiler(self.context, self.options.rocm)
         before = PreviousCode() if self.options.programs else self.options.before
         if before is None:
             before = previous_code(self.context.bucket, self.context.staged.index, self.jax)
+        results = self._compile_here(runner) if self.options.tasks is None else self._compile_there(self.options.tasks)
+        for target, batch_results, rocm in self._by_target(results):
+            checks = list(self._program_checks(target, batch_results))
+            yield from checks
+            yield self._compiler_check(target, batch_results, rocm, checks, before)
+
+    def _by_target(
+        self, results: Iterator[tuple[BatchResult, str]]
+    ) -> Iterator[tuple[str, Sequence[BatchResult], str]]:
+        """Yield each target with the results of its batches, and the kind of ROCm, as soon as all are finished."""
+        finished: dict[str, list[BatchResult]] = defaultdict(list)
+        with self.options.live(self.table.rows):
+            for batch_result, rocm in results:
+                target = batch_result.batch.target
+                finished[target].append(batch_result)
+                done = sum(len(one.batch.programs) for one in finished[target])
+                if done == len(self.compiled[target]):
+                    self.context.progress.step(_summary(target, finished[target]))
+                    yield target, finished[target], rocm
+
+    def _compile_here(self, runner: HostRunner) -> Iterator[tuple[BatchResult, str]]:
+        """Yield the results of all batches, and the kind of ROCm, on this machine."""
+        site, rocm = self.options.compiler(self.context, self.options.rocm)
         # faulthandler prints the traceback of a crash, which is recorded in the evidence.
         argv = (*site.isolated, "-X", "faulthandler", str(self.corpus.child))
         run = functools.partial(run_child, runner, argv, {**site.env, **rocm.env})
-        for target, batch_results in self._compile(run):
-            checks = list(self._program_checks(target, batch_results))
-            yield from checks
-            yield self._compiler_check(target, batch_results, rocm.kind, checks, before)
-
-    def _compile(self, run: Callable[..., ChildRun]) -> Iterator[tuple[str, Sequence[BatchResult]]]:
-        """Yield each target with the results of its batches as soon as all batches are finished."""
         count, memory = share_machine(len(os.sched_getaffinity(0)), available_memory(), self.options.jobs)
         limits = self.options.limits or ProcessLimits(memory=memory)
-        work = batches(self.compiled, count)
-        pending = Counter(batch.target for batch in work)
-        finished: dict[str, list[BatchResult]] = defaultdict(list)
 
         def start(batch: Batch) -> ChildRun:
             return self._run_batch(run, batch, limits)
 
-        with self.options.live(self.table.rows):
-            for batch_result in compile_batches(work, start, count, self.stop):
-                target = batch_result.batch.target
-                finished[target].append(batch_result)
-                if len(finished[target]) == pending[target]:
-                    self.context.progress.step(_summary(target, finished[target]))
-                    yield target, finished[target]
+        for batch_result in compile_batches(batches(self.compiled, count), start, count, self.stop):
+            yield batch_result, rocm.kind
+
+    def _compile_there(self, tasks: Tasks) -> Iterator[tuple[BatchResult, str]]:
+        """Yield the results of all batches, and the kind of ROCm, on the workers of a cluster."""
+        remote = RemoteBatches(
+            context=self.context,
+            specs=self.specs,
+            child=self.corpus.child,
+            rocm=self.options.rocm,
+            limits=self.options.limits or ProcessLimits(memory=MEMORY),
+        )
+        for batch_result, rocm in remote.results(batches(self.compiled, MANY), tasks):
+            for result in batch_result.results:
+                self.table.note(batch_result.batch.target, result.program, result.fate)
+            yield batch_result, rocm
 
     def _run_batch(self, run: Callable[..., ChildRun], batch: Batch, limits: ProcessLimits) -> ChildRun:
         if self.stop.is_set():

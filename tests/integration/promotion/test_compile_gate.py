@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -28,6 +30,7 @@ from promotion.gates.compile.gate import COMPILER, CompileOptions, make_gate
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.cluster import cluster_processes
 from tests.support.made_code import END, MFMA, MI300, kernel, made_code
 from tests.support.silent import Steps
 from tests.support.wheel_sets import make_set, make_wheels, write_set
@@ -127,6 +130,42 @@ def test_gate_passes_programs_that_compile(bench: Bench) -> None:
     assert checks[COMPILER]["seconds"] > 0
     assert len(bench.processes()) == 1
     assert bench.reporter.steps[-1].startswith("gfx942: 3 compiled (")
+
+
+def told(evidence: Evidence) -> list[str]:
+    """Return the checks without what depends on the machine, its folders and the number of processes."""
+    ours = ("seconds", "peak_bytes", "processes")
+    checks = (
+        {name: value for name, value in check.items() if name not in ours} for check in evidence.details["checks"]
+    )
+    return [re.sub(r"0x[0-9a-f]{16}|/[^ \"]*/child\.py", "…", json.dumps(check)) for check in checks]
+
+
+@pytest.mark.heavy
+def test_cluster_gives_the_evidence_of_one_machine(bench: Bench, tmp_path: Path) -> None:
+    names: tuple[str, ...] = (
+        "numpy.one",
+        "code.good",
+        "code.spilling",
+        "code.wrong",
+        "bad.fail",
+        "bad.abort",
+        "bad.exit7",
+        "numpy.two",
+    )
+    names = (*names, *(f"numpy.n{number}" for number in range(12)))
+    here = bench.run(bench.gate(*names))
+    with cluster_processes(tmp_path / "cluster") as cluster:
+        cluster.scheduler()
+        cluster.worker("a", "--bare-site")
+        cluster.worker("b", "--bare-site")
+        cluster.wait("a")
+        cluster.wait("b")
+        with cluster.client() as tasks:
+            there = bench.run(bench.gate(*names, tasks=tasks))
+    assert told(there) == told(here)
+    assert (there.outcome, there.counts) == (here.outcome, here.counts)
+    assert len(errors(there)) == 5
 
 
 DEATHS = {

@@ -14,10 +14,11 @@ from core.model import Evidence
 from core.process import HostRunner
 from promotion.corpus.catalog import load_corpus
 from promotion.gates.common.runs import run_gates
-from promotion.gates.compile.drift import PreviousCode
+from promotion.gates.compile.drift import PreviousCode, code_of_checks
 from promotion.gates.compile.gate import COMPILER, CompileOptions, make_gate
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.cluster import Lines, cluster_processes
 from tests.support.gating import ROCM_OF_JAX, stage_published
 from tests.support.silent import Silent
 from tests.support.small_corpus import check_small_corpus, problems
@@ -62,6 +63,23 @@ def test_small_corpus_compiles_reproducibly(published: Callable[[str], Published
     again = published("0.10.2").compile(CompileOptions(corpus="small", before=before), ["gfx1100"])["gfx1100"]
     (compiler,) = (check for check in again.details["checks"] if check["name"] == COMPILER)
     assert compiler["drift"] == {"since": "a" * 64, "new": [], "changed": []}
+
+
+def test_cluster_compiles_to_the_code_of_one_machine(published: Callable[[str], Published], tmp_path: Path) -> None:
+    """A worker installs the wheels, which it gets by digest."""
+    options = CompileOptions(programs=("lax.dot_bf16", "numpy.elementwise"))
+    here = published("0.10.2").compile(options, ["gfx942"])["gfx942"]
+    with cluster_processes(tmp_path / "cluster") as cluster:
+        cluster.scheduler()
+        cluster.worker("a", "--memory=5000")
+        lines = Lines()
+        with cluster.client(lines) as tasks:
+            there = published("0.10.2").compile(replace(options, tasks=tasks), ["gfx942"])["gfx942"]
+    assert problems(there) == problems(here) == []
+    assert there.counts == here.counts
+    assert len(code_of_checks(here.details["checks"])) == 2
+    assert code_of_checks(there.details["checks"]) == code_of_checks(here.details["checks"])
+    assert any("(a, " in line for line in lines.lines)
 
 
 def test_crash_of_real_compiler_is_a_finding(published: Callable[[str], Published]) -> None:

@@ -98,7 +98,7 @@ def test_unused_option_of_gate_is_refused(option: str) -> None:
 
 
 def test_every_gate_option_is_covered() -> None:
-    assert {field.name for field in fields(GateOptions)} == {*VALUES, "redo", "cache"}
+    assert {field.name for field in fields(GateOptions)} == {*VALUES, "redo", "cache", "tasks"}
     gating.check_gate_options("inspection", GateOptions(redo=True))
 
 
