@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci_build.release import device_here, gating, steps
+from ci_build.release import device_step, gating, steps
 from ci_build.release.authority import find_authority, policy_source
 from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, Step
 from core.errors import CiBuildError, RequestError
@@ -197,7 +197,7 @@ def _gated(
             required = check(bucket, staged, policy, verify=verify).requirements
             missing = [item for item in required if item.gate == GATE and item.problems]
             try:
-                evidences += device_here.run_device_gate(staged, bucket, missing, options, reporter, runner, signer)
+                evidences += device_step.run_device_gate(staged, bucket, missing, options, reporter, runner, signer)
             except CiBuildError as error:
                 failure = error
     gating.show_evidence(evidences, reporter)

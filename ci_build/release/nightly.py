@@ -16,7 +16,7 @@ from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import steps
 from ci_build.release.authority import check_authority
 from ci_build.release.chain import SetOutcome, State, finish
-from ci_build.release.device_here import find_devices
+from ci_build.release.device_step import check_devices
 from ci_build.release.night_lock import lock_of, with_free_version
 from ci_build.release.request import ReleaseOptions, Step
 from ci_build.release.runs import SetRun, run_set
@@ -75,13 +75,12 @@ def run_night(
 
     Raises:
         RequestError: the policy would refuse every promotion for its key or its checkout.
-        MachineError: this machine has no GPU for the gate device that it was told to run.
+        MachineError: there is no GPU, or no cluster, for the gate device that the run includes.
         InputError: an index lacks a wheel.
     """
     if Step.PROMOTE in request.options.steps:
         check_authority(request.index, request.options.ledger, runner)
-    if request.options.device:
-        find_devices(request.options.device, runner)
+    check_devices(request.options.device, reporter, runner)
     with reporter.group("inputs"):
         found = find_inputs(request, bucket, runner)
         for line in found_lines(request, bucket, found):

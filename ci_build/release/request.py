@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ci_build.cluster.request import ClusterRequest
+
 if TYPE_CHECKING:
     from ci_build.build.request import WheelSetRequest
 
@@ -114,16 +116,18 @@ class ContainerSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceHere:
-    """The gate device on the GPUs of this machine, as part of a night or a release.
+class DeviceStep:
+    """The gate device as part of a night or a release, on the GPUs of this machine or of a cluster.
 
     Attributes:
-        environ: environment of the tests.
+        environ: environment of the tests on this machine.
         container: container of a required image.
+        cluster: cluster whose workers have the GPUs; None means this machine.
     """
 
     environ: Mapping[str, str] = field(repr=False)
     container: ContainerSettings
+    cluster: ClusterRequest | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +149,7 @@ class ReleaseOptions:
         jax_tests: JAX's test suite for the device gate; empty selects the suite of the set's commit.
         image: container image of the device gate, as NAME@sha256:…; empty for none.
         cache: the user's cache, which keeps the environments of installers; None installs them in every run.
-        device: the gate device on this machine; None leaves it to the jobs that the summary lists.
+        device: the gate device on this machine or a cluster; None leaves it to the jobs that the summary lists.
     """
 
     bucket: str
@@ -162,4 +166,4 @@ class ReleaseOptions:
     jax_tests: str = ""
     image: str = ""
     cache: Path | None = None
-    device: DeviceHere | None = None
+    device: DeviceStep | None = None

@@ -13,7 +13,7 @@ from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import gating
 from ci_build.release.authority import policy_source, signer_of
 from ci_build.release.policy_report import PolicyReport, missing_evidence, show_report
-from ci_build.release.request import GATES, SERVE_PORT, STRUCTURE, LedgerRequest, LocalRelease
+from ci_build.release.request import GATES, SERVE_PORT, STRUCTURE, DeviceStep, LedgerRequest, LocalRelease
 from core.errors import RequestError
 from core.model import Verdict, WheelSet
 from core.process import HostRunner, Runner, render
@@ -146,20 +146,23 @@ def show_verdict(
     return report
 
 
-def plan_lines(location: str, corpus: str, *, device: bool = False) -> Iterator[str]:
+def plan_lines(location: str, corpus: str, *, device: DeviceStep | None = None) -> Iterator[str]:
     """Yield the lines of a dry run for the steps from staging to promotion.
 
     Args:
         location: folder or URL of the bucket.
         corpus: corpus of the compile gate; empty if the policy names it.
-        device: whether the gate device runs on this machine.
+        device: the gate device if it is part of the run.
     """
     bucket = location.partition("?")[0].rstrip("/")
     which = f"{corpus} corpus" if corpus else "the corpus of the policy"
     yield f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/"
     yield f"gates: {', '.join(GATES)} ({which}), on the staged bytes; evidence goes beside them"
     if device:
-        yield "gates: device, on the GPUs of this machine, for each target that the policy requires and it has"
+        place = (
+            f"the cluster {device.cluster.address}" if device.cluster else "this machine, for the targets that it has"
+        )
+        yield f"gates: device, on the GPUs of {place}"
     yield f"promote: the set is copied to {bucket}/v2/<index>/ if promotion/policy.toml allows it; ledger, then pages"
 
 

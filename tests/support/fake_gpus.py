@@ -36,7 +36,7 @@ def fake_gate(config: DeviceGateConfig, folder: Path) -> Gate:
         body = {"tests": tests, "devices": used, "started": started, "ended": time.time()}
         note.write_text(json.dumps({**body, "cpus": config.request.cpus}))
         log = f"log of shard {shard}".encode()
-        key = context.staged.evidence_file(config.gate_name, "gfx942", f"{shard.number}.log.gz")
+        key = context.staged.evidence_file(config.gate_name, context.targets[0], f"{shard.number}.log.gz")
         context.bucket.put_if_absent(key, log, sha256=sha256_of(log))
         result = ShardResult(
             shard=shard,
@@ -57,9 +57,9 @@ def fake_gate(config: DeviceGateConfig, folder: Path) -> Gate:
 
 
 def use_fake_gpus(text: str) -> None:
-    """Give this worker fake GPUs, described as `COUNT:FOLDER`."""
-    count, _, folder = text.partition(":")
-    machine = MachineInfo(devices=fake_devices(int(count)))
+    """Give this worker fake GPUs, described as `COUNT:GFX:FOLDER`."""
+    count, gfx, folder = text.split(":", 2)
+    machine = MachineInfo(devices=fake_devices(int(count), gfx=gfx))
     for module in (device_cluster, device_gate):
         vars(module)["detect_machine"] = lambda *_: machine
     vars(device_gate)["make_gate"] = lambda config: fake_gate(config, Path(folder))

@@ -42,8 +42,6 @@ _IMAGE_OPTIONS = (
 """Options of the container of --image."""
 _TABLES = ("images_run", "build")
 """Tables of defaults.toml with the defaults of these options."""
-_SHARDS = 8
-"""Default number of tasks of a run on a cluster: some for each worker, so that slow ones get fewer."""
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
 """Option of all gates."""
 
@@ -106,7 +104,7 @@ _RUN_OPTIONS = (
                  show_default=True, help="Time limit of a test."),
     click.option("--redo", is_flag=True, help="Run the gate even if it passed on this set before."),
     click.option("--shards", metavar="N", type=click.IntRange(1, 9999),
-                 help=f"With --cluster: number of tasks that share the tests of a target.  [default: {_SHARDS}]"),
+                 help="With --cluster: number of tasks that share the tests of a target.  [default: 8]"),
     junit_option,
 )  # fmt: skip
 """Options that control a run of the device gate."""
@@ -140,7 +138,7 @@ def device(state: State, /, *, redo: bool, shards: int | None, **values: object)
 
     cluster = cluster_request(values)
     if cluster is not None:
-        _device_gate_on_cluster(state, values, cluster, shards or _SHARDS, redo=redo)
+        _device_gate_on_cluster(state, values, cluster, shards, redo=redo)
         return
     if shards is not None:
         raise RequestError("--shards has no effect without --cluster.", hint="Give --cluster, or --shard I/N.")
@@ -208,16 +206,16 @@ def _device_gate_in_image(state: State, values: Mapping[str, Any], *, redo: bool
 
 
 def _device_gate_on_cluster(
-    state: State, values: Mapping[str, Any], request: ClusterRequest, shards: int, *, redo: bool
+    state: State, values: Mapping[str, Any], request: ClusterRequest, shards: int | None, *, redo: bool
 ) -> None:
     # Start-up time: the gates load auditwheel, and clusters need Dask.
     from ci_build.cluster.client import Cluster
     from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
-    from promotion.gates.device.cluster import ClusterRun
+    from promotion.gates.device.cluster import SHARDS, ClusterRun
 
     check_cluster_options(DeviceRequest(**fields_of(DeviceRequest, values)))
     with Cluster.connect(request, state.reporter()) as connected:
-        run = ClusterRun(tasks=connected, shards=shards)
+        run = ClusterRun(tasks=connected, shards=shards or SHARDS)
         on_cluster = partial(run_on_cluster, redo=redo, channel=cast("str", values["channel"]))
         _device_gate(state, values, lambda config, *more: on_cluster(config, run, *more), may_stage=True)
 

@@ -160,9 +160,7 @@ class _Nights:
         if found.wheel_set is not None and found.night is None:
             prepared = self._prepare(found.wheel_set)
             yield from dist_wheels.dry_run_lines(prepared, found.wheel_set)
-            yield from plan_lines(
-                request.options.bucket, request.options.corpus, device=request.options.device is not None
-            )
+            yield from plan_lines(request.options.bucket, request.options.corpus, device=request.options.device)
 
     def _prepare(self, request: WheelSetRequest) -> PreparedBuild:
         return dist_wheels.prepare(request, self._reporter, self._runner, self._connect)

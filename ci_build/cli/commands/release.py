@@ -122,7 +122,7 @@ def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -
     if request.dry_run:
         lines = dist_wheels.dry_run_lines(prepared, request)
         show_plan(
-            [*lines, *steps.plan_lines(options.bucket, options.corpus, device=options.device is not None)],
+            [*lines, *steps.plan_lines(options.bucket, options.corpus, device=options.device)],
             as_json=as_json,
         )
         return

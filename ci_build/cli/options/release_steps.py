@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ci_build.cli.options.cluster import CLUSTER_VARIABLES, cluster_options, cluster_request
 from ci_build.cli.options.containers import container_settings
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
@@ -26,7 +27,7 @@ from ci_build.cli.options.release import (
     trust_config_option,
 )
 from ci_build.cli.options.settings import Settings
-from ci_build.release.request import CORPORA, NO_URL, DeviceHere, ReleaseOptions, Step
+from ci_build.release.request import CORPORA, NO_URL, DeviceStep, ReleaseOptions, Step
 from core.errors import RequestError
 from core.units import parse_url
 from promotion.gates.device.request import check_image
@@ -74,8 +75,9 @@ _STEP_OPTIONS = (
     ),
     click.option(
         "--device-gate",
-        type=click.Choice(("jobs", "here")),
-        help="Tests on GPUs: list the jobs for other machines, or test the GPUs of this machine.  [default: jobs]",
+        type=click.Choice(("jobs", "here", "cluster")),
+        help="Tests on GPUs: list the jobs for other machines, or test the GPUs of this machine or of the workers of "
+        "--cluster.  [default: jobs]",
     ),
     signing_key_option,
     ledger_key_option,
@@ -85,7 +87,7 @@ _STEP_OPTIONS = (
 )
 STEP_OPTION_NAMES = (
     *("public_url", "wait", "steps", "summary", "jax_tests", "image", "device_gate", "trust_config", "allow_lower"),
-    "allow_unprotected",
+    *("allow_unprotected", *CLUSTER_VARIABLES),
 )
 """Names of the options of `step_options` that `release --local` does not use."""
 
@@ -109,6 +111,7 @@ def _is_typed(name: str) -> bool:
 
 def step_options(function: _F) -> _F:
     """Add the options of commands that take a set from its build to users."""
+    function = cluster_options(function)
     for option in reversed(_STEP_OPTIONS):
         function = option(function)
     return function
@@ -151,7 +154,16 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, sett
             raise RequestError(text, hint="Omit it, or change --steps.")
     if given["image"]:
         check_image(given["image"])
-    here = given["device_gate"] == "here"
+    cluster, place = cluster_request({**given}), given["device_gate"] or "jobs"
+    if place == "cluster" and cluster is None:
+        raise RequestError("--device-gate=cluster needs --cluster.", hint="Give the address of a scheduler.")
+    if place != "cluster" and (typed := [name for name in CLUSTER_VARIABLES if _is_typed(name)]):
+        shown = ", ".join("--" + name.replace("_", "-") for name in typed)
+        raise RequestError(f"{shown} has no effect without --device-gate=cluster.", hint="Give it too, or omit this.")
+    device = None
+    if place != "jobs":
+        own = cluster if place == "cluster" else None
+        device = DeviceStep(environ=child_environment(), container=container_settings(settings), cluster=own)
     return ReleaseOptions(
         bucket=bucket,
         channel=channel,
@@ -167,7 +179,7 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, sett
         jax_tests=given["jax_tests"] or "",
         image=given["image"] or "",
         cache=settings.cache_dir,
-        device=DeviceHere(environ=child_environment(), container=container_settings(settings)) if here else None,
+        device=device,
     )
 
 

@@ -23,6 +23,8 @@ from promotion.stage import fetch_set
 from promotion.storage.bucket import sha256_of
 
 KIND = "device-shard"
+SHARDS = 8
+"""Default number of tasks of a run: some for each worker, so that slow ones get fewer."""
 NOT_SENT = ("test_list", "tests", "shard", "also", "rocm", "image", "inside", "work", "cpus", "workers")
 """Options of the gate that a run on a cluster does not have."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.release import device_gate, device_here, device_image
+from ci_build.release import device_gate, device_image, device_step
 from ci_build.release.device_image import ImageGateRun
 from core.errors import GateError, MachineError, RequestError
 from core.model import Outcome
@@ -20,6 +20,7 @@ from promotion.gates.device.lease import GpuDevice
 from promotion.gates.device.machine import MachineInfo
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.cluster import cluster_processes
 from tests.support.fake_devices import fake_devices
 from tests.support.nights import INDEX, Nights, nights, small_release
 
@@ -56,7 +57,7 @@ class FakeGpus:
 def gpus(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
     """Provide fake GPUs; nobody else runs the gate device."""
     nights.device, made = False, FakeGpus()
-    for module in (device_gate, device_here):
+    for module in (device_gate, device_step):
         monkeypatch.setattr(module, "detect_machine", lambda *_: MachineInfo(devices=made.devices))
     monkeypatch.setattr(device_gate, "make_gate", made.gate)
     for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES"):
@@ -151,9 +152,33 @@ def test_image_of_the_tests_is_started_with_the_night(
     assert gpus.runs == []
 
 
+@pytest.mark.heavy
+def test_night_tests_gpus_of_a_cluster(
+    nights: Nights, gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = nights.folder / "notes"
+    notes.mkdir()
+    gpus.devices = ()  # this machine needs none
+    monkeypatch.setenv("FAKE_SECONDS", "0")
+    with cluster_processes(nights.folder / "cluster") as cluster:
+        cluster.scheduler()
+        for name, gfx in (("a", "gfx942"), ("b", "gfx950")):
+            monkeypatch.setenv("FAKE_GPUS", f"1:{gfx}:{notes}")
+            cluster.worker(name, "--jobs=2", "--memory=20000", f"--resources={gfx}=1")
+            cluster.wait(name)
+        words = ("--device-gate=cluster", f"--cluster={cluster.address}", f"--cluster-store={nights.folder / 'store'}")
+        assert night(nights, *words) == 0
+        one, _ = said(capsys)
+    assert (one["state"], one["entry"]) == ("promoted", 1)
+    assert {row["target"]: row["now"] for row in one["targets"]} == {"gfx942": "device", "gfx950": "device"}
+    assert len([*notes.iterdir()]) == 16
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--device-gate=cluster",), "--device-gate=cluster needs --cluster."),
+        (("--cluster=tcp://127.0.0.1:9", "--cluster-store=s"), "has no effect without --device-gate=cluster."),
         (("--steps=build",), "--device-gate has no effect without the step gates."),
         (("--image=rocm:latest",), "--image has no digest: rocm:latest."),
     ],

@@ -1,18 +1,22 @@
-"""The gate device of a night or a release on the GPUs of this machine."""
+"""The gate device of a night or a release, on the GPUs of this machine or of a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from ci_build.cluster.request import ClusterRequest
 from ci_build.release import device_gate, device_image
+from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
 from ci_build.release.policy_report import device_request
-from ci_build.release.request import DeviceHere, ReleaseOptions
+from ci_build.release.request import DeviceStep, ReleaseOptions
 from core.errors import MachineError
 from core.model import Evidence, Outcome, Requirement, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
 from promotion.evidence.signing import Signer
+from promotion.gates.device.cluster import SHARDS, ClusterRun
 from promotion.gates.device.lease import GpuDevice, JaxPlatform, visible_devices
 from promotion.gates.device.machine import detect_machine
 from promotion.gates.device.request import DeviceRequest
@@ -21,15 +25,31 @@ from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 
+if TYPE_CHECKING:  # import cycle: a worker's tasks include this gate
+    from ci_build.cluster.client import Cluster
 
-def find_devices(here: DeviceHere, runner: HostRunner) -> tuple[GpuDevice, ...]:
+
+def check_devices(step: DeviceStep | None, reporter: Reporter, runner: HostRunner) -> None:
+    """Check that there are GPUs, or a cluster, before a build starts.
+
+    Raises:
+        MachineError: this machine has no GPU, or the cluster cannot be reached.
+    """
+    if step is not None and step.cluster is not None:
+        with _connect(step.cluster, reporter):
+            pass
+    elif step is not None:
+        find_devices(step, runner)
+
+
+def find_devices(step: DeviceStep, runner: HostRunner) -> tuple[GpuDevice, ...]:
     """Return the GPUs of this machine that the environment does not mask.
 
     Raises:
         MachineError: there is none, or a mask is invalid.
     """
     machine = detect_machine(JaxPlatform.ROCM, runner)
-    if devices := visible_devices(machine.devices, JaxPlatform.ROCM, here.environ):
+    if devices := visible_devices(machine.devices, JaxPlatform.ROCM, step.environ):
         return devices
     raise MachineError(
         "This machine has no AMD GPU for --device-gate=here.", hint="Omit the option; the summary lists the jobs."
@@ -45,23 +65,35 @@ def run_device_gate(
     runner: HostRunner,
     signer: Signer,
 ) -> tuple[Evidence, ...]:
-    """Run the gate for missing evidence of the targets that this machine has; other targets are reported.
+    """Run the gate for missing evidence, on a cluster or for the targets that this machine has.
 
     Args:
         missing: requirements of the gate that are not met.
 
     Raises:
-        MachineError: the machine has no AMD GPU, or an image cannot run the gate.
+        MachineError: the machine has no AMD GPU, no worker can run the tests, or an image cannot run the gate.
         InputError: JAX's suite or an image cannot be obtained.
+        RequestError: the policy requires an image, which a cluster cannot start.
     """
-    here = options.device
-    if here is None or not missing:
+    step = options.device
+    if step is None or not missing:
         return ()
-    devices, wheel_set = find_devices(here, runner), read_staged(bucket, staged)
-    found: list[Evidence] = []
+    wheel_set, found = read_staged(bucket, staged), list[Evidence]()
+    if step.cluster is not None:
+        with _connect(step.cluster, reporter) as tasks:
+            for request in requests(missing, wheel_set, None, options):
+                reporter.step(f"gate device on the cluster for {request.family}")
+                check_cluster_options(request)
+                config = device_gate.parse_config(request, step.environ, runner, signer, options.bucket)
+                found += run_on_cluster(
+                    config, ClusterRun(tasks=tasks, shards=SHARDS), staged, bucket, reporter, runner,
+                    redo=False, channel=options.channel,
+                )  # fmt: skip
+        return tuple(found)
+    devices = find_devices(step, runner)
     for request in requests(missing, wheel_set, devices, options):
         reporter.step(f"gate device on {request.devices} GPUs for {request.family}")
-        found += _run(request, staged, bucket, options, here, reporter, runner, signer)
+        found += _run(request, staged, bucket, options, step, reporter, runner, signer)
     tested = {evidence.target for evidence in found}
     if others := [item.target for item in missing if item.target not in tested]:
         kinds = ", ".join(sorted({device.gfx for device in devices}))
@@ -69,16 +101,28 @@ def run_device_gate(
     return tuple(found)
 
 
+def _connect(cluster: ClusterRequest, reporter: Reporter) -> Cluster:
+    from ci_build.cluster.client import Cluster  # Import cycle: a worker's tasks include this gate.
+
+    return Cluster.connect(cluster, reporter)
+
+
 def requests(
-    missing: Sequence[Requirement], wheel_set: WheelSet, devices: Sequence[GpuDevice], options: ReleaseOptions
+    missing: Sequence[Requirement], wheel_set: WheelSet, devices: Sequence[GpuDevice] | None, options: ReleaseOptions
 ) -> Iterator[DeviceRequest]:
-    """Yield the distinct runs of the gate for the targets that these GPUs have; each run uses all GPUs of its kind."""
+    """Yield the distinct runs of the gate for missing evidence.
+
+    Args:
+        devices: GPUs of this machine; each run uses all GPUs of its kind, and other targets get no run. None means a
+            cluster, whose tasks have as many GPUs as the runners of the family.
+    """
     families, known = load_families(), set()
     for item in missing:
-        count = sum(device.gfx == item.target.partition(":")[0] for device in devices)
         request, _ = device_request(item, wheel_set, families, jax_tests=options.jax_tests, image=options.image)
-        request = replace(request, devices=count)
-        if count and request not in known:
+        if devices is not None:
+            gfx = item.target.partition(":")[0]
+            request = replace(request, devices=sum(device.gfx == gfx for device in devices))
+        if request.devices != 0 and request not in known:
             known.add(request)
             yield request
 
@@ -88,21 +132,21 @@ def _run(
     staged: StagedSet,
     bucket: Bucket,
     options: ReleaseOptions,
-    here: DeviceHere,
+    step: DeviceStep,
     reporter: Reporter,
     runner: HostRunner,
     signer: Signer,
 ) -> tuple[Evidence, ...]:
     """Run the gate on this machine, in a container if the request has an image."""
     if not request.image:
-        config = device_gate.parse_config(request, here.environ, runner, signer, options.bucket)
+        config = device_gate.parse_config(request, step.environ, runner, signer, options.bucket)
         evidences = device_gate.run(config, staged, bucket, reporter, runner, redo=False, channel=options.channel)
         for line in device_gate.failure_lines(evidences):
             reporter.line(line)
         return evidences
     run = device_image.ImageGateRun(
         request=request,
-        settings=here.container,
+        settings=step.container,
         staged=staged,
         bucket=(options.bucket, bucket),
         channel=options.channel,
