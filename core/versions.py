@@ -59,7 +59,7 @@ def parse_package_name(name: str) -> tuple[Kind, int] | None:
 
 
 def set_version(request: BuildRequest, *, every_target: bool = False) -> str:
-    """Return the version of the pjrt, plugin and jax-aiter wheels of a request.
+    """Return the version of the pjrt and plugin wheels of a request.
 
     Args:
         every_target: whether the targets were requested as `all`.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from core.digests import file_sha256
@@ -19,15 +18,10 @@ from core.tasks import Tasks
 from kernels import recipe
 from kernels.build import KernelBuild, KernelBuildResult
 from kernels.graph import Capacity
-from kernels.modules import Catalog
+from kernels.packing import FOLDER, build_wheel, write_files
 from kernels.rocmchain import with_rocm
 from kernels.store import Cost, KernelStore
 from kernels.toolchains import Toolchain, obtain_pypi
-from wheelkit.archive.record import RecordEntry, format_record
-
-FOLDER = "kernels"
-"""Folder in the cache."""
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +94,8 @@ def prepare(
 def pack(job: KernelBuild, version: str, folder: Path, *, runner: Runner, progress: Progress) -> KernelWheel:
     """Build the missing steps and pack the wheel into a folder."""
     built = job.run(runner, progress, Capacity())
-    path = write_packed(built, version, job.catalog, folder)
+    write_files(built, version, job.catalog, folder / "files")
+    path = build_wheel(folder / "files", version, folder, runner)
     return KernelWheel(path=path, sha256=file_sha256(path), built=built)
 
 
@@ -137,15 +132,16 @@ def make_wheel(
         wanted=built.wanted,
         instances=built.instances,
         plan=plan,
-        tools=tool_versions(),
+        tools=tool_versions() | {"setuptools": metadata.version("setuptools")},
     )
     finished = KernelStore(cache / FOLDER / "wheels")
     if finished.find(key) is None:
         with finished.scratch() as folder:
-            packed, fresh = folder / "packed", folder / "made"
-            packed.mkdir()
+            fresh = folder / "made"
             fresh.mkdir()
-            done = repair(write_packed(built, version, job.catalog, packed), plan, fresh, progress=progress)
+            write_files(built, version, job.catalog, folder / "files")
+            packed = build_wheel(folder / "files", version, folder, runner)
+            done = repair(packed, plan, fresh, progress=progress)
             cost = Cost(seconds=0.0, memory_mb=1)
             finished.keep(key, fresh, done.path.name, label=done.path.name, cost=cost)
     cached = finished.find(key)
@@ -160,38 +156,3 @@ def make_wheel(
         finally:
             draft.unlink(missing_ok=True)
     return KernelWheel(path=path, sha256=cached.sha256, built=built)
-
-
-def write_packed(built: KernelBuildResult, version: str, catalog: Catalog, folder: Path) -> Path:
-    """Write the native files and the manifest as a wheel; the repair adds Python files and metadata.
-
-    Equal content results in equal bytes.
-
-    Returns:
-        Path of the wheel in `folder`.
-    """
-    name = f"{recipe.PACKAGE}-{version}-{recipe.TAG}.whl"
-    info = f"{recipe.PACKAGE}-{version}.dist-info"
-    record: list[tuple[str, RecordEntry]] = []
-    with zipfile.ZipFile(folder / name, "w") as archive:
-
-        def write(path: str, data: bytes, mode: int = 0o644) -> None:
-            entry = zipfile.ZipInfo(path, _EPOCH)
-            entry.external_attr, entry.compress_type = (0o100000 | mode) << 16, zipfile.ZIP_DEFLATED
-            entry.create_system = 3
-            archive.writestr(entry, data, compresslevel=9)
-            record.append((path, RecordEntry(hashlib.sha256(data).hexdigest(), len(data), "sha256")))
-
-        for native in built.natives:
-            write(native.path, native.file.read_bytes(), 0o755 if not native.target else 0o644)
-        text = recipe.manifest(catalog, built.natives, version, built.wanted, missing=built.missing,
-                               instances=built.instances)  # fmt: skip
-        write(recipe.MANIFEST, text)
-        write(f"{info}/METADATA", f"Metadata-Version: 2.4\nName: {recipe.PROJECT}\nVersion: {version}\n".encode())
-        tag = f"Wheel-Version: 1.0\nGenerator: jax-rocm-release (1)\nRoot-Is-Purelib: false\nTag: {recipe.TAG}\n"
-        write(f"{info}/WHEEL", tag.encode())
-        record.append((f"{info}/RECORD", RecordEntry(None, None)))
-        entry = zipfile.ZipInfo(f"{info}/RECORD", _EPOCH)
-        entry.external_attr, entry.create_system = 0o100644 << 16, 3
-        archive.writestr(entry, format_record(record))
-    return folder / name

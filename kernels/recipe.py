@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from packaging.version import Version
 
 from core import targets, versions
 from core.errors import RequestError
-from core.model import BuildRequest, KernelRequest
+from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
 from kernels.catalog import load_catalog
 from kernels.modules import Catalog, KernelModule, ModuleKind
 from wheelkit import recipe_base
@@ -29,8 +31,9 @@ FFI_SINCE = {(0, 1): "0.8.0", (0, 2): "0.8.2", (0, 3): "0.9.1"}
 
 Older jaxlibs refuse handlers of that version; newer ones accept them.
 """
-_PAYLOAD = Path(__file__).with_name("payload") / PACKAGE
-_REQUIRES_PYTHON = ">=3.11"
+PROJECT_FOLDER = Path(__file__).parent
+"""Folder of the project `jax-aiter`, with pyproject.toml."""
+_VERSION_FILE = PROJECT_FOLDER / "payload" / PACKAGE / "version.py"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +52,43 @@ class NativeFile:
     sha256: str
     module: str
     target: str = ""
+
+
+def own_version() -> str:
+    """Return the version in the payload's version.py, which is independent of JAX.
+
+    Raises:
+        RequestError: the file has no version.
+    """
+    found = re.search(r'^__version__ = "([^"]+)"$', _VERSION_FILE.read_text(encoding="utf-8"), re.MULTILINE)
+    if found is None:
+        raise RequestError(f'{_VERSION_FILE} has no line __version__ = "…".', hint="Restore the file.")
+    return found[1]
+
+
+def version_for(wanted: Sequence[GfxTarget] | None, *, stripped: bool = True, rocm: RocmVersion | None = None) -> str:
+    """Return the version of a wheel: equal for all releases of JAX, with a local part for other contents.
+
+    Args:
+        wanted: gfx targets; None for all targets.
+        rocm: the ROCm that compiles the kernels; None for the toolchain of the package index.
+    """
+    return versions.wheel_version(own_version(), rocm=rocm, variant=versions.variant_label(wanted, stripped=stripped))
+
+
+def wheel_version(request: BuildRequest, *, every_target: bool = False) -> str:
+    """Return the version of the wheel of a request.
+
+    Args:
+        every_target: whether the targets were requested as `all`.
+    """
+    rocm = request.rocm_version if _has_rocm(request) and request.rocm_version_extra else None
+    return version_for(None if every_target else request.targets, stripped=request.strip, rocm=rocm)
+
+
+def _has_rocm(request: BuildRequest) -> bool:
+    """Return whether a ROCm compiles the kernels; only then does the wheel depend on it."""
+    return request.kernels is not None and request.kernels.toolchain != "pypi"
 
 
 def library_path(module: KernelModule) -> str:
@@ -196,25 +236,24 @@ def _entry(module: KernelModule, natives: Sequence[NativeFile], wanted: Sequence
 
 
 def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = None) -> RepairPlan:
-    """Return the plan that adds Python files, metadata and the platform tag to the packed wheel.
+    """Return the plan that checks the packed wheel and completes its metadata.
 
     The libraries are known only after packing; `with_members` adds them.
     """
     catalog = catalog or load_catalog()
     sonames = frozenset(name for module in catalog.modules.values() for name in module.sonames)
+    project = tomllib.loads((PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return RepairPlan(
         project=PROJECT,
         version=version,
         covers=targets.covers(),
         machs=targets.machs(),
         strip=False,
-        summary=f"AITER's kernels for JAX on AMD GPUs ({recipe_base.content(request)})",
-        requires_python=_REQUIRES_PYTHON,
-        # The first requirement is the jaxlib of the set; the Python files import the others.
-        requires_dist=(versions.jaxlib_requirement(version), f"jax>={Version(version).base_version}", "numpy"),
+        summary=f"{project['description']} ({recipe_base.content(request, rocm=_has_rocm(request))})",
+        requires_python=project["requires-python"],
+        requires_dist=tuple(project["dependencies"]),
         license_text=recipe_base.license_text(),
         entry_points={},
-        files=payload_files(version),
         allowed_sonames=sonames,
     )
 
@@ -224,14 +263,3 @@ def with_members(plan: RepairPlan, catalog: Catalog, natives: Sequence[NativeFil
     libraries = [native for native in natives if not native.target]
     coded = [native.path for native in libraries if catalog.modules[native.module].kind is ModuleKind.FFI_SHIM]
     return replace(plan, members=tuple(native.path for native in libraries), device_members=tuple(coded))
-
-
-def payload_files(version: str) -> dict[str, bytes]:
-    """Return the Python files of the wheel: path inside the wheel -> content."""
-    files = {
-        f"{PACKAGE}/{path.relative_to(_PAYLOAD).as_posix()}": path.read_bytes()
-        for path in sorted(_PAYLOAD.rglob("*"))
-        if path.is_file() and path.suffix in (".py", ".pyi", ".typed", ".toml", ".json")
-    }
-    stamp = f'"""The version of this wheel."""\n\n__version__ = {version!r}\n'
-    return files | {f"{PACKAGE}/version.py": stamp.encode()}

@@ -93,10 +93,10 @@ def requires_python(jax_version: str) -> str:
     return next(python for first, python in _OLDEST_PYTHON if release >= first)
 
 
-def content(request: BuildRequest) -> str:
-    """Return the ROCm version and the targets as text for METADATA's Summary."""
+def content(request: BuildRequest, *, rocm: bool = True) -> str:
+    """Return the targets as text for METADATA's Summary, after the ROCm version if the wheel depends on it."""
     held = "all targets of the build" if request.targets is None else ", ".join(map(str, request.targets))
-    return f"ROCm {request.rocm_version}; {held}"
+    return f"ROCm {request.rocm_version}; {held}" if rocm else held
 
 
 def payload_files(folder: Path, package: str, version: str) -> dict[str, bytes]:

@@ -167,7 +167,8 @@ class _Run:
         """Build the kernels; the packed wheel is the input of the next step."""
         from kernels import assemble, recipe  # Start-up time: only sets with kernels need them.
 
-        request, version = self.plan.request, self.plan.version
+        request = self.plan.request
+        version = recipe.wheel_version(request)
         self.progress.step(step.what)
         held = set_targets(request, [done.wheel for done in self.done])
         targets = [GfxTarget.parse(target) for target in held]

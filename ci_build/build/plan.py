@@ -154,7 +154,7 @@ def make_plan(
             *native,
             _repair(request, version, inputs.stamps() if inputs else None),
             _take(request),
-            *([_kernels(request, version)] if request.kernels else []),
+            *([_kernels(request)] if request.kernels else []),
             _write(rocm_manifest, from_source=inputs is not None),
         ),
         rocm_manifest=rocm_manifest,
@@ -260,7 +260,7 @@ def _take(request: BuildRequest) -> Stage:
     return Stage(name="take", steps=steps, expected_wheels=expected)
 
 
-def _kernels(request: BuildRequest, version: str) -> Stage:
+def _kernels(request: BuildRequest) -> Stage:
     assert request.kernels is not None
     shown = "the set's targets" if request.targets is None else ", ".join(map(str, request.targets))
     # Refuse invalid requests before any step that takes time.
@@ -270,7 +270,7 @@ def _kernels(request: BuildRequest, version: str) -> Stage:
     kernels_recipe.refuse_code_alone(chosen)
     names = ", ".join(module.name for module in chosen)
     what = f"kernels ({names}) for {shown} with the {request.kernels.toolchain} toolchain"
-    project = kernels_recipe.PROJECT
+    project, version = kernels_recipe.PROJECT, kernels_recipe.wheel_version(request)
     steps = (
         Step(what=f"build {what}", effect=Effect.KERNELS, project=project),
         Step(

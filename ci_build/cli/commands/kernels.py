@@ -53,8 +53,7 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
 
 @kernels.command("build")
 @chosen_options(
-    "targets", "jax_version", "rocm_version", "wheel_post_release", "no_rocm_version_extra", "no_strip", "aiter_source",
-    "kernel_toolchain", "kernel_rocm",
+    "targets", "rocm_version", "no_rocm_version_extra", "no_strip", "aiter_source", "kernel_toolchain", "kernel_rocm",
     "kernel_image", "kernel_modules", "kernel_instances", "require", "allow_partial",
     "out", "cache_dir", "dry_run", "json", "verbose",
 )  # fmt: skip

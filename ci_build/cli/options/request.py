@@ -33,13 +33,14 @@ from core.process import HostRunner
 from core.report import Reporter
 from core.targets import ALL, expand, is_all, requested
 from core.units import parse_url
-from core.versions import set_version
 from wheelkit.recipe_base import requires_python
 
 if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect
 
 
+_KERNEL_ROCM = ("rocm_version", "no_rocm_version_extra")
+"""Options about the ROCm in the version of the kernel wheel."""
 LINKS_HINT = "Give folders with wheels, or http or https pages that link to wheels, with commas between them."
 
 
@@ -104,11 +105,17 @@ def kernels_request(settings: Settings) -> tuple[BuildRequest, str]:
     Raises:
         RequestError: options contradict each other.
     """
+    from kernels.recipe import wheel_version  # Start-up time: only this command needs it.
+
     implied = {"kernels": True, "payload": Payload.PUBLISHED.value}
     origin = "ci_build kernels"
     settings = settings.with_defaults({name: Setting(value=value, origin=origin) for name, value in implied.items()})
     request, _ = build_request(settings, all_targets=expand(ALL))
-    return request, set_version(request, every_target=is_all(settings.text("targets")))
+    assert request.kernels is not None
+    if request.kernels.toolchain == "pypi":
+        text = "needs --kernel-toolchain=rocm or container: other wheels depend on no ROCm."
+        Problems(settings.objections(filter(settings.typed, _KERNEL_ROCM), text)).refuse()
+    return request, wheel_version(request, every_target=is_all(settings.text("targets")))
 
 
 def build_request(

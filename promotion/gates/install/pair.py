@@ -1,6 +1,7 @@
 """Incompatible pairs: the resolver must reject the set's wheels with the jaxlib of the next minor version.
 
-Such a pair loads and registers, then fails at every compilation, so only the metadata can prevent it.
+Such a pair loads and registers, then fails at every compilation, so only the metadata can prevent it. The kernel wheel
+serves every jaxlib since 0.8, so it must be rejected with an older one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from promotion.gates.common.installers import Installer
 from promotion.gates.common.requirements import wheels_for
 
 _JAXLIB = "jaxlib"
+_TOO_OLD = {"jax-aiter": "0.7.2"}
+"""Project that serves several jaxlibs -> jaxlib whose XLA refuses its handlers."""
 _LOWER_BOUNDS = ("==", ">=", "~=", "===")
 _SECONDS = 300.0
 _REJECTED = re.compile(r"conflicting dependencies|ResolutionImpossible|depends? on jaxlib")
@@ -31,9 +34,9 @@ _REJECTED = re.compile(r"conflicting dependencies|ResolutionImpossible|depends? 
 def check_pair(
     wheel_set: WheelSet, index: str, runner: Runner, installer: Installer, version: str, python: Path, folder: Path
 ) -> Check:
-    """Resolve each of the set's wheels together with the jaxlib of the next minor version.
+    """Resolve each of the set's wheels together with a jaxlib that does not fit.
 
-    This jaxlib is a generated wheel with metadata only, so the result does not depend on an index. The other
+    Each jaxlib is a generated wheel with metadata only, so the result does not depend on an index. The other
     installation tests show that the right jaxlib is accepted.
 
     Args:
@@ -44,10 +47,12 @@ def check_pair(
     started, findings = time.monotonic(), list[Finding]()
     versions = {wheel.name: wheel.version for wheel in wheel_set.wheels}
     major, minor = Version(versions.get(_JAXLIB, wheel_set.jax_version)).release[:2]
-    jaxlib = f"{major}.{minor + 1}.0"
-    _write_stand_in(folder, _JAXLIB, jaxlib)
+    next_minor = f"{major}.{minor + 1}.0"
+    for jaxlib in (next_minor, *_TOO_OLD.values()):
+        _write_stand_in(folder, _JAXLIB, jaxlib)
     for wheel in wheels_for(wheel_set, version):
         if wheel.name != _JAXLIB:
+            jaxlib = _TOO_OLD.get(wheel.name, next_minor)
             # Other dependencies are generated too, so that only jaxlib can be rejected.
             for requirement in map(Requirement, wheel.requires_dist):
                 if canonicalize_name(requirement.name) not in versions:
@@ -59,7 +64,7 @@ def check_pair(
             completed = runner.run(command.argv, env=command.env, cwd=str(folder), check=False, timeout=_SECONDS)
             findings += _pair_findings(wheel, jaxlib, completed)
     program = f"{installer.name} {installer.version}"
-    details = {"jaxlib": jaxlib, "installer": program, "seconds": round(time.monotonic() - started, 1)}
+    details = {"jaxlib": next_minor, "installer": program, "seconds": round(time.monotonic() - started, 1)}
     return Check(name=f"wrong pair with {installer.name}", findings=tuple(findings), details=details)
 
 

@@ -70,14 +70,14 @@ def kernels(version: str) -> MadeWheel:
     return made
 
 
-def test_adopt_kernel_wheel_of_same_release(tmp_path: Path) -> None:
-    words = written(tmp_path / "w", pjrt(), plugin(), kernels("0.10.2+rocm7.2.0"))
+@pytest.mark.parametrize("version", ["1.0.0", "0.10.2+rocm7.2.0"])
+def test_adopt_kernel_wheel_with_own_or_old_version(version: str, tmp_path: Path) -> None:
+    words = written(tmp_path / "w", pjrt(), plugin(), kernels(version))
     made = adopted(words, tmp_path / "set")
     (found,) = (wheel for wheel in made.wheels if wheel.name == "jax-aiter")
     told = {member.path: member.targets for member in found.members}
     assert told == {LIBRARY: (), OBJECT: ("gfx942",), OTHER: ("gfx950",)}
-    others = written(tmp_path / "others", pjrt(), plugin(), kernels("0.10.2+rocm7.3.0"))
-    assert "The wheels have 2 different versions: 0.10.2+rocm7.2.0" in refused(others, tmp_path / "no set")
+    assert (found.version, made.jax_version) == (version, "0.10.2")
 
 
 def test_adopt_same_wheels_give_same_digest(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_semicolons_separate_targets(spec: str) -> None:
     "words",
     [
         ["kernels", "list", "--json", "--targets=gfx942;gfx950"],
-        ["kernels", "build", "--dry-run", "--json", "--rocm-version=7.2.0", "--targets=gfx942;gfx950"],
+        ["kernels", "build", "--dry-run", "--json", "--targets=gfx942;gfx950"],
         ["matrix", "--rocm-versions=7.10.0", "--families=gfx94X-dcgpu;gfx950-dcgpu"],
         ["dist_wheels", "--payload=published", "--dry-run", "--targets=gfx942;gfx950"],
         ["release", "--local", "--dry-run", "--targets=gfx942;gfx950"],

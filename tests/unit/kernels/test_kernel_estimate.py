@@ -157,7 +157,8 @@ def test_dry_run_prints_cost_and_required_names() -> None:
         (["--targets=gfx942", "--toolchain=rocm", "--units=n64"], "--dry-run cannot list units"),
         (["--targets=gfx942", "--forecast"], "--dry-run cannot list units"),
         (["--targets=gfx942", f"--out={__file__}"], "is not a directory"),
-        (["--targets=gfx942", "--jax-version=0.7.1"], r"FFI API 0\.1, which jaxlib 0\.7\.1 does not have"),
+        (["--targets=gfx942", "--rocm-version=7.1.0"], "--rocm-version needs --kernel-toolchain=rocm or container"),
+        (["--targets=gfx942", "--no-rocm-version-extra"], "--no-rocm-version-extra needs --kernel-toolchain=rocm"),
     ],
 )
 def test_dry_run_refuses_invalid_requests(words: list[str], said: str) -> None:

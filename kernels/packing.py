@@ -1,0 +1,73 @@
+"""Packing of the `jax_aiter` wheel: the kernels in a folder, and setuptools, started by `build`, for the rest."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.model import GfxTarget, KernelRequest, Progress
+from core.process import Runner
+from kernels import recipe
+from kernels.build import KernelBuild, KernelBuildResult
+from kernels.graph import Capacity
+from kernels.modules import Catalog
+from kernels.toolchains import obtain_pypi
+
+FOLDER = "kernels"
+"""Folder in the cache."""
+_EPOCH = "315532800"
+"""1980-01-01, the first date of a zip archive."""
+
+
+def write_files(built: KernelBuildResult, version: str, catalog: Catalog, folder: Path) -> None:
+    """Write the native files and the manifest into a folder, laid out as in the wheel."""
+    for native in built.natives:
+        path = folder / native.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(native.file, path)
+    text = recipe.manifest(catalog, built.natives, version, built.wanted, missing=built.missing,
+                           instances=built.instances)  # fmt: skip
+    (folder / recipe.MANIFEST).write_bytes(text)
+
+
+def compile_files(
+    request: KernelRequest,
+    targets: Sequence[GfxTarget],
+    version: str,
+    folder: Path,
+    *,
+    cache: Path,
+    runner: Runner,
+    progress: Progress,
+) -> None:
+    """Compile kernels with the toolchain of the package index, and write them as `write_files` does.
+
+    Args:
+        cache: cache folder of the program.
+    """
+    own = cache / FOLDER
+    job = KernelBuild(request, targets, obtain_pypi(own, runner, progress), cache=own)
+    write_files(job.run(runner, progress, Capacity()), version, job.catalog, folder)
+
+
+def build_wheel(files: Path, version: str, out: Path, runner: Runner) -> Path:
+    """Build the wheel of the project `kernels` with kernels from a folder; equal files result in equal bytes.
+
+    Args:
+        files: result of `write_files`.
+        version: version in the manifest of these files.
+        out: existing folder without wheels.
+
+    Returns:
+        Path of the wheel.
+
+    Raises:
+        ProcessError: the build failed.
+    """
+    argv = (sys.executable, "-I", "-m", "build", "--wheel", "--no-isolation", f"--outdir={out}")
+    settings = (f"--config-setting=files={files}", f"--config-setting=version={version}", str(recipe.PROJECT_FOLDER))
+    runner.run((*argv, *settings), env={"SOURCE_DATE_EPOCH": _EPOCH}, on_line=lambda _: None)
+    (path,) = out.glob("*.whl")
+    return path

@@ -1,0 +1,6 @@
+"""Arguments of setuptools that pyproject.toml cannot contain: the version and the commands of pep517/backend.py."""
+
+from backend import arguments
+from setuptools import setup
+
+setup(**arguments())
