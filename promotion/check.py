@@ -27,7 +27,10 @@ from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex, StagedSet, project_pages
 
 ALLOW_UNPROTECTED = "Give --allow-unprotected OWNER REASON to promote once from there."
-NEW_NAME = "file names are never reused: build with --wheel-post-release."
+NEW_NAME = (
+    "file names are never reused: build with --wheel-post-release, or for jax_aiter with another version in"
+    " kernels/payload/jax_aiter/version.py."
+)
 
 
 def check(

@@ -43,15 +43,18 @@ _PACKAGE = "jax_aiter"
 
 @dataclass(frozen=True)
 class _Build:
-    # Settings of the hook that runs, and its temporary folder.
+    # Settings of the hook that runs, its temporary folder, and whether it writes a source archive.
     settings: Mapping[str, str]
     folder: Path
+    archive: bool
 
     def version(self) -> str:
-        """Return the version of the wheel."""
-        from core.targets import requested  # Imported here: a source archive is packed without these packages.
-        from kernels.recipe import version_for
+        """Return the version of the wheel; that of a source archive does not depend on targets."""
+        from core.targets import requested  # Imported here: `files` and `version` need neither.
+        from kernels.recipe import own_version, version_for
 
+        if self.archive:
+            return own_version()
         return self.settings.get("version") or version_for(requested(self.settings.get("targets", "default")))
 
     def kernels(self) -> Path:
@@ -138,7 +141,7 @@ def arguments() -> dict[str, Any]:
 
 
 @contextmanager
-def _hook(settings: Mapping[str, Any] | None) -> Iterator[None]:
+def _hook(settings: Mapping[str, Any] | None, *, archive: bool = False) -> Iterator[None]:
     # pip passes a setting that is given several times as a list.
     texts = {name: [value] if isinstance(value, str) else value for name, value in (settings or {}).items()}
     given = {name: ",".join(values) for name, values in texts.items()}
@@ -155,7 +158,7 @@ def _hook(settings: Mapping[str, Any] | None) -> Iterator[None]:
     umask = os.umask(0o022)
     try:
         with tempfile.TemporaryDirectory(prefix="jax-aiter-") as folder:
-            _running.append(_Build(given, Path(folder)))
+            _running.append(_Build(given, Path(folder), archive))
             yield
     finally:
         os.umask(umask)
@@ -194,5 +197,5 @@ def get_requires_for_build_sdist(config_settings: Mapping[str, Any] | None = Non
 
 def build_sdist(sdist_directory: str, config_settings: Mapping[str, Any] | None = None) -> str:
     """Write a source archive that builds without the checkout."""
-    with _hook(config_settings):
+    with _hook(config_settings, archive=True):
         return build_meta.build_sdist(sdist_directory)

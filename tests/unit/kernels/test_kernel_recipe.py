@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from core.errors import RequestError
-from core.model import KernelRequest
+from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
+from core.targets import expand
 from kernels import recipe
 from kernels.catalog import load_catalog
 from kernels.recipe import NativeFile
+from wheelkit.recipe_base import license_text
 
 CATALOG = load_catalog()
+
+
+def request(**changes: Any) -> BuildRequest:
+    fields: dict[str, Any] = {
+        "jax_version": "0.10.2",
+        "rocm_version": RocmVersion(text="7.2.0"),
+        "python_versions": ("3.12",),
+        "targets": expand("gfx942"),
+        "payload": Payload.PUBLISHED,
+        "kernels": KernelRequest(),
+    }
+    return BuildRequest(**{**fields, **changes})
 
 
 def names(*processors: str, **request: Any) -> list[str]:
@@ -68,3 +85,51 @@ def test_device_lib_alone_is_refused() -> None:
     with pytest.raises(RequestError, match="ck_mha_fwd is a device library without a handler"):
         recipe.refuse_code_alone(modules)
     recipe.refuse_code_alone([*modules, CATALOG.modules["mha_fwd"]])
+
+
+# Version and requirements
+
+
+def test_wheel_is_equal_for_every_release_of_jax() -> None:
+    versions = [("0.8.0", "7.0.2", None), ("0.10.2", "7.2.0", 3), ("0.12.0", "7.10.0", None)]
+    requests = [request(jax_version=jax, rocm_version=RocmVersion(text=rocm), post_release=post)
+                for jax, rocm, post in versions]  # fmt: skip
+    (version,) = {recipe.wheel_version(one) for one in requests}
+    assert version == f"{recipe.own_version()}+gfx942"
+    first, *others = (recipe.repair_plan(one, version) for one in requests)
+    assert [first, first] == others
+    assert first.requires_dist == ("jaxlib>=0.8", "jax>=0.8", "numpy")
+
+
+@pytest.mark.parametrize(
+    ("changes", "every", "label"),
+    [
+        ({"targets": expand("default")}, False, ""),
+        ({"targets": None}, True, "+gfxall"),
+        ({"strip": False}, False, "+gfx942.unstripped"),
+        ({"kernels": KernelRequest(toolchain="rocm")}, False, "+rocm7.2.0.gfx942"),
+        ({"kernels": KernelRequest(toolchain="rocm"), "rocm_version_extra": False}, False, "+gfx942"),
+    ],
+)
+def test_wheel_version_names_other_contents(changes: dict[str, Any], every: bool, label: str) -> None:
+    assert recipe.wheel_version(request(**changes), every_target=every) == recipe.own_version() + label
+
+
+def test_own_version_is_above_those_of_earlier_wheels() -> None:
+    """Earlier wheels had the version of a JAX release, so pip would prefer them over a lower version."""
+    assert Version(recipe.own_version()) >= Version("1")
+    changelog = (recipe.PROJECT_FOLDER / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## (.+)$", changelog, re.MULTILINE)[0] == recipe.own_version()
+
+
+def test_required_jaxlib_is_first_with_api_of_handlers() -> None:
+    api = max(handler.api for module in CATALOG.modules.values() for handler in module.ffi)
+    plan = recipe.repair_plan(request(), "1")
+    jaxlib = SpecifierSet(plan.requires_dist[0].removeprefix("jaxlib"))
+    assert [*jaxlib.filter(["0.7.2", recipe.FFI_SINCE[api], "0.10.2", "0.12.0"])] == [
+        recipe.FFI_SINCE[api], "0.10.2", "0.12.0",
+    ]  # fmt: skip
+
+
+def test_project_has_licence_of_repository() -> None:
+    assert (recipe.PROJECT_FOLDER / "LICENSE.txt").read_bytes() == license_text()

@@ -1,0 +1,69 @@
+"""Sets with a kernel wheel: one wheel shared by sets for several JAX releases, and wheels with a version of JAX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from core.errors import PromotionBlockedError
+from promotion.evidence.evidence import record
+from promotion.index.audit import verify
+from promotion.promote import promote
+from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.made_kernels import OBJECT, OTHER, clean_kernels, tell
+from tests.support.promoting import POLICY, RELEASED, offered
+from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_evidence, set_wheel, write_set
+
+WITH_KERNELS = replace(POLICY, wheels=(*POLICY.wheels, "jax-aiter"))
+OLD = "0.10.2+rocm7.2.0"
+"""Version of a kernel wheel that was built for one JAX release."""
+
+
+def kernels(folder: Path, version: str, *, more: bytes = b"") -> SetWheel:
+    made = clean_kernels()
+    made.version = version
+    made.replace("Version", version)
+    made.files["jax_aiter/more.py"] = more
+    tell(made, version=version)
+    folder.mkdir(parents=True, exist_ok=True)
+    return set_wheel(made, folder, {OBJECT: ("gfx942",), OTHER: ("gfx950",)})
+
+
+def staged_with(bucket: DirBucket, folder: Path, version: str, kernel_wheel: SetWheel) -> StagedSet:
+    wheels = [*make_wheels(folder / "w", version=version), kernel_wheel]
+    wheel_set = make_set(wheels)
+    staged = stage(bucket, write_set(folder / "set", wheels, wheel_set))
+    assert read_staged(bucket, staged) == wheel_set
+    for evidence in passing_evidence(wheel_set, WITH_KERNELS):
+        record(bucket, staged, evidence)
+    return staged
+
+
+@pytest.mark.parametrize("versions", [(OLD,), ("1.0.0", "1.0.0"), (OLD, "1.0.0")])
+def test_sets_with_kernels_are_promoted_and_verified(bucket: DirBucket, tmp_path: Path, versions: Sequence[str]) -> None:
+    # The sets are for JAX 0.10.2 and 0.12.0.
+    for number, (jax, version) in enumerate(zip((OLD, "0.12.0+rocm7.2.0"), versions, strict=False)):
+        folder = tmp_path / str(number)
+        staged = staged_with(bucket, folder, jax, kernels(folder / "k", version))
+        # Without allow_lower: no version of the kernel wheel may hide another wheel.
+        promote(bucket, staged, WITH_KERNELS)
+    assert list(verify(bucket, RELEASED, read=True)) == []
+    visible = {name for name in offered(bucket) if name.startswith("jax_aiter")}
+    assert visible == {f"jax_aiter-{version}-py3-none-manylinux_2_28_x86_64.whl" for version in versions}
+
+
+def test_changed_kernels_with_same_version_are_refused(bucket: DirBucket, tmp_path: Path) -> None:
+    first = staged_with(bucket, tmp_path / "1", OLD, kernels(tmp_path / "k1", "1.0.0"))
+    promote(bucket, first, WITH_KERNELS)
+    changed = kernels(tmp_path / "k2", "1.0.0", more=b"changed = True\n")
+    second = staged_with(bucket, tmp_path / "2", "0.12.0+rocm7.2.0", changed)
+    text = r"jax_aiter-1\.0\.0-.* was released with other bytes.*kernels/payload/jax_aiter/version\.py"
+    with pytest.raises(PromotionBlockedError) as caught:
+        promote(bucket, second, WITH_KERNELS)
+    assert re.search(text, str(caught.value))
