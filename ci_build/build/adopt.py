@@ -150,9 +150,7 @@ def _problems(given: Sequence[_InputWheel]) -> Iterator[str]:
     if not ours:
         yield "There is no wheel of jax-rocm<N>-pjrt or jax-rocm<N>-plugin."
     yield from _more_than_one(ours, "ROCm majors", lambda item: str(item.major))
-    yield from _more_than_one(
-        [item for item in given if item.major], "versions", lambda item: item.wheel.version
-    )
+    yield from _more_than_one([item for item in given if item.major], "versions", lambda item: item.wheel.version)
     libraries = [item for item in given if item.kind == _JAXLIB]
     yield from _more_than_one(libraries, "versions of jaxlib", lambda item: item.wheel.version)
     slots: dict[tuple[str, str], list[str]] = defaultdict(list)

@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from core.errors import RequestError  # noqa: E402 - the packages are found only
 SETTINGS = ("targets", "modules", "allow-partial", "cache-dir", "files", "version")
 _PACKAGED = ("core", "kernels", "wheelkit", "build/requirements-kernels.lock", "LICENSE")
 _PACKAGE = "jax_aiter"
+_NO_CACHES = shutil.ignore_patterns("__pycache__")
 
 
 @dataclass(frozen=True)
@@ -114,13 +115,12 @@ class _Sdist(sdist):
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
-        ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
-        shutil.copytree(PROJECT / "pep517", Path(base_dir, "pep517"), ignore=ignore, dirs_exist_ok=True)
+        shutil.copytree(PROJECT / "pep517", Path(base_dir, "pep517"), ignore=_NO_CACHES, dirs_exist_ok=True)
         for name in _PACKAGED:
             place = Path(base_dir, "program", name)
             place.parent.mkdir(parents=True, exist_ok=True)
             if (PROGRAM / name).is_dir():
-                shutil.copytree(PROGRAM / name, place, ignore=ignore)
+                shutil.copytree(PROGRAM / name, place, ignore=_NO_CACHES)
             else:
                 shutil.copyfile(PROGRAM / name, place)
 
@@ -198,4 +198,7 @@ def get_requires_for_build_sdist(config_settings: Mapping[str, Any] | None = Non
 def build_sdist(sdist_directory: str, config_settings: Mapping[str, Any] | None = None) -> str:
     """Write a source archive that builds without the checkout."""
     with _hook(config_settings, archive=True):
-        return build_meta.build_sdist(sdist_directory)
+        # setuptools writes into the project's folder.
+        copy = shutil.copytree(PROJECT, _running[-1].folder / "project", ignore=_NO_CACHES)
+        with chdir(copy):
+            return build_meta.build_sdist(sdist_directory)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import jax_aiter
 import pytest
-from jax_aiter import BackendError, ModuleLoadError, _choice
+from jax_aiter import BackendError, ModuleLoadError, _choice, version
 from jax_aiter._choice import decide, forced_backend, gfx_of
 from jax_aiter._loader import Loader
 from jax_aiter._table import OPERATIONS
@@ -202,9 +202,16 @@ def check_info_is_data_and_loads_nothing(installed: Path, monkeypatch: pytest.Mo
 
 
 def check_the_version_is_that_of_the_wheel() -> None:
-    assert jax_aiter.__version__ == "0"
+    assert jax_aiter.__version__ == version.__version__
     with pytest.raises(AttributeError, match="has no attribute 'gemms'"):
         _ = jax_aiter.gemms
+
+
+@pytest.mark.releases
+def check_modules_are_attributes() -> None:
+    code = "import jax_aiter, sys; print('jax_aiter.mha' in sys.modules, jax_aiter.mha.flash_attn_func.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "flash_attn_func"]
 
 
 @pytest.mark.releases

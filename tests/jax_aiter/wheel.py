@@ -27,7 +27,8 @@ def check_each_target_is_served_as_the_wheel_promises(gfx: str, monkeypatch: pyt
     monkeypatch.setenv("JAX_AITER_TARGET", gfx)
     told: dict[str, Any] = jax_aiter.info()
     assert told["problem"] is None
-    assert told["version"] == jax_aiter.__version__ != "0"
+    assert told["version"] == jax_aiter.__version__
+    assert told["version"].partition("+")[2] == "gfx942.gfx950.gfx1100"
     assert sorted(told["targets"]) == sorted(SERVED)
     assert {name: told["operations"][name]["backend"] for name in OPERATIONS} == SERVED[gfx]
 

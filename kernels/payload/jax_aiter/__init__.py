@@ -12,22 +12,23 @@ Each operation uses AITER's kernel if the package has one for the GPU, else a fu
 code for jax.numpy. `info()`, or `python -m jax_aiter`, reports the chosen backend and the reason.
 JAX_AITER_BACKEND=auto|aiter|portable|xla forces a backend, JAX_AITER_BACKEND_RMS_NORM=… forces it for one operation;
 JAX_AITER_TARGET=gfx942 lowers for GPUs that this machine does not have. Forcing an unavailable backend is an error.
-Importing the package loads no kernels and starts no backend.
+Importing the package loads no kernels and starts no backend. The modules are also attributes: `jax_aiter.mha`.
 """
 
 import importlib
+from types import ModuleType
 
 from jax_aiter._errors import BackendError, JaxAiterError, ManifestError, ModuleLoadError, NotDifferentiableError
 from jax_aiter._info import info
+from jax_aiter.version import __version__
 
-__all__ = ["BackendError", "JaxAiterError", "ManifestError", "ModuleLoadError", "NotDifferentiableError", "info"]
+__all__ = ["BackendError", "JaxAiterError", "ManifestError", "ModuleLoadError", "NotDifferentiableError"]
+__all__ += ["__version__", "info"]
+_MODULES = ("flatmm_fp8", "gemm", "gemm_fp4", "gemm_fp8", "gemm_i8", "layouts", "mha", "rmsnorm")
 
 
-def __getattr__(name: str) -> str:
-    """Return `__version__` from the module that is added when the wheel is packed; "0" without it."""
-    if name != "__version__":
+def __getattr__(name: str) -> ModuleType:
+    """Import a module of operations at its first use, as in `import jax_aiter; jax_aiter.mha`."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return str(importlib.import_module("jax_aiter.version").__version__)
-    except ModuleNotFoundError:
-        return "0"
+    return importlib.import_module(f"{__name__}.{name}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
 import zipfile
 from pathlib import Path
@@ -95,7 +96,10 @@ def test_failing_check_fails_the_run(environment: Environment, tmp_path: Path) -
 
 
 @pytest.mark.heavy
-def test_real_wheel_loads_and_calls_kernels(environment: Environment, work_cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("jax", ["0.8.0", "0.10.2", "0.12.0"])
+def test_real_wheel_loads_beside_every_jax(
+    jax: str, environment: Environment, work_cache: Path, tmp_path: Path
+) -> None:
     words = ["--targets=gfx942,gfx950,gfx1100", f"--cache-dir={work_cache}", f"--out={tmp_path / 'out'}"]
     succeed("kernels", "build", *words)
     (wheel,) = (tmp_path / "out").glob("*.whl")
@@ -103,9 +107,13 @@ def test_real_wheel_loads_and_calls_kernels(environment: Environment, work_cache
         archive.extractall(tmp_path / "wheel")
     (tmp_path / "run").mkdir()
     package = tmp_path / "wheel" / "jax_aiter"
+    python = environment(jax)
+    installed = f"{sys.executable} -m pip --python={python} install --dry-run --no-index --no-input {wheel}".split()
+    done = subprocess.run(installed, capture_output=True, text=True, check=False)
+    assert f"Would install jax-aiter-{wheel.name.split('-')[1]}" in done.stdout, done.stdout + done.stderr
     # The wheel holds the files of this checkout.
-    for path in PACKAGE.rglob("*.py"):
+    for path in {*PACKAGE.rglob("*.py")} - {PACKAGE / "version.py"}:
         assert (package / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
-    found = run(environment("0.10.2"), tmp_path / "run", "tests/jax_aiter/wheel.py", package=package)
+    found = run(python, tmp_path / "run", "tests/jax_aiter/wheel.py", package=package)
     assert {name: bad for name, bad in found.items() if bad} == {}
     assert len(found) == 15

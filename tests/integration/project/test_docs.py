@@ -23,6 +23,9 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
 ELSEWHERE = {
     "python3 build/test": "this very run",
     ".venv/bin/python -m benchmarks.repair": "test_benchmark_repair.py",
+    ".venv/bin/python -m pip wheel ./kernels --no-deps -C targets=gfx942 --wheel-dir=kernels-dist": (
+        "test_kernel_project.py, with one module"
+    ),
 }
 """Commands that another test, or this very run, covers."""
 

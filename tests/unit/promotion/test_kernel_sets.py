@@ -46,7 +46,9 @@ def staged_with(bucket: DirBucket, folder: Path, version: str, kernel_wheel: Set
 
 
 @pytest.mark.parametrize("versions", [(OLD,), ("1.0.0", "1.0.0"), (OLD, "1.0.0")])
-def test_sets_with_kernels_are_promoted_and_verified(bucket: DirBucket, tmp_path: Path, versions: Sequence[str]) -> None:
+def test_sets_with_kernels_are_promoted_and_verified(
+    bucket: DirBucket, tmp_path: Path, versions: Sequence[str]
+) -> None:
     # The sets are for JAX 0.10.2 and 0.12.0.
     for number, (jax, version) in enumerate(zip((OLD, "0.12.0+rocm7.2.0"), versions, strict=False)):
         folder = tmp_path / str(number)
