@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,12 @@ class ClusterProcesses:
         with self.client(lines, patience) as cluster:
             return {result.task.label: result for result in cluster.run(tasks, self.work)}
 
+    def client_argv(self, *names: str, seconds: float, request: ClusterRequest | None = None) -> tuple[str, ...]:
+        """Return the command of a client in a process of its own, whose tasks run `sleep`."""
+        words = {"names": names, "seconds": seconds, "notes": str(self.notes), "work": str(self.work)}
+        words["request"] = asdict(request or self.request())
+        return (sys.executable, "-m", "tests.support.cluster", json.dumps(words))
+
     def stop(self) -> None:
         for process in self.processes.values():
             with suppress(ProcessLookupError):
@@ -160,13 +168,12 @@ def alive(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    # A client with one task per argument, `NAME=KIND:SECONDS`, in a folder of `ClusterProcesses`.
-    address, folder, *words = sys.argv[1:]
-    place = ClusterRequest(address=address, store=f"{folder}/store")
+    # A client of a process of its own: arguments of `ClusterRequest` and `sleep` tasks as JSON.
+    words = json.loads(sys.argv[1])
     items = [
-        Task(kind="sleep", label=word, arguments={"name": word, "notes": f"{folder}/notes", "seconds": 300})
-        for word in words
+        Task(kind="sleep", label=name, arguments={"name": name, "notes": words["notes"], "seconds": words["seconds"]})
+        for name in words["names"]
     ]
-    with Cluster.connect(place, Lines()) as connected:
-        for _ in connected.run(items, Path(folder) / "work"):
-            pass
+    with Cluster.connect(ClusterRequest(**words["request"]), Lines()) as connected:
+        for result in connected.run(items, Path(words["work"])):
+            sys.stdout.write(json.dumps([result.task.label, result.worker, result.error]) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,13 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from core.errors import MachineError
 from core.tasks import TaskInput
+from tests.support import slurm
 from tests.support.cluster import ROOT, ClusterProcesses, Lines, alive, cluster_processes, until
+from tests.support.docker import Docker
+from tests.support.rbe.keys import Keys
 
 
 @pytest.fixture
@@ -210,7 +215,7 @@ def test_tasks_wait_for_resources_and_memory(cluster: ClusterProcesses) -> None:
 def test_end_of_client_ends_programs_of_its_tasks(cluster: ClusterProcesses, number: int) -> None:
     cluster.scheduler()
     cluster.workers("a", "b")
-    argv = (sys.executable, "-m", "tests.support.cluster", cluster.address, str(cluster.folder), "one", "two", "three")
+    argv = cluster.client_argv("one", "two", "three", seconds=300)
     client = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL)
     until(lambda: len([*cluster.notes.glob("*.sleeps")]) == 2)
     running = [int(path.read_text()) for path in cluster.notes.glob("*.sleeps")]
@@ -229,3 +234,68 @@ def test_unreachable_scheduler_is_reported(tmp_path: Path, monkeypatch: pytest.M
         processes.address = "tcp://127.0.0.1:9"
         with pytest.raises(MachineError, match=r"The scheduler tcp://127\.0\.0\.1:9 cannot be reached"):
             processes.client()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> list[dict[str, Path]]:
+    """Return the files of two authorities: of the cluster, and of a stranger."""
+    folders = [Keys.make(tmp_path / name).folder for name in ("own", "strange")]
+    names = {"ca": "ca.crt", "cert": "client.crt", "key": "client.key"}
+    return [{option: folder / name for option, name in names.items()} for folder in folders]
+
+
+@pytest.mark.heavy
+def test_containers_with_tls_lose_a_host_and_keep_strangers_out(
+    engine: Docker, keys: list[dict[str, Path]], tmp_path: Path
+) -> None:
+    """A scheduler and two workers on three hosts; the certificates of another authority open nothing."""
+    own, strange = keys
+    address, seen = "tls://10.77.0.1:8786", {"PYTHONPATH": str(ROOT)}
+    with slurm.hosts(engine, tmp_path) as hosts, cluster_processes(tmp_path / "cluster", own) as cluster:
+        cluster.address = address
+
+        def start(host: str, name: str, module: str, *words: str, tls: dict[str, Path] = own) -> None:
+            files = [f"--cluster-{option}={path}" for option, path in tls.items()]
+            argv = hosts.argv(sys.executable, "-m", module, *words, *files, host=host, env=seen)
+            with (cluster.folder / f"{name}.log").open("wb") as log:
+                cluster.processes[name] = subprocess.Popen(argv, env=engine.environment, stdout=log, stderr=log)
+
+        def work(host: str, name: str, *more: str, tls: dict[str, Path] = own) -> None:
+            words = (address, "--jobs=1", "--memory=100", f"--name={name}", f"--cache-dir={tmp_path / name}", *more)
+            start(host, name, "tests.support.cluster_worker", *words, tls=tls)
+
+        start("head", "scheduler", "ci_build.cli", "cluster", "scheduler", address, "--worker-timeout=5")
+        until(lambda: f"scheduler at {address}" in cluster.output("scheduler"))
+        work("node1", "stranger", "--patience=4", tls=strange)
+        work("node1", "one")
+        work("node2", "two")
+        cluster.wait("one")
+        cluster.wait("two")
+        plain = replace(cluster.request(), address="tcp://10.77.0.1:8786", ca="", cert="", key="")
+        other = replace(cluster.request(), ca=str(strange["ca"]), cert=str(strange["cert"]), key=str(strange["key"]))
+        refused = [
+            subprocess.Popen(
+                hosts.argv(*cluster.client_argv(seconds=0, request=request), env=seen),
+                env=engine.environment,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for request in (plain, other)
+        ]
+        argv = hosts.argv(*cluster.client_argv("a", "b", "c", "d", seconds=2), env=seen)
+        with subprocess.Popen(argv, env=engine.environment, stdout=subprocess.PIPE, text=True) as running:
+            until(lambda: len([*cluster.notes.glob("*.sleeps")]) == 2)
+            engine.run("pause", hosts.containers["node1"])
+            results = [json.loads(line) for line in running.stdout or ()]
+        assert running.returncode == 0
+        assert sorted((label, error) for label, _, error in results) == [(label, "") for label in "abcd"]
+        assert any(len(cluster.ran(label)) == 2 for label in "abcd")
+        engine.run("unpause", hosts.containers["node1"])
+        cluster.wait("one", times=2)
+        assert cluster.processes["stranger"].wait(60) == MachineError.exit_code
+        assert "cannot be reached" in cluster.output("stranger")
+        for client in refused:
+            assert client.wait(60) == 1
+            assert client.stderr is not None
+            with client.stderr:
+                assert "core.errors.MachineError: The scheduler" in client.stderr.read()

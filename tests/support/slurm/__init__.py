@@ -66,6 +66,16 @@ class Slurm:
 @contextlib.contextmanager
 def running(engine: Docker, shared: Path) -> Iterator[Slurm]:
     """Run a cluster until the end of the block."""
+    with hosts(engine, shared) as slurm:
+        for host, server in _SERVERS.items():
+            slurm.must("sh", "-c", f"install -d -o munge /run/munge && runuser -u munge munged && {server}", host=host)
+        _await(slurm)
+        yield slurm
+
+
+@contextlib.contextmanager
+def hosts(engine: Docker, shared: Path) -> Iterator[Slurm]:
+    """Run the hosts of a cluster until the end of the block, without the programs of Slurm."""
     image = engine.image("slurm", _HERE / "prepare.sh", forky.mirror(), "bookworm", based=False)
     with contextlib.ExitStack() as stack:
         containers = {}
@@ -74,9 +84,6 @@ def running(engine: Docker, shared: Path) -> Iterator[Slurm]:
             stack.callback(engine.run, "kill", containers[name])
         slurm = Slurm(engine=engine, containers=containers, shared=shared)
         _connect(slurm)
-        for host, server in _SERVERS.items():
-            slurm.must("sh", "-c", f"install -d -o munge /run/munge && runuser -u munge munged && {server}", host=host)
-        _await(slurm)
         yield slurm
 
 

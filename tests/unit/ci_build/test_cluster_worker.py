@@ -1,0 +1,174 @@
+"""Answers of a worker: results, refusals, failures of the machine, and tries that the store counts."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.cluster import kinds, worker
+from ci_build.cluster.identity import identity_of, own_identity
+from ci_build.cluster.messages import Answer, Order, load_answer, load_order, new_order
+from ci_build.cluster.store import ClusterStore
+from ci_build.cluster.worker import WorkerSetup, WorkerState, answer_order
+from core.errors import InputError, KernelError, MachineError
+from core.tasks import Task, TaskContext, TaskInput, WorkerUnfitError
+from promotion.storage.directory_bucket import DirBucket
+
+PROGRAM = "program:1-3.11.7-x86_64"
+
+
+class Bench:
+    """A worker, and a store."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._patch = folder, monkeypatch
+        self.state = self.worker("w")
+        self.store = ClusterStore(DirBucket(folder / "store"), folder / "client")
+
+    def worker(self, name: str) -> WorkerState:
+        setup = WorkerSetup(
+            name=name, cache=self.folder / name, environment={}, identity=PROGRAM, report=lambda _: None
+        )
+        setup.cache.mkdir()
+        return WorkerState(setup)
+
+    def order(self, function: Callable[[Any, TaskContext], Any], **inputs: TaskInput) -> Order:
+        self._patch.setitem(kinds.KINDS, "test", function)
+        task = Task(kind="test", label="t", arguments={"a": 1}, inputs=inputs)
+        for given in inputs.values():
+            self.store.send(given)
+        return new_order(task, identity=PROGRAM, store=str(self.folder / "store"), name="run/t.1", earlier=[])
+
+    def answer(self, order: Order, state: WorkerState | None = None) -> Answer:
+        text = answer_order(load_order(order.dump()), state or self.state, "tcp://w:1", lambda: True).dump()
+        return load_answer(text)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_answer_has_value_and_files_and_leaves_nothing(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("hello")
+
+    def function(arguments: Any, context: TaskContext) -> Any:
+        (context.folder / "out").write_text(context.inputs["in"].read_text() * 2)
+        (context.scratch / "rest").write_text("x")
+        return arguments
+
+    answer = bench.answer(bench.order(function, **{"in": TaskInput.of(tmp_path / "in")}))
+    assert (answer.value, answer.worker, answer.address, answer.error) == ({"a": 1}, "w", "tcp://w:1", "")
+    ((name, (sha256, executable)),) = (answer.files or {}).items()
+    bench.store.copy_to(sha256, tmp_path / "result")
+    assert (name, executable, (tmp_path / "result").read_text()) == ("out", False, "hellohello")
+    assert [*(tmp_path / "w" / "running").iterdir()] == []
+
+
+def failing(error: Exception) -> Callable[[Any, TaskContext], Any]:
+    def function(_: Any, __: TaskContext) -> Any:
+        raise error
+
+    return function
+
+
+def test_failure_of_task_is_not_one_of_the_machine(bench: Bench) -> None:
+    answer = bench.answer(bench.order(failing(KernelError("No compiler output.", hint="Look."))))
+    assert (answer.error, answer.machine, answer.refused) == ("No compiler output. Look.", "", "")
+    answer = bench.answer(replace(bench.order(failing(ZeroDivisionError())), name="run/u.1"))
+    assert answer.error.startswith("Internal error in test: Traceback")
+    assert bench.state.unfit == ""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EIO, "Input/output error"),
+        MachineError("This machine has no Python 3.12."),
+    ],
+)
+def test_failure_of_machine_ends_the_worker(bench: Bench, error: Exception) -> None:
+    order = bench.order(failing(error))
+    assert str(error.args[-1]).rstrip(".") in bench.answer(order).machine
+    assert bench.answer(replace(order, name="run/u.1")).refused == bench.state.unfit != ""
+
+
+def test_error_because_of_full_disk_blames_the_machine(bench: Bench) -> None:
+    """A compiler, and a bucket, report a full disk in their own words."""
+    error = KernelError("The compiler failed.")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    assert "No space left on device" in bench.answer(bench.order(failing(error))).machine
+
+
+def test_compiler_that_filled_the_disk_blames_the_machine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_FULL", 1 << 62)
+    assert "MB left" in bench.answer(bench.order(failing(KernelError("exit code 1")))).machine
+
+
+def test_refusals_are_no_tries(bench: Bench) -> None:
+    order = bench.order(failing(WorkerUnfitError("its toolchain rocm is a, the client's is b.")))
+    other = replace(order, identity="program:2-3.11.7-x86_64")
+    assert bench.answer(other).refused == f"it runs {PROGRAM}, the client runs program:2-3.11.7-x86_64"
+    assert bench.state.unfit == ""
+    answer = bench.answer(order)
+    assert (answer.refused, answer.machine) == ("its toolchain rocm is a, the client's is b.", "")
+
+
+def test_third_lost_try_is_the_last_and_names_workers(bench: Bench) -> None:
+    ran: list[str] = []
+
+    def function(_: Any, __: TaskContext) -> Any:
+        ran.append("x")
+
+    order = bench.order(function)
+    states = [bench.worker(name) for name in ("a", "b", "c", "d")]
+    answers = [bench.answer(order, state) for state in states]
+    assert [answer.lost for answer in answers] == [(), (), (), ("a", "b", "c")]
+    assert bench.store.tries(order.name) == ("a", "b", "c")
+    assert len(ran) == 3
+    # Tries of earlier submissions count too.
+    again = replace(order, name="run/t.2", earlier=["x (full)", "y"])
+    assert [bench.answer(again, state).lost for state in states[:2]] == [(), ("x (full)", "y", "a")]
+
+
+def test_damaged_input_is_refused(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("hello")
+    order = bench.order(lambda _, __: None, **{"in": TaskInput.of(tmp_path / "in")})
+    (blob,) = (tmp_path / "store" / "cluster" / "blobs").glob("*/*")
+    blob.chmod(0o644)
+    blob.write_text("hullo")
+    assert "has sha256" in bench.answer(order).error
+
+
+def test_input_that_changed_is_refused(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("hello")
+    given = TaskInput.of(tmp_path / "in")
+    (tmp_path / "in").write_text("changed")
+    with pytest.raises(InputError, match="changed while the tasks were prepared"):
+        bench.store.send(given)
+
+
+def test_identity_covers_every_file_of_the_program(tmp_path: Path) -> None:
+    for name in ("core/x.py", "kernels/src/a.h", "promotion/policy.toml", "build/requirements.lock"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    before = own_identity.__wrapped__(tmp_path)
+    (tmp_path / "core" / "__pycache__").mkdir()
+    (tmp_path / "core" / "__pycache__" / "x.pyc").write_text("1")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "x.md").write_text("1")
+    assert own_identity.__wrapped__(tmp_path) == before
+    for name in ("core/x.py", "kernels/src/a.h", "promotion/policy.toml", "build/requirements.lock"):
+        (tmp_path / name).write_text("2")
+        assert own_identity.__wrapped__(tmp_path) != before
+        (tmp_path / name).write_text("1")
+    assert identity_of({"memory_mb": 1.0, before: 1.0}) == before
+    assert identity_of({"memory_mb": 1.0}) == ""
+    assert os.uname().machine in before
