@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ci_build import cli
+from ci_build.build.source.pins import releases
 from ci_build.release import gating, nightly
 from core.errors import BucketError, GateError, PromotionBlockedError, RequestError
 from core.report import Reporter
@@ -32,6 +33,7 @@ from tests.support.fake_therock import nightly as nightly_version
 from tests.support.file_server import Behaviour, serving
 from tests.support.machine import need
 from tests.support.nights import INDEX, JAX, Nights, nights, publish_wheels, record_passes, small_release
+from tests.support.wheel_sets import plain
 from tests.unit.promotion.test_test_runs import run as suite_run
 
 __all__ = ["nights", "small_release"]
@@ -475,29 +477,37 @@ def test_continuous_nights_find_newest_rocm_and_commits(nights: Nights, capsys: 
     files: dict[str, bytes] = {"/new/": page_of(names_of(nightly_version(2))).encode()}
     with serving(Behaviour(files=files)) as server:
         words = ("--therock=nightly", f"--therock-listing={server.url}/new/", f"--source-mirror={mirror}", "--host")
-        more = ("--table", str(CONTINUOUS), f"--find-links={nights.wheels}", f"--cache-dir={nights.cache}")
+        # The release of the third night needs its jax and jaxlib; the heads are at the version of the other wheels.
+        newest = releases()[-1]
+        nights.wheels = Path(shutil.copytree(nights.wheels, nights.folder / "wheels"))
+        for name, tag in (("jax", "py3-none-any"), ("jaxlib", "cp312-cp312-manylinux_2_28_x86_64")):
+            plain(name, newest, tag=tag).write(nights.wheels)
+        more = (f"--table={CONTINUOUS}", f"--find-links={nights.wheels}", f"--cache-dir={nights.cache}")
         last = ("--index=gfx94X-dcgpu", f"--bucket={nights.bucket}", "--python-versions=3.12", "--dry-run")
 
         def found() -> dict[str, str]:
             """Return the line about the inputs of each night, except for its state."""
-            rows = ("--row=jax-head-xla-pin", "--row=jax-head-xla-head")
-            assert cli.run(["nightly", *words, *more, *rows, *last]) == 0, capsys.readouterr().err
+            assert cli.run(["nightly", *words, *more, *last]) == 0, capsys.readouterr().err
             lines = capsys.readouterr().out.splitlines()
             starts = [number for number, line in enumerate(lines) if line.startswith("night ")]
             return {lines[at].split()[1].rstrip(":"): lines[at + 1] for at in starts}
 
         first = found()
-        assert [*first] == ["jax-head-xla-pin", "jax-head-xla-head"]
-        assert all(f"jax {JAX}, ROCm {nightly_version(2)}, lock " in line for line in first.values())
+        assert {name: line.partition(", lock ")[0] for name, line in first.items()} == {
+            "jax-head-xla-pin": f"jax {JAX}, ROCm {nightly_version(2)}",
+            "jax-head-xla-head": f"jax {JAX}, ROCm {nightly_version(2)}",
+            "jax-release-xla-head": f"jax {newest}, ROCm {nightly_version(2)}",
+        }
         assert found() == first
-        # A new commit of XLA changes one night, a new commit of jax or a new ROCm both.
+        # A new commit of XLA changes the nights with its head, a new commit of jax those with its head.
         assert commit_of(mirror, "openxla/xla", {"README": "2"}) != xla
         second = found()
         assert second["jax-head-xla-pin"] == first["jax-head-xla-pin"]
         assert second["jax-head-xla-head"] != first["jax-head-xla-head"]
+        assert second["jax-release-xla-head"] != first["jax-release-xla-head"]
         assert commit_of(mirror, "jax-ml/jax", {"README": "2"}) != jax
         third = found()
-        assert not {*third.values()} & {*second.values()}
+        assert {name for name in third if third[name] == second[name]} == {"jax-release-xla-head"}
         files["/new/"] = page_of(names_of(nightly_version(1))).encode()
         fourth = found()
         assert all(f"ROCm {nightly_version(1)}" in line for line in fourth.values())
