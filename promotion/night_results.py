@@ -109,7 +109,7 @@ def _result(bucket: Bucket, night: Night, tests: Sequence[RunTally]) -> NightRes
         rocm=wheel_set.rocm_version if wheel_set else "",
         tiers=promoted.tiers if promoted else _tiers_so_far(bucket, night.staged, wheel_set),
         sizes=sizes_of(wheel_set),
-        code={about: size for (gate, about), item in newest.items() if gate == CODE_GATE and (size := _code(item))},
+        code={about: size for (gate, about), item in newest.items() if gate == CODE_GATE and (size := code_size(item))},
         gates=tuple(
             GateResult(
                 gate=gate, target=target, outcome=item.outcome.value, counts=item.counts, seconds=seconds_of(item)
@@ -131,7 +131,7 @@ def _tiers_so_far(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet | None)
     return {target: tier.value if tier else NO_TIER for target, tier in tiers.items()}
 
 
-def _code(evidence: Evidence) -> int:
+def code_size(evidence: Evidence) -> int:
     """Return the bytes of device code that evidence of the gate coverage counted for its target."""
     checks = evidence.details.get("checks")
     sizes = [check.get("code_bytes") for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []

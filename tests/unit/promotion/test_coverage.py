@@ -15,6 +15,7 @@ from core.model import Evidence, Outcome, Severity
 from promotion.gates.common.runs import run_gates
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.coverage import kernel_rules
+from promotion.night_results import code_size
 from tests.support.gating import messages, stage_wheels
 from tests.support.host_code import HostCode, kernel_bundle
 from tests.support.made_kernels import OBJECT, OTHER, clean_kernels, manifest, tell
@@ -306,3 +307,11 @@ def test_unreadable_code_object_is_an_error(tmp_path: Path) -> None:
     assert evidence.outcome is Outcome.FAILED
     place = f"jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl: {PJRT_LIBRARY}: bundle 0: gfx942"
     assert any(text.startswith(f"code-object-wrong: {place}") for text in told(evidence)), told(evidence)
+
+
+def test_nights_read_size_of_device_code_by_target(tmp_path: Path) -> None:
+    made = plugin()
+    made.files[PLUGIN_LIBRARIES[0]] = library(GLIBC, fatbins=[fat_binary(["gfx942"])])
+    found = judge(tmp_path, with_code(tmp_path, made, PLUGIN_LIBRARIES))
+    sizes = {target: code_size(evidence) for target, evidence in found.items()}
+    assert sizes["gfx942"] > sizes["gfx950"] > 0
