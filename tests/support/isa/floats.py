@@ -32,7 +32,9 @@ def nearly(w: Wave, exact: Array) -> Array:
     The error is random, so kernels may rely neither on exact nor on repeatable results.
     """
     value = np.asarray(exact).astype(np.float32)
-    moved = value.view(np.int32) + w.random.integers(-1, 2, value.shape, np.int32)
+    # The neighbour on the other side of the exact number; the next one would be further away than 1 ULP.
+    other = np.sign(np.abs(np.asarray(exact)) - np.abs(value.astype(np.float64))).astype(np.int32)
+    moved = value.view(np.int32) + other * w.random.integers(0, 2, value.shape, np.int32)
     normal = np.isfinite(value) & (np.abs(value) > 2 * _TINY) & (np.abs(value) < np.float32(2.0**127))
     powers = np.frexp(value)[0] == np.float32(0.5)  # exact results of exact powers stay exact
     return np.where(normal & ~powers, moved.view(np.float32), value)

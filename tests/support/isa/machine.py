@@ -21,12 +21,21 @@ class GpuMachine:
         seed: seed of the order of wavefronts, of completing memory operations, and of initial registers.
         memory: global memory with the kernel's buffers.
         races: whether races in shared memory are errors.
+        ordered: whether shared memory is accessed in the order in which waves issue.
     """
 
-    def __init__(self, code: Path | CodeObject, seed: int, memory: Memory | None = None, *, races: bool = True) -> None:
+    def __init__(
+        self,
+        code: Path | CodeObject,
+        seed: int,
+        memory: Memory | None = None,
+        *,
+        races: bool = True,
+        ordered: bool = False,
+    ) -> None:
         self._object = code if isinstance(code, CodeObject) else CodeObject(code)
         self._random = np.random.default_rng(seed)
-        self.memory, self._races = memory or Memory(), races
+        self.memory, self._races, self._ordered = memory or Memory(), races, ordered
         self.put, self.get, self.clear = self.memory.put, self.memory.get, self.memory.clear
 
     def launch(self, kernel: str, arguments: bytes, blocks: int, threads: int) -> None:
@@ -43,7 +52,7 @@ class GpuMachine:
                 self._workgroup(found, at, blocks[number], threads)
 
     def _workgroup(self, kernel: Kernel, arguments: int, block: tuple[int, int, int], threads: int) -> None:
-        share = Share(kernel.share, self._random, races=self._races)
+        share = Share(kernel.share, self._random, races=self._races, ordered=self._ordered)
         waves = [self._wave(kernel, arguments, block, threads, at) for at in range(-(-threads // kernel.lanes))]
         for wave in waves:
             wave.share = share

@@ -76,10 +76,16 @@ class Share:
     """Shared memory of a workgroup, which reports races.
 
     Two waves that access a word between the same two barriers, one of them to write it, have no defined order.
+
+    Args:
+        size: bytes.
+        random: source of the initial content.
+        races: whether races are errors.
+        ordered: whether accesses happen in the order in which the waves issue them.
     """
 
-    def __init__(self, size: int, random: np.random.Generator, *, races: bool) -> None:
-        self.size, self._races = size, races
+    def __init__(self, size: int, random: np.random.Generator, *, races: bool, ordered: bool = False) -> None:
+        self.size, self._races, self.ordered = size, races, ordered
         self._bytes = random.integers(0, 256, size + 16, np.uint8)  # nobody clears shared memory
         words = size // 4 + 4
         self._written, self._writer = np.full(words, -1), np.full(words, -1)

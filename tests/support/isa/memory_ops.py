@@ -188,15 +188,19 @@ def _global_atomic(add: Callable[[Array, Array], Array]) -> Execute:
 def _buffer(w: Wave, i: Instruction, count: int) -> tuple[Array, Array]:
     """Return the addresses of each lane's words, and which are inside the buffer: two arrays [lanes, count].
 
-    CDNA3 9.1.5: "Buffer Addressing", of raw buffers; a word outside reads 0 and is not written.
+    CDNA3 9.1.5: "Buffer Addressing"; a word outside reads 0 and is not written. The size is in bytes, or with an index
+    in units of the stride, of which only one word is known.
     """
     vector, resource, register = i.sources
     words = [w.read(resource + at) for at in range(4)]
-    structured = (i.flags["idxen"], words[1] >> 31, words[3] >> 23 & 1)
-    assert not any(structured), "indices, swizzled buffers and ADD_TID are not known"
+    assert not any((words[1] >> 31, words[3] >> 23 & 1)), "swizzled buffers and ADD_TID are not known"
     base, size = words[0] | (words[1] & 0xFFFF) << 32, words[2]
     offset = np.full(w.lanes, i.immediate, np.int64)
-    if i.flags["offen"]:
+    if i.flags["idxen"]:
+        assert (words[1] >> 16 & 0x3FFF, i.flags["offen"]) == (4, 0), f"the stride of {i} is not known"
+        offset += 4 * w.raw(vector).astype(np.int64)
+        size *= 4
+    elif i.flags["offen"]:
         offset += w.raw(vector).astype(np.int64)
     moved = w.read(register)
     offset = offset[:, None] + 4 * np.arange(count)

@@ -168,8 +168,11 @@ class Wave:
         else:
             assert 0x150 <= control <= 0x15F, f"DPP control {control:#x} is not known"
             source = row | control & 15  # row_newbcast
-        assert (i.lanes >> 24, i.lanes >> 19 & 1) == (0xFF, 1), f"DPP masks of {i} are not known"
-        return np.where((source >= 0) & self.active[source], value[source], np.uint32(0))
+        valid = (source >= 0) & self.active[source]
+        # Without BOUND_CTRL, a lane that has no source is not written.
+        whole = i.lanes >> 19 & 1 or valid.all()
+        assert (i.lanes >> 24, bool(whole)) == (0xFF, True), f"DPP masks of {i} are not known"
+        return np.where(valid, value[source], np.uint32(0))
 
     def _half(self, i: Instruction, which: int, number: int) -> Array:
         """Return 16 bits of an operand (RDNA3 7.2.4 "16-bit math and VGPRs"; CDNA3: OPSEL of VOP3, SDWA)."""
@@ -254,7 +257,7 @@ class Wave:
     def issue(self, counter: str, complete: Callable[[], None]) -> None:
         """Queue a memory operation: it completes at a wait, or now and then at once."""
         self.pending.append(Pending(counter, complete))
-        if self.random.random() < 0.25:
+        if self.random.random() < 0.25 or (counter == "lgkm" and self.share.ordered):
             self.wait(counter, 0)
 
     def wait(self, counter: str, left: int) -> None:
