@@ -24,7 +24,7 @@ from wheelkit.elf.snapshot import Elf
 from wheelkit.findings import finding, sort_findings
 from wheelkit.gpu.code_object import HEAD_SIZE
 from wheelkit.gpu.fatbin import DeviceCode, TargetCode, read_targets
-from wheelkit.inspect import library, metadata, parts
+from wheelkit.inspect import contents, library, metadata, parts
 from wheelkit.inspect.manylinux import ROCM_SONAME, check_platform
 from wheelkit.inspect.metadata import read_metadata
 from wheelkit.inspect.model import ContentPart, ElfFacts, WheelReport
@@ -123,14 +123,17 @@ class _Inspection:
         platform, problems = check_platform(host, files, platforms, self.expectations.allowed_sonames)
         self.findings += problems
         rocm = library.rocm_versions(elfs)
-        names = [member.name for member in self.archive.members]
+        names, dist_info = [member.name for member in self.archive.members], f"{self.archive.dist_info}/"
         self.findings += [
             *metadata.check_identity(meta, report.project, report.version, report.tags),
             *metadata.check_description(meta, rocm, has_elf=bool(libraries)),
             *metadata.check_versions(meta),
             *metadata.check_requirements(meta),
             *metadata.check_entry_points(meta, names),
-            *metadata.check_modes({member.name: member.mode for member in self.archive.members}),
+            *contents.check_places(report.project, [name for name in names if not name.startswith(dist_info)]),
+            *contents.check_names(names),
+            *contents.check_modes({member.name: member.mode for member in self.archive.members}),
+            *contents.check_python(self.archive, names, meta.requires_python),
             *self._library_rules(host, report.project, whole=len(elfs) == len(libraries)),
         ]
         if report.size > metadata.SIZE_BUDGET:

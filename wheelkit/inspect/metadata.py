@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import configparser
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from email.message import Message
 
+from packaging.metadata import Metadata
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
@@ -40,6 +41,7 @@ def read_metadata(archive: WheelArchive) -> tuple[WheelMetadata, list[Finding]]:
         return tuple(" ".join(str(value).split()) for value in message.get_all(field, []))
 
     meta, wheel = headers(archive.metadata, "METADATA"), headers(archive.wheel_info, "WHEEL")
+    findings += check_specification(archive)
     return WheelMetadata(
         name=text(meta, "Name"),
         version=text(meta, "Version"),
@@ -55,6 +57,23 @@ def read_metadata(archive: WheelArchive) -> tuple[WheelMetadata, list[Finding]]:
         entry_points=_entry_points(archive, findings),
         stamped=_stamps(archive),
     ), findings
+
+
+def check_specification(archive: WheelArchive) -> Iterator[Finding]:
+    """Check METADATA against the core metadata specification: fields, their values and number, and licence files."""
+    name = f"{archive.dist_info}/METADATA"
+    try:
+        checked = Metadata.from_email(archive.read(name, _MAX_TEXT).decode(), validate=True)
+    except (ArchiveError, UnicodeDecodeError):
+        return  # reported where METADATA is read
+    except ExceptionGroup as group:
+        problems = "; ".join(str(error) for error in group.exceptions)
+        yield finding("metadata-invalid", f"it violates the core metadata specification: {problems}.", member=name)
+        return
+    roots = (f"{archive.dist_info}/licenses/", f"{archive.dist_info}/")
+    for file in checked.license_files or ():
+        if not any(root + file in archive for root in roots):
+            yield finding("metadata-invalid", f"License-File is {file}, which the wheel lacks.", member=name)
 
 
 def _license_files(archive: WheelArchive, declared: tuple[str, ...]) -> tuple[str, ...]:
@@ -222,21 +241,6 @@ def _has_module(module: str, installed: Iterable[str]) -> bool:
     path = re.escape(module.replace(".", "/"))
     pattern = re.compile(rf"{path}(/__init__)?\.(py|pyc|so|[\w-]+\.so)")
     return bool(module) and any(pattern.fullmatch(name) for name in installed)
-
-
-def check_modes(files: Mapping[str, int]) -> Iterator[Finding]:
-    """Report files that only their owner can read if the installer keeps file modes.
-
-    Args:
-        files: member name -> permission bits; 0 if the archive has none.
-    """
-    private = [name for name, mode in files.items() if mode and mode & 0o044 != 0o044]
-    if private:
-        mode = files[private[0]]
-        text = (
-            f"{len(private)} of {len(files)} files are not readable by all users, such as {private[0]} with {mode:04o}."
-        )
-        yield finding("mode-private", text)
 
 
 def _version(text: str) -> Version | None:

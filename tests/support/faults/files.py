@@ -119,4 +119,43 @@ FAULTS = (
         catches=caught("inspection", "wheels-json-untrue", "rocm_version", "Build and stage the set again"),
         wheel="",
     ),
+    Fault(
+        name="code at every start of Python",
+        how="a jax.pth beside the package of pjrt",
+        inject=make.added("pjrt", "jax.pth", b"import os\n"),
+        catches=caught("inspection", "member-runs-at-start", "jax.pth", "Leave the file out"),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="namespace package closed",
+        how="jax_plugins/__init__.py in pjrt",
+        inject=make.added("pjrt", "jax_plugins/__init__.py", b""),
+        catches=caught("inspection", "member-outside", "jax_plugins/__init__.py", "own packages only"),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="program of another project",
+        how="pip among the scripts of the plugin",
+        inject=make.added("plugin", "{data}/scripts/pip", b"#!python\n"),
+        catches=caught("inspection", "member-outside", "scripts/pip", "own packages only"),
+    ),
+    Fault(
+        name="bytecode beside its source",
+        how="a __init__.pyc in the plugin, which some installers and Pythons prefer",
+        inject=make.added("plugin", f"{PACKAGE}/__init__.pyc", b"\xa7\r\r\n\1\0\0\0"),
+        catches=caught("inspection", "bytecode-included", f"{PACKAGE}/__init__.pyc", "Leave them out"),
+    ),
+    Fault(
+        name="two versions in METADATA",
+        how="Version twice in the plugin's METADATA",
+        inject=make.text("plugin", "{info}/METADATA", "Summary:", "Version: 1.0\nSummary:"),
+        catches=caught("inspection", "metadata-invalid", "METADATA", "Correct it"),
+    ),
+    Fault(
+        name="syntax of a newer Python",
+        how="the statement `type` of Python 3.12 in a module of pjrt that nothing imports",
+        inject=make.added("pjrt", "jax_plugins/xla_rocm7/extra.py", b"type Shape = tuple[int, ...]\n"),
+        catches=caught("inspection", "python-invalid", "extra.py", "lowest Python"),
+        wheel="pjrt",
+    ),
 )

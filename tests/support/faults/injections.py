@@ -218,3 +218,14 @@ def altered_after_staging(bench: Bench) -> Case:
 def recorded(**fields: object) -> Inject:
     """Write other values of the set into wheels.json."""
     return lambda bench: Case(manifest=bench.manifest, fields=fields)
+
+
+def added(kind: str, member: str, data: bytes) -> Inject:
+    """Add a member to a wheel; its name may begin with `{info}` or `{data}`, the folders of metadata and of schemes."""
+
+    def inject(bench: Bench) -> Case:
+        info = bench.info(kind)
+        name = member.format(info=info, data=f"{info.removesuffix('.dist-info')}.data")
+        return bench.case(**{kind: bench.rewritten(kind, lambda rewrite: rewrite.set(name, data))})
+
+    return inject

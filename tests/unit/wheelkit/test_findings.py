@@ -142,6 +142,12 @@ def other_version(made: MadeWheel) -> None:
     made.files[VERSION] = made.files[VERSION].replace(b"1.2.3", b"1.2.4")
 
 
+def other_project(made: MadeWheel) -> None:
+    made.project = "other"
+    made.replace("Name", "other")
+    made.files["other-1.2.3.data/scripts/pip"] = b""
+
+
 def any_jaxlib(made: MadeWheel) -> None:
     made.replace("Requires-Dist", 'jaxlib; extra == "cpu"')
     made.metadata.append("Provides-Extra: cpu")
@@ -184,7 +190,7 @@ BREAKS = [
     case("mode-private", lambda made: made.modes.update({LIB: 0o600}), says="0600"),
     case("elf-unreadable", lambda made: made.files.update({LIB: made.files[LIB][:4000]})),
     case("elf-unreadable", dynamic_symbols_without_end),
-    case("elf-not-read", held("old.so", b"\x7fELF\x01\x01\x01" + bytes(60))),
+    case("elf-not-read", held("jax_plugins/xla_rocm7/old.so", b"\x7fELF\x01\x01\x01" + bytes(60))),
     case("library-not-elf", held("jax_plugins/xla_rocm7/helper.so", b"#!/bin/sh\n:\n"), says="12 bytes, but no ELF"),
     case("library-not-elf", held("jax_plugins/xla_rocm7/libhelper.so.1", b""), says="0 bytes, but no ELF"),
     case(
@@ -252,12 +258,43 @@ BREAKS = [
     case(
         "metadata-mismatch",
         lambda made: made.metadata.append("Requires-Dist: scipy >>> 1"),
+        "metadata-invalid",
         says="not a requirement",
     ),
     case("summary-rocm-unknown", field("Summary", "JAX PJRT plugin (ROCm:unknown)")),
     case("summary-rocm-wrong", sections((".comment", 1, 0, COMMENT)), says="7.0.2"),
     case("requires-python-missing", field("Requires-Python")),
-    case("license-missing", lambda made: made.info.pop("licenses/LICENSE.txt")),
+    case(
+        "license-missing",
+        lambda made: made.info.pop("licenses/LICENSE.txt"),
+        "metadata-invalid",
+        says="which the wheel lacks",
+    ),
+    case("metadata-invalid", lambda made: made.metadata.append("Version: 1.2.3"), says="'version' has invalid data"),
+    case("metadata-invalid", lambda made: made.metadata.append("Requires-Python: >=3.9"), says="'requires-python'"),
+    case("metadata-invalid", field("Metadata-Version", "9.9"), says="9.9"),
+    case("metadata-invalid", field("License-Expression", "Apache Two"), says="Apache Two"),
+    case("metadata-invalid", lambda made: made.metadata.append("Colour: red"), says="colour"),
+    case("member-runs-at-start", held("jax.pth", b"import os\n"), says="every start"),
+    case("member-runs-at-start", held("sitecustomize.py", b""), says="every start"),
+    case("member-runs-at-start", held("jax_rocm7_pjrt-1.2.3.data/purelib/x.pth", b""), says="every start"),
+    case(
+        "member-outside",
+        held("jax_plugins/__init__.py", b""),
+        says="outside of jax_plugins/xla_rocm7/: jax_plugins/__init__",
+    ),
+    case("member-outside", held("jax/core.py", b""), says="1 files are installed outside"),
+    case("member-outside", held("jax_rocm7_pjrt-1.2.3.data/scripts/pip", b""), says="data/scripts/pip"),
+    case("member-outside", held("jax_rocm7_pjrt-1.2.3.data/data/jax_plugins/xla_rocm7/x.py", b""), says="data/data"),
+    case("member-outside", other_project, says="outside of packages: other-1.2.3.data/scripts/pip"),
+    case("member-names-clash", held(INIT.replace("__init__", "__INIT__"), b""), says="differ in case only"),
+    case("bytecode-included", held("jax_plugins/xla_rocm7/__init__.pyc", b""), says="1 compiled Python files"),
+    case("mode-writable", lambda made: made.modes.update({LIB: 0o777}), says="0777"),
+    case(
+        "python-invalid", held("jax_plugins/xla_rocm7/x.py", b"def f(:\n"), says="Python 3.11 cannot parse it in line 1"
+    ),
+    case("python-invalid", held("jax_plugins/xla_rocm7/x.py", b"\ntype X = int\n"), says="in line 2"),
+    case("python-invalid", held("jax_plugins/xla_rocm7/x.py", b"\0"), says="null bytes"),
     case("version-unstamped", held(VERSION, b"_release_version: str | None = None\n")),
     case("version-stale", held(VERSION, b"_release_version: str | None = '1.2.3.post1'\n"), says="1.2.3.post1"),
     case("jaxlib-unpinned", any_jaxlib),

@@ -285,7 +285,7 @@ def test_render_damaged_archive_is_short(tmp_path: Path) -> None:
 def test_render_groups_findings_by_kind(tmp_path: Path) -> None:
     made = clean_pjrt()
     for number in range(6):
-        made.files[f"lib{number}.so"] = library(fatbins=[fat_binary()], runpath="relative")
+        made.files[f"jax_plugins/xla_rocm7/lib{number}.so"] = library(fatbins=[fat_binary()], runpath="relative")
     text = " ".join(shown(look(made, tmp_path)).split())
     assert text.count("runpath-unsafe") == 1
     assert "and 3 more in lib3.so, lib4.so, lib5.so" in text

@@ -1,0 +1,114 @@
+"""Rules on the files of a wheel: where they are installed, their names and modes, and their Python code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from core.errors import ArchiveError
+from core.model import Finding
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.findings import finding, some
+from wheelkit.inspect.metadata import JAX_ROCM
+
+_LIBRARY_SCHEME = re.compile(r"[^/]+\.data/(?:pure|plat)lib/")
+_OTHER_SCHEME = re.compile(r"[^/]+\.data/")
+_RUN_AT_START = re.compile(r"[^/]+\.pth|(?:site|user)customize(?:/.*|\..+)")
+_PYTHONS = tuple(f"3.{minor}" for minor in range(7, 30))
+_MOST_BYTES = 4 << 20
+
+
+def check_places(project: str, names: Collection[str]) -> Iterator[Finding]:
+    """Check that files are installed into the packages of the project only.
+
+    Sources: PEP 427 (folders of .data), the module `site` of Python (*.pth, sitecustomize, usercustomize), PEP 420:
+    `jax_plugins` is a namespace package, which a wheel with jax_plugins/__init__.py would close for all others.
+
+    Args:
+        project: normalised name; the packages of other projects than jaxlib, pjrt and plugin are unknown.
+        names: names of the members outside of .dist-info.
+    """
+    match = JAX_ROCM.fullmatch(project)
+    own = {"jaxlib": "jaxlib/"}.get(project, "")
+    if match:
+        own = (
+            f"jax_plugins/xla_rocm{match['major']}/" if match["kind"] == "pjrt" else f"jax_rocm{match['major']}_plugin/"
+        )
+    outside = []
+    for name in names:
+        installed = _LIBRARY_SCHEME.sub("", name)
+        if _RUN_AT_START.fullmatch(installed):
+            yield finding("member-runs-at-start", "every start of Python in the environment runs it.", member=name)
+        elif _OTHER_SCHEME.match(installed) or (own and not installed.startswith(own)):
+            outside.append(name)
+    if outside:
+        where = f"outside of {own}" if own else "outside of packages"
+        yield finding(
+            "member-outside", f"{len(outside)} files are installed {where}: {some(outside)}.", member=outside[0]
+        )
+
+
+def check_names(names: Collection[str]) -> Iterator[Finding]:
+    """Report names that are one file where file names ignore case, and compiled Python files.
+
+    Source: PEP 552: Python runs a .pyc with an unchecked hash without a look at its source.
+    """
+    same = defaultdict(list)
+    for name in names:
+        same[name.casefold()].append(name)
+    for group in same.values():
+        if len(group) > 1:
+            yield finding("member-names-clash", f"the names differ in case only: {', '.join(group)}.", member=group[0])
+    if compiled := [name for name in names if name.endswith((".pyc", ".pyo"))]:
+        text = f"{len(compiled)} compiled Python files, such as {compiled[0]}, may differ from their sources."
+        yield finding("bytecode-included", text, member=compiled[0])
+
+
+def check_modes(files: Mapping[str, int]) -> Iterator[Finding]:
+    """Report files that only their owner can read, or that everybody can change, if the installer keeps file modes.
+
+    Args:
+        files: member name -> permission bits; 0 if the archive has none.
+    """
+    private = [name for name, mode in files.items() if mode and mode & 0o044 != 0o044]
+    if private:
+        mode = files[private[0]]
+        text = (
+            f"{len(private)} of {len(files)} files are not readable by all users, such as {private[0]} with {mode:04o}."
+        )
+        yield finding("mode-private", text)
+    if public := [name for name, mode in files.items() if mode & 0o002]:
+        mode = files[public[0]]
+        text = f"all users may change {len(public)} of {len(files)} files, such as {public[0]} with {mode:04o}."
+        yield finding("mode-writable", text, member=public[0])
+
+
+def check_python(archive: WheelArchive, names: Sequence[str], requires_python: str) -> Iterator[Finding]:
+    """Check that each Python file has the syntax of the lowest Python that the wheel accepts.
+
+    Syntax that is newer than this interpreter is an error too.
+    """
+    try:
+        accepted = SpecifierSet(requires_python)
+    except InvalidSpecifier:
+        accepted = SpecifierSet()
+    lowest = next((python for python in _PYTHONS if requires_python and python in accepted), None)
+    version = None if lowest is None else (3, int(lowest.partition(".")[2]))
+    for name in names:
+        if not name.endswith(".py"):
+            continue
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                ast.parse(archive.read(name, _MOST_BYTES), name, feature_version=version)
+        except (SyntaxError, ValueError) as error:
+            why = error.msg if isinstance(error, SyntaxError) else str(error)
+            line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+            text = f"Python {lowest or 'of this program'} cannot parse it{line}: {why}."
+            yield finding("python-invalid", text, member=name)
+        except ArchiveError:
+            continue  # checks of RECORD and CRC report a damaged member
