@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import export
 from jax.sharding import PartitionSpec as P
-from jax_aiter import BackendError, _loader, _native
+from jax_aiter import BackendError
 from jax_aiter._table import TARGETS
 from jax_aiter.flatmm_fp8 import flatmm_fp8
 from jax_aiter.gemm import gemm
@@ -264,15 +263,6 @@ def check_vmap_makes_a_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     text = lowered(jax.vmap(flash_attn_func), *shapes)
     assert [call[1][0] for call in calls(text)] == ["6x256x8x128xbf16"]
     assert "stablehlo.while" not in text
-
-
-@pytest.fixture
-def on_cpu(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run kernels on the CPU, where handlers.c computes the results of the GPU."""
-    monkeypatch.setattr(_native, "PLATFORM", "cpu")
-    monkeypatch.setattr(_loader, "PLATFORM", "cpu")
-    monkeypatch.setattr(_loader.loader(), "_libraries", {})
-    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
 
 
 @pytest.mark.releases

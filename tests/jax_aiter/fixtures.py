@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from jax_aiter import _choice, _info, _loader
+from jax_aiter import _choice, _info, _loader, _native
 
 from tests.jax_aiter.kernels import all_modules
 
@@ -50,6 +50,15 @@ def installed(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     jax.clear_caches()
     yield kernels
     jax.clear_caches()
+
+
+@pytest.fixture
+def on_cpu(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run kernels on the CPU, where handlers.c computes the results of the GPU."""
+    monkeypatch.setattr(_native, "PLATFORM", "cpu")
+    monkeypatch.setattr(_loader, "PLATFORM", "cpu")
+    monkeypatch.setattr(_loader.loader(), "_libraries", {})
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
 
 
 @cache

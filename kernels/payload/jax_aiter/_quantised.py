@@ -11,15 +11,24 @@ from jax import Array
 
 from jax_aiter._choice import Choice
 from jax_aiter._errors import NotDifferentiableError
+from jax_aiter._partition import Axes, Rule, partitioned
+from jax_aiter._table import XLA
 
 
-def quantised(operation: str, lowered: Callable[..., Array]) -> Callable[..., Array]:
+def quantised(operation: str, lowered: Callable[..., Array], rule: Rule) -> Callable[..., Array]:
     """Return a jit-compiled function of a choice and arrays that raises an error when differentiated.
 
     Args:
         operation: name for the error.
         lowered: function whose first argument is the choice.
+        rule: dimensions of the arrays and of the result. Parts have sizes that the kernels support.
     """
+
+    def divided(choice: Choice, *operands: Array) -> Array:
+        def local(_axes: Axes, *operands: Array) -> tuple[Array, ...]:
+            return (lowered(choice, *operands),)
+
+        return partitioned(rule, local, *operands, by_rule=choice.backend != XLA)[0]
 
     def refuse(_choice: Choice, _primals: Any, _tangents: Any) -> Any:
         raise NotDifferentiableError(
@@ -27,7 +36,7 @@ def quantised(operation: str, lowered: Callable[..., Array]) -> Callable[..., Ar
             " to its arguments, or differentiate jax_aiter.gemm.gemm of the dequantised operands."
         )
 
-    function = partial(jax.custom_jvp, nondiff_argnums=(0,))(jax.jit(lowered, static_argnums=0))
+    function = partial(jax.custom_jvp, nondiff_argnums=(0,))(jax.jit(divided, static_argnums=0))
     function.defjvp(refuse)
     result: Callable[..., Array] = function
     return result

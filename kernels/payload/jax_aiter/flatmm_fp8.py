@@ -9,6 +9,7 @@ from jax import Array
 from jax_aiter import _blockscale, _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, ffi, together
+from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
 from jax_aiter._table import AITER, FLATMM_FP8
 from jax_aiter.layouts import shuffle_weight, unshuffle_weight
@@ -80,5 +81,7 @@ def as_fnuz(values: Array, scale: Array) -> tuple[Array, Array]:
     return jax.lax.bitcast_convert_type(changed, jnp.float8_e4m3fnuz), scale * 2
 
 
-_plain = quantised("flatmm_fp8", lambda choice, *operands: _lowered(choice, False, *operands))
-_shuffled = quantised("flatmm_fp8", lambda choice, *operands: _lowered(choice, True, *operands))
+# The parts of n are multiples of 256: the kernels' tiles, which contain whole blocks of scales and of the layout.
+_RULE = Rule.parse("m k, n k, blocks m, blocks n' -> m n", m=1, n=256)
+_plain = quantised("flatmm_fp8", lambda choice, *operands: _lowered(choice, False, *operands), _RULE)
+_shuffled = quantised("flatmm_fp8", lambda choice, *operands: _lowered(choice, True, *operands), _RULE)

@@ -16,7 +16,8 @@ from jax import Array
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import contract, dispatch, empty, ffi, int32, rowwise, together
-from jax_aiter._table import AITER, GEMM_BF16
+from jax_aiter._partition import Axes, Rule, like, partitioned, total
+from jax_aiter._table import AITER, GEMM_BF16, XLA
 
 __all__ = ["gemm"]
 
@@ -96,7 +97,23 @@ def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -
     return result
 
 
-_jit_product = jax.jit(_lowered, static_argnums=(3, 4))
+def _divided(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -> Array:
+    def local(axes: Axes, a: Array, b: Array, *bias: Array) -> tuple[Array, ...]:
+        if "k" not in axes:
+            return (_lowered(a, b, bias[0] if bias else None, out, choice),)
+        # The devices' products are summed before the bias is added and the sum is rounded.
+        wide = jnp.promote_types(jnp.promote_types(a.dtype, b.dtype), jnp.float32)
+        sums = total(_lowered(a, b, None, wide, choice), axes, "k")
+        return ((sums + bias[0] if bias else sums).astype(out),)
+
+    kernel = choice.backend != XLA
+    part = 64 if kernel else 1
+    rule = Rule.parse("m k, n k -> m n" if bias is None else "m k, n k, n -> m n", m=1, n=part, k=part)
+    operands = (a, b) if bias is None else (a, b, bias)
+    return partitioned(rule, local, *operands, by_rule=kernel)[0]
+
+
+_jit_product = jax.jit(_divided, static_argnums=(3, 4))
 
 
 def _gemm_fwd(a: Array, b: Array, bias: Array | None, out: Any) -> tuple[Array, Any]:
@@ -107,7 +124,8 @@ def _gemm_bwd(_out: Any, saved: Any, dout: Array) -> Any:
     a, b, bias = saved
     da = _product(dout, b.T, None, a.dtype)
     db = _product(dout.T, a.T, None, b.dtype)
-    return da, db, None if bias is None else jnp.sum(dout.astype(jnp.float32), axis=0)
+    dbias = None if bias is None else like(jnp.sum(dout.astype(jnp.float32), axis=0), bias)
+    return like(da, a), like(db, b), dbias
 
 
 _gemm = partial(jax.custom_vjp, nondiff_argnums=(3,))(_product)

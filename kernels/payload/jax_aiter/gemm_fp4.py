@@ -12,6 +12,7 @@ from jax import Array
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, ffi, int32, together
+from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
 from jax_aiter._table import AITER, GEMM_FP4
 from jax_aiter.layouts import shuffle_scale, shuffle_weight, unshuffle_scale, unshuffle_weight
@@ -116,5 +117,9 @@ def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
     return result
 
 
-_plain = quantised("gemm_fp4", lambda choice, *operands: _lowered(choice, False, *operands))
-_shuffled = quantised("gemm_fp4", lambda choice, *operands: _lowered(choice, True, *operands))
+_DIMS = "m k, n k, m blocks, n blocks -> m n"
+_RULE = Rule.parse(_DIMS, m=1, n=128)
+# Shuffled scales are padded to groups of 256 rows, which a part must not share with another one.
+_SHUFFLED_RULE = Rule.parse("m k, n k, m' blocks, n' blocks -> m n", m=256, n=256)
+_plain = quantised("gemm_fp4", lambda choice, *operands: _lowered(choice, False, *operands), _RULE)
+_shuffled = quantised("gemm_fp4", lambda choice, *operands: _lowered(choice, True, *operands), _SHUFFLED_RULE)

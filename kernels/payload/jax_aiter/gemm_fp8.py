@@ -8,6 +8,7 @@ from jax import Array
 from jax_aiter import _blockscale, _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, ffi, together
+from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
 from jax_aiter._table import AITER, GEMM_FP8_MI350
 from jax_aiter.layouts import shuffle_weight, unshuffle_weight
@@ -63,5 +64,7 @@ def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
     return result
 
 
-_plain = quantised("gemm_fp8_mi350", lambda choice, *operands: _lowered(choice, False, *operands))
-_shuffled = quantised("gemm_fp8_mi350", lambda choice, *operands: _lowered(choice, True, *operands))
+# The parts of n are multiples of 256: the kernels' tiles, which contain whole blocks of scales and of the layout.
+_RULE = Rule.parse("m k, n k, blocks m, blocks n' -> m n", m=16, n=256)
+_plain = quantised("gemm_fp8_mi350", lambda choice, *operands: _lowered(choice, False, *operands), _RULE)
+_shuffled = quantised("gemm_fp8_mi350", lambda choice, *operands: _lowered(choice, True, *operands), _RULE)

@@ -10,6 +10,7 @@ from jax import Array
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, ffi, int32, together
+from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
 from jax_aiter._table import AITER, GEMM_I8
 from jax_aiter.layouts import shuffle_weight, unshuffle_weight
@@ -83,4 +84,4 @@ def _lowered(choice: Choice, *operands: Array) -> Array:
     return result
 
 
-_gemm_i8 = quantised("gemm_i8", _lowered)
+_gemm_i8 = quantised("gemm_i8", _lowered, Rule.parse("m k, n k, m one, one n, n -> m n", m=1, n=128))

@@ -6,6 +6,7 @@ AMD GPUs that the wheel has code for run one fused kernel in each direction; els
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,8 @@ from jax import Array
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, empty, ffi, rowwise, together
-from jax_aiter._table import AITER, CK_RMS_NORM, RMS_NORM, RMS_NORM_BWD, RMS_NORM_WITH_ADD
+from jax_aiter._partition import Axes, Rule, like, partitioned, total
+from jax_aiter._table import AITER, CK_RMS_NORM, RMS_NORM, RMS_NORM_BWD, RMS_NORM_WITH_ADD, XLA
 
 __all__ = ["rms_norm", "rms_norm_with_add"]
 
@@ -46,7 +48,7 @@ def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
     """
     _validate("rms_norm", x, gamma, epsilon)
     choice = choose("rms_norm", (CK_RMS_NORM, RMS_NORM), obstacles=_obstacles(x))
-    rows, gamma = together(x.reshape(-1, x.shape[-1]), gamma)
+    rows, gamma = together(_with_rows(x), gamma)
     y: Array = _rms_norm(rows, gamma, float(epsilon), choice)
     return y.reshape(x.shape)
 
@@ -74,8 +76,7 @@ def rms_norm_with_add(x: Array, residual: Array, gamma: Array, epsilon: float = 
     _check.equal(operation, "residual", residual.shape, x.shape, "the shape of x")
     _check.dtype(operation, "residual", residual, (x.dtype,))
     choice = choose(operation, (CK_RMS_NORM, RMS_NORM_WITH_ADD), obstacles=_obstacles(x))
-    flat = (-1, x.shape[-1])
-    rows, other, gamma = together(x.reshape(flat), residual.reshape(flat), gamma)
+    rows, other, gamma = together(_with_rows(x), _with_rows(residual), gamma)
     y, total = _with_add(rows, other, gamma, float(epsilon), choice)
     return y.reshape(x.shape), total.reshape(x.shape)
 
@@ -102,6 +103,10 @@ def _obstacles(x: Array) -> dict[str, str]:
     facts = {"rows": x.size // max(1, x.shape[-1]), "n": x.shape[-1], "dtype": x.dtype.name}
     calls = (CK_RMS_NORM, RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD)
     return {call.name: _limits.obstacle(call, **facts) for call in calls}
+
+
+def _with_rows(x: Array) -> Array:
+    return x[None] if x.ndim == 1 else x
 
 
 def _wide(x: Array) -> Array:
@@ -167,21 +172,70 @@ def _backward(dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice) ->
         scaled = _wide(dy) * _wide(gamma)
         along = jnp.mean(scaled * normal, axis=-1, keepdims=True)
         dx = rstd[:, None] * (scaled - normal * along)
-        return dx.astype(x.dtype), jnp.sum(_wide(dy) * normal, axis=0).astype(gamma.dtype)
+        return dx.astype(x.dtype), jnp.sum(_wide(dy) * normal, axis=0)
 
     def kernel(dy: Array, x: Array, gamma: Array, rstd: Array) -> tuple[Array, Array]:
         rows, n = x.shape
         partials = (min(rows, max(_PARTIALS[0], min(_PARTIALS[1], _PARTIAL_SUMS // max(1, n)))), n)
         dx, dgamma = ffi(RMS_NORM_BWD, [(x.shape, x.dtype), (partials, jnp.float32)])(dy, x, gamma, rstd)
-        return dx, jnp.sum(dgamma, axis=0).astype(gamma.dtype)
+        return dx, jnp.sum(dgamma, axis=0)
 
     dx, dgamma = dispatch(choice, kernel, reference, dy, x, gamma, rstd)
     return dx, dgamma
 
 
-_jit_forward = jax.jit(_forward, static_argnums=(2, 3))
-_jit_forward_with_add = jax.jit(_forward_with_add, static_argnums=(3, 4))
-_jit_backward = jax.jit(_backward, static_argnums=4)
+# The same for rows of any number of dimensions, divided between devices.
+
+
+def _divided(text: str, function: Any, choice: Choice, *operands: Array) -> tuple[Array, ...]:
+    # `text` has the dimensions of operands and results; * is all dimensions of rows.
+    names = [f"row{place}" for place in range(operands[0].ndim - 1)]
+    rule = Rule.parse(text.replace("*", " ".join(names)), **dict.fromkeys(names, 1))
+
+    def local(axes: Axes, *operands: Array) -> tuple[Array, ...]:
+        rows = operands[0].shape[:-1]
+        flat = (
+            part if dims == ("n",) else part.reshape(math.prod(rows), *part.shape[len(rows) :])
+            for part, dims in zip(operands, rule.operands, strict=True)
+        )
+        return tuple(
+            total(part, axes, *names) if dims == ("n",) else part.reshape(*rows, *part.shape[1:])
+            for part, dims in zip(function(*flat), rule.results, strict=True)
+        )
+
+    return partitioned(rule, local, *operands, by_rule=choice.backend != XLA)
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _jit_forward(x: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Array, ...]:
+    def whole(x: Array, gamma: Array) -> tuple[Array, ...]:
+        return _forward(x, gamma, epsilon, choice)
+
+    def without_rstd(x: Array, gamma: Array) -> tuple[Array, ...]:
+        return whole(x, gamma)[:1]
+
+    if choice.backend == AITER:
+        # AITER's kernel does not return rstd, and a gradient that needs only rstd must not call it.
+        (y,) = _divided("* n, n -> * n", without_rstd, choice, x, gamma)
+        return y, _rstd(x, epsilon)
+    return _divided("* n, n -> * n, *", whole, choice, x, gamma)
+
+
+@partial(jax.jit, static_argnums=(3, 4))
+def _jit_forward_with_add(x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Array, ...]:
+    def whole(x: Array, residual: Array, gamma: Array) -> tuple[Array, ...]:
+        return _forward_with_add(x, residual, gamma, epsilon, choice)
+
+    return _divided("* n, * n, n -> * n, * n, *", whole, choice, x, residual, gamma)
+
+
+@partial(jax.jit, static_argnums=4)
+def _jit_backward(dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice) -> tuple[Array, Array]:
+    def whole(dy: Array, x: Array, gamma: Array, rstd: Array) -> tuple[Array, ...]:
+        return _backward(dy, x, gamma, rstd, choice)
+
+    dx, dgamma = _divided("* n, * n, n, * -> * n, n", whole, choice, dy, x, gamma, rstd)
+    return like(dx, x), like(dgamma.astype(gamma.dtype), gamma)
 
 
 def _rms_norm_primal(x: Array, gamma: Array, epsilon: float, choice: Choice) -> Array:

@@ -79,7 +79,7 @@ def window(operation: str, window_size: tuple[int, int], causal: bool) -> tuple[
 
 
 def slopes(operation: str, alibi_slopes: Any, batch: int, heads: int) -> Array | None:
-    """Return ALiBi's slopes as [batch, heads], or None.
+    """Return ALiBi's slopes, [heads] or [batch, heads], or None.
 
     Raises:
         ValueError: the shape does not fit.
@@ -91,7 +91,7 @@ def slopes(operation: str, alibi_slopes: Any, batch: int, heads: int) -> Array |
     _check.rank(operation, "alibi_slopes", alibi_slopes, "[heads]" if len(shape) == 1 else "[batch, heads]")
     _check.equal(operation, "alibi_slopes", alibi_slopes.shape, shape, "[heads] or [batch, heads]")
     _check.dtype(operation, "alibi_slopes", alibi_slopes, (jnp.float32, jnp.float64))
-    return jnp.broadcast_to(alibi_slopes, (batch, heads))
+    return jnp.asarray(alibi_slopes)
 
 
 def cumulative(operation: str, name: str, array: Any, count: int | None, places: int, longest: int = 0) -> Array:

@@ -13,7 +13,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from jax_aiter._choice import Choice
 from jax_aiter._native import dispatch, vary, varying
-from jax_aiter.mha import _blocks, _gradients, _kernels, _rows
+from jax_aiter.mha import _blocks, _division, _gradients, _kernels, _rows
 from jax_aiter.mha._blocks import Config, Gradients
 from jax_aiter.mha._kernels import Plan
 from jax_aiter.mha._operands import Given, Operands
@@ -32,8 +32,15 @@ def _grouped(operands: Operands) -> Operands:
     return operands._replace(q=split(operands.q, 2), slopes=slopes)
 
 
-def _sequence(one: Operands, rows: Rows, seed: Array, batch: Array) -> _blocks.Sequence:
-    return _blocks.Sequence(one.q, one.k, one.v, one.bias, one.slopes, rows, seed, batch)
+def _sequence(one: Operands, rows: Rows, seed: Array, place: Array) -> _blocks.Sequence:
+    return _blocks.Sequence(one.q, one.k, one.v, one.bias, one.slopes, rows, seed, place)
+
+
+def _places(operands: Operands, given: Given) -> Array:
+    # [B, 2]: indices of each sequence and of its first head, of which an operand is only the part of one device.
+    batch = jnp.arange(operands.q.shape[0], dtype=jnp.int32)
+    places = jnp.stack([batch, jnp.zeros_like(batch)], axis=1)
+    return places if given.first is None else places + given.first
 
 
 def _axes(given: Given) -> tuple[Any, ...]:
@@ -41,12 +48,12 @@ def _axes(given: Given) -> tuple[Any, ...]:
 
 
 def _blocks_forward(config: Config, operands: Operands, given: Given) -> tuple[Array, Array]:
-    grouped, batch = _grouped(operands), jnp.arange(operands.q.shape[0], dtype=jnp.int32)
+    grouped, places = _grouped(operands), _places(operands, given)
 
     def one(part: Operands, rows: Rows, seed: Array, index: Array) -> tuple[Array, Array]:
         return _blocks.forward(config, _sequence(part, rows, seed, index))
 
-    out, lse = jax.vmap(one, in_axes=_axes(given))(grouped, given.rows, given.seed, batch)
+    out, lse = jax.vmap(one, in_axes=_axes(given))(grouped, given.rows, given.seed, places)
     shape = operands.q.shape[:3]
     return out.reshape(*shape, out.shape[-1]), lse.reshape(shape).transpose(0, 2, 1)
 
@@ -54,7 +61,7 @@ def _blocks_forward(config: Config, operands: Operands, given: Given) -> tuple[A
 def _blocks_backward(
     config: Config, operands: Operands, given: Given, saved: tuple[Array, Array], cotangents: tuple[Array, Array]
 ) -> Operands:
-    grouped, batch = _grouped(operands), jnp.arange(operands.q.shape[0], dtype=jnp.int32)
+    grouped, places = _grouped(operands), _places(operands, given)
     shape = grouped.q.shape[:4]
 
     def split(array: Array) -> Array:
@@ -67,11 +74,11 @@ def _blocks_backward(
         return _blocks.backward(config, _sequence(part, rows, seed, index), *rest)
 
     if operands.bias is None:
-        grads = jax.vmap(one, in_axes=(*_axes(given), 0, 0, 0, 0))(grouped, given.rows, given.seed, batch, *more)
+        grads = jax.vmap(one, in_axes=(*_axes(given), 0, 0, 0, 0))(grouped, given.rows, given.seed, places, *more)
     else:
         # Sequences run one after the other, so that only one gradient of the bias is in memory.
         rows = Rows(*(jnp.broadcast_to(part, (shape[0], shape[1])) for part in given.rows))
-        parts = (grouped._replace(bias=None), rows, batch, more)
+        parts = (grouped._replace(bias=None), rows, places, more)
 
         def step(total: Array, xs: Any) -> tuple[Array, Gradients]:
             part, of_part, index, rest = xs
@@ -123,8 +130,19 @@ def _backward(
     return grads
 
 
-_jit_forward = jax.jit(_forward, static_argnums=0)
-_jit_backward = jax.jit(_backward, static_argnums=(0, 1))
+def _divided_forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]:
+    dropout = plan.task.config.dropout
+    return _division.forward(plan.forward, dropout, partial(_forward, plan), operands, given)
+
+
+def _divided_backward(plan: Plan, choice: Choice, *arguments: Any) -> Operands:
+    operands, given, saved, dout, dlse = arguments
+    dropout, function = plan.task.config.dropout, partial(_backward, plan, choice)
+    return _division.backward(choice, dropout, function, operands, given, saved, (dout, dlse))
+
+
+_jit_forward = jax.jit(_divided_forward, static_argnums=0)
+_jit_backward = jax.jit(_divided_backward, static_argnums=(0, 1))
 
 
 @jax.tree_util.register_static
@@ -166,11 +184,12 @@ attention.defvjp(_fwd, _bwd, symbolic_zeros=True)
 
 def probabilities(config: Config, operands: Operands, given: Given, lse: Array) -> Array:
     """Return all probabilities as they multiply v, [B, H, queries, keys], without a gradient."""
-    grouped, batch = _grouped(operands), jnp.arange(operands.q.shape[0], dtype=jnp.int32)
+    operands = operands.with_all_slopes()
+    grouped, places = _grouped(operands), _places(operands, given)
     saved = lse.transpose(0, 2, 1).reshape(grouped.q.shape[:4])
 
     def one(part: Operands, rows: Rows, seed: Array, index: Array, of_part: Array) -> Array:
         return _blocks.probabilities(config, _sequence(part, rows, seed, index), of_part)
 
-    found = jax.vmap(one, in_axes=(*_axes(given), 0))(grouped, given.rows, given.seed, batch, saved)
+    found = jax.vmap(one, in_axes=(*_axes(given), 0))(grouped, given.rows, given.seed, places, saved)
     return jax.lax.stop_gradient(found.reshape(*lse.shape, operands.k.shape[1]))

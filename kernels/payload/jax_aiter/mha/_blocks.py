@@ -48,7 +48,7 @@ class Sequence(NamedTuple):
         slopes: [Hk, G] of ALiBi, or None.
         rows: ranges of keys that the queries see.
         seed: [2], uint32, of dropout.
-        batch: index of the sequence, for dropout.
+        place: [2], int32: indices of the sequence and of its first head, for dropout.
     """
 
     q: Array
@@ -58,7 +58,7 @@ class Sequence(NamedTuple):
     slopes: Array | None
     rows: Rows
     seed: Array
-    batch: Array
+    place: Array
 
 
 class Block(NamedTuple):
@@ -234,9 +234,10 @@ def _block(config: Config, sequence: Sequence, q: Array, rows: Rows, index: Arra
     factor = None
     if config.dropout:
         _, heads, group, _ = q.shape
-        head = jnp.arange(heads * group, dtype=jnp.int32).reshape(heads, group, 1, 1)
+        batch, first = sequence.place
+        head = first + jnp.arange(heads * group, dtype=jnp.int32).reshape(heads, group, 1, 1)
         row = (index * config.queries + jnp.arange(config.queries, dtype=jnp.int32))[:, None]
-        keep = kept(sequence.seed, config.dropout, sequence.batch, head, row, column)
+        keep = kept(sequence.seed, config.dropout, batch, head, row, column)
         factor = jnp.where(keep, 1 / (1 - config.dropout), 0).astype(wide)
     return Block(jnp.where(seen, scores, -jnp.inf), distance, factor)
 

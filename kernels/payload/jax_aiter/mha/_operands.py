@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jax import Array
 
 from jax_aiter.mha._rows import Rows
@@ -17,7 +18,7 @@ class Operands(NamedTuple):
         k: [B, keys, Hk, D].
         v: [B, keys, Hk, Dv].
         bias: [queries, keys], shared by all heads and sequences, or None.
-        slopes: [B, H], or None.
+        slopes: [H] or [B, H], or None.
     """
 
     q: Array
@@ -25,6 +26,12 @@ class Operands(NamedTuple):
     v: Array
     bias: Array | None
     slopes: Array | None
+
+    def with_all_slopes(self) -> Operands:
+        """Return the operands with slopes of [B, H]."""
+        if self.slopes is None:
+            return self
+        return self._replace(slopes=jnp.broadcast_to(self.slopes, (self.q.shape[0], self.q.shape[2])))
 
 
 class Given(NamedTuple):
@@ -35,9 +42,11 @@ class Given(NamedTuple):
         seed: [2], uint32.
         cu_q, cu_k: starts of packed sequences and the end of the last one, [sequences + 1], int32; shape [0] if the
             sequences are not packed.
+        first: [2], int32: indices of the first sequence and head; None if the operands are not the part of a device.
     """
 
     rows: Rows
     seed: Array
     cu_q: Array
     cu_k: Array
+    first: Array | None = None
