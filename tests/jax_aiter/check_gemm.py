@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
-from jax_aiter import NotDifferentiableError, flatmm_fp8, gemm_fp4, gemm_fp8, gemm_i8, layouts
+from jax_aiter import NotDifferentiableError, compat, flatmm_fp8, gemm_fp4, gemm_fp8, gemm_i8, layouts
 from jax_aiter.gemm import gemm
 
 from tests.jax_aiter.common import compare, compare_gradients, made, mesh, wide, with_gradients
@@ -121,8 +121,9 @@ def check_int8_is_right_for_any_shape(m: int, n: int, k: int) -> None:
     a, b, a_scale, b_scale, bias = quantised_i8(m, 32 * n, 32 * k)
     wanted = (wide(a) @ wide(b).T) * wide(a_scale) * wide(b_scale) + wide(bias)
     shuffled = layouts.shuffle_weight(b, gemm_i8.LAYOUT)
-    compare(gemm_i8.gemm_i8(a, shuffled, a_scale, b_scale, bias[None]), wanted)
-    compare(gemm_i8.gemm_i8(a, b, a_scale, b_scale, bias, preshuffled=False), wanted)
+    compare(gemm_i8.gemm_i8(a, shuffled, a_scale, b_scale, bias[None], preshuffled=True), wanted)
+    compare(gemm_i8.gemm_i8(a, b, a_scale, b_scale, bias), wanted)
+    compare(compat.gemm_i8(a, shuffled, a_scale, b_scale, bias[None]), wanted)
 
 
 def blocks(m: int, n: int, k: int, dtype: Any) -> tuple[Any, ...]:

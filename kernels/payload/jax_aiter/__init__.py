@@ -24,7 +24,7 @@ from jax_aiter.version import __version__
 
 __all__ = ["BackendError", "JaxAiterError", "ManifestError", "ModuleLoadError", "NotDifferentiableError"]
 __all__ += ["__version__", "info"]
-_MODULES = ("flatmm_fp8", "gemm", "gemm_fp4", "gemm_fp8", "gemm_i8", "layouts", "mha", "rmsnorm")
+_MODULES = ("compat", "flatmm_fp8", "gemm", "gemm_fp4", "gemm_fp8", "gemm_i8", "layouts", "mha", "rmsnorm")
 
 
 def __getattr__(name: str) -> ModuleType:

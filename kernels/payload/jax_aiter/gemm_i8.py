@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from jax_aiter import _check, _limits
+from jax_aiter import _check, _limits, compat
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, ffi, int32, together
 from jax_aiter._partition import Rule
@@ -21,16 +21,19 @@ LAYOUT = (32, 16)
 """Layout of `b` for the kernels; argument of jax_aiter.layouts.shuffle_weight."""
 
 
-def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array, *, preshuffled: bool = True) -> Array:
+def gemm_i8(
+    a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array, *, preshuffled: bool | None = None
+) -> Array:
     """Compute (a @ b.T) * a_scale * b_scale + bias, summed in int32.
 
     Args:
         a: [M, K], int8.
-        b: [N, K], int8, in the order of `shuffle_weight(b, LAYOUT)`; N and K multiples of 32.
+        b: [N, K], int8; N and K multiples of 32.
         a_scale: [M, 1], float32.
         b_scale: [1, N], float32.
         bias: [1, N] or [N], float32.
-        preshuffled: False if b is row-major; b is then reordered at every call.
+        preshuffled: whether b has the order of `shuffle_weight(b, LAYOUT)`. A row-major b is reordered at every call.
+            None means False, or True under JAX_AITER_COMPAT=1.
 
     Returns:
         [M, N], bfloat16.
@@ -65,7 +68,7 @@ def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array, *, 
     _check.multiple("gemm_i8", "K", depth, 32)
     obstacle = _limits.obstacle(GEMM_I8, m=rows, n=columns, k=depth)
     choice = choose("gemm_i8", obstacles={AITER: obstacle})
-    if not preshuffled:
+    if not (compat.enabled() if preshuffled is None else preshuffled):
         b = shuffle_weight(b, LAYOUT)
     return _gemm_i8(choice, *together(a, b, a_scale, b_scale, bias))
 

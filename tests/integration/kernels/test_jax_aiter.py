@@ -30,9 +30,10 @@ QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=
 COUNTS = {
     "rmsnorm": 24,
     "gemm": 40,
-    "mha": 62,
+    "mha": 61,
     "loader": 40,
-    "choice": 41,
+    "choice": 42,
+    "compat": 11,
     "lowering": 53,
     "devices": 48,
     "attention_gradient": 47,

@@ -44,7 +44,7 @@ def config(
     """Return the checked scale and dropout, and the seed as two words.
 
     Raises:
-        ValueError: a number is out of range, or only one of dropout and seed is set.
+        ValueError: a number is out of range, or a seed is given without dropout.
         TypeError: softmax_scale or dropout_p is an array.
     """
     for name, value in (("dropout_p", dropout_p), ("softmax_scale", softmax_scale)):
@@ -52,11 +52,8 @@ def config(
             raise TypeError(f"{operation}: {name} is an array; it has to be a number.")
     if not 0 <= dropout_p < 1:
         raise ValueError(f"{operation}: dropout_p is {dropout_p}; it has to be from 0 to less than 1.")
-    if (seed is None) != (dropout_p == 0):
-        state = "is missing" if seed is None else "is given"
-        raise ValueError(
-            f"{operation}: dropout_p is {dropout_p} and dropout_seed {state}; neither works without the other."
-        )
+    if seed is not None and dropout_p == 0:
+        raise ValueError(f"{operation}: dropout_p is 0 and dropout_seed is given; a seed needs dropout.")
     scale = depth**-0.5 if softmax_scale is None else float(softmax_scale)
     return Config(scale, float(dropout_p)), seed_words(0 if seed is None else seed)
 

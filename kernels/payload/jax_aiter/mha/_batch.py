@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jax_aiter import _check
+from jax_aiter import _check, compat
 from jax_aiter._native import empty, together
 from jax_aiter.mha import _arguments, _attention, _rows
 from jax_aiter.mha._kernels import Task, make_plan
@@ -58,9 +58,10 @@ def flash_attn_func(
         cu_seqlens_q: (batch + 1,), int32; the differences are the numbers of valid queries of each sequence. Results of
             other queries are 0. Requires cu_seqlens_kv.
         cu_seqlens_kv: (batch + 1,), int32, likewise for keys.
-        dropout_seed: integer from 0 to 2**64 - 1, or an integer array without dimensions; required with dropout.
-            Dropout depends only on the seed and on the indices of batch, head, query and key. Under shard_map, each
-            device counts these from 0, so derive the seed from jax.lax.axis_index.
+        dropout_seed: integer from 0 to 2**64 - 1, or an integer array without dimensions; an error without dropout.
+            None means 0: each call drops the same probabilities, so pass another one at every step. Dropout depends
+            only on the seed and on the indices of batch, head, query and key. Under shard_map, each device counts these
+            from 0, so derive the seed from jax.lax.axis_index.
 
     Returns:
         out: (batch, Sq, heads, Dv), of the dtype of q; 0 if a query sees no key. With return_lse or return_attn_probs a
@@ -68,7 +69,8 @@ def flash_attn_func(
         (batch, heads, Sq, Sk) in float32.
 
     Raises:
-        ValueError: shapes do not fit, a number is out of range, both bias and ALiBi are given, or dropout has no seed.
+        ValueError: shapes do not fit, a number is out of range, both bias and ALiBi are given, or a seed is given
+            without dropout.
         TypeError: dtypes do not fit.
         jax_aiter.BackendError: a forced backend is unavailable.
     """
@@ -107,7 +109,7 @@ def flash_attn_func(
         results.append(lse)
     if return_attn_probs:
         results.append(_attention.probabilities(config, operands, given, lse))
-    return results[0] if len(results) == 1 else tuple(results)
+    return compat.results(results)
 
 
 def _ranges(q: Array, k: Array, cu_q: Any, cu_kv: Any, window: tuple[int, int]) -> _rows.Rows:

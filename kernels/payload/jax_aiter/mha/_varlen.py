@@ -6,7 +6,7 @@ from typing import Any
 
 from jax import Array
 
-from jax_aiter import _check
+from jax_aiter import _check, compat
 from jax_aiter._native import together
 from jax_aiter.mha import _arguments, _attention, _rows
 from jax_aiter.mha._kernels import Task, make_plan
@@ -62,7 +62,7 @@ def flash_attn_varlen(
         (heads, total_q) in float32, -inf if a query sees no key.
 
     Raises:
-        ValueError: shapes do not fit, a number is out of range, or dropout has no seed.
+        ValueError: shapes do not fit, a number is out of range, or a seed is given without dropout.
         TypeError: dtypes do not fit.
         jax_aiter.BackendError: a forced backend is unavailable.
     """
@@ -98,4 +98,4 @@ def flash_attn_varlen(
     rows = _rows.packed(total_q, cu_q, cu_k, left, right)
     operands = Operands(q[None], k[None], v[None], None, slopes)
     out, lse = _attention.attention(make_plan(task, operands), operands, Given(rows, seed, cu_q, cu_k))
-    return (out[0], lse[0]) if return_lse else out[0]
+    return compat.results([out[0], lse[0]] if return_lse else [out[0]])
