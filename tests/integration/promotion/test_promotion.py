@@ -30,6 +30,7 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.machine import user_environment
+from tests.support.made_kernels import clean_kernels, tell
 from tests.support.silent import Steps
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
@@ -242,6 +243,29 @@ def test_install_gate_reports_unforbidden_pair(
     (finding,) = evidence.findings
     assert finding.code == "pair-accepted"
     assert f"{first.wheel.filename} can be installed with jaxlib 0.11.0" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("version", "requirement", "accepted"),
+    [
+        ("1.0.0", "jaxlib>=0.8", False),
+        ("0.10.2+rocm7.2.0", "jaxlib<=0.10.2,>=0.10.2", False),
+        ("1.0.0", "jaxlib", True),
+    ],
+)
+def test_install_gate_resolves_kernels_with_too_old_jaxlib(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, version: str, requirement: str, accepted: bool
+) -> None:
+    made = clean_kernels()
+    made.version = version
+    made.replace("Version", version)
+    made.metadata.append(f"Requires-Dist: {requirement}")
+    tell(made, version=version)
+    wheels = [*make_wheels(tmp_path / "w", pythons=(OWN,)), set_wheel(made, tmp_path / "w")]
+    evidence = installed(bucket, staged_in(bucket, tmp_path, wheels), runner, with_=only_uv)
+    found = [finding for finding in evidence.findings if finding.code.startswith("pair")]
+    assert [finding.code for finding in found] == ["pair-accepted"] * accepted
+    assert not accepted or "can be installed with jaxlib 0.7.2" in found[0].message
 
 
 @pytest.mark.parametrize("with_", [only_pip, only_uv])
