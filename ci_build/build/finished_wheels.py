@@ -17,7 +17,7 @@ from core.units import human
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import is_integrity
-from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import member_infos
 from wheelkit.repair.plan import RepairedWheel, RepairPlan
 from wheelkit.repair.repair import repair, retag
@@ -91,7 +91,7 @@ class WheelMaker:
         else:
             path = Path(shutil.copyfile(source, folder / item.filename))
         # A published wheel cannot be changed, so only integrity errors refuse it; other defects are findings.
-        report = inspect_wheel(path, progress=self.progress)
+        report = inspect_wheel(path, Expectations(python=False), progress=self.progress)
         if errors := [finding for finding in report.findings if is_integrity(finding)]:
             details = "; ".join(f"{finding.code}: {finding.member} {finding.message}" for finding in errors)
             raise InputError(f"{path.name} {problem}: {details}")

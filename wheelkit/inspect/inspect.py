@@ -46,6 +46,7 @@ class Expectations:
         allow_list: processors that XLA accepts at run time; empty skips the check.
         allowed_sonames: exact sonames that may be missing from wheel and platform; None allows the libraries of ROCm.
         verify: check RECORD and the MD5 of device code; if False, only the parts that the report needs are read.
+        python: check the syntax of all Python files, which takes a second for jaxlib; only with `verify`.
     """
 
     targets: tuple[GfxTarget, ...] | None = None
@@ -54,6 +55,7 @@ class Expectations:
     allow_list: Collection[str] = ()
     allowed_sonames: Collection[str] | None = None
     verify: bool = True
+    python: bool = True
 
 
 def inspect_wheel(
@@ -133,9 +135,10 @@ class _Inspection:
             *contents.check_places(report.project, [name for name in names if not name.startswith(dist_info)]),
             *contents.check_names(names),
             *contents.check_modes({member.name: member.mode for member in self.archive.members}),
-            *contents.check_python(self.archive, names, meta.requires_python),
             *self._library_rules(host, report.project, whole=len(elfs) == len(libraries)),
         ]
+        if self.expectations.verify and self.expectations.python:
+            self.findings += contents.check_python(self.archive, names, meta.requires_python)
         if report.size > metadata.SIZE_BUDGET:
             text = f"the wheel has {human(report.size)}; the budget is {human(metadata.SIZE_BUDGET)}."
             self.findings.append(finding("size-budget", text))
