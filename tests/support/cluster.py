@@ -112,7 +112,7 @@ class ClusterProcesses:
 
     def ran(self, name: str) -> list[int]:
         """Return the processes that ran a task."""
-        return [int(path.name.rpartition(".")[2]) for path in self.notes.glob(f"{name}.[0-9]*")]
+        return [int(path.name.split(".")[-2]) for path in self.notes.glob(f"{name}.[0-9]*")]
 
     def sleeping(self, name: str) -> int:
         """Return the process of the program sleep of a task."""

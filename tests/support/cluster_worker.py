@@ -35,7 +35,7 @@ def echo(arguments: Mapping[str, Any], context: TaskContext) -> dict[str, Any]:
 def note(arguments: Mapping[str, Any], name: str = "") -> None:
     """Record that this process runs a task."""
     folder = Path(arguments["notes"])
-    (folder / f"{name or arguments['name']}.{os.getpid()}").touch()
+    (folder / f"{name or arguments['name']}.{os.getpid()}.{time.monotonic_ns()}").touch()
 
 
 def sleep(arguments: Mapping[str, Any], context: TaskContext) -> int:
