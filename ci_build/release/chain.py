@@ -187,10 +187,13 @@ def _gated(
     staged: StagedSet, bucket: Bucket, options: ReleaseOptions, policy: Policy, reporter: Reporter, runner: HostRunner
 ) -> CiBuildError | None:
     """Run the gates of this machine, print the evidence, and return the error with all failures, if there are any."""
-    gate_options = gating.GateOptions(corpus=options.corpus, cache=options.cache)
     with reporter.group("gates"):
         signer = gating.find_signer(options.key, reporter)
-        evidences = gating.run_gates(STRUCTURE, staged, bucket, gate_options, reporter, runner, signer, options.channel)
+        with device_step.connected(options.cluster, reporter) as tasks:
+            gate_options = gating.GateOptions(corpus=options.corpus, cache=options.cache, tasks=tasks)
+            evidences = gating.run_gates(
+                STRUCTURE, staged, bucket, gate_options, reporter, runner, signer, options.channel
+            )
         failure: CiBuildError | None = None
         if options.device:
             verify = lazy_verifier(options.trust_config)

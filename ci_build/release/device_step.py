@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ci_build.cluster.request import ClusterRequest
 from ci_build.release import device_gate, device_image
@@ -15,6 +15,7 @@ from core.errors import MachineError
 from core.model import Evidence, Outcome, Requirement, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
+from core.tasks import Tasks
 from promotion.evidence.signing import Signer
 from promotion.gates.device.cluster import SHARDS, ClusterRun
 from promotion.gates.device.lease import GpuDevice, JaxPlatform, visible_devices
@@ -25,21 +26,17 @@ from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 
-if TYPE_CHECKING:  # import cycle: a worker's tasks include this gate
-    from ci_build.cluster.client import Cluster
 
-
-def check_devices(step: DeviceStep | None, reporter: Reporter, runner: HostRunner) -> None:
-    """Check that there are GPUs, or a cluster, before a build starts.
+def check_machines(options: ReleaseOptions, reporter: Reporter, runner: HostRunner) -> None:
+    """Check before a build that there is a cluster, or GPUs of this machine, if the gates need them.
 
     Raises:
         MachineError: this machine has no GPU, or the cluster cannot be reached.
     """
-    if step is not None and step.cluster is not None:
-        with _connect(step.cluster, reporter):
-            pass
-    elif step is not None:
-        find_devices(step, runner)
+    with connected(options.cluster, reporter):
+        pass
+    if options.device is not None and options.device.cluster is None:
+        find_devices(options.device, runner)
 
 
 def find_devices(step: DeviceStep, runner: HostRunner) -> tuple[GpuDevice, ...]:
@@ -79,8 +76,8 @@ def run_device_gate(
     if step is None or not missing:
         return ()
     wheel_set, found = read_staged(bucket, staged), list[Evidence]()
-    if step.cluster is not None:
-        with _connect(step.cluster, reporter) as tasks:
+    with connected(step.cluster, reporter) as tasks:
+        if tasks is not None:
             for request in requests(missing, wheel_set, None, options):
                 reporter.step(f"gate device on the cluster for {request.family}")
                 check_cluster_options(request)
@@ -89,7 +86,7 @@ def run_device_gate(
                     config, ClusterRun(tasks=tasks, shards=SHARDS), staged, bucket, reporter, runner,
                     redo=False, channel=options.channel,
                 )  # fmt: skip
-        return tuple(found)
+            return tuple(found)
     devices = find_devices(step, runner)
     for request in requests(missing, wheel_set, devices, options):
         reporter.step(f"gate device on {request.devices} GPUs for {request.family}")
@@ -101,10 +98,20 @@ def run_device_gate(
     return tuple(found)
 
 
-def _connect(cluster: ClusterRequest, reporter: Reporter) -> Cluster:
+@contextmanager
+def connected(cluster: ClusterRequest | None, reporter: Reporter) -> Iterator[Tasks | None]:
+    """Provide a cluster; None for this machine.
+
+    Raises:
+        MachineError: no scheduler answers.
+    """
+    if cluster is None:
+        yield None
+        return
     from ci_build.cluster.client import Cluster  # Import cycle: a worker's tasks include this gate.
 
-    return Cluster.connect(cluster, reporter)
+    with Cluster.connect(cluster, reporter) as tasks:
+        yield tasks
 
 
 def requests(

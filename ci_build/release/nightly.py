@@ -16,7 +16,7 @@ from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import steps
 from ci_build.release.authority import check_authority
 from ci_build.release.chain import SetOutcome, State, finish
-from ci_build.release.device_step import check_devices
+from ci_build.release.device_step import check_machines
 from ci_build.release.night_lock import lock_of, with_free_version
 from ci_build.release.request import ReleaseOptions, Step
 from ci_build.release.runs import SetRun, run_set
@@ -80,7 +80,7 @@ def run_night(
     """
     if Step.PROMOTE in request.options.steps:
         check_authority(request.index, request.options.ledger, runner)
-    check_devices(request.options.device, reporter, runner)
+    check_machines(request.options, reporter, runner)
     with reporter.group("inputs"):
         found = find_inputs(request, bucket, runner)
         for line in found_lines(request, bucket, found):

@@ -149,6 +149,7 @@ class ReleaseOptions:
         jax_tests: JAX's test suite for the device gate; empty selects the suite of the set's commit.
         image: container image of the device gate, as NAME@sha256:…; empty for none.
         cache: the user's cache, which keeps the environments of installers; None installs them in every run.
+        cluster: cluster that compiles programs for the gate compile; None means this machine.
         device: the gate device on this machine or a cluster; None leaves it to the jobs that the summary lists.
     """
 
@@ -166,4 +167,5 @@ class ReleaseOptions:
     jax_tests: str = ""
     image: str = ""
     cache: Path | None = None
+    cluster: ClusterRequest | None = None
     device: DeviceStep | None = None

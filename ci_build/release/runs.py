@@ -11,7 +11,7 @@ from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import steps
 from ci_build.release.authority import check_authority
 from ci_build.release.chain import SetOutcome, State, finish
-from ci_build.release.device_step import check_devices
+from ci_build.release.device_step import check_machines
 from ci_build.release.request import ReleaseOptions, Step
 from ci_build.release.summary import RunSummary, SetSummary, failed, summarize
 from ci_build.release.summary_text import write_summary
@@ -57,7 +57,7 @@ def release(
     def build() -> SetOutcome:
         if Step.PROMOTE in options.steps:
             check_authority(prepared.plan.index, options.ledger, runner)
-        check_devices(options.device, reporter, runner)
+        check_machines(options, reporter, runner)
         _, staged = steps.build_and_stage(request, bucket, prepared, reporter, runner)
         return finish(staged, bucket, options, reporter, runner)
 

@@ -96,6 +96,7 @@ _NEEDS_STEP = {
     "corpus": Step.GATES,
     "signing_key": Step.GATES,
     "device_gate": Step.GATES,
+    "cluster": Step.GATES,
     "wait": Step.PROMOTE,
     "ledger_key": Step.PROMOTE,
     "allow_unprotected": Step.PROMOTE,
@@ -157,9 +158,6 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, sett
     cluster, place = cluster_request({**given}), given["device_gate"] or "jobs"
     if place == "cluster" and cluster is None:
         raise RequestError("--device-gate=cluster needs --cluster.", hint="Give the address of a scheduler.")
-    if place != "cluster" and (typed := [name for name in CLUSTER_VARIABLES if _is_typed(name)]):
-        shown = ", ".join("--" + name.replace("_", "-") for name in typed)
-        raise RequestError(f"{shown} has no effect without --device-gate=cluster.", hint="Give it too, or omit this.")
     device = None
     if place != "jobs":
         own = cluster if place == "cluster" else None
@@ -179,6 +177,7 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, sett
         jax_tests=given["jax_tests"] or "",
         image=given["image"] or "",
         cache=settings.cache_dir,
+        cluster=cluster,
         device=device,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.release import device_gate, device_image, device_step
+from ci_build.release import device_gate, device_image, device_step, gating
 from ci_build.release.device_image import ImageGateRun
 from core.errors import GateError, MachineError, RequestError
 from core.model import Outcome
@@ -167,8 +167,17 @@ def test_night_tests_gpus_of_a_cluster(
             cluster.worker(name, "--jobs=2", "--memory=20000", f"--resources={gfx}=1")
             cluster.wait(name)
         words = ("--device-gate=cluster", f"--cluster={cluster.address}", f"--cluster-store={nights.folder / 'store'}")
+        compiling, run_gates = list[object](), gating.run_gates
+
+        def noted(*given: Any) -> Any:
+            compiling.append(given[3].tasks)
+            return run_gates(*given)
+
+        monkeypatch.setattr(gating, "run_gates", noted)
         assert night(nights, *words) == 0
         one, _ = said(capsys)
+    # The gate compile uses the cluster too.
+    assert [type(tasks).__name__ for tasks in compiling] == ["Cluster"]
     assert (one["state"], one["entry"]) == ("promoted", 1)
     assert {row["target"]: row["now"] for row in one["targets"]} == {"gfx942": "device", "gfx950": "device"}
     assert len([*notes.iterdir()]) == 16
@@ -178,7 +187,10 @@ def test_night_tests_gpus_of_a_cluster(
     ("words", "message"),
     [
         (("--device-gate=cluster",), "--device-gate=cluster needs --cluster."),
-        (("--cluster=tcp://127.0.0.1:9", "--cluster-store=s"), "has no effect without --device-gate=cluster."),
+        (
+            ("--cluster=tcp://127.0.0.1:9", "--cluster-store=s", "--steps=build", "--device-gate=jobs"),
+            "no effect without",
+        ),
         (("--steps=build",), "--device-gate has no effect without the step gates."),
         (("--image=rocm:latest",), "--image has no digest: rocm:latest."),
     ],
@@ -189,6 +201,13 @@ def test_night_refuses_options_of_the_device_gate(
     assert night(nights, *words) == RequestError.exit_code
     assert message in capsys.readouterr().err
     assert (gpus.runs, nights.bucket.exists()) == ([], False)
+
+
+def test_cluster_without_gates_is_refused(nights: Nights, gpus: FakeGpus, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (f"--index={INDEX}", "--steps=build", "--cluster=tcp://127.0.0.1:9", "--cluster-store=s")
+    assert nights.run("nightly", *words) == RequestError.exit_code
+    assert "--cluster has no effect without the step gates." in capsys.readouterr().err
+    assert gpus.runs == []
 
 
 def test_dry_run_names_the_tests_on_this_machine(
