@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "error.h"
+#include "hip_layout.h"
 
 namespace jax_aiter {
 namespace {
@@ -19,18 +20,7 @@ namespace {
 // Known versions first, then future ones; the probe, not the number, refuses a different ABI.
 constexpr std::array kMajors = {7, 6, 8, 9, 10, 11, 12};
 
-// hipDeviceProp_tR0600, the device structure since ROCm 6; offsets from hip_runtime_api.h of ROCm 6 and 7. A HIP that
-// changes it renames the symbol. If a HIP does not, the comparisons in read_device detect the change.
-constexpr std::size_t kPropertiesBytes = 1472;
-constexpr std::size_t kWarpSizeAt = 308;
-constexpr std::size_t kComputeUnitsAt = 388;
-constexpr std::size_t kArchNameAt = 1160;
-constexpr std::size_t kArchNameBytes = 256;
 constexpr unsigned char kUntouched = 0xa5;
-
-// hipDeviceAttribute_t
-constexpr int kMultiprocessorCount = 63;
-constexpr int kWarpSize = 87;
 
 void* open_hip(std::string& soname) {
   for (const int mode : {RTLD_LAZY | RTLD_NOLOAD, RTLD_LAZY}) {

@@ -7,13 +7,10 @@
 
 #include "error.h"
 #include "hip.h"
+#include "hip_layout.h"
 
 namespace jax_aiter {
 namespace {
-
-struct Dim {
-  unsigned x, y, z;
-};
 
 constexpr int kNotInitialized = 3;  // hipErrorNotInitialized
 

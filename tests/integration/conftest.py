@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from filelock import FileLock
 from promotion.storage.s3_client import connect
 from tests.support import ceph, docker
 from tests.support import podman as own_podman
-from tests.support.kernels_fake import building, trees
+from tests.support.kernels_fake import building, hip_headers, trees
 from tests.support.kernels_fake.calls import FakeMachine
 
 CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / "ci_build")]
@@ -126,14 +126,20 @@ def released(shared_folder: Path, work_cache: Path) -> Released:
 
 
 @pytest.fixture(scope="session")
-def stand_ins(work_cache: Path, shared_folder: Path) -> Path:
+def hip_include(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the headers of HIP 7."""
+    return hip_headers.unpack(real_wheel("triton", hip_headers.TRITON["7.1"]), tmp_path_factory.mktemp("hip"))
+
+
+@pytest.fixture(scope="session")
+def stand_ins(work_cache: Path, shared_folder: Path, hip_include: Path) -> Path:
     """Compile FakeHip and the other stand-ins for a GPU once."""
     folder = shared_folder / "stand-ins"
     with FileLock(f"{folder}.lock"):
         if not (folder / "made").is_file():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            building.stand_ins(work_cache / "kernels", folder)
+            building.stand_ins(work_cache / "kernels", folder, hip_include)
             (folder / "made").touch()
     return folder
 

@@ -13,6 +13,7 @@ from kernels.graph import Capacity
 from kernels.recipe import KERNELS
 from kernels.steps import SRC, fill
 from kernels.toolchains import Toolchain, obtain_pypi
+from tests.support.kernels_fake import hip_headers
 from tests.support.silent import Silent
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx11-generic")
@@ -59,12 +60,16 @@ def build(cache: Path, folder: Path) -> Path:
     return table
 
 
-def stand_ins(cache: Path, folder: Path) -> None:
-    """Compile STAND_INS, and variants of the portable kernels that each lack one barrier, into `folder`."""
+def stand_ins(cache: Path, folder: Path, hip: Path) -> None:
+    """Compile STAND_INS, and variants of the portable kernels that each lack one barrier, into `folder`.
+
+    Args:
+        hip: folder of HIP's headers.
+    """
     runner = HostRunner(os.environ)
     toolchain = obtain_pypi(cache, runner, Silent())
     for name, words in STAND_INS.items():
-        compile_host(toolchain, runner, words, folder / name)
+        compile_host(toolchain, runner, (*hip_headers.DEFINES, str(hip), *words), folder / name)
     for barrier in range(BARRIERS):
         source = _without_barrier(barrier, folder / f"racing-{barrier}")
         compile_host(toolchain, runner, ("-x", "c++", str(source)), folder / f"racing-{barrier}.so")

@@ -1,4 +1,7 @@
-// FakeHip: a libamdhip64 that has no GPU and writes down what it is asked to do. Tests only.
+// FakeHip: a libamdhip64 that has no GPU and writes down what it is asked to do. Tests only. Structures, enumerations and
+// signatures are those of HIP's own headers, so that a caller with another idea of them fails.
+#include <hip/hip_runtime_api.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -12,10 +15,6 @@
 #define PUBLIC extern "C" __attribute__((visibility("default")))
 
 namespace {
-
-constexpr int kInvalidValue = 1, kInvalidDevice = 101, kInvalidImage = 200, kNotFound = 500;
-constexpr int kMultiprocessorCount = 63, kWarpSize = 87;
-constexpr std::size_t kPropertiesBytes = 1472;
 
 struct FakeModule {
   int device;
@@ -66,14 +65,14 @@ std::vector<std::unique_ptr<FakeModule>> modules;
 std::vector<std::unique_ptr<FakeFunction>> functions;
 int streams[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 thread_local int current = 0;
-thread_local int capture_mode = 1;
+thread_local hipStreamCaptureMode capture_mode = hipStreamCaptureModeThreadLocal;
 
-int failure(const char* function) {
+hipError_t failure(const char* function) {
   const auto found = failing.find(function);
-  return found == failing.end() ? 0 : found->second;
+  return found == failing.end() ? hipSuccess : static_cast<hipError_t>(found->second);
 }
 
-int device_of(void* stream) { return stream ? *static_cast<int*>(stream) : current; }
+int device_of(hipStream_t stream) { return stream ? *reinterpret_cast<int*>(stream) : current; }
 
 std::uint64_t elf_size(const unsigned char* image) {
   std::uint64_t headers;
@@ -88,102 +87,104 @@ std::uint64_t elf_size(const unsigned char* image) {
 
 #define OR_FAIL(name)                          \
   const std::lock_guard guard(lock);           \
-  if (const int error = failure(name)) return error
+  if (const hipError_t error = failure(name)) return error
 
-PUBLIC int hipRuntimeGetVersion(int* to) {
+PUBLIC hipError_t hipRuntimeGetVersion(int* to) {
   OR_FAIL("hipRuntimeGetVersion");
   *to = version;
-  return 0;
+  return hipSuccess;
 }
 
-PUBLIC int hipGetDevice(int* to) {
+PUBLIC hipError_t hipGetDevice(int* to) {
   *to = current;
-  return 0;
+  return hipSuccess;
 }
 
-PUBLIC int hipSetDevice(int ordinal) {
+PUBLIC hipError_t hipSetDevice(int ordinal) {
   OR_FAIL("hipSetDevice");
-  if (ordinal < 0 || ordinal >= device_count) return kInvalidDevice;
+  if (ordinal < 0 || ordinal >= device_count) return hipErrorInvalidDevice;
   current = ordinal;
-  return 0;
+  return hipSuccess;
 }
 
-PUBLIC int hipDeviceGetAttribute(int* to, int attribute, int ordinal) {
+PUBLIC hipError_t hipDeviceGetAttribute(int* to, hipDeviceAttribute_t attribute, int ordinal) {
   OR_FAIL("hipDeviceGetAttribute");
-  if (attribute == kMultiprocessorCount) {
+  if (attribute == hipDeviceAttributeMultiprocessorCount) {
     *to = devices[ordinal].compute_units;
-  } else if (attribute == kWarpSize) {
+  } else if (attribute == hipDeviceAttributeWarpSize) {
     *to = devices[ordinal].warp;
   } else {
-    return kInvalidValue;
+    return hipErrorInvalidValue;
   }
-  return 0;
+  return hipSuccess;
 }
 
-PUBLIC int hipGetDevicePropertiesR0600(void* to, int ordinal) {
+PUBLIC hipError_t hipGetDevicePropertiesR0600(hipDeviceProp_tR0600* to, int ordinal) {
   OR_FAIL("hipGetDevicePropertiesR0600");
-  const std::size_t moved = layout == kMoved ? 16 : 0;
-  auto* bytes = static_cast<unsigned char*>(to);
-  std::memset(bytes, 0, kPropertiesBytes + (layout == kLonger ? 64 : 0));
+  constexpr std::size_t kLongerBy = 64, kMovedBy = 16;
   const FakeDevice& device = devices[ordinal];
-  std::memcpy(bytes + 308 + moved, &device.warp, sizeof(int));
-  std::memcpy(bytes + 388 + moved, &device.compute_units, sizeof(int));
-  if (layout != kNoName) std::memcpy(bytes + 1160 + moved, device.arch.c_str(), device.arch.size() + 1);
-  return 0;
+  hipDeviceProp_tR0600 properties{};
+  properties.warpSize = device.warp;
+  properties.multiProcessorCount = device.compute_units;
+  if (layout != kNoName) device.arch.copy(properties.gcnArchName, sizeof properties.gcnArchName - 1);
+  std::memset(static_cast<void*>(to), 0, sizeof properties + (layout == kLonger ? kLongerBy : 0));
+  const std::size_t moved = layout == kMoved ? kMovedBy : 0;
+  std::memcpy(reinterpret_cast<unsigned char*>(to) + moved, &properties, sizeof properties - moved);
+  return hipSuccess;
 }
 
-PUBLIC int hipStreamGetDevice(void* stream, int* to) {
+PUBLIC hipError_t hipStreamGetDevice(hipStream_t stream, hipDevice_t* to) {
   OR_FAIL("hipStreamGetDevice");
   *to = device_of(stream);
-  return 0;
+  return hipSuccess;
 }
 
-PUBLIC int hipThreadExchangeStreamCaptureMode(int* mode) {
+PUBLIC hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode* mode) {
   std::swap(*mode, capture_mode);
-  return 0;
+  return hipSuccess;
 }
 
-PUBLIC int hipModuleLoadData(void** module, const void* image) {
+PUBLIC hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
   OR_FAIL("hipModuleLoadData");
   const auto* bytes = static_cast<const unsigned char*>(image);
-  if (std::memcmp(bytes, "\x7f" "ELF", 4) != 0) return kInvalidImage;
+  if (std::memcmp(bytes, "\x7f" "ELF", 4) != 0) return hipErrorInvalidImage;
   modules.push_back(std::make_unique<FakeModule>(FakeModule{current, {bytes, bytes + elf_size(bytes)}}));
   FakeModule& loaded = *modules.back();
-  *module = &loaded;
+  *module = reinterpret_cast<hipModule_t>(&loaded);
   FakeRecord record{};
   record.device = current;
   record.capture_mode = capture_mode;
   record.image = loaded.image.data();
   record.image_size = loaded.image.size();
   records.push_back(record);
-  return 0;
+  return hipSuccess;
 }
 
-PUBLIC int hipModuleGetFunction(void** function, void* module, const char* name) {
+PUBLIC hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module, const char* name) {
   OR_FAIL("hipModuleGetFunction");
-  auto* loaded = static_cast<FakeModule*>(module);
+  auto* loaded = reinterpret_cast<FakeModule*>(module);
   const std::string descriptor = std::string(name) + ".kd";
   const auto& image = loaded->image;
   if (std::search(image.begin(), image.end(), descriptor.c_str(), descriptor.c_str() + descriptor.size() + 1) ==
       image.end()) {
-    return kNotFound;
+    return hipErrorNotFound;
   }
   functions.push_back(std::make_unique<FakeFunction>(FakeFunction{loaded, name}));
-  *function = functions.back().get();
-  return 0;
+  *function = reinterpret_cast<hipFunction_t>(functions.back().get());
+  return hipSuccess;
 }
 
-PUBLIC int hipModuleLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                                 unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** parameters,
+PUBLIC hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                                 unsigned block_y, unsigned block_z, unsigned shared, hipStream_t stream, void** parameters,
                                  void** extra) {
   OR_FAIL("hipModuleLaunchKernel");
-  auto* called = static_cast<FakeFunction*>(function);
+  auto* called = reinterpret_cast<FakeFunction*>(function);
   const int device = device_of(stream);
-  if (parameters || !extra || called->module->device != device) return kInvalidValue;
-  if (!grid_x || !grid_y || !grid_z || std::uint64_t{grid_x} * block_x >> 32) return kInvalidValue;
-  if (extra[0] != reinterpret_cast<void*>(1) || extra[2] != reinterpret_cast<void*>(2) ||
-      extra[4] != reinterpret_cast<void*>(3)) {
-    return kInvalidValue;
+  if (parameters || !extra || called->module->device != device) return hipErrorInvalidValue;
+  if (!grid_x || !grid_y || !grid_z || std::uint64_t{grid_x} * block_x >> 32) return hipErrorInvalidValue;
+  if (extra[0] != HIP_LAUNCH_PARAM_BUFFER_POINTER || extra[2] != HIP_LAUNCH_PARAM_BUFFER_SIZE ||
+      extra[4] != HIP_LAUNCH_PARAM_END) {
+    return hipErrorInvalidValue;
   }
   FakeRecord record{};
   record.what = 2;
@@ -197,13 +198,13 @@ PUBLIC int hipModuleLaunchKernel(void* function, unsigned grid_x, unsigned grid_
   record.image_size = called->module->image.size();
   record.kernel = called->name.c_str();
   record.argument_bytes = *static_cast<std::size_t*>(extra[3]);
-  if (record.argument_bytes > sizeof record.arguments) return kInvalidValue;
+  if (record.argument_bytes > sizeof record.arguments) return hipErrorInvalidValue;
   std::memcpy(record.arguments, extra[1], record.argument_bytes);
   records.push_back(record);
-  return 0;
+  return hipSuccess;
 }
 
-PUBLIC int hipMemsetAsync(void* to, int value, std::size_t bytes, void* stream) {
+PUBLIC hipError_t hipMemsetAsync(void* to, int value, std::size_t bytes, hipStream_t stream) {
   OR_FAIL("hipMemsetAsync");
   FakeRecord record{};
   record.what = 1;
@@ -213,15 +214,15 @@ PUBLIC int hipMemsetAsync(void* to, int value, std::size_t bytes, void* stream) 
   record.value = value;
   record.bytes = bytes;
   records.push_back(record);
-  return 0;
+  return hipSuccess;
 }
 
-PUBLIC const char* hipGetErrorName(int error) {
+PUBLIC const char* hipGetErrorName(hipError_t error) {
   switch (error) {
-    case kInvalidValue: return "hipErrorInvalidValue";
-    case kInvalidDevice: return "hipErrorInvalidDevice";
-    case kInvalidImage: return "hipErrorInvalidImage";
-    case kNotFound: return "hipErrorNotFound";
+    case hipErrorInvalidValue: return "hipErrorInvalidValue";
+    case hipErrorInvalidDevice: return "hipErrorInvalidDevice";
+    case hipErrorInvalidImage: return "hipErrorInvalidImage";
+    case hipErrorNotFound: return "hipErrorNotFound";
     default: return "hipErrorUnknown";
   }
 }
