@@ -2,73 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.isa.machine import GpuMachine
-from tests.support.isa.memory import Memory
-from tests.support.kernels_fake import golden
-from tests.support.kernels_fake.calls import LOAD, MEMSET, FakeMachine, Tensor
-from tests.support.kernels_fake.trees import KernelTree, find_device
+from tests.support.isa.matrix_ops import fp8_numbers
+from tests.support.kernels_fake.calls import FakeMachine
+from tests.support.kernels_fake.interpreted import call, from_bf16, to_bf16
+from tests.support.kernels_fake.trees import KernelTree
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
 
 Array = Any
-
-
-def bf16(values: Array) -> Array:
-    """Return numbers rounded to bfloat16, as their bits."""
-    bits = np.asarray(values, np.float32).view(np.uint32)
-    return (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
-
-
-def exact(bits: Array) -> Array:
-    """Return bfloat16 numbers as float64."""
-    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-
-
-class Gpu:
-    """A GPU whose handlers run above FakeHip and whose kernels are interpreted."""
-
-    def __init__(self, tree: KernelTree, fake: FakeMachine, module: str, seed: int) -> None:
-        self._tree, self._fake, self._module, self._seed = tree, fake, module, seed
-        self._contents: list[bytes] = []
-
-    def call(
-        self, symbol: str, args: Sequence[tuple[str, Array]], results: Sequence[tuple[str, Array]],
-        attributes: dict[str, object],
-    ) -> tuple[Memory, list[int]]:  # fmt: skip
-        """Call a handler and run the kernel that it launches.
-
-        Returns:
-            The memory, and the addresses of the results.
-        """
-        memory = Memory()
-        at = [memory.put(value.tobytes()) for _, value in [*args, *results]]
-        places = [
-            Tensor(dtype, value.shape, place) for place, (dtype, value) in zip(at, [*args, *results], strict=True)
-        ]
-        self._fake.records()
-        self._fake.call(
-            self._tree.library(self._module), symbol, places[: len(args)], places[len(args) :], attributes,
-            device=find_device("gfx942", 304),
-        )  # fmt: skip
-        *before, launch = (record for record in self._fake.records() if record.what != LOAD)
-        for record in before:
-            assert record.what == MEMSET
-            memory.fill(record.to, record.value, record.size)
-        (path,) = (one for one in (self._tree.hsa / "gfx942").rglob("*.co") if golden.digest(one) == launch.sha256)
-        x, y, z = launch.grid
-        GpuMachine(path, self._seed, memory).run(launch.kernel, launch.arguments, (x, y, z), launch.block[0])
-        return memory, at[len(args) :]
-
-
-def read(memory: Memory, address: int, dtype: Any, shape: tuple[int, ...]) -> Array:
-    """Return a result."""
-    return np.frombuffer(memory.get(address), dtype).reshape(shape)
 
 
 @pytest.mark.parametrize(("m", "n", "k", "split"), [(40, 64, 128, 1), (33, 128, 256, 2)])
@@ -76,23 +22,20 @@ def test_gemm_bf16_matches_float64(
     kernel_tree: KernelTree, fake_machine: FakeMachine, m: int, n: int, k: int, split: int
 ) -> None:
     random = np.random.default_rng(m)
-    a, b = bf16(random.standard_normal((m, k))), bf16(random.standard_normal((n, k)))
-    out, none = np.full((m, n), np.nan, np.float32), np.zeros((0,), np.float32)
-    gpu = Gpu(kernel_tree, fake_machine, "gemm_bf16", seed=split)
-    memory, (at, _) = gpu.call(
-        "JaxAiterGemmBf16", [("bf16", a), ("bf16", b), ("f32", none)],
-        [("f32", out), ("u32", np.zeros(1024, np.uint32))],
-        {"splitk": split, "kernel": "_ZN5aiter28bf16gemm_outf32_tn_32x64_pf3E"},
+    a, b = to_bf16(random.standard_normal((m, k))), to_bf16(random.standard_normal((n, k)))
+    found, _ = call(
+        kernel_tree, fake_machine, ("gemm_bf16", "JaxAiterGemmBf16"),
+        [("bf16", a), ("bf16", b), ("f32", np.zeros((0,), np.float32))], [("f32", (m, n)), ("u32", (1024,))],
+        {"splitk": split, "kernel": "_ZN5aiter28bf16gemm_outf32_tn_32x64_pf3E"}, seed=split,
     )  # fmt: skip
-    wanted = exact(a) @ exact(b).T
-    assert np.abs(read(memory, at, np.float32, (m, n)) - wanted).max() < 1e-6 * k
+    assert np.abs(found - from_bf16(a) @ from_bf16(b).T).max() < 1e-6 * k
 
 
 def attention(q: Array, k: Array, v: Array, scale: float, *, causal: bool) -> tuple[Array, Array]:
     """Return attention and its log-sum-exp in float64: [b, q, h, d] and [b, h, q]."""
     group = q.shape[2] // k.shape[2]
-    k, v = (np.repeat(exact(one), group, axis=2) for one in (k, v))
-    scores = np.einsum("bqhd,bkhd->bhqk", exact(q), k) * scale
+    k, v = (np.repeat(from_bf16(one), group, axis=2) for one in (k, v))
+    scores = np.einsum("bqhd,bkhd->bhqk", from_bf16(q), k) * scale
     if causal:
         queries, keys = scores.shape[2:]
         scores = np.where(np.arange(keys) <= np.arange(queries)[:, None] + keys - queries, scores, -np.inf)
@@ -116,19 +59,52 @@ def test_attention_and_natural_lse_match_float64(
 ) -> None:
     """The log-sum-exp is natural, of the scaled scores: log(sum(exp(scale * q k)))."""
     random = np.random.default_rng(queries)
-    q, k, v = (
-        bf16(random.standard_normal((1, *shape, 128)))
-        for shape in ((queries, heads), (keys, key_heads), (keys, key_heads))
-    )
-    out, lse = np.full_like(q, 0xFFFF), np.full((1, heads, queries), np.nan, np.float32)
+    shapes = (queries, heads), (keys, key_heads), (keys, key_heads)
+    q, k, v = (to_bf16(random.standard_normal((1, *shape, 128))) for shape in shapes)
     none = ("s32", np.zeros((0,), np.int32))
-    gpu = Gpu(kernel_tree, fake_machine, "mha_fwd_asm", seed=0)
-    memory, (at, lse_at) = gpu.call(
-        "JaxAiterMhaFwdAsm", [("bf16", q), ("bf16", k), ("bf16", v), none, none],
-        [("bf16", out), ("f32", lse)], {"scale": 0.125, "causal": causal},
+    out, lse = call(
+        kernel_tree, fake_machine, ("mha_fwd_asm", "JaxAiterMhaFwdAsm"),
+        [("bf16", q), ("bf16", k), ("bf16", v), none, none],
+        [("bf16", q.shape), ("f32", (1, heads, queries))], {"scale": 0.125, "causal": causal},
     )  # fmt: skip
     wanted, wanted_lse = attention(q, k, v, 0.125, causal=causal)
-    found = exact(read(memory, at, np.uint16, out.shape))
-    # P is rounded to bfloat16, half away from zero, before it is multiplied with V.
-    assert np.abs(found - wanted).max() < 2.0**-8 * np.abs(wanted).max()
-    assert np.abs(read(memory, lse_at, np.float32, lse.shape) - wanted_lse).max() < 1e-5
+    # The weights are rounded to bfloat16, half away from zero, before they are multiplied with v.
+    assert np.abs(from_bf16(out) - wanted).max() < 2.0**-8 * np.abs(wanted).max()
+    assert np.abs(lse - wanted_lse).max() < 1e-5
+
+
+def shuffled(weight: Array, columns: int) -> Array:
+    """Reorder a weight into tiles of 16 rows and `columns` bytes, in pieces of 16 bytes of each row."""
+    n, k = weight.shape
+    return np.ascontiguousarray(weight.reshape(n // 16, 16, k // columns, columns // 16, 16).transpose(0, 2, 3, 1, 4))
+
+
+@pytest.mark.parametrize("m", [32, 130])
+@pytest.mark.parametrize("module", ["gemm_fp8_mi350", "flatmm_fp8"])
+def test_scaled_fp8_products_match_float64(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, module: str, m: int
+) -> None:
+    """Every block has another scale, so that a scale in the wrong place changes the product."""
+    n, k, mi350 = 256, 768, module == "gemm_fp8_mi350"
+    random = np.random.default_rng(m)
+    x, w = (
+        (random.integers(0x28, 0x48, shape) | random.integers(0, 2, shape) << 7).astype(np.uint8)
+        for shape in ((m, k), (n, k))
+    )
+    x_scale = random.uniform(0.5, 2, (k // 128, m)).astype(np.float32)
+    w_scale = random.uniform(0.5, 2, (n // 128, k // 128)).astype(np.float32)
+    dtype = "f8e4m3fn" if mi350 else "f8e4m3fnuz"
+    # The kernels of gfx950 do not wait for their last loads to shared memory before they use it for results: they rely
+    # on wavefronts that run side by side. The kernel of gfx942 loads the scales of up to three steps beyond the last one.
+    loose: dict[str, Any] = {"gpu": ("gfx950", 256), "lockstep": True} if mi350 else {"margin": 12 * m}
+    (found,) = call(
+        kernel_tree, fake_machine, (module, "JaxAiterGemmFp8Mi350" if mi350 else "JaxAiterFlatmmFp8"),
+        [(dtype, x), (dtype, shuffled(w, 32 if mi350 else 64).reshape(n, k)), ("f32", x_scale),
+         ("f32", w_scale if mi350 else np.ascontiguousarray(w_scale.T))],
+        [("bf16" if mi350 else "f16", (m, n))], **loose,
+    )  # fmt: skip
+    numbers = fp8_numbers(7 if mi350 else 8)
+    scaled_w = numbers[w] * np.repeat(np.repeat(w_scale, 128, axis=0), 128, axis=1)
+    wanted = (numbers[x] * np.repeat(x_scale, 128, axis=0).T) @ scaled_w.T
+    found = from_bf16(found) if mi350 else found.astype(np.float64)
+    assert np.abs(found - wanted).max() < (2.0**-8 if mi350 else 2.0**-10) * np.abs(wanted).max()

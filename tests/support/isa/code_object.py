@@ -19,8 +19,8 @@ from tests.support.isa.vector_ops import VECTOR
 from tests.support.isa.wave import Wave
 
 EXECUTE: dict[str, Execute] = {**SCALAR, **VECTOR, **PACKED, **MATRIX, **MEMORY}
-_ARCHITECTURES = {0x4C: "cdna3", 0x41: "rdna3"}
-"""EF_AMDGPU_MACH of gfx942 and gfx1100 (LLVM, "User Guide for AMDGPU Backend": ELF header e_flags)."""
+_ARCHITECTURES = {0x4C: "cdna3", 0x4F: "cdna4", 0x41: "rdna3"}
+"""EF_AMDGPU_MACH of gfx942, gfx950 and gfx1100 (LLVM, "User Guide for AMDGPU Backend": ELF header e_flags)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,23 +71,28 @@ def signed(value: int, width: int) -> int:
 
 @cache
 def opcodes(architecture: str) -> dict[str, dict[int, str]]:
-    """Return the mnemonics of each encoding by opcode: cdna3 or rdna3."""
-    tables = tomllib.loads(Path(__file__).with_name("opcodes.toml").read_text(encoding="utf-8"))[architecture]
-    return {name: {code: word for word, code in table.items() if word != "section"} for name, table in tables.items()}
+    """Return the mnemonics of each encoding by opcode: cdna3, cdna4 (which extends cdna3) or rdna3."""
+    tables = tomllib.loads(Path(__file__).with_name("opcodes.toml").read_text(encoding="utf-8"))
+    found: dict[str, dict[int, str]] = {}
+    for one in ("cdna3", "cdna4") if architecture == "cdna4" else (architecture,):
+        for name, table in tables[one].items():
+            found.setdefault(name, {}).update({code: word for word, code in table.items() if word != "section"})
+    return found
 
 
 # First opcodes of VOP2 and VOP1 in VOP3 (CDNA3 13.3.4, RDNA3 15.3.4).
-_IN_VOP3 = {"cdna3": (256, 320, 448), "rdna3": (256, 384, 512)}
-_VOP3 = {"cdna3": 0b110100, "rdna3": 0b110101}
-_SMEM = {"cdna3": 0b110000, "rdna3": 0b111101}
-_VOP3P = {"cdna3": (23, 0b110100111), "rdna3": (24, 0b11001100)}
+# Each is for CDNA and RDNA.
+_IN_VOP3 = (256, 320, 448), (256, 384, 512)
+_VOP3 = 0b110100, 0b110101
+_SMEM = 0b110000, 0b111101
+_VOP3P = (23, 0b110100111), (24, 0b11001100)
 
 
 class Decoder:
     """Decoder of one kernel's code.
 
     Args:
-        architecture: cdna3 or rdna3.
+        architecture: cdna3, cdna4 or rdna3.
         code: bytes of the section .text.
     """
 
@@ -115,16 +120,16 @@ class Decoder:
             raise DecodeError(f"{self._name} {table} opcode {code} at {place:#x} is not in opcodes.toml") from None
 
     def _decode(self, place: int, word: int, more: int) -> Instruction:
-        shift, prefix = _VOP3P[self._name]
+        shift, prefix = _VOP3P[self.rdna]
         if word >> 31 == 0:
             return self._vector(place, word, more)
         if word >> 30 == 0b10:
             return self._scalar(place, word)
         if word >> shift == prefix:
             return self._packed(place, word, more)
-        if word >> 26 == _VOP3[self._name]:
+        if word >> 26 == _VOP3[self.rdna]:
             return self._vop3(place, word, more)
-        if word >> 26 == _SMEM[self._name]:
+        if word >> 26 == _SMEM[self.rdna]:
             return self._scalar_memory(place, word, more)
         if self.rdna and word >> 26 == 0b110010:
             return self._dual(place, word, more)
@@ -186,7 +191,7 @@ class Decoder:
 
     def _vop3(self, place: int, word: int, more: int) -> Instruction:
         code = bits(word, 25, 16)
-        second, first, only = _IN_VOP3[self._name]
+        second, first, only = _IN_VOP3[self.rdna]
         if code >= only:
             table, number = "VOP3", code
         elif code >= first:

@@ -122,6 +122,13 @@ def classes(value: Array, mask: Array) -> Array:
     return found
 
 
+def bf16(value: Array) -> Array:
+    """Return the bits of bfloat16 numbers, rounded to nearest even, as uint32."""
+    words = np.asarray(value, np.float32).view(np.uint32)
+    rounded = words + np.uint32(0x7FFF) + (words >> np.uint32(16) & np.uint32(1)) >> np.uint32(16)
+    return np.where(np.isnan(value), words >> np.uint32(16) | np.uint32(0x40), rounded)
+
+
 def to_u32(value: Array) -> Array:
     """Return numbers rounded towards zero and saturated (V_CVT_U32_F32: CDNA3 12.8)."""
     return np.clip(np.nan_to_num(np.asarray(value, np.float64), nan=0.0), 0, 0xFFFF_FFFF).astype(np.uint32)

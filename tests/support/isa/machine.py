@@ -17,11 +17,13 @@ class GpuMachine:
     """A machine that runs a code object's kernels.
 
     Args:
-        code: a code object for gfx942 or gfx1100, or its path.
+        code: a code object for gfx942, gfx950 or gfx1100, or its path.
         seed: seed of the order of wavefronts, of completing memory operations, and of initial registers.
         memory: global memory with the kernel's buffers.
         races: whether races in shared memory are errors.
         ordered: whether shared memory is accessed in the order in which waves issue.
+        lockstep: execute one instruction of each wavefront in turn, and complete memory operations at once. Otherwise
+            both happen in random order.
     """
 
     def __init__(
@@ -32,10 +34,12 @@ class GpuMachine:
         *,
         races: bool = True,
         ordered: bool = False,
+        lockstep: bool = False,
     ) -> None:
         self._object = code if isinstance(code, CodeObject) else CodeObject(code)
         self._random = np.random.default_rng(seed)
-        self.memory, self._races, self._ordered = memory or Memory(), races, ordered
+        self.memory, self._races, self._lockstep = memory or Memory(), races, lockstep
+        self._ordered = ordered
         self.put, self.get, self.clear = self.memory.put, self.memory.get, self.memory.clear
 
     def launch(self, kernel: str, arguments: bytes, blocks: int, threads: int) -> None:
@@ -57,7 +61,11 @@ class GpuMachine:
         for wave in waves:
             wave.share = share
         while running := [one for one in waves if not one.ended and not one.waiting]:
-            self._advance(running[self._random.integers(len(running))])
+            if not self._lockstep:
+                self._advance(running[self._random.integers(len(running))])
+            else:
+                for one in running:
+                    self._advance(one, 1)
             # A barrier waits for the waves that have not ended (CDNA3 12.5, RDNA3 16.5: S_BARRIER).
             if all(one.ended or one.waiting for one in waves):
                 for one in waves:
@@ -69,7 +77,7 @@ class GpuMachine:
         scalar = [int(one) for one in self._random.integers(0, 1 << 32, 130)]
         thread = np.arange(number * lanes, (number + 1) * lanes)
         vector[0] = thread  # x in bits 9:0, y and z above: both are 0
-        made = Wave(number, lanes, rdna, kernel.flush, self._random, vector, scalar, self.memory)
+        made = Wave(number, lanes, rdna, kernel.flush, self._random, vector, scalar, self.memory, prompt=self._lockstep)
         for at, value in enumerate(kernel.scalars(arguments, block)):
             made.scalar[at] = value
         active = sum(1 << int(one) for one in np.flatnonzero(thread < threads))
@@ -78,9 +86,9 @@ class GpuMachine:
         made.at = kernel.at
         return made
 
-    def _advance(self, wave: Wave) -> None:
+    def _advance(self, wave: Wave, steps: int = 0) -> None:
         """Run a wave to its next barrier or its end, or for a random number of instructions."""
-        steps = int(self._random.choice((20, 500, _MOST_STEPS)))
+        steps = steps or int(self._random.choice((20, 500, _MOST_STEPS)))
         instruction = self._object.instruction
         for _ in range(steps):
             execute, one = instruction(wave.at)

@@ -27,18 +27,18 @@ def _bytes(words: Array) -> Array:
 
 
 @cache
-def _fp8_numbers() -> Array:
-    """Return the numbers of all bytes in the format of gfx942: bias 8, one zero, 0x80 is NaN (CDNA3 2.6: FP8)."""
+def fp8_numbers(bias: int) -> Array:
+    """Return the numbers of all bytes of fp8 E4M3: bias 8 with one zero on CDNA3 (NaN is 0x80), 7 on CDNA4 (0x7F)."""
     byte = np.arange(256)
     exponent, mantissa = byte >> 3 & 15, byte & 7
-    size = np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 11), mantissa * 2.0**-10)
+    size = np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 3 - bias), mantissa * 2.0 ** (-2 - bias))
     numbers = np.where(byte >> 7, -size, size)
-    numbers[0x80] = np.nan
+    numbers[[0x80] if bias == 8 else [0x7F, 0xFF]] = np.nan
     return numbers
 
 
-def _fp8(words: Array) -> Array:
-    return _fp8_numbers()[words.view(np.uint8)]
+def _fp8(bias: int) -> Callable[[Array], Array]:
+    return lambda words: fp8_numbers(bias)[words.view(np.uint8)]
 
 
 @cache
@@ -49,7 +49,7 @@ def _result_rows(size: int) -> Array:
     return register // 4 * (256 // size) + lane // size * 4 + register % 4
 
 
-def _mfma(size: int, depth: int, unpack: Callable[[Array], Array], dtype: Array) -> Execute:
+def _mfma(size: int, depth: int, unpack: Callable[[Array], Array], dtype: Array, registers: int = 2) -> Execute:
     count = size * size // 64
 
     def execute(w: Wave, i: Instruction) -> None:
@@ -57,7 +57,7 @@ def _mfma(size: int, depth: int, unpack: Callable[[Array], Array], dtype: Array)
         columns, rows = np.arange(64) % size, _result_rows(size)
         matrices = []
         for number in i.sources[:2]:
-            words = np.ascontiguousarray(w.vector[number - VGPR : number - VGPR + 2].T)  # 64 lanes of 8 bytes
+            words = np.ascontiguousarray(w.vector[number - VGPR : number - VGPR + registers].T)  # of each lane
             values = unpack(words).reshape(64 // size, size, -1)  # part of the depth, row, values of a lane
             matrices.append(values.transpose(1, 0, 2).reshape(size, depth).astype(np.float64))
         product = matrices[0] @ matrices[1].T
@@ -76,6 +76,8 @@ def _mfma(size: int, depth: int, unpack: Callable[[Array], Array], dtype: Array)
 MATRIX: dict[str, Execute] = {
     "v_mfma_f32_16x16x16_bf16": _mfma(16, 16, _bf16, np.float32),
     "v_mfma_f32_32x32x8_bf16": _mfma(32, 8, _bf16, np.float32),
-    "v_mfma_f32_16x16x32_fp8_fp8": _mfma(16, 32, _fp8, np.float32),
+    "v_mfma_f32_16x16x32_fp8_fp8": _mfma(16, 32, _fp8(8), np.float32),
+    # CBSZ and BLGP of 0: both operands are fp8. The order along the depth does not matter, as it is that of both.
+    "v_mfma_f32_16x16x128_f8f6f4": _mfma(16, 128, _fp8(7), np.float32, registers=8),
     "v_mfma_i32_32x32x16_i8": _mfma(32, 16, _bytes, np.int32),
 }

@@ -24,16 +24,20 @@ class Memory:
         self._bytes: Array = np.zeros(1 << 20, np.uint8)
         self._inside: Array = np.zeros(1 << 20, bool)
 
-    def put(self, data: bytes, shift: int = 0) -> int:
-        """Allocate memory with this content at a multiple of 256 plus `shift`; return its address."""
+    def put(self, data: bytes, shift: int = 0, margin: int = 0) -> int:
+        """Allocate memory with this content at a multiple of 256 plus `shift`; return its address.
+
+        Args:
+            margin: bytes after the content that may be accessed too.
+        """
         at = -(-self._end // 256) * 256 + shift
-        self._end = at + len(data) + _GUARD
+        self._end = at + len(data) + margin + _GUARD
         if self._end > len(self._bytes):
             more = max(self._end, 2 * len(self._bytes)) - len(self._bytes)
             self._bytes = np.concatenate([self._bytes, np.zeros(more, np.uint8)])
             self._inside = np.concatenate([self._inside, np.zeros(more, bool)])
         self._bytes[at : at + len(data)] = np.frombuffer(data, np.uint8)
-        self._inside[at : at + len(data)] = True
+        self._inside[at : at + len(data) + margin] = True
         self._sizes[_BASE + at] = len(data)
         return _BASE + at
 

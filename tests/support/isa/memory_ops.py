@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tests.support.isa import floats
 from tests.support.isa.encodings import NULL, VGPR, Instruction
 from tests.support.isa.wave import Array, Wave
 
@@ -153,9 +154,7 @@ def _added_f32(old: Array, more: Array) -> Array:
 def _added_bf16(old: Array, more: Array) -> Array:
     """Add two bfloat16 numbers, rounded to nearest even (CDNA3 12.15: GLOBAL_ATOMIC_PK_ADD_BF16)."""
     first, second = ((one.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32) for one in (old, more))
-    bits = (first + second).view(np.uint32)
-    rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)) >> np.uint32(16)
-    return rounded.astype(np.uint16).view(np.uint8)
+    return floats.bf16(first + second).astype(np.uint16).view(np.uint8)
 
 
 def _atomic(w: Wave, lanes: Array, addresses: Array, data: Array, add: Callable[[Array, Array], Array]) -> None:
@@ -219,8 +218,8 @@ def _buffer_load(count: int) -> Execute:
             data[inside] = w.memory.load(addresses[inside], 4)
             if to_share:
                 # CDNA3 9.1.9: "Memory Buffer Load to LDS".
-                to = (start + i.immediate + 4 * np.arange(w.lanes))[lanes]
-                w.share.store(w.number, w.epoch, to, data[lanes].reshape(-1, 4))
+                to = (start + i.immediate + 4 * count * np.arange(w.lanes))[lanes]
+                w.share.store(w.number, w.epoch, to, data[lanes].reshape(-1, 4 * count))
             else:
                 _put(w, i.to - VGPR, lanes, data[lanes].reshape(-1, 4 * count))
 

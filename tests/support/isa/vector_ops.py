@@ -223,6 +223,18 @@ def _first_lane(w: Wave, i: Instruction) -> None:
     w.write(i.to - VGPR, int(value[int(np.argmax(w.active))]))
 
 
+def _lane(w: Wave, i: Instruction) -> None:
+    """Read a lane, active or not (CDNA3 12.11: V_READLANE_B32)."""
+    value = np.broadcast_to(w.raw(i.sources[0]), w.lanes)
+    w.write(i.to - VGPR, int(value[w.read(i.sources[1]) % w.lanes]))
+
+
+def _packed_bf16(w: Wave, i: Instruction) -> None:
+    """Convert two numbers to bfloat16, rounded to nearest even (CDNA4 12.11: V_CVT_PK_BF16_F32)."""
+    low, high = (floats.bf16(w.operand(i, which, "f32")) for which in (0, 1))
+    w.result(i, low | high << _u(16), "u32")
+
+
 def _accumulator(w: Wave, i: Instruction) -> None:
     w.store(i.to - VGPR, w.raw(i.sources[0], i.literal))
 
@@ -248,6 +260,8 @@ VECTOR: dict[str, Execute] = {
     "v_mbcnt_lo_u32_b32": _mbcnt,
     "v_mbcnt_hi_u32_b32": _mbcnt,
     "v_readfirstlane_b32": _first_lane,
+    "v_readlane_b32": _lane,
+    "v_cvt_pk_bf16_f32": _packed_bf16,
     "v_accvgpr_read_b32": _accumulator,
     "v_accvgpr_write_b32": _accumulator,
 }

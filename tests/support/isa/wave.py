@@ -14,6 +14,8 @@ Array = Any
 """A numpy array or scalar, whose dtype depends on the instruction."""
 
 EXEC = 126
+_SHARED_BASE, _APERTURE = 235, 1 << 48
+"""Address of shared memory in the flat address space; its low 32 bits are 0 (CDNA3 5.2: SRC_SHARED_BASE)."""
 _FLOATS = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0)
 # Inline constants (CDNA3 5.2 and 6.2, RDNA3 6.2 and 7.2: "Scalar/Vector ALU Operands").
 _CONSTANTS = {128 + n: n for n in range(65)} | {192 + n: -n & 0xFFFF_FFFF for n in range(1, 17)}
@@ -44,6 +46,7 @@ class Wave:
         lanes: 64 on CDNA3, 32 here on RDNA3.
         vector: registers v0 to v255, then a0 to a255, one row each.
         active: EXEC as booleans; full: whether all lanes are active.
+        prompt: whether memory operations complete when they are issued.
         pending: outstanding memory operations in order of issue.
         epoch: number of barriers passed.
     """
@@ -64,6 +67,7 @@ class Wave:
     ended: bool = False
     waiting: bool = False
     epoch: int = 0
+    prompt: bool = False
     pending: list[Pending] = field(default_factory=list)
 
     # Scalar operands
@@ -82,6 +86,8 @@ class Wave:
         """Return a 64-bit scalar operand."""
         if number < 128:
             return 0 if number == NULL and self.rdna else self.scalar[number] | self.scalar[number + 1] << 32
+        if number == _SHARED_BASE:
+            return _APERTURE
         value = self.read(number, literal)
         return value | 0xFFFF_FFFF_0000_0000 if 193 <= number <= 208 else value
 
@@ -169,9 +175,9 @@ class Wave:
             assert 0x150 <= control <= 0x15F, f"DPP control {control:#x} is not known"
             source = row | control & 15  # row_newbcast
         valid = (source >= 0) & self.active[source]
-        # Without BOUND_CTRL, a lane that has no source is not written.
-        whole = i.lanes >> 19 & 1 or valid.all()
-        assert (i.lanes >> 24, bool(whole)) == (0xFF, True), f"DPP masks of {i} are not known"
+        bound_control = bool(i.lanes >> 19 & 1)
+        assert i.lanes >> 24 == 0xFF, f"masks of rows and banks in {i} are not known"
+        assert bound_control or valid[self.active].all(), f"lanes that {i} does not write are not known"
         return np.where(valid, value[source], np.uint32(0))
 
     def _half(self, i: Instruction, which: int, number: int) -> Array:
@@ -257,7 +263,7 @@ class Wave:
     def issue(self, counter: str, complete: Callable[[], None]) -> None:
         """Queue a memory operation: it completes at a wait, or now and then at once."""
         self.pending.append(Pending(counter, complete))
-        if self.random.random() < 0.25 or (counter == "lgkm" and self.share.ordered):
+        if self.prompt or self.random.random() < 0.25 or (counter == "lgkm" and self.share.ordered):
             self.wait(counter, 0)
 
     def wait(self, counter: str, left: int) -> None:
