@@ -73,10 +73,27 @@ def test_attention_and_natural_lse_match_float64(
     assert np.abs(lse - wanted_lse).max() < 1e-5
 
 
-def shuffled(weight: Array, columns: int) -> Array:
-    """Reorder a weight into tiles of 16 rows and `columns` bytes, in pieces of 16 bytes of each row."""
+def shuffled(weight: Array, rows: int, columns: int) -> Array:
+    """Reorder a weight into tiles of these rows and bytes, in pieces of 16 bytes of each row."""
     n, k = weight.shape
-    return np.ascontiguousarray(weight.reshape(n // 16, 16, k // columns, columns // 16, 16).transpose(0, 2, 3, 1, 4))
+    tiles = weight.reshape(n // rows, rows, k // columns, columns // 16, 16)
+    return np.ascontiguousarray(tiles.transpose(0, 2, 3, 1, 4)).reshape(n, k)
+
+
+def test_gemm_i8_matches_float64(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+    """AITER's kernel also relies on wavefronts that run side by side."""
+    m, n, k = 70, 128, 256
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-127, 128, shape, np.int8) for shape in ((m, k), (n, k)))
+    a_scale, b_scale, bias = (random.uniform(0.5, 2, shape).astype(np.float32) for shape in ((m, 1), (1, n), (n,)))
+    (found,) = call(
+        kernel_tree, fake_machine, ("gemm_i8", "JaxAiterGemmI8"),
+        [("s8", a), ("s8", shuffled(b, 32, 32)), ("f32", a_scale), ("f32", b_scale), ("f32", bias)],
+        [("bf16", (m, n))], {"splitk": 1, "kernel": "_ZN5aiter42I8gemm_bf16_perTokenI8_BpreShuffle_128x128E"},
+        lockstep=True,
+    )  # fmt: skip
+    wanted = a.astype(np.float64) @ b.astype(np.float64).T * a_scale * b_scale + bias
+    assert np.abs(from_bf16(found) - wanted).max() < 2.0**-8 * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize("m", [32, 130])
@@ -95,11 +112,11 @@ def test_scaled_fp8_products_match_float64(
     w_scale = random.uniform(0.5, 2, (n // 128, k // 128)).astype(np.float32)
     dtype = "f8e4m3fn" if mi350 else "f8e4m3fnuz"
     # The kernels of gfx950 do not wait for their last loads to shared memory before they use it for results: they rely
-    # on wavefronts that run side by side. The kernel of gfx942 loads the scales of up to three steps beyond the last one.
+    # on wavefronts that run side by side. The kernel of gfx942 loads scales of up to three steps beyond the last.
     loose: dict[str, Any] = {"gpu": ("gfx950", 256), "lockstep": True} if mi350 else {"margin": 12 * m}
     (found,) = call(
         kernel_tree, fake_machine, (module, "JaxAiterGemmFp8Mi350" if mi350 else "JaxAiterFlatmmFp8"),
-        [(dtype, x), (dtype, shuffled(w, 32 if mi350 else 64).reshape(n, k)), ("f32", x_scale),
+        [(dtype, x), (dtype, shuffled(w, 16, 32 if mi350 else 64)), ("f32", x_scale),
          ("f32", w_scale if mi350 else np.ascontiguousarray(w_scale.T))],
         [("bf16" if mi350 else "f16", (m, n))], **loose,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from tests.support.isa.memory import Memory, Share
 from tests.support.isa.wave import EXEC, Wave
 
 _MOST_STEPS = 400_000
+_LATENCY = 40
 
 
 class GpuMachine:
@@ -22,7 +23,7 @@ class GpuMachine:
         memory: global memory with the kernel's buffers.
         races: whether races in shared memory are errors.
         ordered: whether shared memory is accessed in the order in which waves issue.
-        lockstep: execute one instruction of each wavefront in turn, and complete memory operations at once. Otherwise
+        lockstep: execute one instruction of each wavefront in turn, and complete memory operations after 40. Otherwise
             both happen in random order.
     """
 
@@ -66,6 +67,7 @@ class GpuMachine:
             else:
                 for one in running:
                     self._advance(one, 1)
+                    one.settle()
             # A barrier waits for the waves that have not ended (CDNA3 12.5, RDNA3 16.5: S_BARRIER).
             if all(one.ended or one.waiting for one in waves):
                 for one in waves:
@@ -77,7 +79,17 @@ class GpuMachine:
         scalar = [int(one) for one in self._random.integers(0, 1 << 32, 130)]
         thread = np.arange(number * lanes, (number + 1) * lanes)
         vector[0] = thread  # x in bits 9:0, y and z above: both are 0
-        made = Wave(number, lanes, rdna, kernel.flush, self._random, vector, scalar, self.memory, prompt=self._lockstep)
+        made = Wave(
+            number,
+            lanes,
+            rdna,
+            kernel.flush,
+            self._random,
+            vector,
+            scalar,
+            self.memory,
+            latency=_LATENCY * self._lockstep,
+        )
         for at, value in enumerate(kernel.scalars(arguments, block)):
             made.scalar[at] = value
         active = sum(1 << int(one) for one in np.flatnonzero(thread < threads))

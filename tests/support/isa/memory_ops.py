@@ -200,7 +200,7 @@ def _buffer(w: Wave, i: Instruction, count: int) -> tuple[Array, Array]:
         offset += 4 * w.raw(vector).astype(np.int64)
         size *= 4
     elif i.flags["offen"]:
-        offset += w.raw(vector).astype(np.int64)
+        offset = offset + w.raw(vector).astype(np.int64) & 0xFFFF_FFFF
     moved = w.read(register)
     offset = offset[:, None] + 4 * np.arange(count)
     return (offset + base + moved).astype(np.uint64), offset < size - moved

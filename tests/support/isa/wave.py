@@ -35,6 +35,7 @@ class Pending:
 
     counter: str
     complete: Callable[[], None]
+    due: int
 
 
 @dataclass(slots=True)
@@ -46,7 +47,8 @@ class Wave:
         lanes: 64 on CDNA3, 32 here on RDNA3.
         vector: registers v0 to v255, then a0 to a255, one row each.
         active: EXEC as booleans; full: whether all lanes are active.
-        prompt: whether memory operations complete when they are issued.
+        latency: instructions until a memory operation completes, if it is not waited for; 0 is a random number.
+        steps: executed instructions.
         pending: outstanding memory operations in order of issue.
         epoch: number of barriers passed.
     """
@@ -67,7 +69,8 @@ class Wave:
     ended: bool = False
     waiting: bool = False
     epoch: int = 0
-    prompt: bool = False
+    latency: int = 0
+    steps: int = 0
     pending: list[Pending] = field(default_factory=list)
 
     # Scalar operands
@@ -262,9 +265,16 @@ class Wave:
 
     def issue(self, counter: str, complete: Callable[[], None]) -> None:
         """Queue a memory operation: it completes at a wait, or now and then at once."""
-        self.pending.append(Pending(counter, complete))
-        if self.prompt or self.random.random() < 0.25 or (counter == "lgkm" and self.share.ordered):
+        self.pending.append(Pending(counter, complete, self.steps + self.latency))
+        prompt = self.random.random() < 0.25 or (counter == "lgkm" and self.share.ordered)
+        if prompt and not self.latency:
             self.wait(counter, 0)
+
+    def settle(self) -> None:
+        """Complete the operations whose latency is over."""
+        self.steps += 1
+        while self.pending and self.pending[0].due < self.steps:
+            self.pending.pop(0).complete()
 
     def wait(self, counter: str, left: int) -> None:
         """Complete operations in order until at most `left` of a counter are outstanding."""
