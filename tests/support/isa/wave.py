@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.isa.encodings import ACC, LITERAL, NULL, VCC, VGPR, Instruction, bits
+from tests.support.isa.encodings import LITERAL, NULL, VCC, VGPR, Instruction, bits
 
 Array = Any
 """A numpy array or scalar, whose dtype depends on the instruction."""
@@ -121,10 +121,7 @@ class Wave:
     def write_mask(self, number: int, lanes: Array) -> None:
         """Write booleans as a lane mask; bits of inactive lanes are 0."""
         packed = int.from_bytes(np.packbits(lanes & self.active, bitorder="little").tobytes(), "little")
-        if self.lanes == 64:
-            self.write_wide(number, packed)
-        else:
-            self.write(number, packed)
+        (self.write_wide if self.lanes == 64 else self.write)(number, packed)
 
     def refresh(self) -> None:
         """Follow a change of EXEC."""
@@ -178,9 +175,8 @@ class Wave:
             assert 0x150 <= control <= 0x15F, f"DPP control {control:#x} is not known"
             source = row | control & 15  # row_newbcast
         valid = (source >= 0) & self.active[source]
-        bound_control = bool(i.lanes >> 19 & 1)
         assert i.lanes >> 24 == 0xFF, f"masks of rows and banks in {i} are not known"
-        assert bound_control or valid[self.active].all(), f"lanes that {i} does not write are not known"
+        assert i.lanes >> 19 & 1 or valid[self.active].all(), f"lanes that {i} does not write are not known"
         return np.where(valid, value[source], np.uint32(0))
 
     def _half(self, i: Instruction, which: int, number: int) -> Array:
@@ -198,10 +194,8 @@ class Wave:
         return (value >> np.uint32(16 * high)).astype(np.uint16)
 
     def _modified(self, i: Instruction, which: int, value: Array, kind: str) -> Array:
-        if i.absolute >> which & 1:
-            value = np.abs(value)
-        if i.negative >> which & 1:
-            value = -value
+        value = np.abs(value) if i.absolute >> which & 1 else value
+        value = -value if i.negative >> which & 1 else value
         return flushed(value) if self.flush and kind == "f32" else value
 
     def result(self, i: Instruction, value: Array, kind: str) -> None:
@@ -240,7 +234,9 @@ class Wave:
         if i.sdwa:
             self.store(register, self._placed(i, register, value))
         elif high or self.rdna:
-            self.store(register, _merged(self.vector[register], value, high))
+            old = self.vector[register]
+            merged = old & np.uint32(0xFFFF) | value << np.uint32(16) if high else old & np.uint32(0xFFFF_0000) | value
+            self.store(register, merged)
         else:
             self.store(register, value)
 
@@ -293,10 +289,6 @@ def flushed(value: Array) -> Array:
     return np.where(np.abs(value) < np.float32(2.0**-126), np.copysign(np.float32(0), value), value)
 
 
-def _merged(old: Array, value: Array, high: int) -> Array:
-    return old & np.uint32(0xFFFF) | value << np.uint32(16) if high else old & np.uint32(0xFFFF_0000) | value
-
-
 def _select(value: Array, place: int, extend: int) -> Array:
     """Return part of an operand by SRC_SEL of SDWA (CDNA3 13.3.7)."""
     assert not extend & 1, "sign extension of SDWA is not known"
@@ -305,8 +297,3 @@ def _select(value: Array, place: int, extend: int) -> Array:
     if place >= 4:
         return value >> np.uint32((place - 4) * 16) & np.uint32(0xFFFF)
     return value >> np.uint32(place * 8) & np.uint32(0xFF)
-
-
-def is_accumulator(number: int) -> bool:
-    """Return whether a register number is an accumulation register."""
-    return number >= ACC
