@@ -202,7 +202,7 @@ def _bad_paths(module: KernelModule) -> Iterator[str]:
     paths = [*module.host, *module.headers, *module.include, *module.compiled]
     paths += [unit.source for unit in module.units] + [generator.script for generator in module.generators]
     paths += [objects.folder for objects in module.objects] + [objects.csv for objects in module.objects]
-    paths += [name for objects in module.objects for name in objects.files]
+    paths += [name for objects in module.objects for name in (*objects.files, objects.tuned)]
     for path in paths:
         parts = PurePosixPath(path).parts
         if path.startswith("/") or ".." in parts or "\\" in path:

@@ -91,7 +91,9 @@ class CodeObjectSet:
         targets: processors; `{target}` in `folder` is replaced by each of them.
         folder: folder of the code objects, relative to the source's folder.
         csv: table in `folder` with a row for each kernel; empty if `files` lists the code objects.
-        kernel_column, file_column: columns of the table.
+        tuned: AITER's table of the fastest kernels, a path from the top of its Python package's parent folder; the
+            wheel carries it, and `jax_aiter` chooses by it. Empty for none.
+        kernel_column, file_column: columns of `csv`.
         files: file name -> kernel symbol, instead of a table.
         count: exact number of code objects for each target.
         kernarg: bytes of kernel arguments that the host packs; no code object may need more.
@@ -105,6 +107,7 @@ class CodeObjectSet:
     count: int
     kernarg: int
     csv: str = ""
+    tuned: str = ""
     kernel_column: str = ""
     file_column: str = ""
     files: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from core.errors import KernelError
 from kernels.checks import code_problems
 from kernels.modules import CodeObjectSet, KernelModule
 from kernels.recipe import NativeFile, object_path
-from kernels.sources import SourceTree
+from kernels.sources import SourceTree, located
 
 
 def find_objects(module: KernelModule, processors: Sequence[str], tree: SourceTree) -> list[NativeFile]:
@@ -45,6 +45,8 @@ def find_objects(module: KernelModule, processors: Sequence[str], tree: SourceTr
                         target=target,
                     )
                 )
+            if objects.tuned:
+                natives.append(_tuned(module.name, target, objects, tree))
             if len(rows) != objects.count:
                 problems.append(f"{folder} has {len(rows)} kernels of {module.name}, not {objects.count}")
     if problems:
@@ -53,6 +55,18 @@ def find_objects(module: KernelModule, processors: Sequence[str], tree: SourceTr
             hint="\nUse the pinned source, or correct the module's entry.",
         )
     return natives
+
+
+def _tuned(module: str, target: str, objects: CodeObjectSet, tree: SourceTree) -> NativeFile:
+    """Return the table of the fastest kernels, below the folder that handlers search for their table."""
+    name = f"tuned/{objects.tuned.rpartition('/')[2]}"
+    return NativeFile(
+        path=object_path(module, target, name, objects.sku),
+        file=located(tree.folder, objects.tuned),
+        sha256=tree.files[objects.tuned],
+        module=module,
+        target=target,
+    )
 
 
 def _rows(objects: CodeObjectSet, folder: Path, label: str) -> tuple[dict[str, str], list[str]]:

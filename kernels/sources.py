@@ -73,7 +73,7 @@ def used_by(modules: Iterable[KernelModule], files: Iterable[str]) -> tuple[str,
                 if objects.csv:
                     tables.add(folder)
                     exact.add(f"{folder}/{objects.csv}")
-                exact |= {f"{folder}/{name}" for name in objects.files}
+                exact |= {f"{folder}/{name}" for name in objects.files} | set(filter(None, [objects.tuned]))
     objects_there = (name for name in files if name.endswith(".co") and name.rpartition("/")[0] in tables)
     below = (name for name in files if any(name.startswith(f"{folder}/") for folder in folders))
     return tuple(sorted({*objects_there, *below, *exact}))
@@ -152,9 +152,9 @@ def check(root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] 
     for path in wanted:
         if path not in lock:
             unlocked.append(path)
-        elif not (root / path).is_file():
+        elif not located(root, path).is_file():
             missing.append(path)
-        elif (digest := file_sha256(root / path)) != lock[path]:
+        elif (digest := file_sha256(located(root, path))) != lock[path]:
             changed.append(path)
         else:
             good[path] = digest
@@ -176,7 +176,13 @@ def render_lock(root: Path, modules: Iterable[KernelModule]) -> str:
     names = [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
     used = used_by(modules, names)
     head = "# Files of AITER's sources that the kernel modules use: sha256, path. Written by `ci_build kernels lock`.\n"
-    return head + "".join(f"{file_sha256(root / name)}  {name}\n" for name in used)
+    return head + "".join(f"{file_sha256(located(root, name))}  {name}\n" for name in used)
+
+
+def located(root: Path, name: str) -> Path:
+    """Return the path of a locked file; AITER's Python package lies beside the source's folder in an archive."""
+    beside = root.parent / name
+    return beside if name.startswith("aiter/") and not (root / name).exists() else root / name
 
 
 def write_lock(text: str, path: Path = SOURCES_LOCK) -> None:

@@ -1,5 +1,6 @@
 // Handler of int8 GEMM: out = (a * a_scale) @ (b * b_scale)^T + bias in bf16, AITER's assembly kernels for gfx942.
 // b is in AITER's layout for them (shuffle_weight with layout (32, 16)); the handler cannot verify it.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -31,6 +32,7 @@ static_assert(offsetof(Args, split_k) == 192 && sizeof(Args) == 208);
 
 constexpr int kStepOfK = 128;
 constexpr int kMostSplits = 16;
+constexpr int kMostSplitsByDefault = 8;
 
 // Each part of k is a multiple of 128, and none is empty.
 bool divides(std::int64_t k, int split) {
@@ -38,11 +40,21 @@ bool divides(std::int64_t k, int split) {
   return parts(k, part) == split;
 }
 
+// As many parts as fill idle compute units: in all 35 rows of AITER's a8w8_bpreshuffle_tuned_gemm.csv for int8, this is
+// the fastest split.
+int parts_by_default(const GemmProblem& problem, const GemmRow& row) {
+  const std::int64_t blocks = parts(problem.m, row.tile_m) * parts(problem.n, row.tile_n);
+  int split = static_cast<int>(std::clamp<std::int64_t>(problem.compute_units / blocks, 1, kMostSplitsByDefault));
+  while (!divides(problem.k, split)) --split;
+  return split;
+}
+
 GemmOptions options(const GemmProblem& problem, int split, const GemmRow& row) {
   if (problem.k % kStepOfK != 0) return {{}, "K is no multiple of 128"};
   if (row.number("bpreshuffle", 1) != 1) return {{}, "it wants b in another layout"};
-  const int parts_of_k = split == 0 ? 1 : split;  // as AITER, which splits only when told
-  if (parts_of_k > 1 && row.number("splitk", 0) != 1) return {{}, "it does not split K"};
+  const bool splits = row.number("splitk", 0) == 1;
+  const int parts_of_k = split > 0 ? split : splits ? parts_by_default(problem, row) : 1;
+  if (parts_of_k > 1 && !splits) return {{}, "it does not split K"};
   if (parts_of_k > kMostSplits || !divides(problem.k, parts_of_k)) {
     return {{}, "K has no " + std::to_string(parts_of_k) + " parts that are multiples of 128, at most 16"};
   }

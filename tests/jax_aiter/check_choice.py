@@ -24,8 +24,9 @@ from tests.jax_aiter.kernels import FakeDevice
 XLA_ONLY = dict.fromkeys(OPERATIONS, "xla")
 NORMS = dict.fromkeys(["rms_norm", "rms_norm_with_add"], "portable")
 AITERS = {
-    "gfx942": ["flash_attn", "flash_attn_bwd", "gemm", "gemm_i8", "flatmm_fp8"],
-    "gfx950": ["flash_attn", "flash_attn_bwd", "gemm", "gemm_fp8_mi350", "gemm_fp4"],
+    # gemm is XLA's, except for shapes with a row in a table.
+    "gfx942": ["flash_attn", "flash_attn_bwd", "gemm_i8", "flatmm_fp8"],
+    "gfx950": ["flash_attn", "flash_attn_bwd", "gemm_fp8_mi350", "gemm_fp4"],
 }
 CHOICES = {
     "gfx942": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx942"], "aiter")},
@@ -53,7 +54,7 @@ def check_each_device_gets_the_best_that_there_is(gfx: str, kernels: Path) -> No
 def check_devices_of_two_kinds_get_what_runs_on_both(kernels: Path) -> None:
     devices = [FakeDevice("gfx942"), FakeDevice("gfx950")]
     found = {n: decide(n, kernels=Loader(kernels), environment={}, devices=devices)[0] for n in OPERATIONS}
-    served = dict.fromkeys(["gemm", "flash_attn", "flash_attn_bwd"], "aiter")
+    served = dict.fromkeys(["flash_attn", "flash_attn_bwd"], "aiter")
     assert {n: c.backend for n, c in found.items()} == {**XLA_ONLY, **NORMS, **served}
     assert "module gemm_i8 has no code for gfx950, only for gfx942" in found["gemm_i8"].why
 
@@ -61,7 +62,9 @@ def check_devices_of_two_kinds_get_what_runs_on_both(kernels: Path) -> None:
 def check_a_named_target_goes_before_the_devices(kernels: Path) -> None:
     for named, backend in (("gfx950", "aiter"), ("gfx1201", "xla"), ("gfx942, gfx950", "aiter")):
         environment = {"JAX_AITER_TARGET": named}
-        choice, _ = decide("gemm", kernels=Loader(kernels), environment=environment, devices=[FakeDevice("gfx906")])
+        choice, _ = decide(
+            "flash_attn", kernels=Loader(kernels), environment=environment, devices=[FakeDevice("gfx906")]
+        )
         assert choice.backend == backend
     with pytest.raises(BackendError, match="JAX_AITER_TARGET=sm_90 names 'sm_90', which is not a gfx target"):
         decide("gemm", kernels=Loader(kernels), environment={"JAX_AITER_TARGET": "sm_90"}, devices=[])
@@ -91,8 +94,8 @@ def check_aiter_code_is_for_one_processor(kernels: Path) -> None:
     [
         ("gemm", {"JAX_AITER_BACKEND": "xla"}, "xla"),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "aiter"),
-        ("gemm", {"JAX_AITER_BACKEND": ""}, "aiter"),
-        ("gemm", {"JAX_AITER_BACKEND": "auto"}, "aiter"),
+        ("gemm_i8", {"JAX_AITER_BACKEND": ""}, "aiter"),
+        ("gemm_i8", {"JAX_AITER_BACKEND": "auto"}, "aiter"),
         ("rms_norm", {"JAX_AITER_BACKEND": "aiter", "JAX_AITER_BACKEND_RMS_NORM": "portable"}, "portable"),
         ("rms_norm", {"JAX_AITER_BACKEND": "aiter", "JAX_AITER_BACKEND_RMS_NORM": "auto"}, "portable"),
         ("rms_norm", {"JAX_AITER_BACKEND_GEMM": "xla"}, "portable"),
@@ -139,7 +142,7 @@ def check_a_variant_that_has_no_code_is_not_served(kernels: Path, units: int | N
     if backend == "xla":
         assert "mha_fwd_asm has no code for gfx942 with 228 compute units, only with 80, 304" in choice.why
     # The library of another module has code for any of them.
-    assert decide("gemm", kernels=Loader(kernels), environment={}, devices=[device])[0].backend == "aiter"
+    assert decide("gemm_i8", kernels=Loader(kernels), environment={}, devices=[device])[0].backend == "aiter"
 
 
 def check_without_modules_forcing_names_the_manifest(tmp_path: Path) -> None:
@@ -190,11 +193,13 @@ def check_info_is_data_and_loads_nothing(installed: Path, monkeypatch: pytest.Mo
     assert told["version"] == "1.2.3"
     assert told["problem"] is None
     assert told["options"] == {"JAX_AITER_TARGET": "gfx942", "JAX_AITER_BACKEND_RMS_NORM": "aiter"}
-    assert told["operations"]["gemm"] == {
+    assert told["operations"]["flash_attn"] == {
         "backend": "aiter",
-        "why": "gemm_bf16 has code for gfx942",
-        "module": "gemm_bf16",
+        "why": "mha_fwd_asm has code for gfx942",
+        "module": "mha_fwd_asm",
     }
+    assert told["operations"]["gemm"]["backend"] == "xla"
+    assert "XLA's GEMM is the default; a row for the shape decides" in told["operations"]["gemm"]["why"]
     assert told["operations"]["rms_norm"]["backend"] is None
     assert "module rmsnorm_fwd has no code for" in told["operations"]["rms_norm"]["why"]
     assert told["modules"]["gemm_i8"]["kind"] == "co-launcher"

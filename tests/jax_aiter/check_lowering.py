@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import export
 from jax.sharding import PartitionSpec as P
-from jax_aiter import BackendError
+from jax_aiter import BackendError, _choice, _loader
+from jax_aiter import gemm as gemm_module
+from jax_aiter._loader import Loader
 from jax_aiter._table import TARGETS
 from jax_aiter.flatmm_fp8 import flatmm_fp8
 from jax_aiter.gemm import gemm
@@ -26,6 +30,7 @@ from jax_aiter.rmsnorm import rms_norm, rms_norm_with_add
 
 from tests.jax_aiter.check_gemm import blocks, dequantised
 from tests.jax_aiter.common import compare, made, mesh, with_gradients
+from tests.jax_aiter.kernels import Kernels
 
 pytestmark = pytest.mark.usefixtures("installed")
 S = jax.ShapeDtypeStruct
@@ -69,21 +74,25 @@ def calls(text: str) -> list[tuple[str, list[str], list[str], dict[str, str]]]:
 
 
 CASES: dict[str, tuple[str, Callable[..., Any], Any, list[Any]]] = {
-    "gemm": ("gfx942", gemm, (A, B), [(
+    "gemm that AITER tuned": ("gfx942", lambda a, b: gemm(a, b, out_dtype=F32), (A, B), [(
         "jax_aiter_gemm_bf16", ["16x128xbf16", "256x128xbf16", "0xf32"], ["16x256xf32", "1024xui32"],
-        {"splitk": "0 : i32", "kernel": '""'})]),
-    "gemm with bias": ("gfx950", lambda a, b, c: gemm(a, b, bias=c, out_dtype=F32), (A, B, S((256,), F32)), [(
-        "jax_aiter_gemm_bf16", ["16x128xbf16", "256x128xbf16", "0xf32"], ["16x256xf32", "1024xui32"],
-        {"splitk": "0 : i32", "kernel": '""'})]),
+        {"splitk": "2 : i32", "kernel": '"small_64x64"'})]),
+    "gemm that AITER tuned for a few more rows": (
+        "gfx942", lambda a, b: gemm(a, b, out_dtype=F32), (S((9, 128), BF16), B), [(
+        "jax_aiter_gemm_bf16", ["9x128xbf16", "256x128xbf16", "0xf32"], ["9x256xf32", "1024xui32"],
+        {"splitk": "2 : i32", "kernel": '"small_64x64"'})]),
+    "gemm into bfloat16": ("gfx942", gemm, (A, B), []),
+    "gemm with bias": ("gfx942", lambda a, b, c: gemm(a, b, bias=c, out_dtype=F32), (A, B, S((256,), F32)), []),
+    "gemm that AITER did not tune": ("gfx942", gemm, (S((8192, 4096), BF16), S((8192, 4096), BF16)), []),
     "gemm_i8": ("gfx942", gemm_i8, INT8, [(
         "jax_aiter_gemm_i8", ["4x128xi8", "256x128xi8", "4x1xf32", "1x256xf32", "256xf32"], ["4x256xbf16"],
-        {"splitk": "0 : i32", "kernel": '""'})]),
+        {"splitk": "1 : i32", "kernel": '"int8_128x128"'})]),
     "gemm_fp8_mi350": ("gfx950", gemm_fp8_mi350, FP8, [(
         "jax_aiter_gemm_fp8_mi350", ["16x512xf8E4M3FN", "256x512xf8E4M3FN", "4x16xf32", "2x4xf32"], ["16x256xbf16"],
         {})]),
     "gemm_fp4": ("gfx950", gemm_fp4, (S((4, 128), U8), S((256, 128), U8), S((4, 8), U8), S((256, 8), U8)), [(
         "jax_aiter_gemm_fp4", ["32x128xui8", "256x128xui8", "256x8xui8", "256x8xui8"], ["32x256xbf16"],
-        {"splitk": "0 : i32", "kernel": '""', "bpreshuffle": "true"})]),
+        {"splitk": "1 : i32", "kernel": '"fp4_64x128"', "bpreshuffle": "true"})]),
     "flatmm_fp8": ("gfx942", flatmm_fp8, FP8, [(
         "jax_aiter_flatmm_fp8", ["16x512xf8E4M3FNUZ", "256x512xf8E4M3FNUZ", "4x16xf32", "4x2xf32"], ["16x256xf16"],
         {})]),
@@ -149,6 +158,7 @@ def check_amd_gpus_get_the_custom_call_of_the_contract(name: str, monkeypatch: p
     assert calls(lowered(function, *arguments)) == []
     jax.clear_caches()
     monkeypatch.setenv("JAX_AITER_TARGET", gfx)
+    monkeypatch.setenv("JAX_AITER_COMPUTE_UNITS", "80" if gfx == "gfx942" else "256")
     assert calls(lowered(function, *arguments)) == wanted
     for target, operands, results, attrs in wanted:
         row = TARGETS[target]
@@ -158,16 +168,17 @@ def check_amd_gpus_get_the_custom_call_of_the_contract(name: str, monkeypatch: p
 
 
 @pytest.mark.releases
-def check_gradients_of_products_are_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def check_gradients_of_products_transpose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
     shapes = (S((64, 128), BF16), S((256, 128), BF16))
-    found = calls(lowered(jax.value_and_grad(total(gemm), (0, 1)), *shapes))
-    # da = dout @ b and db = dout.T @ a, each as a product with a transposed right factor.
-    assert [(call[1][:2], call[2][0]) for call in found] == [
-        (["64x128xbf16", "256x128xbf16"], "64x256xf32"),
-        (["64x256xbf16", "128x256xbf16"], "64x128xf32"),
-        (["256x64xbf16", "128x64xbf16"], "256x128xf32"),
-    ]
+    for out, cotangent in ((None, "bf16"), (F32, "f32")):
+        text = lowered(jax.value_and_grad(total(partial(gemm, out_dtype=out)), (0, 1)), *shapes)
+        assert [(call[1][:2], call[2][0]) for call in calls(text)] == [(["64x128xbf16", "256x128xbf16"], "64x256xf32")]
+        # da = dout @ b and db = dout.T @ a.
+        products = re.findall(r"dot_general.*contracting_dims = \[(\d)\] x \[(\d)\].*: \((.*)\) ->", text)
+        assert [(one[:2], one[2].count(cotangent)) for one in products] == [(("1", "0"), 2), (("0", "0"), 2)]
+        assert "stablehlo.transpose" not in text
 
 
 @pytest.mark.releases
@@ -198,6 +209,7 @@ def check_vmap_makes_more_rows_and_not_more_calls(monkeypatch: pytest.MonkeyPatc
     text = lowered(jax.vmap(rms_norm, (0, None)), S((3, 4, 128), F32), GAMMA)
     assert [call[1][0] for call in calls(text)] == ["12x128xf32"]
     assert "stablehlo.while" not in text
+    monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
     text = lowered(jax.vmap(gemm, (0, None)), S((3, 16, 128), BF16), B)
     assert [call[1][0] for call in calls(text)] == ["48x128xbf16"]
     # One weight per element means one call per element.
@@ -268,6 +280,7 @@ def check_vmap_makes_a_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.releases
 @pytest.mark.usefixtures("on_cpu")
 def check_handlers_are_called_with_what_they_expect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
     x, residual, gamma = made(1, (600, 40)), made(2, (600, 40)), made(3, (40,))
     a, b, bias = made(4, (64, 128), BF16), made(5, (64, 128), BF16), made(6, (64,))
     batch, factors = made(7, (3, 5, 40)), made(8, (3, 40))
@@ -291,6 +304,7 @@ def check_handlers_are_called_with_what_they_expect(monkeypatch: pytest.MonkeyPa
         found = jax.jit(function)(*arguments)
         with monkeypatch.context() as patch:
             patch.setenv("JAX_AITER_BACKEND", "xla")
+            patch.setenv("JAX_AITER_BACKEND_GEMM", "xla")
             jax.clear_caches()
             wanted = jax.jit(function)(*arguments)
         jax.clear_caches()
@@ -456,3 +470,28 @@ def check_the_program_decides_whether_each_query_sees_a_key(
     wanted, of_lse = jax.jit(packed)(*arrays)
     compare(out, wanted, 3e-2)
     np.testing.assert_allclose(lse, of_lse, 1e-3, 1e-2)
+
+
+def check_kernels_that_write_bfloat16_are_asked_for_it(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code objects of later AITER sources are named so; with a bias, the sum stays in float32."""
+    later = Kernels(tmp_path)
+    objects = {f"gfx942/gemm_bf16/bf16gemm_fp32bf16_tn_{tile}.co": "0" * 64 for tile in ("32x64", "64x64")}
+    later.add("gemm_bf16", objects={"gfx942": objects})
+    monkeypatch.setenv("JAX_AITER_BACKEND", "aiter")
+    results = {}
+    for name, loader in (("pinned", _loader.loader()), ("later", Loader(later.write()))):
+        monkeypatch.setattr(Loader, "ensure", lambda *_: None)
+        monkeypatch.setattr(_choice, "loader", lambda loader=loader: loader)
+        monkeypatch.setattr(gemm_module, "loader", lambda loader=loader: loader)
+        for gfx in ("gfx942", "gfx942,gfx950"):
+            monkeypatch.setenv("JAX_AITER_TARGET", gfx)
+            for out in (None, F32):
+                jax.clear_caches()
+                (call,) = calls(lowered(partial(gemm, out_dtype=out), A, B))
+                results[name, gfx, out] = call[2][0]
+        bias = calls(lowered(lambda a, b, c: gemm(a, b, bias=c), A, B, S((256,), F32)))
+        assert bias[0][2][0] == "16x256xf32"
+    narrow = {key for key, result in results.items() if result == "16x256xbf16"}
+    assert narrow == {("later", "gfx942", None)}

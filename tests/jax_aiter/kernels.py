@@ -35,6 +35,34 @@ MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
         ["jax_aiter_rms_norm", "jax_aiter_rms_norm_with_add", "jax_aiter_rms_norm_bwd"],
     ),
 }
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "gemm_bf16": {
+        "gfx942/gemm_bf16/kernels.csv": "knl_name,tileM,tileN\nsmall_32x64,32,64\nsmall_64x64,64,64\n",
+        "gfx942/gemm_bf16/tuned/bf16.csv": (
+            "M,N,K,bias,dtype,outdtype,cu_num,splitK,us,kernelName\n"
+            "16,256,128,False,torch.bfloat16,torch.float32,80,2,4.5,small_64x64\n"
+            "64,256,128,False,torch.bfloat16,torch.float32,80,1,5.5,gone_96x64\n"
+        ),
+    },
+    "gemm_i8": {
+        "gfx942/gemm_i8/kernels.csv": "tile_m,tile_n,knl_name\n128,128,int8_128x128\n",
+        "gfx942/gemm_i8/tuned/a8w8.csv": (
+            "cu_num,M,N,K,q_dtype_w,splitK,us,kernelName\n80,4,256,512,torch.float8_e4m3fnuz,0,1,fp8\n"
+            "80,4,256,512,torch.int8,3,7.5,int8_128x128\n80,4,256,128,torch.int8,6,6.5,int8_128x128\n"
+        ),
+    },
+    "gemm_fp4": {
+        "gfx950/gemm_fp4/kernels.csv": "tile_m,tile_n,knl_name\n64,128,fp4_64x128\n64,384,fp4_64x384\n",
+        "gfx950/gemm_fp4/tuned/a4w4.csv": (
+            "cu_num,M,N,K,splitK,us,kernelName\n256,16,256,256,0,3.5,fp4_64x128\n256,1,512,256,0,3.5,of_ck\n"
+            "256,2,512,256,0,3.5,fp4_64x384\n"
+        ),
+    },
+    "flatmm_fp8": {
+        "gfx942/flatmm_fp8/tuned/blocks.csv": "cu_num,M,N,K,splitK,us,kernelName\n80,16,256,512,0,9.5,of_ck\n",
+    },
+}
+"""Module -> tables by path below hsa; the numbers are not AITER's."""
 VARIANTS = {"mha_fwd_asm": {"variants": {"gfx942": {"304": "MI300", "80": "MI308"}}}}
 assert {target for _, _, targets in MODULES.values() for target in targets} == set(TARGETS)
 assert all(TARGETS[t].backend == AITER for kind, _, ts in MODULES.values() if kind == "co-launcher" for t in ts)
@@ -78,6 +106,10 @@ class Kernels:
         code = self.root / "hsa" / "gfx942" / name / "kernel.co"
         code.parent.mkdir(parents=True, exist_ok=True)
         code.write_bytes(name.encode())
+        for table, text in TABLES.get(name, {}).items():
+            (self.root / "hsa" / table).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / "hsa" / table).write_text(text)
+        tables = {table: sha256(self.root / "hsa" / table) for table in TABLES.get(name, {})}
         entry = {
             "kind": kind,
             "library": f"lib/lib{name}.so",
@@ -87,7 +119,7 @@ class Kernels:
             "ffi": [
                 {"target": t, "symbol": TARGETS[t].symbol, "api": [0, 1], "command_buffer": False} for t in handlers
             ],
-            "objects": {"gfx942": {f"gfx942/{name}/kernel.co": sha256(code)}},
+            "objects": {"gfx942": {f"gfx942/{name}/kernel.co": sha256(code), **tables}},
         }
         entry.update(changes)
         self.manifest["modules"][name] = entry

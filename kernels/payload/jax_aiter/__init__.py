@@ -9,7 +9,9 @@
     from jax_aiter.flatmm_fp8 import flatmm_fp8
 
 Each operation uses AITER's kernel if the package has one for the GPU, else a fused kernel of this project, else XLA's
-code for jax.numpy. `info()`, or `python -m jax_aiter`, reports the chosen backend and the reason.
+code for jax.numpy. For products, measurements decide: `python -m jax_aiter bench` measures on this machine's GPU, then
+come AITER's tuned tables. `info()`, or `python -m jax_aiter`, reports the chosen backends and the reasons, and
+`info(function, *arguments)` what would run for these arguments.
 JAX_AITER_BACKEND=auto|aiter|portable|xla forces a backend, JAX_AITER_BACKEND_RMS_NORM=… forces it for one operation;
 JAX_AITER_TARGET=gfx942 lowers for GPUs that this machine does not have. Forcing an unavailable backend is an error.
 Importing the package loads no kernels and starts no backend. The modules are also attributes: `jax_aiter.mha`.
@@ -18,12 +20,19 @@ Importing the package loads no kernels and starts no backend. The modules are al
 import importlib
 from types import ModuleType
 
-from jax_aiter._errors import BackendError, JaxAiterError, ManifestError, ModuleLoadError, NotDifferentiableError
+from jax_aiter._errors import (
+    BackendError,
+    ChoiceTableError,
+    JaxAiterError,
+    ManifestError,
+    ModuleLoadError,
+    NotDifferentiableError,
+)
 from jax_aiter._info import info
 from jax_aiter.version import __version__
 
-__all__ = ["BackendError", "JaxAiterError", "ManifestError", "ModuleLoadError", "NotDifferentiableError"]
-__all__ += ["__version__", "info"]
+__all__ = ["BackendError", "ChoiceTableError", "JaxAiterError", "ManifestError", "ModuleLoadError"]
+__all__ += ["NotDifferentiableError", "__version__", "info"]
 _MODULES = ("compat", "flatmm_fp8", "gemm", "gemm_fp4", "gemm_fp8", "gemm_i8", "layouts", "mha", "rmsnorm")
 
 

@@ -6,24 +6,31 @@ choice:
     JAX_AITER_BACKEND=auto|aiter|portable|xla     forces a backend for every operation
     JAX_AITER_BACKEND_<OPERATION>=…               forces a backend for one operation, such as RMS_NORM
     JAX_AITER_TARGET=gfx942[,gfx950]              GPUs to lower for, instead of those of this machine
+    JAX_AITER_COMPUTE_UNITS=304                   compute units of the GPUs of JAX_AITER_TARGET, for tables of
+                                                  measurements; unknown without it
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import jax
 
+from jax_aiter import _evidence, _measured
 from jax_aiter._errors import BackendError
+from jax_aiter._evidence import Advice, Places, Problem
 from jax_aiter._loader import Loader, loader
+from jax_aiter._manifest import Module
 from jax_aiter._table import AITER, AUTO, BACKENDS, OPERATIONS, PORTABLE, XLA, FfiTarget
 
 OPTION, TARGET_OPTION = "JAX_AITER_BACKEND", "JAX_AITER_TARGET"
+UNITS_OPTION = "JAX_AITER_COMPUTE_UNITS"
 
 _GFX = re.compile(r"gfx[0-9a-f]+(:[a-z]+[+-])*")
 _KERNELS = {AITER: "AITER kernel", PORTABLE: "portable kernel"}
@@ -37,6 +44,8 @@ class Choice:
         operation: name in OPERATIONS.
         backend: one of BACKENDS.
         call: name of the custom call; empty for XLA.
+        kernel, splitk: AITER's kernel and its parts of K for a product; "" and 0 for the handler's choice.
+        sizes: m, n and k that they are for; empty for any.
         forced: whether an option forces the backend, so that no other backend replaces it on another platform.
         why: reason for the choice.
     """
@@ -44,8 +53,15 @@ class Choice:
     operation: str
     backend: str
     call: str = ""
+    kernel: str = ""
+    splitk: int = 0
+    sizes: tuple[int, ...] = ()
     forced: bool = False
     why: str = field(default="", compare=False)
+
+    def tuned(self, m: int, n: int, k: int) -> tuple[str, int]:
+        """Return kernel and splitk for a product; "" and 0 for another one, such as the part of one device."""
+        return (self.kernel, self.splitk) if self.sizes in ((), (m, n, k)) else ("", 0)
 
 
 def forced_backend(operation: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
@@ -116,14 +132,32 @@ class _Wanted:
     source: str
     units: tuple[tuple[str, int], ...]
 
+    @property
+    def places(self) -> Places:
+        # Processor and compute units of each kind of GPU; empty if a GPU does not report them.
+        known = tuple(dict.fromkeys((gfx.partition(":")[0], number) for gfx, number in self.units))
+        return known if {gfx.partition(":")[0] for gfx in self.gfx} == {gfx for gfx, _ in known} else ()
+
 
 def _wanted(environment: Mapping[str, str], devices: Sequence[Any] | None) -> _Wanted:
     gfx, source = wanted_targets(environment, devices)
+    number = environment.get(UNITS_OPTION, "")
+    if number and (not number.isdecimal() or int(number) == 0 or not environment.get(TARGET_OPTION, "")):
+        raise BackendError(f"{UNITS_OPTION}={number} has to be a positive number, and {TARGET_OPTION} has to be set.")
     if environment.get(TARGET_OPTION, ""):
-        return _Wanted(gfx, source, ())
+        return _Wanted(gfx, source, tuple((name, int(number)) for name in gfx if number))
     gpus = rocm_devices() if devices is None else devices
     kinds = {(gfx_of(device), getattr(device, "core_count", None)): None for device in gpus}
     return _Wanted(gfx, source, tuple((name, units) for name, units in kinds if name and isinstance(units, int)))
+
+
+def places(environment: Mapping[str, str] = os.environ, devices: Sequence[Any] | None = None) -> Places:
+    """Return processor and compute units of each kind of GPU that code is lowered for; empty if one is unknown.
+
+    Raises:
+        BackendError: JAX_AITER_TARGET or JAX_AITER_COMPUTE_UNITS is invalid.
+    """
+    return _wanted(environment, devices).places
 
 
 def decide(
@@ -131,6 +165,7 @@ def decide(
     targets: Sequence[FfiTarget] | None = None,
     *,
     obstacles: Mapping[str, str] = MappingProxyType({}),
+    problem: Problem | None = None,
     kernels: Loader,
     environment: Mapping[str, str] = os.environ,
     devices: Sequence[Any] | None = None,
@@ -142,6 +177,7 @@ def decide(
         targets: custom calls that can implement the operation, the best of each backend first; None means those of
             OPERATIONS.
         obstacles: backend or custom call -> reason why it does not support these arguments, such as their shape.
+        problem: the product, which measurements may be about; None if it is unknown or there is none.
         kernels: available modules.
         environment: variables that contain the options.
         devices: AMD GPUs; None means those of this process.
@@ -160,12 +196,19 @@ def decide(
         if not mine:
             missing.append(f"there is no {_KERNELS[backend]} for {operation}")
         for call in mine:
-            problem = _problem(call, kernels, wanted) or obstacles.get(call.name, "") or obstacles.get(backend, "")
-            if not problem:
-                name = _module(kernels, call).name
-                why = option or f"{name} has code for {', '.join(wanted.gfx)}"
-                return Choice(operation, backend, call.name, forced=bool(option), why=why), name
-            missing.append(problem)
+            obstacle = _problem(call, kernels, wanted) or obstacles.get(call.name, "") or obstacles.get(backend, "")
+            if obstacle:
+                missing.append(obstacle)
+                continue
+            module = _module(kernels, call)
+            advice = _advice(operation, call, module, kernels, wanted, problem, environment)
+            if advice.backend == XLA and forced == AUTO:
+                missing.append(advice.why)
+                continue
+            why = "; ".join(filter(None, [option or f"{module.name} has code for {', '.join(wanted.gfx)}", advice.why]))
+            sizes = (problem.m, problem.n, problem.k) if problem and advice.kernel else ()
+            tuned = (advice.kernel, advice.splitk, sizes)
+            return Choice(operation, backend, call.name, *tuned, forced=bool(option), why=why), module.name
     why = "; ".join(dict.fromkeys(missing))
     if forced != AUTO:
         hint = f"Unset {option.partition('=')[0]}, or set {OPTION}_{operation.upper()} for this operation alone."
@@ -174,7 +217,11 @@ def decide(
 
 
 def choose(
-    operation: str, targets: Sequence[FfiTarget] | None = None, *, obstacles: Mapping[str, str] = MappingProxyType({})
+    operation: str,
+    targets: Sequence[FfiTarget] | None = None,
+    *,
+    obstacles: Mapping[str, str] = MappingProxyType({}),
+    problem: Problem | None = None,
 ) -> Choice:
     """Return the choice for an operation in this process and load its module.
 
@@ -184,10 +231,42 @@ def choose(
         ModuleLoadError: a module of the wheel cannot be loaded; no other backend replaces it silently.
     """
     kernels = loader()
-    choice, module = decide(operation, targets, obstacles=obstacles, kernels=kernels)
+    choice, module = decide(operation, targets, obstacles=obstacles, problem=problem, kernels=kernels)
     if module:
         kernels.ensure(module)
+    for observe in _observers:
+        observe(choice, module, problem)
     return choice
+
+
+Observer = Callable[[Choice, str, Problem | None], None]
+"""Function of a choice, its module and its product."""
+_observers: list[Observer] = []
+
+
+@contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """Call a function for each choice that is made meanwhile."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
+
+def _advice(
+    operation: str,
+    call: FfiTarget,
+    module: Module,
+    kernels: Loader,
+    wanted: _Wanted,
+    problem: Problem | None,
+    environment: Mapping[str, str],
+) -> Advice:
+    if call.backend != AITER or kernels.manifest is None:
+        return Advice(call.backend, "")
+    measured = _measured.read(kernels.manifest.version, environment)
+    return _evidence.advise(operation, module, kernels.root / "hsa", wanted.places, problem, measured)
 
 
 def _module(kernels: Loader, call: FfiTarget) -> Any:

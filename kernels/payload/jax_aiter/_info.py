@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from jax_aiter import _choice
-from jax_aiter._errors import BackendError, JaxAiterError
+from jax_aiter import _choice, _measured
+from jax_aiter._choice import Choice
+from jax_aiter._errors import BackendError, ChoiceTableError, JaxAiterError
+from jax_aiter._evidence import Problem
 from jax_aiter._loader import Loader, loader
 from jax_aiter._probe import framework_api
 from jax_aiter._table import OPERATIONS
@@ -16,10 +19,12 @@ from jax_aiter._table import OPERATIONS
 _PREFIX = "JAX_AITER_"
 
 
-def info() -> dict[str, Any]:
+def info(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Return the content of this package, the GPUs, and the choice for each operation with its reason.
 
-    No module is loaded. The result can be written as JSON:
+    With a function, such as `jax_aiter.gemm.gemm` or the gradient of a model, also return what would run for these
+    arguments: the function is traced, not run, and arguments may be `jax.ShapeDtypeStruct`. Without a function, no
+    module is loaded. The result can be written as JSON:
 
         version     of the package; None without kernels
         jax, ffi_api
@@ -29,9 +34,36 @@ def info() -> dict[str, Any]:
         modules     by name: kind, targets, handlers, loaded
         devices     of this process: id, platform, kind, gfx target, compute units
         options     the JAX_AITER_… variables that are set
+        choice_table
+                    file of the user's measurements, its number of rows, and the problem with it or None
         operations  by name: backend, reason (why) and module for the lowered targets; XLA computes shapes and dtypes
                     that a kernel does not support
+        choices     with a function: one entry for each different choice, with operation, backend, custom call, kernel,
+                    splitk, product and reason (why)
     """
+    report = _report()
+    return report if function is None else {**report, "choices": _choices(function, args, kwargs)}
+
+
+def _choices(function: Callable[..., Any], args: Any, kwargs: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+
+    def note(choice: Choice, module: str, problem: Problem | None) -> None:
+        fields = {name: getattr(choice, name) for name in ("operation", "backend", "call", "kernel", "splitk", "why")}
+        entry = {**fields, "module": module or None, "product": str(problem) if problem else None}
+        if entry not in found:
+            found.append(entry)
+
+    # The new context makes jax.jit trace functions again, which it may have traced before.
+    with _choice.observed(note), _TRACE(object()):
+        jax.eval_shape(function, *args, **kwargs)
+    return found
+
+
+_TRACE = jax.make_user_context(None)
+
+
+def _report() -> dict[str, Any]:
     report: dict[str, Any] = {"version": None, "jax": jax.__version__, "ffi_api": list(framework_api())}
     options = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIX)}
     rest = {"devices": [_device(device) for device in jax.local_devices()], "options": options}
@@ -48,8 +80,17 @@ def info() -> dict[str, Any]:
         "targets": list(manifest.targets) if manifest else [],
         "modules": _modules(kernels),
         **rest,
+        "choice_table": _choice_table(manifest.version) if manifest else None,
         "operations": {name: _operation(name, kernels) for name in OPERATIONS},
     }
+
+
+def _choice_table(version: str) -> dict[str, Any]:
+    try:
+        table = _measured.read(version)
+    except JaxAiterError as problem:
+        return {"file": str(_measured.place()), "rows": 0, "problem": str(problem)}
+    return {"file": str(table.path), "rows": len(table.rows), "problem": table.problem or None}
 
 
 def _modules(kernels: Loader) -> dict[str, Any]:
@@ -70,7 +111,7 @@ def _modules(kernels: Loader) -> dict[str, Any]:
 def _operation(name: str, kernels: Loader) -> dict[str, Any]:
     try:
         choice, module = _choice.decide(name, kernels=kernels)
-    except BackendError as problem:
+    except (BackendError, ChoiceTableError) as problem:
         return {"backend": None, "why": str(problem), "module": None}
     return {"backend": choice.backend, "why": choice.why, "module": module or None}
 

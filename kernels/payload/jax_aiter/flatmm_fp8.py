@@ -8,6 +8,7 @@ from jax import Array
 
 from jax_aiter import _blockscale, _check, _limits
 from jax_aiter._choice import Choice, choose
+from jax_aiter._evidence import Problem
 from jax_aiter._native import dispatch, ffi, together
 from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
@@ -48,8 +49,8 @@ def flatmm_fp8(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuff
     _check.dtype("flatmm_fp8", "xq", xq, (jnp.float8_e4m3fn, jnp.float8_e4m3fnuz))
     _check.dtype("flatmm_fp8", "wq", wq, (xq.dtype,))
     obstacle = _limits.obstacle(FLATMM_FP8, m=xq.shape[0], n=wq.shape[0], k=xq.shape[1])
-    choice = choose("flatmm_fp8", obstacles={AITER: obstacle})
-    return (_shuffled if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
+    choice = choose("flatmm_fp8", obstacles={AITER: obstacle}, problem=Problem(xq.shape[0], wq.shape[0], xq.shape[1]))
+    return (shuffled_product if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
 
 
 def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
@@ -84,4 +85,5 @@ def as_fnuz(values: Array, scale: Array) -> tuple[Array, Array]:
 # The parts of n are multiples of 256: the kernels' tiles, which contain whole blocks of scales and of the layout.
 _RULE = Rule.parse("m k, n k, blocks m, blocks n' -> m n", m=1, n=256)
 _plain = quantised("flatmm_fp8", lambda choice, *operands: _lowered(choice, False, *operands), _RULE)
-_shuffled = quantised("flatmm_fp8", lambda choice, *operands: _lowered(choice, True, *operands), _RULE)
+shuffled_product = quantised("flatmm_fp8", lambda choice, *operands: _lowered(choice, True, *operands), _RULE)
+"""Compiled product of a choice and operands in the kernels' order."""

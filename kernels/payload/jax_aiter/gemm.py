@@ -1,11 +1,13 @@
-"""Matrix product with a transposed right factor, A @ B^T; gradients are products of the same kind.
+"""Matrix product with a transposed right factor, A @ B^T.
 
-bfloat16 factors use AITER's kernels on GPUs that the wheel has kernels for; elsewhere XLA computes the same result.
-`jax_aiter.info()` reports the backend, and JAX_AITER_BACKEND_GEMM forces one.
+XLA's GEMM (hipBLASLt) is the default. AITER's kernels for bfloat16, whose tiles have at most 96 x 64 elements, are used
+for shapes for which AITER's tuned table or `python -m jax_aiter bench` measured that they are faster, or if
+JAX_AITER_BACKEND_GEMM=aiter forces them. Gradients are products of XLA.
 """
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from jax_aiter import _check, _limits
-from jax_aiter._choice import Choice, choose
+from jax_aiter._choice import Choice, choose, wanted_targets
+from jax_aiter._evidence import Problem
+from jax_aiter._loader import loader
 from jax_aiter._native import contract, dispatch, empty, ffi, int32, rowwise, together
 from jax_aiter._partition import Axes, Rule, like, partitioned, total
 from jax_aiter._table import AITER, GEMM_BF16, XLA
@@ -22,6 +26,7 @@ from jax_aiter._table import AITER, GEMM_BF16, XLA
 __all__ = ["gemm"]
 
 _DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64)
+_WRITES_BF16 = re.compile(r"/bf16gemm_(fp32bf16|bf16)_[^/]*\.co$")
 _SEMAPHORE = 1024
 """Number of counters for the split-k kernels; the handler zeroes them."""
 
@@ -30,7 +35,8 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
     """Compute a @ b.T + bias, summed in float32.
 
     Args:
-        a: [M, K], bfloat16, float16 or float32 (float64 with jax_enable_x64). Only bfloat16 has AITER kernels.
+        a: [M, K], bfloat16, float16 or float32 (float64 with jax_enable_x64). Only bfloat16 has AITER kernels; they
+            write float32, so another out_dtype costs a pass over the result.
         b: [N, K], of the dtype of a.
         bias: [N], float32, or None.
         out_dtype: float32 or the dtype of a; None means the dtype of a.
@@ -63,26 +69,42 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
 
 def _product(a: Array, b: Array, bias: Array | None, out: Any) -> Array:
     # a @ b.T + bias without a derivative; the backend is chosen for these shapes.
-    choice = choose("gemm", (GEMM_BF16,), obstacles={AITER: _obstacle(a.shape[0], a, b)})
-    result: Array = _jit_product(a, b, bias, jnp.dtype(out), choice)
+    problem = Problem(a.shape[0], b.shape[0], a.shape[1], jnp.dtype(out).name + ("+bias" if bias is not None else ""))
+    choice = choose("gemm", (GEMM_BF16,), obstacles={AITER: _obstacle(a.shape[0], a, b)}, problem=problem)
+    result: Array = jit_product(a, b, bias, jnp.dtype(out), choice, written(jnp.dtype(out), bias))
     return result
+
+
+def written(out: Any, bias: Array | None) -> Any:
+    """Return the dtype that AITER's kernels write for a result.
+
+    Kernels of AITER's later sources write bfloat16, as the names of their code objects say; others write float32 only.
+
+    Args:
+        out: dtype of the result.
+        bias: addend, which XLA adds in float32; or None.
+    """
+    manifest = loader().manifest
+    module = manifest.module_of(GEMM_BF16.name) if manifest else None
+    narrow = {name.split("/", 1)[0] for name in (module.objects if module else ()) if _WRITES_BF16.search(name)}
+    wanted = {target.partition(":")[0] for target in wanted_targets()[0]}
+    return out if out == jnp.bfloat16 and bias is None and wanted and wanted <= narrow else jnp.dtype(jnp.float32)
 
 
 def _obstacle(rows: int, a: Array, b: Array) -> str:
     return _limits.obstacle(GEMM_BF16, m=rows, n=b.shape[0], k=b.shape[1], dtype=a.dtype.name)
 
 
-def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -> Array:
+def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice, written: Any) -> Array:
     def reference(a: Array, b: Array, bias: Array) -> Array:
-        wide = jnp.promote_types(jnp.promote_types(a.dtype, b.dtype), jnp.float32)
-        if a.dtype != b.dtype:
-            a, b = a.astype(wide), b.astype(wide)
+        wide = jnp.promote_types(a.dtype, jnp.float32)
         total = contract("mk,nk->mn", a, b, wide)
         return (total + bias if bias.size else total).astype(out)
 
     def call(rows: int) -> Any:
-        results = [((rows, b.shape[0]), jnp.float32), ((_SEMAPHORE,), jnp.uint32)]
-        inner = ffi(GEMM_BF16, results, splitk=int32(0), kernel="")
+        results = [((rows, b.shape[0]), written), ((_SEMAPHORE,), jnp.uint32)]
+        kernel, splitk = choice.tuned(rows, b.shape[0], b.shape[1])
+        inner = ffi(GEMM_BF16, results, splitk=int32(splitk), kernel=kernel)
         return lambda a, b: inner(a, b, empty(jnp.float32))[:1]
 
     def fits(rows: int) -> bool:
@@ -97,13 +119,13 @@ def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -
     return result
 
 
-def _divided(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -> Array:
+def _divided(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice, written: Any) -> Array:
     def local(axes: Axes, a: Array, b: Array, *bias: Array) -> tuple[Array, ...]:
         if "k" not in axes:
-            return (_lowered(a, b, bias[0] if bias else None, out, choice),)
+            return (_lowered(a, b, bias[0] if bias else None, out, choice, written),)
         # The devices' products are summed before the bias is added and the sum is rounded.
-        wide = jnp.promote_types(jnp.promote_types(a.dtype, b.dtype), jnp.float32)
-        sums = total(_lowered(a, b, None, wide, choice), axes, "k")
+        wide = jnp.promote_types(a.dtype, jnp.float32)
+        sums = total(_lowered(a, b, None, wide, choice, jnp.dtype(jnp.float32)), axes, "k")
         return ((sums + bias[0] if bias else sums).astype(out),)
 
     kernel = choice.backend != XLA
@@ -113,7 +135,8 @@ def _divided(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -
     return partitioned(rule, local, *operands, by_rule=kernel)[0]
 
 
-_jit_product = jax.jit(_divided, static_argnums=(3, 4))
+jit_product = jax.jit(_divided, static_argnums=(3, 4, 5))
+"""Compiled product of a, b, bias or None, dtype of the result, a choice, and the dtype that its kernel writes."""
 
 
 def _gemm_fwd(a: Array, b: Array, bias: Array | None, out: Any) -> tuple[Array, Any]:
@@ -121,11 +144,25 @@ def _gemm_fwd(a: Array, b: Array, bias: Array | None, out: Any) -> tuple[Array, 
 
 
 def _gemm_bwd(_out: Any, saved: Any, dout: Array) -> Any:
+    # XLA multiplies transposed factors as they are; AITER's kernels would need copies.
     a, b, bias = saved
-    da = _product(dout, b.T, None, a.dtype)
-    db = _product(dout.T, a.T, None, b.dtype)
+    da = _by_xla("m n, n k -> m k", dout, b).astype(a.dtype)
+    db = _by_xla("m n, m k -> n k", dout, a).astype(b.dtype)
     dbias = None if bias is None else like(jnp.sum(dout.astype(jnp.float32), axis=0), bias)
     return like(da, a), like(db, b), dbias
+
+
+def _by_xla(dims: str, left: Array, right: Array) -> Array:
+    # A product as XLA computes it, summed in float32 or wider and between the devices that divide the sum.
+    wide = jnp.promote_types(jnp.promote_types(left.dtype, right.dtype), jnp.float32)
+    if left.dtype != right.dtype:
+        left, right = left.astype(wide), right.astype(wide)
+    summed = next(name for name in "mn" if name not in dims.rpartition("->")[2])
+
+    def local(axes: Axes, left: Array, right: Array) -> tuple[Array, ...]:
+        return (total(contract(dims.replace(" ", ""), left, right, wide), axes, summed),)
+
+    return partitioned(Rule.parse(dims, m=1, n=1, k=1), local, left, right, by_rule=False)[0]
 
 
 _gemm = partial(jax.custom_vjp, nondiff_argnums=(3,))(_product)

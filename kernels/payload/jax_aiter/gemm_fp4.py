@@ -11,6 +11,7 @@ from jax import Array
 
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
+from jax_aiter._evidence import Problem
 from jax_aiter._native import dispatch, ffi, int32, together
 from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
@@ -53,8 +54,8 @@ def gemm_fp4(a: Array, b: Array, a_scale: Array, b_scale: Array, *, preshuffled:
     """
     rows, columns, depth = _validate(a, b, a_scale, b_scale, preshuffled)
     obstacle = _limits.obstacle(GEMM_FP4, m=rows + -rows % _ROWS, n=columns, k=depth)
-    choice = choose("gemm_fp4", obstacles={AITER: obstacle})
-    return (_shuffled if preshuffled else _plain)(choice, *together(a, b, a_scale, b_scale))
+    choice = choose("gemm_fp4", obstacles={AITER: obstacle}, problem=Problem(rows, columns, depth))
+    return (shuffled_product if preshuffled else _plain)(choice, *together(a, b, a_scale, b_scale))
 
 
 def _validate(a: Any, b: Any, a_scale: Any, b_scale: Any, preshuffled: bool) -> tuple[int, int, int]:
@@ -110,7 +111,8 @@ def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
         rows = a.shape[0]
         whole = jnp.pad(a, ((0, -rows % _ROWS), (0, 0)))
         result = ((whole.shape[0], b.shape[0]), jnp.bfloat16)
-        call = ffi(GEMM_FP4, [result], splitk=int32(0), kernel="", bpreshuffle=True)
+        tuned, splitk = choice.tuned(rows, b.shape[0], 2 * b.shape[1])
+        call = ffi(GEMM_FP4, [result], splitk=int32(splitk), kernel=tuned, bpreshuffle=True)
         return call(whole, b, a_scale, b_scale)[0][:rows]
 
     result: Array = dispatch(choice, kernel, reference, *operands)
@@ -122,4 +124,5 @@ _RULE = Rule.parse(_DIMS, m=1, n=128)
 # Shuffled scales are padded to groups of 256 rows, which a part must not share with another one.
 _SHUFFLED_RULE = Rule.parse("m k, n k, m' blocks, n' blocks -> m n", m=256, n=256)
 _plain = quantised("gemm_fp4", lambda choice, *operands: _lowered(choice, False, *operands), _RULE)
-_shuffled = quantised("gemm_fp4", lambda choice, *operands: _lowered(choice, True, *operands), _SHUFFLED_RULE)
+shuffled_product = quantised("gemm_fp4", lambda choice, *operands: _lowered(choice, True, *operands), _SHUFFLED_RULE)
+"""Compiled product of a choice and operands in the kernels' order."""

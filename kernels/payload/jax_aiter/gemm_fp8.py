@@ -7,6 +7,7 @@ from jax import Array
 
 from jax_aiter import _blockscale, _check, _limits
 from jax_aiter._choice import Choice, choose
+from jax_aiter._evidence import Problem
 from jax_aiter._native import dispatch, ffi, together
 from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
@@ -46,8 +47,8 @@ def gemm_fp8_mi350(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, pres
         _check.dtype(operation, name, array, (jnp.float8_e4m3fn,))
     (rows, depth), columns = xq.shape, wq.shape[0]
     obstacle = _limits.obstacle(GEMM_FP8_MI350, m=rows, n=columns, k=depth)
-    choice = choose(operation, obstacles={AITER: obstacle})
-    return (_shuffled if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
+    choice = choose(operation, obstacles={AITER: obstacle}, problem=Problem(rows, columns, depth))
+    return (shuffled_product if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
 
 
 def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
@@ -67,4 +68,5 @@ def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
 # The parts of n are multiples of 256: the kernels' tiles, which contain whole blocks of scales and of the layout.
 _RULE = Rule.parse("m k, n k, blocks m, blocks n' -> m n", m=16, n=256)
 _plain = quantised("gemm_fp8_mi350", lambda choice, *operands: _lowered(choice, False, *operands), _RULE)
-_shuffled = quantised("gemm_fp8_mi350", lambda choice, *operands: _lowered(choice, True, *operands), _RULE)
+shuffled_product = quantised("gemm_fp8_mi350", lambda choice, *operands: _lowered(choice, True, *operands), _RULE)
+"""Compiled product of a choice and operands in the kernels' order."""

@@ -9,6 +9,7 @@ from jax import Array
 
 from jax_aiter import _check, _limits, compat
 from jax_aiter._choice import Choice, choose
+from jax_aiter._evidence import Problem
 from jax_aiter._native import dispatch, ffi, int32, together
 from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
@@ -67,10 +68,10 @@ def gemm_i8(
     _check.multiple("gemm_i8", "N", columns, 32)
     _check.multiple("gemm_i8", "K", depth, 32)
     obstacle = _limits.obstacle(GEMM_I8, m=rows, n=columns, k=depth)
-    choice = choose("gemm_i8", obstacles={AITER: obstacle})
+    choice = choose("gemm_i8", obstacles={AITER: obstacle}, problem=Problem(rows, columns, depth))
     if not (compat.enabled() if preshuffled is None else preshuffled):
         b = shuffle_weight(b, LAYOUT)
-    return _gemm_i8(choice, *together(a, b, a_scale, b_scale, bias))
+    return shuffled_product(choice, *together(a, b, a_scale, b_scale, bias))
 
 
 def _lowered(choice: Choice, *operands: Array) -> Array:
@@ -81,10 +82,12 @@ def _lowered(choice: Choice, *operands: Array) -> Array:
 
     def kernel(a: Array, b: Array, *rest: Array) -> Any:
         result = ((a.shape[0], b.shape[0]), jnp.bfloat16)
-        return ffi(GEMM_I8, [result], splitk=int32(0), kernel="")(a, b, *rest)[0]
+        tuned, splitk = choice.tuned(a.shape[0], *b.shape)
+        return ffi(GEMM_I8, [result], splitk=int32(splitk), kernel=tuned)(a, b, *rest)[0]
 
     result: Array = dispatch(choice, kernel, reference, *operands)
     return result
 
 
-_gemm_i8 = quantised("gemm_i8", _lowered, Rule.parse("m k, n k, m one, one n, n -> m n", m=1, n=128))
+shuffled_product = quantised("gemm_i8", _lowered, Rule.parse("m k, n k, m one, one n, n -> m n", m=1, n=128))
+"""Compiled product of a choice and operands in the kernels' order."""

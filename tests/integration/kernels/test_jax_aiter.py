@@ -34,11 +34,12 @@ COUNTS = {
     "loader": 40,
     "choice": 42,
     "compat": 11,
-    "lowering": 53,
+    "evidence": 34,
+    "lowering": 57,
     "devices": 48,
     "attention_gradient": 47,
 }
-LONGEST = ("rmsnorm", "gemm", "mha", "lowering", "attention_gradient", "devices")
+LONGEST = ("rmsnorm", "gemm", "mha", "evidence", "lowering", "attention_gradient", "devices")
 
 
 def run(python: Path, folder: Path, *arguments: str, package: Path = PACKAGE) -> dict[str, str]:

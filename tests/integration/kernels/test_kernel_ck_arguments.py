@@ -19,7 +19,7 @@ from tests.integration.kernels.conftest import Environment
 from tests.support import docker, forky
 from tests.support.kernels_fake import ck
 from tests.support.kernels_fake.calls import MEMSET, FakeMachine, Library, Tensor, tensors
-from tests.support.kernels_fake.lowered import random_calls, refusal
+from tests.support.kernels_fake.lowered import lowered_calls, refusal
 from tests.support.kernels_fake.refused import refused
 from tests.support.kernels_fake.trees import KernelTree, find_device
 
@@ -292,7 +292,7 @@ def test_handlers_accept_what_python_lowers(
     libraries: Libraries, fake_machine: FakeMachine, environment: Environment, tmp_path: Path
 ) -> None:
     """As in test_kernel_limits.py, for random shapes and their gradients."""
-    rows = random_calls(environment("0.10.2"), tmp_path, 20261123, 30, "ck_attention")
+    rows = lowered_calls(environment("0.10.2"), tmp_path, "random_calls", "20261123", "30", "ck_attention")
     seen: Counter[tuple[str, bool]] = Counter()
     for row in rows:
         calls = [(target.removeprefix("jax_aiter_mha_"), target, *rest) for target, *rest in row["calls"]]

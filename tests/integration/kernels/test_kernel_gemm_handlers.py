@@ -105,14 +105,14 @@ def test_bf16_splits_a_square_to_fill_the_gpu(kernel_tree: KernelTree, fake_mach
 @settings(max_examples=150)
 @examples(
     {"shape": shape, "splitk": splitk}
-    for shape in ((1, 128, 128), (129, 256, 512), (1000, 4096, 8192), (192, 384, 640))
+    for shape in ((1, 128, 128), (1, 4096, 4096), (129, 256, 512), (1000, 4096, 8192), (192, 384, 640))
     for splitk in (0, 2, 4)
 )
 @given(shape=st.tuples(st.integers(1, 5000), multiples(200, 64), multiples(200, 64)), splitk=st.integers(0, 20))
 def test_i8(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape, splitk: int) -> None:
     m, n, k = shape
     table = golden.rows(kernel_tree.source, "gfx942", "gemm_i8")
-    options = golden.i8_options(table, n, k, splitk)
+    options = golden.i8_options(table, m, n, k, 304, splitk)
     args, results = call = i8_call(m, n, k)
 
     def run() -> tuple[Record, list[Record]]:
@@ -134,6 +134,14 @@ def test_i8(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape, sp
     part = golden.ceil(golden.ceil(k, split), 128) * 128
     assert k % 128 == 0
     assert (split - 1) * part < k <= split * part
+
+
+def test_i8_fills_the_gpu_with_parts_of_k(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+    library = kernel_tree.library("gemm_i8")
+    call = i8_call(1, 4096, 4096)
+    found, before = launch(fake_machine, library, "JaxAiterGemmI8", call, MI300, splitk=0, kernel="")
+    assert found.grid == (32 * 8, 1, 1)
+    assert len(before) == 1
 
 
 def test_i8_names_a_split_that_k_does_not_have(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:

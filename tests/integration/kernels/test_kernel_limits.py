@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.integration.kernels.conftest import Environment
-from tests.support.kernels_fake.calls import FakeMachine
-from tests.support.kernels_fake.lowered import MODULES, random_calls, refusal
+from tests.support.kernels_fake import golden
+from tests.support.kernels_fake.calls import LAUNCH, FakeMachine
+from tests.support.kernels_fake.lowered import MODULES, lowered_calls, refusal
 from tests.support.kernels_fake.trees import KernelTree
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
@@ -31,7 +33,7 @@ COUNT = 30
 def test_handlers_accept_exactly_what_python_lowers(
     kernel_tree: KernelTree, fake_machine: FakeMachine, environment: Environment, tmp_path: Path
 ) -> None:
-    rows = random_calls(environment("0.10.2"), tmp_path, 20261123, COUNT, *OPERATIONS)
+    rows = lowered_calls(environment("0.10.2"), tmp_path, "random_calls", "20261123", str(COUNT), *OPERATIONS)
     seen: Counter[tuple[str, bool]] = Counter()
     for row in rows:
         calls = [call for call in row["calls"] if (kernel_tree.lib / MODULES[call[0]].library).is_file()]
@@ -45,3 +47,26 @@ def test_handlers_accept_exactly_what_python_lowers(
     for operation in OPERATIONS:
         assert seen[operation, False] >= 5, seen
         assert seen[operation, True] >= 2 or operation == "rms_norm", seen
+
+
+def test_rows_of_aiters_tables_reach_their_kernels(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, environment: Environment, tmp_path: Path
+) -> None:
+    rows = lowered_calls(environment("0.10.2"), tmp_path, "tuned_calls", str(kernel_tree.hsa))
+    assert Counter(row["operation"] for row in rows) == {"gemm": 8, "gemm_i8": 35, "gemm_fp4": 40}
+    for row in rows:
+        (call,) = row["calls"]
+        library = kernel_tree.library(MODULES[call[0]].name)
+        fake_machine.records()
+        assert refusal(library, fake_machine, row["gfx"], call, row["units"]) == "", row
+        (launch,) = (record for record in fake_machine.records() if record.what == LAUNCH)
+        assert launch.kernel == row["kernel"], row
+        m, n, k = row["sizes"]
+        (table,) = (one for one in golden.rows(kernel_tree.source, row["gfx"], call[0].removeprefix("jax_aiter_"))
+                    if one.kernel == row["kernel"])  # fmt: skip
+        split = row["split"]
+        if row["operation"] == "gemm_i8":
+            # AITER's host code uses as many parts as K has of multiples of 128.
+            split = golden.ceil(k, golden.ceil(golden.ceil(k, split), 128) * 128)
+        blocks = golden.ceil(m, table.tile_m) * (n // table.tile_n) * max(1, split)
+        assert math.prod(launch.grid) == blocks, row

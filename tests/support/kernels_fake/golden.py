@@ -116,13 +116,20 @@ def bf16_options(table: Sequence[Row], m: int, n: int, k: int, units: int, split
     return found
 
 
-def i8_options(table: Sequence[Row], n: int, k: int, splitk: int) -> list[tuple[Row, int]]:
-    """Return the options: without `splitk` no split, else non-empty parts of multiples of 128."""
-    split = splitk or 1
-    part = ceil(ceil(k, split), 128) * 128
-    if k % 128 or split > 16 or ceil(k, part) != split:
-        return []
-    return [(row, split) for row in table if n % row.tile_n == 0 and (split == 1 or row.splits)]
+def i8_options(table: Sequence[Row], m: int, n: int, k: int, units: int, splitk: int) -> list[tuple[Row, int]]:
+    """Return the options: non-empty parts of multiples of 128; without `splitk`, at most 8 that fill the GPU."""
+    found = []
+    for row in table:
+        fill = min(units // (ceil(m, row.tile_m) * ceil(n, row.tile_n)), 8)
+        wanted = [splitk] if splitk else [split for split in range(fill, 1, -1) if whole_parts(k, split)][:1] or [1]
+        if k % 128 == 0 and n % row.tile_n == 0 and wanted[0] <= 16 and whole_parts(k, wanted[0]):
+            found.append((row, wanted[0]))
+    return [(row, split) for row, split in found if split == 1 or row.splits]
+
+
+def whole_parts(k: int, split: int) -> bool:
+    """Return whether K has so many non-empty parts of multiples of 128."""
+    return ceil(k, ceil(ceil(k, split), 128) * 128) == split
 
 
 def fp4_options(table: Sequence[Row], n: int, k: int, splitk: int, *, shuffled: bool) -> list[tuple[Row, int]]:

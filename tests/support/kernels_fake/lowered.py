@@ -23,8 +23,8 @@ _DEVICES = {"gfx942": find_device("gfx942", 304), "gfx950": find_device("gfx950"
 _DTYPES = {"i8": "s8", "ui8": "u8", "i32": "s32", "ui32": "u32", "f8E4M3FN": "f8e4m3fn", "f8E4M3FNUZ": "f8e4m3fnuz"}
 
 
-def random_calls(python: Path, folder: Path, seed: int, count: int, *names: str) -> list[dict[str, Any]]:
-    """Return the calls that random programs are lowered to; see tests/jax_aiter/random_calls.py."""
+def lowered_calls(python: Path, folder: Path, program: str, *words: str) -> list[dict[str, Any]]:
+    """Return the calls that a program of tests/jax_aiter writes, such as random_calls.py."""
     (folder / "tests").mkdir()
     (folder / "tests" / "__init__.py").touch()
     for path in (CHECKS, PACKAGE):
@@ -32,7 +32,7 @@ def random_calls(python: Path, folder: Path, seed: int, count: int, *names: str)
         shutil.copytree(path, to, ignore=shutil.ignore_patterns("__pycache__"))
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(folder)}
-    argv = [str(python), "-m", "tests.jax_aiter.random_calls", "calls.json", str(seed), str(count), *names]
+    argv = [str(python), "-m", f"tests.jax_aiter.{program}", "calls.json", *words]
     done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads((folder / "calls.json").read_text())
@@ -51,14 +51,19 @@ def _attribute(text: str) -> object:
     return value == "true" if value in ("true", "false") else value.strip('"')
 
 
-def refusal(library: Library, machine: FakeMachine, gfx: str, call: list[Any]) -> str:
-    """Return the handler's error for a call; empty if it accepts the call."""
+def refusal(library: Library, machine: FakeMachine, gfx: str, call: list[Any], units: int = 0) -> str:
+    """Return the handler's error for a call; empty if it accepts the call.
+
+    Args:
+        units: compute units of the GPU; 0 for the most that the processor has.
+    """
+    device = find_device(gfx, units) if units else _DEVICES[gfx]
     target, operands, results, attrs = call
     made = tensors(*map(_tensor, (*operands, *results)))
     words = {name: _attribute(text) for name, text in attrs.items()}
     symbol = "".join(part.capitalize() for part in target.split("_"))
     try:
-        machine.call(library, symbol, made[: len(operands)], made[len(operands) :], words, device=_DEVICES[gfx])
+        machine.call(library, symbol, made[: len(operands)], made[len(operands) :], words, device=device)
     except CallError as error:
         return error.message
     return ""
