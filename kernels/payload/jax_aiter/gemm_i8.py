@@ -69,18 +69,18 @@ def gemm_i8(
     _check.multiple("gemm_i8", "K", depth, 32)
     obstacle = _limits.obstacle(GEMM_I8, m=rows, n=columns, k=depth)
     choice = choose("gemm_i8", obstacles={AITER: obstacle}, problem=Problem(rows, columns, depth))
-    if not (compat.enabled() if preshuffled is None else preshuffled):
-        b = shuffle_weight(b, LAYOUT)
-    return shuffled_product(choice, *together(a, b, a_scale, b_scale, bias))
+    shuffled = compat.enabled() if preshuffled is None else preshuffled
+    return (shuffled_product if shuffled else _plain)(choice, *together(a, b, a_scale, b_scale, bias))
 
 
-def _lowered(choice: Choice, *operands: Array) -> Array:
+def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
     def reference(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array) -> Array:
-        plain = unshuffle_weight(b, LAYOUT)
+        plain = unshuffle_weight(b, LAYOUT) if shuffled else b
         total = jnp.einsum("mk,nk->mn", a, plain, preferred_element_type=jnp.int32)
         return (total.astype(jnp.float32) * a_scale * b_scale + bias).astype(jnp.bfloat16)
 
     def kernel(a: Array, b: Array, *rest: Array) -> Any:
+        b = b if shuffled else shuffle_weight(b, LAYOUT)
         result = ((a.shape[0], b.shape[0]), jnp.bfloat16)
         tuned, splitk = choice.tuned(a.shape[0], *b.shape)
         return ffi(GEMM_I8, [result], splitk=int32(splitk), kernel=tuned)(a, b, *rest)[0]
@@ -89,5 +89,7 @@ def _lowered(choice: Choice, *operands: Array) -> Array:
     return result
 
 
-shuffled_product = quantised("gemm_i8", _lowered, Rule.parse("m k, n k, m one, one n, n -> m n", m=1, n=128))
+_RULE = Rule.parse("m k, n k, m one, one n, n -> m n", m=1, n=128)
+_plain = quantised("gemm_i8", lambda choice, *operands: _lowered(choice, False, *operands), _RULE)
+shuffled_product = quantised("gemm_i8", lambda choice, *operands: _lowered(choice, True, *operands), _RULE)
 """Compiled product of a choice and operands in the kernels' order."""
