@@ -39,7 +39,7 @@ COUNTS = {
     "devices": 48,
     "attention_gradient": 47,
 }
-LONGEST = ("rmsnorm", "gemm", "mha", "evidence", "lowering", "attention_gradient", "devices")
+LONGEST = ("rmsnorm", "gemm", "mha", "compat", "evidence", "lowering", "attention_gradient", "devices")
 
 
 def run(python: Path, folder: Path, *arguments: str, package: Path = PACKAGE) -> dict[str, str]:

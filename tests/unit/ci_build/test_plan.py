@@ -132,3 +132,13 @@ def test_make_plan_refuses_kernels_without_handler() -> None:
     kernels = KernelRequest(modules=("ck_rms_norm",), toolchain="rocm", allow_partial=True)
     with pytest.raises(RequestError, match="without a handler"):
         make_plan(replace(BASE, kernels=kernels))
+
+
+def test_make_plan_gives_kernels_one_recipe_for_every_jax() -> None:
+    with_kernels = replace(BASE, kernels=KernelRequest())
+    others: dict[str, Any] = {"jax_version": "0.9.1", "rocm_version": RocmVersion(text="7.2.1"), "post_release": 2}
+    (first, *rest) = (
+        next(stage for stage in make_plan(request).stages if stage.name == "kernels")
+        for request in (with_kernels, *(replace(with_kernels, **{name: value}) for name, value in others.items()))
+    )
+    assert rest == [first] * len(others)
