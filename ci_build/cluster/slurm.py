@@ -6,11 +6,13 @@ import contextlib
 import secrets
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 from ci_build.cluster.dask import dask_module, security_of
@@ -50,8 +52,9 @@ def slurm_cluster(request: ClusterRequest, progress: Progress) -> Iterator[Launc
     name = f"{_NAME}-{secrets.token_hex(4)}"
     logs = slurm.shared / "slurm-logs"
     logs.mkdir(parents=True, exist_ok=True)
+    engine = _load()
     with _own_settings():
-        cluster = dask_module("dask_jobqueue").SLURMCluster(**_arguments(request, slurm, name, logs))
+        cluster = engine.SLURMCluster(**_arguments(request, slurm, name, logs))
         try:
             runner = HostRunner(slurm.environment)
             _check_script(cluster.job_script(), runner)
@@ -68,6 +71,16 @@ def _own_settings() -> Iterator[None]:
     values = {"jobqueue.slurm.walltime": None, "distributed.scheduler.worker-ttl": f"{_PATIENCE}s"}
     with dask_module("dask.config").set(values):
         yield
+
+
+def _load() -> ModuleType:
+    """Import dask-jobqueue and keep this program's handler of Ctrl-C, which the import replaces by an exit with 0."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        module: ModuleType = dask_module("dask_jobqueue")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return module
 
 
 def _arguments(request: ClusterRequest, slurm: SlurmRequest, name: str, logs: Path) -> dict[str, Any]:
@@ -100,18 +113,33 @@ def _arguments(request: ClusterRequest, slurm: SlurmRequest, name: str, logs: Pa
     }
 
 
+class _Job(Protocol):
+    """A job of dask-jobqueue, and the reason why Slurm refused it."""
+
+    job_id: str | None
+    refusal: str
+    _command_template: str
+
+
+class _Security(Protocol):
+    """Dask's settings for certificates."""
+
+    def get_tls_config_for_role(self, role: str) -> dict[str, str]:
+        """Return the paths of the files of a role."""
+
+
 def _job_class(slurm: SlurmRequest) -> type:
     """Return dask-jobqueue's job with the worker of this program, and with the reason why Slurm did not take it."""
     base: Any = dask_module("dask_jobqueue.slurm").SLURMJob
 
-    def init(self: Any, scheduler: str = "", name: str = "", *, security: Any = None, **more: object) -> None:  # noqa: ANN401
+    def init(self: _Job, scheduler: str, name: str, *, security: _Security, **more: object) -> None:
         base.__init__(self, scheduler, name, security=security, **more)
         tls = security.get_tls_config_for_role("worker")
         words = [sys.executable, *worker_words(slurm, scheduler, str(name), tls)]
         cache = f' --cache-dir="{slurm.cache}"' if slurm.cache else ""
         self._command_template = f"exec {shlex.join(words)}{cache}"
 
-    async def start(self: Any) -> None:  # noqa: ANN401 - a class of dask-jobqueue
+    async def start(self: _Job) -> None:
         try:
             await base.start(self)
         except RuntimeError as error:
@@ -147,13 +175,6 @@ def _check_script(script: str, runner: HostRunner) -> None:
         raise RequestError(
             f"Slurm refuses the jobs of --cluster slurm: {why}.", hint="Correct --slurm or --slurm-file."
         )
-
-
-class _Job(Protocol):
-    """A job of dask-jobqueue, and the reason why Slurm refused it."""
-
-    job_id: str | None
-    refusal: str
 
 
 class _Queue(Protocol):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -153,6 +155,18 @@ def test_slurm_is_not_asked_more_often_than_needed(clock: Clock) -> None:
     queue.broken = True
     clock.now += 5
     assert jobs.expected()
+
+
+def test_import_of_job_queue_keeps_handler_of_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def load(name: str) -> ModuleType:
+        signal.signal(signal.SIGINT, lambda *_: sys.exit())
+        return ModuleType(name)
+
+    monkeypatch.setattr(slurm, "dask_module", load)
+    assert slurm._load().__name__ == "dask_jobqueue"
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_slurm_worker_gets_what_its_job_has() -> None:

@@ -1,0 +1,129 @@
+"""A real Slurm of two nodes: kernels compiled by workers in its jobs, a job that is cancelled, and an interrupt."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from tests.integration.conftest import succeed
+from tests.support import docker
+from tests.support import slurm as own_slurm
+from tests.support.checkout import ROOT
+
+BUILD = ("kernels", "build", "--targets=gfx942,gfx1100", "--modules=rms_norm", "--allow-partial", "--json")
+JOBS = ("jobs=2", "cpus-per-task=4", "mem=4000M", "time=10", "gres=gpu:gfx942:2", "listen=10.77.0.1")
+"""Each job fills a node."""
+_SECONDS = 300
+
+
+@pytest.fixture(scope="module")
+def slurm(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[own_slurm.Slurm]:
+    """Start a Slurm whose hosts share a folder."""
+    with own_slurm.running(engine, tmp_path_factory.mktemp("slurm")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def reference(work_cache: Path, slurm: own_slurm.Slurm) -> str:
+    """Build on this machine, give the compilers to the hosts, and return the wheel's sha256."""
+    with FileLock(work_cache / "slurm-test.lock"):
+        told = succeed(*BUILD, f"--cache-dir={work_cache}", f"--out={slurm.shared / 'reference'}")
+    for to in ("client", "node/cluster"):
+        for name in ("toolchains", "zig"):
+            copy = shutil.copy2 if name == "zig" else os.link
+            source, target = work_cache / "kernels" / name, slurm.shared / to / "kernels" / name
+            shutil.copytree(source, target, symlinks=True, copy_function=copy)
+    return str(json.loads(told.stdout)["sha256"])
+
+
+def start(slurm: own_slurm.Slurm, name: str, *words: str) -> subprocess.Popen[str]:
+    """Start a build on the login node, whose process id is in the file NAME.pid."""
+    argv = [sys.executable, "-m", "ci_build.cli", *BUILD, "--cluster=slurm", *words]
+    argv += [f"--cache-dir={slurm.shared / 'client'}", f"--out={slurm.shared / name / 'out'}"]
+    argv += [f"--cluster-store={slurm.shared / name}", f"--slurm=cache-dir={slurm.shared / 'node'}"]
+    argv += [f"--slurm={word}" for word in JOBS]
+    script = f'echo $$ >{name}.pid; exec "$@"'
+    return subprocess.Popen(
+        slurm.argv("sh", "-c", script, "sh", *argv, env={"PYTHONPATH": str(ROOT)}),
+        env=slurm.engine.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def until(found: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Wait for something while a process runs."""
+    deadline = time.monotonic() + _SECONDS
+    while not found():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def busy_workers(store: Path) -> list[str]:
+    """Return the workers that started a task."""
+    return [json.loads(path.read_text())["worker"] for path in sorted(store.glob("cluster/tries/*/*"))]
+
+
+@pytest.mark.heavy(2)
+def test_slurm_jobs_compile_same_bytes_although_one_is_cancelled(slurm: own_slurm.Slurm, reference: str) -> None:
+    store = slurm.shared / "store"
+    process = start(slurm, "store")
+    until(lambda: busy_workers(store), process)
+    assert all(re.fullmatch(r"(RUNNING|PENDING) (node[12])? jax-rocm-\w{8}", line) for line in slurm.jobs())
+    keys = [*store.glob(".dask-jobqueue.worker.key.*")]
+    assert [path.stat().st_mode & 0o777 for path in keys] == [0o600]
+    lost = busy_workers(store)[0]
+    (log,) = [
+        path for path in (store / "slurm-logs").glob("*.err") if f"worker {lost} at tls://10.77." in path.read_text()
+    ]
+    slurm.must("scancel", log.stem.rpartition("-")[2])
+    out, err = process.communicate(timeout=_SECONDS)
+    assert process.returncode == 0, err
+    assert json.loads(out)["sha256"] == reference
+    assert "CANCELLED" in log.read_text()
+    finished = {line.rpartition("(")[2].partition(",")[0] for line in err.splitlines() if "/7] " in line}
+    assert any(worker != lost and worker.startswith("jax-rocm-") for worker in finished), err
+    until_gone(slurm)
+    assert [*store.glob(".dask-jobqueue*")] == []
+
+
+@pytest.mark.heavy(1)
+def test_slurm_jobs_end_with_interrupted_command(slurm: own_slurm.Slurm, reference: str) -> None:
+    shutil.rmtree(slurm.shared / "node" / "cluster" / "kernels" / "store", ignore_errors=True)
+    shutil.rmtree(slurm.shared / "client" / "kernels" / "store", ignore_errors=True)
+    process = start(slurm, "interrupted")
+    until(lambda: busy_workers(slurm.shared / "interrupted"), process)
+    assert slurm.jobs()
+    slurm.must("sh", "-c", "kill -INT $(cat interrupted.pid)")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (process.returncode, err)
+    until_gone(slurm)
+    assert not (slurm.shared / "interrupted" / "out").exists()
+
+
+@pytest.mark.heavy(1)
+def test_slurm_refusal_is_reported_before_any_job(slurm: own_slurm.Slurm, reference: str) -> None:
+    process = start(slurm, "refused", "--slurm=partition=absent")
+    _, err = process.communicate(timeout=_SECONDS)
+    assert process.returncode == 2, err
+    assert "error: Slurm refuses the jobs" in err
+    assert "Invalid partition name specified" in err
+    assert slurm.jobs() == []
+
+
+def until_gone(slurm: own_slurm.Slurm) -> None:
+    """Wait until the jobs have left the queue."""
+    for _ in range(100):
+        if not slurm.jobs():
+            return
+        time.sleep(0.2)
+    raise AssertionError(slurm.jobs())
