@@ -127,4 +127,4 @@ def test_real_wheel_loads_beside_every_jax(
         assert (package / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
     found = run(python, tmp_path / "run", "tests/jax_aiter/wheel.py", package=package)
     assert {name: bad for name, bad in found.items() if bad} == {}
-    assert len(found) == 17
+    assert len(found) == 19

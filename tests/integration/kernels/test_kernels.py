@@ -281,6 +281,7 @@ def test_checkout_is_used_and_differences_are_named(
     copy = tmp_path / "aiter"
     for name in ("hsa", "csrc"):
         shutil.copytree(checkout / "aiter_meta" / name, copy / name, copy_function=os.link)
+    shutil.copytree(checkout / "aiter" / "configs", copy / "aiter" / "configs", copy_function=os.link)
     words = ["build", "--targets=gfx942", f"--aiter-source={copy}", f"--out={tmp_path / 'out'}"]
     kernels(*words, cache=work_cache)
     path = copy / "hsa/gfx942/flatmm_uk_gfx9_f16f8_128x256x128_1x4x1_16x16x32.co"
@@ -323,7 +324,7 @@ def test_an_archive_without_the_files_is_refused_by_name(
     words = ["build", "--targets=gfx942", f"--out={tmp_path / 'out'}", f"--aiter-source={wish}"]
     done = kernels(*words, cache=work_cache, check=False)
     assert done.returncode == 19, done.stderr
-    assert "amd_aiter-9.9.tar.gz lacks hsa/gfx942/bf16gemm/bf16gemm_outf32.csv" in done.stderr
+    assert "amd_aiter-9.9.tar.gz lacks aiter/configs/a8w8_blockscale_tuned_gemm.csv" in done.stderr
     assert not (tmp_path / "ran").exists()
 
 
