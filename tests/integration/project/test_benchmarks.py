@@ -48,3 +48,16 @@ print(most[0] >> 20, most[1])
     peak, most = map(int, done.stdout.split())
     assert 64 <= peak < 200
     assert 1 <= most <= 2
+
+
+@pytest.mark.heavy(1)
+def test_cluster_benchmark_reports_overhead_of_tasks(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    argv = [sys.executable, "-m", "benchmarks.cluster", "--only", "overhead", "--scale=0.02"]
+    argv += [f"--work={tmp_path}", f"--json={figures}"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(figures.read_text())["rows"]
+    assert 0 < row["stock"] < row["ours"]
+    assert row["goal"]["limit"] == 20
+    assert [*tmp_path.iterdir()] == [figures]
