@@ -43,7 +43,7 @@ def project(tmp_path: Path, types: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     for package in (*PACKAGES, "tests/unit"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(DOCSTRING)
-    for below in ("build", "rocm", "images", "containers", "release", "doctor", "cli"):
+    for below in ("build", "rocm", "images", "containers", "cluster", "release", "doctor", "cli"):
         (tmp_path / "ci_build" / below).mkdir()
         (tmp_path / "ci_build" / below / "__init__.py").write_text(DOCSTRING)
     for module in ("core/process.py", "promotion/index.py"):

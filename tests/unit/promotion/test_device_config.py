@@ -59,10 +59,16 @@ def test_options_omit_defaults() -> None:
 
 def test_options_cover_each_option_of_the_command() -> None:
     """A new option needs a decision whether it is reproduced."""
-    which = {"--size", "--test-list", "--test", "--shard"}
+    which = {"--size", "--test-list", "--test", "--shard", "--shards"}
     kept = {"--inside", "--work", "--redo", "--json", "--junit", "--channel", "--signing-key"}
     kept |= {f"--container-{name}" for name in ("engine", "network", "memory", "shm-size")}
     kept |= {"--cache-dir", "--image-mirror"}
+    kept |= {
+        "--slurm",
+        "--slurm-file",
+        "--cluster",
+        *(f"--cluster-{name}" for name in ("store", "ca", "cert", "key", "config")),
+    }
     offered = {parameter.opts[0] for parameter in device.params if parameter.param_type_name == "option"}
     assert offered - which - kept == EVERYTHING.options.keys()
 
