@@ -176,6 +176,12 @@ def kernels(folder: Path, options: argparse.Namespace) -> list[Row]:
     return [compared(f"kernels of {count} targets", folder, prepare, words, lambda text: json.loads(text)["sha256"])]
 
 
+def gate_results(text: str) -> list[tuple[str, str, str, str]]:
+    """Return target, program, outcome and digests of the code for each check in printed evidence."""
+    checks = [(entry["target"], check) for entry in json.loads(text) for check in entry["details"]["checks"]]
+    return sorted((target, check["name"], check["outcome"], str(check.get("code"))) for target, check in checks)
+
+
 def compile_gate(folder: Path, options: argparse.Namespace) -> list[Row]:
     """Compile the small corpus with a wheel set."""
     wheel_set = options.set.resolve() if options.set else make_set(folder, options.compile_targets)
@@ -185,13 +191,9 @@ def compile_gate(folder: Path, options: argparse.Namespace) -> list[Row]:
         command = ["gate", "compile", str(wheel_set), f"--targets={targets}", f"--bucket={base / 'bucket'}"]
         return [*command, *(f"--program={name}" for name in options.program)]
 
-    def verdicts(text: str) -> list[tuple[str, str, str]]:
-        checks = [(entry["target"], check) for entry in json.loads(text) for check in entry["checks"]]
-        return sorted((target, check["name"], str(check["passed"])) for target, check in checks)
-
     count = len(targets.split(","))
     what = f"compile gate of {count} targets"
-    return [compared(what, folder, lambda cache: cache.mkdir(parents=True), words, verdicts)]
+    return [compared(what, folder, lambda cache: cache.mkdir(parents=True), words, gate_results)]
 
 
 def _simulated_words(folder: Path, count: int) -> list[list[str]]:
