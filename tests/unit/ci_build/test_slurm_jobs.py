@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +15,13 @@ import pytest
 
 from ci_build.cluster import slurm
 from ci_build.cluster.request import SlurmRequest
+from ci_build.cluster.run import TaskRun
 from ci_build.cluster.slurm import SlurmJobs, worker_words
+from ci_build.cluster.store import ClusterStore
 from core.errors import MachineError
 from core.process import ProcessResult
+from core.tasks import Task
+from promotion.storage.directory_bucket import DirBucket
 
 
 @dataclass
@@ -43,6 +48,7 @@ class FakeQueue:
     states: set[str] = field(default_factory=set)
     submitted: int = 0
     broken: bool = False
+    asked: int = 0
 
     def scale(self, *, jobs: int) -> None:
         while len(self.worker_spec) < jobs:
@@ -64,6 +70,7 @@ class FakeQueue:
         check: bool = True, timeout: float | None = None, on_line: object = None, keep: int | None = None,
     ) -> ProcessResult:  # fmt: skip
         assert list(argv) == ["squeue", "--noheader", "--format=%A", "--name=run"]
+        self.asked += 1
         if self.broken:
             return ProcessResult(returncode=1, stderr="slurm_load_jobs error: Unable to contact slurm controller\n")
         return ProcessResult(returncode=0, stdout="\n".join(sorted(self.states)))
@@ -151,10 +158,27 @@ def test_slurm_controller_that_restarts_loses_no_job(clock: Clock) -> None:
 def test_slurm_is_not_asked_more_often_than_needed(clock: Clock) -> None:
     queue = FakeQueue()
     jobs = started(queue, [])
+    for _ in range(4):
+        jobs.expected()
+        clock.now += 4
+    assert queue.asked == 1
     jobs.expected()
-    queue.broken = True
-    clock.now += 5
-    assert jobs.expected()
+    assert queue.asked == 2
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_run_waits_longer_while_jobs_are_to_come(waiting: bool, tmp_path: Path) -> None:
+    run = TaskRun(
+        [Task(kind="none", label="a", arguments={})], store=ClusterStore(DirBucket(tmp_path), tmp_path),
+        store_name="store", identity="program:1", name="run", work=tmp_path, patience=10.0,
+        progress=SimpleNamespace(step=lambda _: None, advance=lambda *_: None), expects_workers=lambda: waiting,
+    )  # fmt: skip
+    late = time.monotonic() + 60
+    if waiting:
+        run._check_service(late, [], [])
+    else:
+        with pytest.raises(MachineError, match="No worker of the cluster"):
+            run._check_service(late, [], [])
 
 
 def test_import_of_job_queue_keeps_handler_of_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
