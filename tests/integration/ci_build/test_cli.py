@@ -97,7 +97,9 @@ def test_settings_accept_every_variable_of_a_command() -> None:
         if isinstance(option, click.Option) and option.envvar
         for variable in ([option.envvar] if isinstance(option.envvar, str) else option.envvar)
     }
-    assert found == {"CI_BUILD_BUCKET", "CI_BUILD_CHANNEL", "CI_BUILD_PUBLIC_URL", "CI_BUILD_TRUST_CONFIG"}
+    own = {"BUCKET", "CHANNEL", "PUBLIC_URL", "TRUST_CONFIG", "SLURM", "SLURM_FILE", "CLUSTER"}
+    own |= {f"CLUSTER_{name}" for name in ("STORE", "CA", "CERT", "KEY")}
+    assert found == {ENV_PREFIX + name for name in own}
     every = {ENV_PREFIX + name.upper() for name in (*option_names(), *OTHER_VARIABLES)}
     assert found | {SIGNING_KEY} <= every
     assert Settings({}, {}, dict.fromkeys(every, "1")).given("targets")

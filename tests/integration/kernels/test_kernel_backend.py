@@ -1,0 +1,55 @@
+"""Settings of the PEP 517 backend of jax_aiter, in a process of its own: setuptools replaces distutils, and pip not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BACKEND = Path(__file__).resolve().parents[3] / "kernels" / "pep517"
+SCRIPT = """
+import json, sys
+import backend
+
+def said(hook, settings):
+    try:
+        return getattr(backend, hook)(settings)
+    except backend.RequestError as error:
+        return str(error)
+
+hooks, cases = json.load(sys.stdin)
+refused = {hook: [said(hook, settings) for settings in cases] for hook in hooks}
+with backend._hook({"targets": ["gfx942", "gfx1100"]}):
+    print(json.dumps([refused, backend.arguments()["version"]]))
+"""
+HOOKS = ("get_requires_for_build_wheel", "get_requires_for_build_sdist")
+CASES: list[tuple[dict[str, Any], str]] = [
+    ({"target": "gfx942"}, "jax_aiter has no setting target. Valid settings: targets, modules"),
+    ({"--build-option": "--targets=gfx942"}, "jax_aiter has no setting --build-option"),
+    ({"files": "x"}, "files and version need each other"),
+    ({"version": "1"}, "files and version need each other"),
+    ({"allow-partial": "yes"}, "allow-partial is invalid: 'yes'. Write true or false"),
+]
+
+
+@pytest.fixture(scope="module")
+def answers() -> Any:
+    given = json.dumps([HOOKS, [settings for settings, _ in CASES]])
+    argv = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(argv, input=given, capture_output=True, text=True, check=False, cwd=BACKEND)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("at", range(len(CASES)))
+@pytest.mark.parametrize("hook", HOOKS)
+def test_backend_refuses_invalid_settings(answers: Any, hook: str, at: int) -> None:
+    assert CASES[at][1] in answers[0][hook][at]
+
+
+def test_backend_joins_repeated_settings(answers: Any) -> None:
+    assert answers[1].endswith("+gfx942.gfx1100")
