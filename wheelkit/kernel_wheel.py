@@ -1,7 +1,8 @@
 """Wheels of kernel modules: code objects in one folder per target, libraries that launch the code, and a manifest.
 
 Layout: `jax_aiter/_kernels/lib/lib<module>.so`; `jax_aiter/_kernels/hsa/<gfx>[/<variant>]/<module>/*.co` with tables
-(`*.csv`) from which launchers choose a kernel; and `jax_aiter/_kernels/manifest.json` with the digest of each file.
+(`*.csv`) from which launchers choose a kernel, and AITER's measurements in its folder `tuned`; and
+`jax_aiter/_kernels/manifest.json` with the digest of each file.
 `kernels/recipe.py` writes the manifest.
 """
 
@@ -24,7 +25,9 @@ from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, is_code_obj
 MANIFEST = "jax_aiter/_kernels/manifest.json"
 _ROOT = "jax_aiter/_kernels"
 _SCHEMA = 1
-_OBJECT = re.compile(rf"{_ROOT}/hsa/(?P<gfx>gfx[0-9a-z-]+)/(?:[A-Z0-9]+/)?(?P<module>[a-z0-9_]+)/[^/]+\.(co|csv)")
+_OBJECT = re.compile(
+    rf"{_ROOT}/hsa/(?P<gfx>gfx[0-9a-z-]+)/(?:[A-Z0-9]+/)?(?P<module>[a-z0-9_]+)/(?:[^/]+\.(?:co|csv)|tuned/[^/]+\.csv)"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -67,9 +67,11 @@ def held(path: str, content: bytes) -> Break:
 promised_target_without_code = listed(lambda gemm: gemm["objects"].pop("gfx950"), OTHER)
 
 
-def with_table(made: MadeWheel, gfx: str, code: str, *, alone: bool = False, changed: bytes = b"") -> None:
+def with_table(
+    made: MadeWheel, gfx: str, code: str, *, name: str = "kernels.csv", alone: bool = False, changed: bytes = b""
+) -> None:
     """List a table of kernels in addition to a code object or instead of it; the table may be changed afterwards."""
-    table = code.replace("a.co", "kernels.csv")
+    table = code.replace("a.co", name)
     made.files[table] = b"knl_name,co_name\n"
 
     def add(gemm: dict[str, Any]) -> None:
@@ -106,6 +108,8 @@ def swapped(gemm: dict[str, Any]) -> None:
         (lambda made: with_table(made, "gfx950", OTHER, alone=True), ["target-missing"]),
         (lambda made: with_table(made, "gfx942", OBJECT, changed=b"more\n"), ["kernels-manifest-untrue"]),
         (lambda made: with_table(made, "gfx942", OBJECT), []),
+        (lambda made: with_table(made, "gfx942", OBJECT, name="tuned/gemm.csv"), []),
+        (lambda made: with_table(made, "gfx942", OBJECT, name="other/gemm.csv"), ["kernels-manifest-untrue"]),
         (held(LIBRARY, library(entry=[])), ["handler-missing"]),
         (listed(swapped), ["kernels-manifest-untrue"]),
     ],
