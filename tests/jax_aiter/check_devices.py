@@ -98,6 +98,8 @@ CASES: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...], tuple[P, ...], 
         "mha_bwd_asm 16,2,128 16,2,128 16,2,128 16,2,128 2,16 2,16 3 3"]),
 }  # fmt: skip
 FOR_RELEASES = ("rms_norm", "rms_norm of vmap", "gemm by k", "gemm_i8", "attention")
+ENDLESS = "attention with a bias"
+"""Program whose gradient the XLA of jax 0.12.0 does not finish compiling for eight CPU devices (26 minutes)."""
 
 
 def operands_of(name: str) -> list[Any]:
@@ -123,7 +125,9 @@ ALL = [
     pytest.param(
         *(name, kind),
         id=f"{name} {kind}",
-        marks=[pytest.mark.releases] if kind == AxisType.Auto or name in FOR_RELEASES else [],
+        marks=[pytest.mark.releases]
+        if name in FOR_RELEASES or (kind, name != ENDLESS) == (AxisType.Auto, True)
+        else [],
     )
     for name in CASES
     for kind in (AxisType.Auto, AxisType.Explicit)
