@@ -64,7 +64,7 @@ class Row:
 
 
 class Silent:
-    """Receiver of progress that nobody watches."""
+    """Progress without output."""
 
     def step(self, text: str) -> None:
         """Ignore a step."""

@@ -1,4 +1,4 @@
-"""Tasks that may run on other machines: what a task is, its inputs by digest, and the protocol of what runs them."""
+"""Tasks that may run on other machines, with inputs by digest, and the protocol of the programs that run tasks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class TaskResult:
 
 
 class Tasks(Protocol):
-    """What runs tasks."""
+    """Runner of tasks, on one machine or many."""
 
     def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
         """Run tasks and yield each result as it comes; closing the iterator cancels the remaining tasks.

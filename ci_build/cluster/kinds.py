@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 class _NoProgress:
-    """Receiver of the progress of downloads that nobody watches."""
+    """Progress without output: a worker reports tasks, not downloads."""
 
     def step(self, text: str) -> None:
         """Ignore a step."""

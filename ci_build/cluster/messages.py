@@ -1,4 +1,4 @@
-"""What client and workers send each other, as JSON text: the scheduler sees no other values."""
+"""Messages between client and workers, as JSON text, which the scheduler only passes on."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _NO_PAGES = "127.0.0.1:0"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOffer:
-    """What a worker offers.
+    """Resources and limits of a worker.
 
     Attributes:
         jobs: number of concurrent tasks.

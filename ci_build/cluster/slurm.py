@@ -185,7 +185,7 @@ class _Queue(Protocol):
     scheduler: Any
 
     def scale(self, *, jobs: int) -> object:
-        """Submit or cancel jobs until there are so many."""
+        """Submit or cancel jobs until `jobs` of them exist."""
 
     def sync(self, function: Callable[[Sequence[str]], Coroutine[None, None, None]], names: Sequence[str]) -> None:
         """Run a function in the event loop."""

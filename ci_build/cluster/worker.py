@@ -34,7 +34,7 @@ _LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSetup:
-    """What a worker process is.
+    """Settings of a worker process.
 
     Attributes:
         name: name for people, such as `node7-4242`.
@@ -77,7 +77,7 @@ _STATE: list[WorkerState] = []
 
 
 def become_worker(setup: WorkerSetup) -> WorkerState:
-    """Make this process a worker, and remove what a killed one left."""
+    """Make this process a worker, and remove the files of killed workers."""
     state = WorkerState(setup)
     state.scratch.sweep()
     _STATE[:] = [state]
@@ -220,7 +220,7 @@ class CancellableRunner(HostRunner):
 
 
 def machine_failure(error: BaseException, folder: Path) -> str:
-    """Return why the machine is to blame for an error, such as a full disk; empty if it is not."""
+    """Return the failure of this machine that caused an error, such as a full disk; empty if there is none."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _MACHINE_ERRORS:

@@ -28,7 +28,7 @@ from promotion.storage.keys import StagedSet
 
 
 def check_machines(options: ReleaseOptions, reporter: Reporter, runner: HostRunner) -> None:
-    """Check before a build that there is a cluster, or GPUs of this machine, if the gates need them.
+    """Check before a build that the gates have the cluster, or the GPUs of this machine, that they need.
 
     Raises:
         MachineError: this machine has no GPU, or the cluster cannot be reached.
