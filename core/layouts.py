@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -165,6 +165,13 @@ def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
 def hip_soname(rocm: RocmVersion) -> str:
     """Return the soname of this ROCm's HIP runtime, which ends in the ROCm major."""
     return f"libamdhip64.so.{rocm.major}"
+
+
+def rocm_with(sonames: Collection[str]) -> str:
+    """Return the advice to choose a ROCm whose list has all these sonames; empty if there is none."""
+    rows = load_layouts().sonames.items()
+    releases = [f"{major}.{minor}" for (major, minor), names in rows if sonames and names.issuperset(sonames)]
+    return f"Choose --rocm-version: ROCm {' or '.join(releases)} has {', '.join(sonames)}." if releases else ""
 
 
 def package_of(soname: str) -> str:

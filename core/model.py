@@ -8,8 +8,10 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 from core.errors import RequestError
@@ -378,7 +380,7 @@ class Verdict:
 
     @property
     def allowed(self) -> bool:
-        """Whether promotion of the set is allowed."""
+        """True if the set may be promoted."""
         return not self.blocked_by
 
 
@@ -391,9 +393,22 @@ class Progress(Protocol):
     def advance(self, done: int, total: int) -> None:
         """Report the progress of the current step: `done` of `total` bytes."""
 
+    def count(self, done: int, total: int, what: str = "", *, unit: str = "actions") -> None:
+        """Report the number of finished actions, their total, and the current action."""
+
+    def plan(self, names: Sequence[str]) -> None:
+        """Announce the steps to come, by the beginnings of their texts."""
+
+    def task(self, label: str, *, transient: bool = False) -> AbstractContextManager[Progress]:
+        """Return the progress of one of several parallel tasks, which may be used in another thread.
+
+        Args:
+            transient: whether the task is shown only on a terminal, while it runs.
+        """
+
 
 def to_json(value: Any) -> Any:  # noqa: ANN401 - data types in, JSON values out
-    """Convert a value to JSON values: tuples become lists, sets sorted lists; enums, targets and versions text."""
+    """Convert a value to JSON values: tuples become lists, sets sorted lists; the rest becomes text."""
     if isinstance(value, (GfxTarget, RocmVersion)):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -406,7 +421,7 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - data types in, JSON values out
         return [to_json(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value
-    return value
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def wheel_set_body(wheel_set: WheelSet) -> dict[str, Any]:

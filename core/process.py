@@ -152,6 +152,7 @@ class HostRunner:
         self._environment = dict(environment)
         self._echo = echo
         self._sink = sink
+        self._unwanted: threading.Event | None = None
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -162,6 +163,12 @@ class HostRunner:
         """Return a runner that also passes every command line and every line of output to a listener."""
         other = copy.copy(self)
         other._echo, other._sink = _both(self._echo, listener), _both(self._sink, listener)
+        return other
+
+    def until(self, stop: threading.Event) -> Self:
+        """Return a runner whose commands end when an event is set, for commands of other threads."""
+        other = copy.copy(self)
+        other._unwanted = stop
         return other
 
     def run(
@@ -204,12 +211,15 @@ class HostRunner:
 
         def patience() -> float | None:
             """Return the seconds to wait before the next call; _UnwantedError if the command must be stopped."""
+            if self._unwanted is not None and self._unwanted.is_set():
+                raise _UnwantedError("is not wanted any more")
             if watch is not None and (reason := watch(process.pid)):
                 raise _UnwantedError(reason)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise _UnwantedError(f"ran longer than {timeout:g} s")
-            waits = [wait for wait in (left, _LOOK_SECONDS if watch is not None else None) if wait is not None]
+            looks = watch is not None or self._unwanted is not None
+            waits = [wait for wait in (left, _LOOK_SECONDS if looks else None) if wait is not None]
             return min(waits, default=None)
 
         try:

@@ -1,22 +1,20 @@
-"""Reports for users: steps, progress, warnings and tables; live on a terminal, plain lines and groups in CI."""
+"""Reports for users: steps, parallel tasks, warnings and tables; live on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Self
 
-from core.units import human
+from core.display import Line
+from core.model import Finding, Progress
+from core.screen import Folding, Screen
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
     from rich.table import Table
-
-    from core.model import Finding
 
 _PLAIN_INTERVAL = 10.0
 """Seconds between two lines about the same long step without a terminal."""
@@ -25,23 +23,164 @@ _PLAIN_WIDTH = 160
 """Width in characters of a table without a terminal."""
 
 
-class Reporter:
+class Task:
+    """Progress of one of several tasks that run in parallel, see `core.model.Progress`; threads may share a screen.
+
+    Args:
+        label: name of the task on each of its lines without a display; empty for the command itself.
+        transient: whether the task is visible only on a terminal, while it runs.
+    """
+
+    def __init__(self, screen: Screen, line: Line, label: str = "", *, transient: bool = False) -> None:
+        self._screen, self._line, self._label, self._transient = screen, line, label, transient
+        self._step = ""
+        self._last = self._started = 0.0
+
+    def _text(self, text: str) -> str:
+        return f"  {self._label}: {text}" if self._label else f"  {text}"
+
+    def step(self, text: str) -> None:
+        """Start a new step."""
+        with self._screen.lock:
+            self._end_step()
+            if not self._label:
+                self._screen.begin(text)
+            if not self._transient and self._screen.display is None:
+                self._screen.line(self._text(text))
+            self._line.begin(text)
+            self._step, self._started = text, time.monotonic()
+            self._last = self._started
+
+    def _end_step(self) -> None:
+        """Replace the current step on the display with a permanent line."""
+        with self._screen.lock:
+            if self._step and self._screen.display is not None and not self._transient:
+                self._screen.line(self._text(f"{self._step} ({time.monotonic() - self._started:.1f} s)"))
+            self._step = ""
+            self._line.begin("")
+
+    def advance(self, done: int, total: int) -> None:
+        """Report the finished bytes of the current step, and their total."""
+        self._amount(done, total)
+
+    def count(self, done: int, total: int, what: str = "", *, unit: str = "actions") -> None:
+        """Report the number of finished actions, the total, which may grow, and the name of a running action."""
+        self._amount(done, total, unit, what)
+
+    def count_tests(self, done: int, total: int) -> None:
+        """Report the number of finished tests of the current step, and the total."""
+        self._amount(done, total, "tests")
+
+    def _amount(self, done: int, total: int, unit: str = "", what: str = "") -> None:
+        """Show the progress of the current step: live on a display, otherwise as an occasional line."""
+        with self._screen.lock:
+            numbers = self._line.set_amount(done, total, unit)
+            if what and self._label:
+                self._line.step = what
+            if self._screen.display is None and not self._transient:
+                self._occasionally(f"{numbers}{f'; {what}' if what else ''}")
+
+    def _occasionally(self, text: str) -> None:
+        if time.monotonic() - self._last > _PLAIN_INTERVAL:
+            self._last = time.monotonic()
+            self._screen.line(self._text(f"{self._step}: {text}" if self._step else text))
+
+    @contextmanager
+    def task(self, label: str, *, transient: bool = False) -> Iterator[Task]:
+        """Show a task that runs in parallel to others until the end of the block, which may be in another thread."""
+        screen, line, started = self._screen, Line(label=label), time.monotonic()
+        hidden = transient or self._transient
+        text = f"{self._label}: {label}" if self._label else label
+        child = Task(screen, line, text, transient=hidden)
+        with screen.lock:
+            if not self._label:
+                screen.begin(label, parallel=True)
+            if not hidden and screen.display is None:
+                screen.line(f"  {text}")
+            self._line.children.append(line)
+        try:
+            yield child
+            with screen.lock:
+                child._end_step()
+                if not hidden:
+                    screen.line(f"  {text}: finished in {time.monotonic() - started:.1f} s")
+        finally:
+            with screen.lock:
+                self._line.children.remove(line)
+
+    def plan(self, names: Sequence[str]) -> None:
+        """Announce the steps of the current group, or of the whole command outside of groups, in their order."""
+        self._screen.plan(names)
+
+    def warning(self, text: str) -> None:
+        """Report a problem that does not stop the work; each text is printed once."""
+        self._screen.warning(text)
+
+
+class ShownTasks:
+    """Tasks that come and go, such as the workers of a cluster, shown only on a terminal."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._open: dict[str, tuple[ExitStack, Progress]] = {}
+
+    def show(self, tasks: Mapping[str, tuple[str, int, int]], unit: str) -> None:
+        """Show exactly these tasks: key -> label, finished and total number of units."""
+        for key in self._open.keys() - tasks.keys():
+            self._open.pop(key)[0].close()
+        for key, (label, done, total) in tasks.items():
+            if key not in self._open:
+                stack = ExitStack()
+                self._open[key] = stack, stack.enter_context(self._progress.task(label, transient=True))
+            self._open[key][1].count(done, total, unit=unit)
+
+
+class NoProgress:
+    """Progress without output."""
+
+    def step(self, text: str) -> None:
+        """Ignore a step."""
+
+    def advance(self, done: int, total: int) -> None:
+        """Ignore progress."""
+
+    def count(self, done: int, total: int, what: str = "", *, unit: str = "actions") -> None:
+        """Ignore progress."""
+
+    def plan(self, names: Sequence[str]) -> None:
+        """Ignore a plan."""
+
+    @contextmanager
+    def task(self, label: str, *, transient: bool = False) -> Iterator[Self]:  # noqa: ARG002 - of the protocol
+        """Return this progress."""
+        yield self
+
+
+class Reporter(Task):
     """Implementation of `core.model.Progress` on standard error, which keeps the output of `--json` clean.
 
     Args:
         terminal: whether to draw live progress instead of plain lines.
-        groups: whether to fold each group with the `::group::` workflow command.
+        folding: markers with which a CI service folds each group.
         verbose: whether to print each command and its output.
+        quiet: whether to print only warnings and findings.
     """
 
-    def __init__(self, *, terminal: bool, groups: bool = False, verbose: bool = False) -> None:
-        self.terminal = terminal
-        self.groups = groups
-        self.verbose = verbose
-        self._live: RichProgress | None = None
-        self._task: TaskID | None = None
-        self._step = ""
-        self._last = 0.0
+    def __init__(
+        self, *, terminal: bool, folding: Folding = Folding.NONE, verbose: bool = False, quiet: bool = False
+    ) -> None:
+        screen, line = Screen(terminal=terminal, folding=folding, quiet=quiet), Line()
+        super().__init__(screen, line)
+        screen.root.children.append(line)
+        self.terminal, self.verbose, self.quiet = screen.terminal, verbose, quiet
+
+    def collect_warnings(self) -> None:
+        """Print warnings, and findings that are no errors, grouped at the end of the command, by `close`."""
+        self._screen.collects = True
+
+    def close(self) -> None:
+        """Print the collected warnings."""
+        self._screen.close()
 
     def console(self) -> Console:
         """Return a rich console on standard error."""
@@ -50,129 +189,40 @@ class Reporter:
         return Console(stderr=True, highlight=False, width=None if self.terminal else _PLAIN_WIDTH)
 
     def line(self, text: str) -> None:
-        """Print one line immediately."""
-        if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False)
-        else:
-            print(text, file=sys.stderr, flush=True)  # noqa: T201
+        """Print one line immediately, unless the reporter is quiet."""
+        self._screen.line(text)
 
     def detail(self, text: str) -> None:
         """Print one line only with `-v`."""
         if self.verbose:
             self.line(f"    {text}")
 
-    def warning(self, text: str) -> None:
-        """Print a warning about a problem that does not stop the work."""
-        self.line(f"warning: {text}")
+    def notice(self, text: str) -> None:
+        """Print a warning immediately, for example why the work waits; each text is printed once."""
+        self._screen.notice(text)
 
     def finding(self, finding: Finding, where: str = "") -> None:
         """Print one finding with its remedy."""
-        place = " ".join(part for part in (where, finding.member) if part)
-        self.line(f"{finding.severity}: {finding.code}: {place}: {finding.message} {finding.remedy}".rstrip())
-
-    def step(self, text: str) -> None:
-        """Start a new step."""
-        if self._live is not None:
-            self._end_step()
-            self._task = self._live.add_task(text, total=None, amount="")
-        else:
-            self.line(f"  {text}")
-        self._step, self._last = text, time.monotonic()
-
-    def _end_step(self) -> None:
-        """Replace the live line of the current step with a permanent line."""
-        if self._live is not None and self._task is not None:
-            self._live.remove_task(self._task)
-            self._task = None
-            self.line(f"  {self._step} ({time.monotonic() - self._last:.1f} s)")
-
-    def advance(self, done: int, total: int) -> None:
-        """Report the finished bytes of the current step, and their total."""
-        text = f"{human(done)} of {human(total)}"
-        self._amount(done, total, text if total else "", text)
-
-    def count(self, done: int, total: int, what: str) -> None:
-        """Report the number of finished actions, the total, which may grow, and the name of a running action."""
-        text = f"{done:,} of {total:,} actions"
-        self._amount(done, total, text, f"{text}{'; ' + what if what else ''}")
-
-    def count_tests(self, done: int, total: int) -> None:
-        """Report the number of finished tests of the current step, and the total."""
-        text = f"{done:,} of {total:,} tests"
-        self._amount(done, total, text, text)
-
-    def _amount(self, done: int, total: int, live: str, plain: str) -> None:
-        """Show the progress of the current step: live on a terminal, otherwise as an occasional line."""
-        if self._live is not None and self._task is not None:
-            self._live.update(self._task, completed=done, total=total or None, amount=live)
-        elif time.monotonic() - self._last > _PLAIN_INTERVAL:
-            self._last = time.monotonic()
-            self.line(f"  {self._step}: {plain}")
+        self._screen.finding(finding, where)
 
     @contextmanager
     def group(self, title: str) -> Iterator[None]:
         """Group the output of one part of the work under a title: timed, collapsible in CI, live on a terminal."""
-        started = time.monotonic()
-        self.line(f"::group::{title}" if self.groups else title)
-        try:
-            with self._progress():
-                yield
-        finally:
-            self.line(f"  {time.monotonic() - started:.1f} s")
-            if self.groups:
-                self.line("::endgroup::")
-
-    @contextmanager
-    def _progress(self) -> Iterator[None]:
-        if not self.terminal or self._live is not None:
-            yield
-            return
-        # Imported late: importing rich costs 0.1 s.
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[amount]}"),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=self.console(), transient=True) as live:
-            self._live = live
+        with self._screen.group(title):
             try:
                 yield
                 self._end_step()
             finally:
-                self._live, self._task = None, None
-
-    @contextmanager
-    def live_table(self, table: Callable[[], tuple[Sequence[str], Sequence[Sequence[str]]]]) -> Iterator[None]:
-        """Show a table that is refreshed several times a second on a terminal; do nothing elsewhere."""
-        if not self.terminal:
-            yield
-            return
-        from rich.live import Live  # Imported late: importing rich costs 0.1 s.
-
-        outer = self._live
-        if outer is not None:
-            # Only one live display can own the screen.
-            self._end_step()
-            outer.stop()
-        try:
-            with Live(
-                console=outer.console if outer else self.console(),
-                get_renderable=lambda: _table(*table(), ()),
-                refresh_per_second=4,
-                transient=True,
-            ):
-                yield
-        finally:
-            if outer is not None:
-                outer.start()
+                self._step = ""
+                self._line.begin("")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
-        """Print a table; `numeric` lists the indices of right-aligned columns."""
-        self.console().print(_table(columns, rows, numeric))
+        """Print a table, unless the reporter is quiet; `numeric` lists the indices of right-aligned columns."""
+        if not self.quiet:
+            with self._screen.lock:
+                display = self._screen.display
+                show = display.print if display else self.console().print
+                show(_table(columns, rows, numeric))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:

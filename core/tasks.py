@@ -107,7 +107,7 @@ class Tasks(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskContext:
-    """What a task's function gets besides the arguments.
+    """The context of a task's function, besides its arguments.
 
     Attributes:
         folder: empty folder for files; those that the function leaves there are part of the result.
@@ -155,7 +155,7 @@ def write_tree(folder: Path, out: IO[bytes]) -> None:
 
 
 class _HashingWriter:
-    """A binary file that keeps only the digest of what is written."""
+    """A binary file that keeps only the digest of the written bytes."""
 
     def __init__(self) -> None:
         self.sha256 = hashlib.sha256()

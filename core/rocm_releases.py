@@ -1,0 +1,84 @@
+"""ROCm releases by the compiler that they contain, and the ROCm of JAX's published wheels (`rocm_releases.toml`)."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from core.errors import RequestError
+
+AMD_CLANG = re.compile(r"AMD clang version (\S+)")
+"""Start of the name of ROCm's clang in .comment."""
+_RELEASE = re.compile(r"\broc-(\d+(?:\.\d+)+)")
+_COMMIT = re.compile(r"\bllvm-project(?:\.git)? ([0-9a-f]{40})\b")
+_POST = re.compile(r"\.post\d+$")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RocmReleases:
+    """Content of `rocm_releases.toml`.
+
+    Attributes:
+        compilers: commit of ROCm's llvm-project -> ROCm versions that contain it, the release first.
+        published_major: ROCm major in the names of the published wheels.
+        published: JAX release -> proven ROCm of its published wheels.
+        contradictory: JAX release -> contradiction between the marks of its published wheels.
+    """
+
+    compilers: Mapping[str, tuple[str, ...]]
+    published_major: int
+    published: Mapping[str, str]
+    contradictory: Mapping[str, str]
+
+
+@functools.cache
+def load_releases() -> RocmReleases:
+    """Read `rocm_releases.toml`, once per process."""
+    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    compilers = {
+        commit: (release, *data["development"].get(release, ())) for release, commit in data["compilers"].items()
+    }
+    published = data["published"]
+    return RocmReleases(
+        compilers=MappingProxyType(compilers),
+        published_major=published["rocm_major"],
+        published=MappingProxyType(published["rocm"]),
+        contradictory=MappingProxyType(published["contradictory"]),
+    )
+
+
+def rocm_of_compiler(comment: str) -> tuple[str, ...]:
+    """Return the ROCm versions whose clang calls itself `comment`, the release first; empty if unknown.
+
+    A development version has the number of the release that follows it: 7.15.0 stands for 7.15.0a20260627.
+    """
+    if match := _RELEASE.search(comment):
+        return (match[1],)
+    match = _COMMIT.search(comment)
+    return load_releases().compilers.get(match[1], ()) if match else ()
+
+
+def published_rocm(jax_version: str) -> str:
+    """Return the proven ROCm of the published wheels of a JAX release, such as 0.9.1.post6.
+
+    Raises:
+        RequestError: the marks of the wheels contradict each other, or the release is not in the table.
+    """
+    table, release = load_releases(), _POST.sub("", jax_version)
+    if release in table.published:
+        return table.published[release]
+    if problem := table.contradictory.get(release):
+        raise RequestError(
+            f"The published wheels of jax {jax_version} contradict each other about their ROCm: {problem}.",
+            hint="Take another release, or give the ROCm of the compiler with --rocm-version. "
+            "docs/published-releases.md has the evidence.",
+        )
+    raise RequestError(
+        f"The ROCm of the published wheels of jax {jax_version} is not known.",
+        hint="Give --rocm-version; `ci_build inspect` prints the ROCm that compiled a wheel.",
+    )
