@@ -1,4 +1,4 @@
-"""Kinds of findings on wheels, from `findings.toml`: code -> severity, title, remedy.
+"""Kinds of findings on wheels, from `findings.toml`: code -> severity, title, remedy, whether the repair removes it.
 
 Rules create findings with `finding(code, …)`, which adds the severity and the remedy of the code.
 """
@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import functools
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core.model import Finding, Severity
+from core.versions import parse_package_name
+
+REPORT_PUBLISHED = "Report it to the wheel's project, or adopt another release; the set has the wheel as published."
+"""Remedy for users of a wheel that this program neither builds nor repairs."""
+REPAIR_PUBLISHED = "Run `ci_build repair` on the wheel and adopt its result."
+_LINKING = (
+    "runpath-build-leftover", "runpath-build-machine", "runpath-outside", "runpath-excessive", "rpath-used",
+    "symbols-not-stripped",
+)  # fmt: skip
+"""Findings that matter only to those who link the libraries."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,12 +34,14 @@ class FindingKind:
         remedy: one line of advice to the builder of the wheel.
         integrity: True if the finding means damaged or wrong bytes, which are errors also in wheels published by
             others.
+        repaired: True if the repair of a pjrt or plugin wheel removes the cause.
     """
 
     severity: Severity
     title: str
     remedy: str
     integrity: bool = False
+    repaired: bool = False
 
 
 @functools.cache
@@ -38,10 +51,10 @@ def finding_kinds() -> Mapping[str, FindingKind]:
     return {
         code: FindingKind(
             severity=Severity.ERROR if group == "broken" else Severity(group), title=title, remedy=remedy,
-            integrity=group == "broken",
+            integrity=group == "broken", repaired="repaired" in more,
         )
         for group, rows in tables.items()
-        for code, (title, remedy) in rows.items()
+        for code, (title, remedy, *more) in rows.items()
     }  # fmt: skip
 
 
@@ -57,11 +70,28 @@ def is_integrity(item: Finding) -> bool:
     return kind is not None and kind.integrity
 
 
-def as_published(items: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the findings on a wheel published by others: errors become warnings unless bytes are damaged or wrong."""
+def as_published(items: Iterable[Finding], project: str) -> Iterator[Finding]:
+    """Yield the findings on a wheel published by others, with remedies for its users instead of its builder.
+
+    Errors become warnings unless bytes are damaged or wrong. One note replaces the findings on search paths and symbol
+    tables of a wheel that `repair` never changes, such as jaxlib.
+
+    Args:
+        project: normalized name of the wheel's project.
+    """
+    repairable, unchanged = parse_package_name(project) is not None, Counter[str]()
     for item in items:
-        mild = item.severity is Severity.ERROR and not is_integrity(item)
-        yield replace(item, severity=Severity.WARNING) if mild else item
+        kind = finding_kinds().get(item.code)
+        if item.severity is Severity.NOTE or is_integrity(item):
+            yield item
+        elif not repairable and item.code in _LINKING:
+            unchanged[item.code] += 1
+        else:
+            remedy = REPAIR_PUBLISHED if repairable and kind is not None and kind.repaired else REPORT_PUBLISHED
+            yield replace(item, severity=Severity.WARNING, remedy=remedy)
+    if unchanged:
+        counts = ", ".join(f"{code} ({number})" for code, number in sorted(unchanged.items()))
+        yield finding("published-unchanged", f"{project} is used as its project published it, with {counts}.")
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:

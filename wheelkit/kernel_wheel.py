@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from core.errors import ArchiveError, ElfError
+from core.errors import ArchiveError
 from core.model import Finding, GfxTarget, MemberInfo
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import RecordEntry
-from wheelkit.elf.reader import ElfImage
 from wheelkit.findings import finding
-from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, is_code_object, kernarg_sizes, mach_of
+from wheelkit.gpu.code_check import check_code
+from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, is_code_object, mach_of
 
 MANIFEST = "jax_aiter/_kernels/manifest.json"
 _ROOT = "jax_aiter/_kernels"
@@ -234,13 +234,19 @@ def _untrue(archive: WheelArchive, listed: Mapping[str, str]) -> Iterator[Findin
 
 
 def _wrong_code(archive: WheelArchive, name: str, machs: Mapping[str, int]) -> Iterator[Finding]:
-    """Check that a code object matches the target of its folder and has metadata of kernels."""
+    """Check that a code object is whole, matches the target of its folder and has kernels."""
     place = _OBJECT.fullmatch(name)
     try:
         data = archive.read(name)
-        if place and machs and (clause := code_object_problem(data[:HEAD_SIZE], GfxTarget.parse(place["gfx"]), machs)):
-            yield finding("code-object-wrong", f"the file in the folder of {place['gfx']} {clause}.", member=name)
-        if not kernarg_sizes(ElfImage.parse(data, name)):
-            yield finding("code-object-wrong", "the code object has no kernels.", member=name)
-    except (ArchiveError, ElfError) as error:
+    except ArchiveError as error:
         yield finding("code-object-wrong", error.message, member=name)
+        return
+    target = GfxTarget.parse(place["gfx"]) if place else GfxTarget(processor=next(iter(target_of(data, machs)), ""))
+    if place and machs and (clause := code_object_problem(data[:HEAD_SIZE], target, machs)):
+        yield finding("code-object-wrong", f"the file in the folder of {place['gfx']} {clause}.", member=name)
+        return
+    check = check_code(data, target)
+    for kind, text in {problem.code: problem.text for problem in reversed(check.problems)}.items():
+        yield finding(kind, f"the code object {text}.", member=name)
+    if not (check.kernels or check.problems):
+        yield finding("code-object-wrong", "the code object has no kernels.", member=name)

@@ -8,13 +8,18 @@ grouped by version. Versions are written as linkers write them: `@@hip_4.2` is t
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from core.errors import InputError
+from core.model import RocmVersion
 from wheelkit.elf import libstdcxx
 from wheelkit.elf.snapshot import Elf
 
@@ -98,6 +103,17 @@ def load_manifest(data: bytes) -> RocmManifest:
             f"Cannot read the ROCm manifest: {error!r}.",
             hint="Generate the manifest again with `ci_build rocm manifest`.",
         ) from error
+
+
+@functools.cache
+def shipped_manifest(rocm: RocmVersion) -> RocmManifest | None:
+    """Return the reviewed manifest of a ROCm release in `rocm_manifests`; None for other releases.
+
+    It has the symbols that the wheels published for the release need, and no other symbols of the release.
+    """
+    major, minor = Version(str(rocm)).release[:2]
+    path = Path(__file__).with_name("rocm_manifests") / f"{major}.{minor}.json"
+    return load_manifest(path.read_bytes()) if path.exists() else None
 
 
 def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[str]) -> RocmManifest:

@@ -75,13 +75,15 @@ class Section(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """One row of the program header table."""
+    """One row of the program header table; sizes are in bytes."""
 
     type: int
     flags: int
     offset: int
     address: int
     file_size: int
+    memory_size: int
+    alignment: int
 
 
 class DynamicEntry(NamedTuple):
@@ -143,7 +145,7 @@ class ElfImage:
                 hint="Download or build the damaged file again.",
             )
         rows = [SEGMENT.unpack(row) for row in _rows(data, ph, SEGMENT.size, ph_count, label)]
-        segments = tuple(Segment(r[0], r[1], r[2], r[3], r[5]) for r in rows)
+        segments = tuple(Segment(r[0], r[1], r[2], r[3], *r[5:]) for r in rows)
         raw: list[tuple[int, ...]] = []
         if sh:
             first = SECTION.unpack(_rows(data, sh, SECTION.size, 1, label)[0])

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ElfError
+from core.rocm_releases import rocm_of_compiler
 from wheelkit.elf import constants, reader, symbol_versions
+from wheelkit.elf.hardening import load_defects
 from wheelkit.elf.reader import ElfImage, Section
 
 _MACHINES = {
@@ -28,9 +30,6 @@ _BINDS = {
     constants.STB_WEAK: "WEAK",
     constants.STB_GNU_UNIQUE: "UNIQUE",
 }
-_ROCM_MARK = re.compile(r"\broc-(\d+(?:\.\d+)+)")
-"""Release of ROCm's clang in .comment: `AMD clang version … roc-7.2.0 …`."""
-
 
 HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
 """Names of HIP runtime functions; in hipBLAS and similar libraries, a lower-case letter follows (hipblasCreate)."""
@@ -65,6 +64,7 @@ class Elf:
         sections: sections by name; only the first of several sections with one name.
         build_id: build ID in hexadecimal, from .note.gnu.build-id; None if the file has none.
         comments: names of compilers and linkers, from .comment.
+        defects: code of a finding and clause for each defect of loading; see `load_defects`.
         init_functions: exported PyInit_* functions.
     """
 
@@ -80,6 +80,7 @@ class Elf:
     sections: Mapping[str, Section]
     build_id: str | None
     comments: tuple[str, ...]
+    defects: tuple[tuple[str, str], ...]
 
     @classmethod
     def read(cls, path: Path) -> Elf:
@@ -108,8 +109,8 @@ class Elf:
 
     @property
     def rocm_versions(self) -> tuple[str, ...]:
-        """ROCm releases of the compilers that .comment names, sorted; empty if it names no ROCm compiler."""
-        return tuple(sorted({release for comment in self.comments for release in _ROCM_MARK.findall(comment)}))
+        """ROCm releases of the compilers that .comment names, sorted; empty if it names no known ROCm compiler."""
+        return tuple(sorted({versions[0] for versions in map(rocm_of_compiler, self.comments) if versions}))
 
     def highest_versions(self) -> dict[str, str]:
         """Return the highest required version per prefix, such as {"GLIBC": "2.27", "GLIBCXX": "3.4.22"}."""
@@ -168,6 +169,7 @@ def _snapshot(image: ElfImage) -> Elf:
         undefined=undefined, offered=offered, sections=sections, build_id=next(build_ids, None),
         version_needs={library: frozenset(versions) for library, versions in libraries.items()},
         comments=tuple(dict.fromkeys(c.decode(errors="backslashreplace") for c in comments if c)),
+        defects=tuple(load_defects(image)),
     )  # fmt: skip
 
 

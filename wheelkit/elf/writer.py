@@ -26,7 +26,9 @@ class Export:
         version: such as hip_4.2; empty for none.
         default: new programs are linked with this version (`@@`); otherwise only old programs use it (`@`).
         code: position-independent machine code of a function; equal code is stored once.
-        data: size in bytes of a zeroed variable; 0 for a function.
+        data: size in bytes of a zeroed variable; 0 for a function. Variables share their bytes.
+        place: offset of the variable from the bytes that all variables share.
+        reference: offset in `code` of 4 bytes that become the distance to the variable at `place`; -1 for none.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Export:
     default: bool = True
     code: bytes = b""
     data: int = 0
+    place: int = 0
+    reference: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ def shared_library(soname: str, exports: Iterable[Export], *, needed: Sequence[s
         tags += [(elf.DT_VERSYM, at[".gnu.version"]), (elf.DT_VERDEF, at[".gnu.version_d"])]
         tags.append((elf.DT_VERDEFNUM, len(versions) + 1))
     dynamic = b"".join(itertools.starmap(elf.DYNAMIC.pack, [*tags, (elf.DT_NULL, 0)]))
-    zeros = max((export.data for export in exports), default=0)
+    zeros = max((export.place + export.data for export in exports if export.data), default=0)
     writable = [
         _Section(".dynamic", elf.SHT_DYNAMIC, write, dynamic, ".dynstr", entry=elf.DYNAMIC.size, align=_PAGE),
         _Section(".bss", elf.SHT_NOBITS, write, b"", align=64, size=zeros),
@@ -112,19 +116,23 @@ def shared_library(soname: str, exports: Iterable[Export], *, needed: Sequence[s
     for row, (export, name) in enumerate(zip(exports, names, strict=True), start=1):
         section, kind, size, place = ".text", elf.STT_FUNC, len(export.code), places.get(export.code, 0)
         if export.data:
-            section, kind, size, place = ".bss", elf.STT_OBJECT, export.data, 0
+            section, kind, size, place = ".bss", elf.STT_OBJECT, export.data, export.place
+        if export.reference >= 0:
+            at_code = place + export.reference
+            distance = at[".bss"] + export.place - (at[".text"] + at_code + 4)
+            struct.pack_into("<i", text, at_code, distance)
         symbol = (name, elf.STB_GLOBAL << 4 | kind, 0, number[section], at[section] + place, size)
         elf.SYMBOL.pack_into(symbols, row * elf.SYMBOL.size, *symbol)
     return _assemble([*fixed, *writable], at, split=len(fixed))
 
 
-def _code(exports: Iterable[Export]) -> tuple[bytes, dict[bytes, int]]:
+def _code(exports: Iterable[Export]) -> tuple[bytearray, dict[bytes, int]]:
     """Return all code, each piece once, and the offset of each piece."""
     text, places = bytearray(), {}
     for code in dict.fromkeys(export.code for export in exports if not export.data):
         places[code] = len(text)
         text += code + b"\xcc" * (-len(code) % 16)  # int3
-    return bytes(text), places
+    return text, places
 
 
 def _hash(name: str) -> int:

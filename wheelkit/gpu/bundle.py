@@ -53,7 +53,7 @@ class BundleEntry:
 
     @property
     def target(self) -> GfxTarget | None:
-        """The gfx target of an entry ID such as hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-; None for other IDs."""
+        """The gfx target of an entry ID such as hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-; None for IDs that HIP skips."""
         return _target_of(self.id)
 
     @property
@@ -64,7 +64,7 @@ class BundleEntry:
 
 @functools.lru_cache(maxsize=1000)  # all bundles of a file have the same few dozen IDs
 def _target_of(entry_id: str) -> GfxTarget | None:
-    match = re.fullmatch(r"(?:hipv4|hip|openmp)-amdgcn-amd-amdhsa-(?:[a-z]*-)?(gfx.+)", entry_id)
+    match = re.fullmatch(r"(?:hipv4|hip)-amdgcn-amd-amdhsa-(?:[a-z]*-)?(gfx.+)", entry_id)
     try:
         return GfxTarget.parse(match[1]) if match else None
     except RequestError:

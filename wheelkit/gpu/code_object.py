@@ -5,7 +5,7 @@ Source: LLVM, "User Guide for AMDGPU Backend": ELF header, e_flags, symbols; met
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgpack
@@ -66,15 +66,17 @@ def mach_of(head: bytes) -> int:
     return int.from_bytes(head[48:52], "little") & _MACH
 
 
-def kernel_names(code: bytes, label: str) -> Iterator[str]:
-    """Yield the kernels of a code object, from its kernel descriptor symbols `<name>.kd`.
+def variables(image: ElfImage) -> dict[str, int]:
+    """Return the variables that a code object exports, with their sizes in bytes.
 
     Raises:
-        ElfError: the data is not a code object, or is damaged.
+        ElfError: the symbol table is damaged.
     """
-    for symbol, name in ElfImage.parse(code, label).dynamic_symbols():
-        if symbol.section and name.endswith(_KERNEL):
-            yield name.removesuffix(_KERNEL)
+    return {
+        name: symbol.size
+        for symbol, name in image.dynamic_symbols()
+        if symbol.section and symbol.info & 0xF == constants.STT_OBJECT and not name.endswith(_KERNEL)
+    }
 
 
 def read_metadata(image: ElfImage) -> Mapping[str, Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.errors import FatbinError
 from core.model import Finding
+from wheelkit.elf.reader import ElfImage
 from wheelkit.findings import finding
 from wheelkit.gpu import code_object
 from wheelkit.gpu.bundle import METHOD_NAMES, BundleEntry
 from wheelkit.gpu.bundle_reader import BundleLocation, BundleReader, find_bundles, locate_bundles, map_bundles
+from wheelkit.gpu.code_check import CodeCheck, check_code
 from wheelkit.gpu.registration import bundle_pointers
 
 
@@ -56,31 +58,39 @@ class FatbinReport:
         bundles: bundles in file order, up to the first unreadable place.
         device: code per target.
         findings: damage, and code objects that do not match their entry.
+        kernels: address of a bundle -> target -> kernels, of whole code objects.
     """
 
     bundles: tuple[BundleLocation, ...]
     device: DeviceCode
     findings: tuple[Finding, ...]
+    kernels: Mapping[int, Mapping[str, frozenset[str]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _BundleScan:
-    """Result of scanning one bundle: its entries, the first bytes of each code object, and its damage if any."""
+    """Result of scanning one bundle: its entries, and the first bytes and the check of each code object.
+
+    Attributes:
+        damage: description of the bundle's damage; then no code object is listed.
+    """
 
     bundle: BundleLocation
-    entries: tuple[BundleEntry, ...]
-    heads: tuple[tuple[BundleEntry, bytes], ...]
-    damage: str
+    entries: tuple[BundleEntry, ...] = ()
+    heads: tuple[tuple[BundleEntry, bytes], ...] = ()
+    checks: Mapping[BundleEntry, CodeCheck] = field(default_factory=dict)
+    damage: str = ""
 
 
 def read_targets(
-    path: Path, *, verify: bool = False, machs: Mapping[str, int] | None = None, name: str = ""
+    path: Path, *, verify: bool = False, whole: bool = False, machs: Mapping[str, int] | None = None, name: str = ""
 ) -> FatbinReport:
-    """List the device code of a file.
+    """List the device code of a file, which is streamed: each thread keeps one code object in memory.
 
     Args:
         verify: decompress everything. Check MD5s, each code object's header against its entry ID, and that the host
             code registers only addresses of bundles. If False, only the entry tables are read.
+        whole: with `verify`, check all parts of the code objects (`check_code`) and list their kernels.
         machs: processor -> EF_AMDGPU_MACH value. A processor that is not listed must have the same value in all
             bundles, and no other processor may have this value.
 
@@ -90,18 +100,7 @@ def read_targets(
     bundles, damage = locate_bundles(path, name=name)
 
     def scan(reader: BundleReader, bundle: BundleLocation) -> _BundleScan:
-        entries: tuple[BundleEntry, ...] = ()
-        heads: list[tuple[BundleEntry, bytes]] = []
-        problem = ""
-        try:
-            entries = reader.entries(bundle)
-            if verify:
-                code_objects = reader.objects(bundle, lambda e: code_object.HEAD_SIZE if e.target else 0, verify=True)
-                heads.extend(code_objects)
-        except FatbinError as error:
-            problem = error.message
-            heads.clear()
-        return _BundleScan(bundle=bundle, entries=entries, heads=tuple(heads), damage=problem)
+        return _scan(reader, bundle, verify=verify, whole=whole)
 
     scans = map_bundles(path, bundles, scan)
     damages = [damage.message] if damage else []
@@ -114,7 +113,76 @@ def read_targets(
         ]
     findings = [finding("bundle-damaged", text, member=name) for text in damages]
     findings += [finding("code-object-wrong", text, member=name) for text in _wrong(scans, dict(machs or {}))]
-    return FatbinReport(bundles=bundles, device=_device_code(scans), findings=tuple(findings))
+    findings += [finding(code, text, member=name) for code, text in _defects(scans)]
+    return FatbinReport(
+        bundles=bundles, device=_device_code(scans), findings=tuple(findings), kernels=_kernels(scans) if whole else {}
+    )
+
+
+def read_variables(path: Path, addresses: Collection[int]) -> Mapping[int, Mapping[str, Mapping[str, int]]]:
+    """Return address of a bundle -> target -> device variable -> size in bytes.
+
+    Args:
+        addresses: addresses of the bundles to decode.
+
+    Raises:
+        ElfError: the file or a code object is not an ELF file.
+        FatbinError: a bundle is damaged.
+    """
+
+    def read(reader: BundleReader, bundle: BundleLocation) -> Mapping[str, Mapping[str, int]]:
+        objects = reader.objects(bundle, lambda entry: entry.size if entry.target else 0, verify=False)
+        return {entry.name: code_object.variables(ElfImage.parse(code, entry.id)) for entry, code in objects}
+
+    bundles = [bundle for bundle in find_bundles(path) if bundle.address in addresses]
+    return dict(zip((bundle.address for bundle in bundles), map_bundles(path, bundles, read), strict=True))
+
+
+def _scan(reader: BundleReader, bundle: BundleLocation, *, verify: bool, whole: bool) -> _BundleScan:
+    def size_of(entry: BundleEntry) -> int:
+        return (entry.size if whole else code_object.HEAD_SIZE) if entry.target else 0
+
+    entries: tuple[BundleEntry, ...] = ()
+    heads: list[tuple[BundleEntry, bytes]] = []
+    checks: dict[BundleEntry, CodeCheck] = {}
+    try:
+        entries = reader.entries(bundle)
+        for entry, code in reader.objects(bundle, size_of, verify=True) if verify else ():
+            heads.append((entry, code[: code_object.HEAD_SIZE]))
+            if whole and entry.target:
+                checks[entry] = check_code(code, entry.target)
+    except FatbinError as error:
+        return _BundleScan(bundle=bundle, entries=entries, damage=error.message)
+    return _BundleScan(bundle=bundle, entries=entries, heads=tuple(heads), checks=checks)
+
+
+def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
+    """Yield the code and text of a finding for each kind of defect of each code object, and for unknown entries."""
+    for scan in scans:
+        place = f"{scan.bundle.label}: bundle {scan.bundle.index}: entry"
+        for entry in scan.entries:
+            if entry.size and entry.target is None and not entry.is_host:
+                yield "bundle-entry-unknown", f"{place} {entry.id} is no code that HIP loads."
+        for entry, check in scan.checks.items():
+            first: dict[str, str] = {}
+            for code, text in check.problems:
+                first.setdefault(code, text)
+            for code, text in first.items():
+                more = sum(problem.code == code for problem in check.problems) - 1
+                others = f" (and {more} more of this kind)" if more else ""
+                yield code, f"{place} {entry.id} {text}{others}."
+
+
+def _kernels(scans: Sequence[_BundleScan]) -> Mapping[int, Mapping[str, frozenset[str]]]:
+    # Targets share most kernel names: keep one string per name.
+    shared: dict[str, str] = {}
+    return {
+        scan.bundle.address: {
+            entry.name: frozenset(shared.setdefault(kernel, kernel) for kernel in check.kernels)
+            for entry, check in scan.checks.items()
+        }
+        for scan in scans
+    }
 
 
 def _wrong(scans: Sequence[_BundleScan], machs: dict[str, int]) -> Iterator[str]:
@@ -153,28 +221,3 @@ def _device_code(scans: Sequence[_BundleScan]) -> DeviceCode:
         unpacked=sum(scan.bundle.content_size for scan in scans),
         targets=tuple(TargetCode(target=n, code_bytes=sizes[n], bundles=counts[n]) for n in sorted(sizes)),
     )
-
-
-def fatbin_kernels(path: Path, *, name: str = "") -> Mapping[int, Mapping[str, frozenset[str]]]:
-    """Return the kernels of a file: bundle address -> target -> kernel names.
-
-    The file is streamed: each thread keeps only one code object and the names in memory.
-
-    Raises:
-        ElfError: the file is not an ELF file, or a code object is damaged.
-        FatbinError: a bundle is damaged; MD5s are not checked.
-    """
-    # Targets share most kernel names: keep one string per name.
-    shared: dict[str, str] = {}
-
-    def scan(reader: BundleReader, bundle: BundleLocation) -> dict[str, frozenset[str]]:
-        kernels = {}
-        for entry, code in reader.objects(bundle, lambda e: e.size if e.target else 0, verify=False):
-            label = f"{bundle.label}: bundle {bundle.index}: {entry.name}"
-            names = (shared.setdefault(kernel, kernel) for kernel in code_object.kernel_names(code, label))
-            kernels[entry.name] = frozenset(names)
-        return kernels
-
-    bundles = find_bundles(path, name=name)
-    held = map_bundles(path, bundles, scan)
-    return {bundle.address: kernels for bundle, kernels in zip(bundles, held, strict=True)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,11 @@ from wheelkit.elf import constants, reader
 from wheelkit.elf.reader import ElfImage, Section
 
 _WRAPPER = struct.Struct("<IIQQ")  # argument of __hipRegisterFatBinary: magic, version, bundle address, unused
-_WRAPPER_MAGIC = 0x48495046  # "HIPF"
+WRAPPER_MAGIC, WRAPPER_VERSION = 0x48495046, 1
+"""Values with which HIP accepts a wrapper; the magic is "HIPF"."""
 _FAT_BINARY, _FUNCTION = "__hipRegisterFatBinary", "__hipRegisterFunction"
 
+_POINTER = 8
 _GAP = 256
 """A function ends after this many bytes without a relevant call; one registration has at most 60 bytes."""
 _LIMIT = 16 << 20
@@ -69,6 +71,29 @@ def registered_kernels(path: Path) -> tuple[RegisteredKernels, ...]:
         return tuple(_HostCode(image).registered())
 
 
+def registration_problems(path: Path, bundles: Collection[int]) -> list[str]:
+    """Return a clause for each reason why HIP does not get all device code of a file when the file is loaded.
+
+    Args:
+        bundles: addresses of the bundles in the file.
+
+    Raises:
+        ElfError: the file is not an ELF file, or is damaged.
+    """
+    with reader.open_image(path) as image:
+        host = _HostCode(image)
+        segment = image.section(".hipFatBinSegment")
+        table = image.contents(segment) if segment else b""
+        rows = [_WRAPPER.unpack_from(table, at) for at in range(0, len(table) - _WRAPPER.size + 1, _WRAPPER.size)]
+        wrong = [row for row in rows if row[:2] != (WRAPPER_MAGIC, WRAPPER_VERSION) and any(row)]
+        problems = [f"has a wrapper with magic {row[0]:#x} and version {row[1]}, which HIP refuses" for row in wrong]
+        lost = sorted(set(bundles) - set(host.wrappers.values()))
+        problems += [f"has no wrapper of the bundle at {address:#x}" for address in lost]
+        if bundles and not host.runs_constructors:
+            problems.append("runs no constructor when it is loaded (DT_INIT_ARRAY), so that no kernel is registered")
+    return problems
+
+
 class _HostCode:
     """Host code of one open file.
 
@@ -78,13 +103,18 @@ class _HostCode:
 
     def __init__(self, image: ElfImage) -> None:
         self._image = image
-        self._segment, self._init = image.section(".hipFatBinSegment"), image.section(".init_array")
+        self._segment, self._init = image.section(".hipFatBinSegment"), _init_array(image)
         self._slots: dict[int, int] = {}
         self._pointers: dict[int, int] = {}
         self.wrappers: Mapping[int, int] = {}
         if self._segment is not None:
             self._relocate()
             self.wrappers = dict(self._wrappers(self._segment))
+
+    @property
+    def runs_constructors(self) -> bool:
+        """True if the loader calls functions of the file."""
+        return self._init is not None and self._init.size >= _POINTER
 
     def registered(self) -> Iterator[RegisteredKernels]:
         """Yield the kernels of each bundle; see `registered_kernels`."""
@@ -104,7 +134,12 @@ class _HostCode:
 
     def _relocate(self) -> None:
         """Record the symbol index of each GOT slot, and the relocated pointers in .hipFatBinSegment and .init_array."""
-        places = [section for section in (self._segment, self._init) if section is not None]
+        places = [
+            (section.address, section.address + section.size)
+            for section in (self._segment, self._init)
+            if section is not None
+        ]
+        lowest, highest = min(start for start, _ in places), max(end for _, end in places)
         for section in self._image.sections:
             if section.type == constants.SHT_RELA and section.flags & constants.SHF_ALLOC:
                 content = self._image.contents(section)
@@ -113,7 +148,8 @@ class _HostCode:
                 ):
                     kind = info & 0xFFFFFFFF
                     if kind == constants.R_X86_64_RELATIVE:
-                        if any(0 <= where - place.address < place.size for place in places):
+                        # The first comparison alone excludes nearly all of a library's million relocations.
+                        if lowest <= where < highest and any(start <= where < end for start, end in places):
                             self._pointers[where] = addend
                     elif kind in (constants.R_X86_64_GLOB_DAT, constants.R_X86_64_JUMP_SLOT):
                         self._slots[where] = info >> 32
@@ -126,7 +162,7 @@ class _HostCode:
     def _wrappers(self, segment: Section) -> Iterator[tuple[int, int]]:
         table = self._image.contents(segment)
         for place in range(0, len(table) - _WRAPPER.size + 1, _WRAPPER.size):
-            if _WRAPPER.unpack_from(table, place)[0] == _WRAPPER_MAGIC:
+            if _WRAPPER.unpack_from(table, place)[0] == WRAPPER_MAGIC:
                 yield segment.address + place, self._pointer(segment, segment.address + place + 8)
 
     def _constructors(self) -> list[int]:
@@ -134,7 +170,7 @@ class _HostCode:
         init = self._init
         if init is None:
             return []
-        places = range(init.address, init.address + init.size // 8 * 8, 8)
+        places = range(init.address, init.address + init.size // _POINTER * _POINTER, _POINTER)
         return sorted({self._pointer(init, place) for place in places})
 
     def _stubs(self) -> Iterator[tuple[int, str]]:
@@ -159,6 +195,15 @@ class _HostCode:
             if wrapper in self.wrappers and call and call[2] and stubs.get(_target(start, call)) == _FAT_BINARY:
                 return wrapper
         return None
+
+
+def _init_array(image: ElfImage) -> Section | None:
+    """Return the array of constructors that the dynamic table names, which alone counts for the loader."""
+    tags = {entry.tag: entry.value for entry in image.dynamic()}
+    address = tags.get(constants.DT_INIT_ARRAY)
+    arrays = (section for section in image.sections if section.type == constants.SHT_INIT_ARRAY)
+    section = next((section for section in arrays if section.address == address), None)
+    return None if section is None else section._replace(size=min(section.size, tags.get(constants.DT_INIT_ARRAYSZ, 0)))
 
 
 class _ConstructorScan:

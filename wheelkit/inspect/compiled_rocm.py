@@ -19,13 +19,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from core.rocm_releases import AMD_CLANG, rocm_of_compiler
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.elf.constants import ELF64_LITTLE
 from wheelkit.elf.snapshot import Elf
 from wheelkit.inspect.manylinux import ROCM_SONAME
 
-_AMD_CLANG = re.compile(r"AMD clang version (\S+)")
-_RELEASE = re.compile(r"\broc-(\d+(?:\.\d+)+)")
 _LIBRARY = re.compile(r".*\.so(\.\d+)*")
 _DOWNLOADED = re.compile(r"rocm_(hermetic|redist)_dist")
 """Repositories of downloaded ROCms (rules_ml_toolchain, WORKSPACE and extensions/rocm_hermetic_download.bzl)."""
@@ -115,7 +114,7 @@ def _stem(soname: str) -> str:
 
 
 def _clangs(elf: Elf) -> tuple[str, ...]:
-    return tuple(comment for comment in elf.comments if _AMD_CLANG.match(comment))
+    return tuple(comment for comment in elf.comments if AMD_CLANG.match(comment))
 
 
 def _compilers(elf: Elf, rocm: BuildRocm) -> Iterator[str]:
@@ -124,9 +123,10 @@ def _compilers(elf: Elf, rocm: BuildRocm) -> Iterator[str]:
             if comment.strip() != rocm.identity:
                 yield f"was compiled by {comment!r}, and the clang of ROCm {rocm.version} is {rocm.identity!r}"
             continue
-        match, release = _AMD_CLANG.match(comment), _RELEASE.search(comment)
-        if release and _numbers(release[1]) != _numbers(rocm.version):
-            yield f"was compiled by the clang of ROCm {release[1]}, and the given ROCm is {rocm.version}"
+        match, versions = AMD_CLANG.match(comment), rocm_of_compiler(comment)
+        if versions:
+            if _numbers(rocm.version) not in map(_numbers, versions):
+                yield f"was compiled by the clang of ROCm {versions[0]}, and the given ROCm is {rocm.version}"
         elif match and rocm.compiler and match[1] != rocm.compiler:
             yield f"was compiled by AMD clang {match[1]}, and the clang of ROCm {rocm.version} is {rocm.compiler}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import warnings
 from collections import defaultdict
@@ -19,6 +20,7 @@ from wheelkit.inspect.metadata import JAX_ROCM
 _LIBRARY_SCHEME = re.compile(r"[^/]+\.data/(?:pure|plat)lib/")
 _OTHER_SCHEME = re.compile(r"[^/]+\.data/")
 _RUN_AT_START = re.compile(r"[^/]+\.pth|(?:site|user)customize(?:/.*|\..+)")
+_OF_INSTALLER = re.compile(r"[^/]+\.dist-info/(?:INSTALLER|REQUESTED|direct_url\.json)")
 _PYTHONS = tuple(f"3.{minor}" for minor in range(7, 30))
 _MOST_BYTES = 4 << 20
 
@@ -54,10 +56,14 @@ def check_places(project: str, names: Collection[str]) -> Iterator[Finding]:
 
 
 def check_names(names: Collection[str]) -> Iterator[Finding]:
-    """Report names that are one file where file names ignore case, and compiled Python files.
+    """Report names that are one file where file names ignore case, compiled Python files, and files of installers.
 
-    Source: PEP 552: Python runs a .pyc with an unchecked hash without a look at its source.
+    Sources: PEP 552: Python runs a .pyc with an unchecked hash without a look at its source. Recording installed
+    projects: installers write INSTALLER, REQUESTED and direct_url.json, which tell where a project came from.
     """
+    for name in names:
+        if _OF_INSTALLER.fullmatch(name):
+            yield finding("metadata-invalid", "only installers write this file.", member=name)
     same = defaultdict(list)
     for name in names:
         same[name.casefold()].append(name)
@@ -88,10 +94,27 @@ def check_modes(files: Mapping[str, int]) -> Iterator[Finding]:
         yield finding("mode-writable", text, member=public[0])
 
 
+@functools.lru_cache(maxsize=1024)
+def _syntax(source: bytes, version: tuple[int, int] | None) -> tuple[str, str]:
+    """Return place and reason of a syntax error, and of the first warning, both empty without one.
+
+    Wheels of several Pythons contain the same files, which are parsed once.
+    """
+    try:
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            ast.parse(source, feature_version=version)
+    except (SyntaxError, ValueError) as error:
+        why = error.msg if isinstance(error, SyntaxError) else str(error)
+        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        return f"{line}: {why}", ""
+    return "", next((f" in line {warning.lineno}: {warning.message}" for warning in caught), "")
+
+
 def check_python(archive: WheelArchive, names: Sequence[str], requires_python: str) -> Iterator[Finding]:
     """Check that each Python file has the syntax of the lowest Python that the wheel accepts.
 
-    Syntax that is newer than this interpreter is an error too.
+    Syntax that is newer than this interpreter is an error too. Invalid escape sequences, of which Python 3.12 and later
+    warn on every installation, will be errors (Python Language Reference, "String and Bytes literals").
     """
     try:
         accepted = SpecifierSet(requires_python)
@@ -103,12 +126,11 @@ def check_python(archive: WheelArchive, names: Sequence[str], requires_python: s
         if not name.endswith(".py"):
             continue
         try:
-            with warnings.catch_warnings(action="ignore"):
-                ast.parse(archive.read(name, _MOST_BYTES), name, feature_version=version)
-        except (SyntaxError, ValueError) as error:
-            why = error.msg if isinstance(error, SyntaxError) else str(error)
-            line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-            text = f"Python {lowest or 'of this program'} cannot parse it{line}: {why}."
-            yield finding("python-invalid", text, member=name)
+            error, warning = _syntax(archive.read(name, _MOST_BYTES), version)
         except ArchiveError:
             continue  # checks of RECORD and CRC report a damaged member
+        if error:
+            text = f"Python {lowest or 'of this program'} cannot parse it{error}."
+            yield finding("python-invalid", text, member=name)
+        if warning:
+            yield finding("python-warns", f"the compiler of Python warns of it{warning}.", member=name)

@@ -201,6 +201,7 @@ class _Inspection:
             self.findings.append(finding("elf-unreadable", error.message, member=name))
             return None
         self.findings += code.findings
+        self.findings += [finding(kind, f"the library {text}.", member=name) for kind, text in elf.defects]
         device = code.device
         if elf.machine == "amdgpu":
             with path.open("rb") as file:  # the file is itself a code object, without a bundle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -85,6 +86,11 @@ _PUBLIC = re.compile(rf"{PJRT_ENTRY}|PyInit_\w+|__(start|stop)_\w+|_init|_fini|_
 """Entry points, and symbols that linkers export by themselves."""
 _ENTRY_ID = "hipv4-amdgcn-amd-amdhsa--"
 _LEFTOVER = re.compile(r"_solib_|\.runfiles(/|$)|bazel-|/execroot/|/_bazel_")
+_ORIGIN = re.compile(r"\$(ORIGIN|\{ORIGIN\})(?=/|$)")
+_ROCM_BESIDE = re.compile(
+    r"(\.\./)+(python3\.\d+/(site|dist)-packages/)?(_rocm_sdk_\w+|rocm)/lib(64|/rocm_sysdeps/lib)?"
+)
+"""ROCm's layouts in a folder above site-packages, in which published wheels search too."""
 _SYSTEM = re.compile(r"/(opt/rocm|usr/lib|usr/local/lib|lib)(64)?\b")
 _EXTENSION = re.compile(r"(?P<name>\w+)(\.(?P<abi>cpython-\d+t?|abi3|cp\d+t?)[\w.-]*)?\.so")
 
@@ -109,10 +115,14 @@ def check_linking(elf: ElfFacts) -> Iterator[Finding]:
 
 
 def check_search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
-    """Check the entries of a RUNPATH; each entry is part of one finding at most."""
+    """Check the entries of a RUNPATH; each entry is part of one finding at most.
+
+    Args:
+        member: path of the library inside the wheel, which is its path in site-packages.
+    """
     groups: dict[str, list[str]] = {}
     for entry in entries:
-        code = _entry_problem(entry)
+        code = _entry_problem(entry, member)
         if code:
             groups.setdefault(code, []).append(entry or "(empty)")
     for code, bad in groups.items():
@@ -123,10 +133,14 @@ def check_search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
         yield finding("runpath-excessive", f"the RUNPATH has {len(entries)} entries in {size} bytes.", member=member)
 
 
-def _entry_problem(entry: str) -> str | None:
+def _entry_problem(entry: str, member: str) -> str | None:
     if _LEFTOVER.search(entry):
         return "runpath-build-leftover"
-    if entry.startswith(("$ORIGIN", "${ORIGIN}")) or _SYSTEM.match(entry):
+    if origin := _ORIGIN.match(entry):
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(member), entry[origin.end() :].lstrip("/")))
+        outside = path.startswith("..") and not _ROCM_BESIDE.fullmatch(path)
+        return "runpath-outside" if outside else None
+    if _SYSTEM.match(posixpath.normpath(entry)):
         return None
     return "runpath-build-machine" if entry.startswith("/") else "runpath-unsafe"
 
@@ -151,6 +165,8 @@ def check_module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[
     if built.startswith("cp") and built.partition("-")[0] not in abis:
         tags = " ".join(sorted(abis))
         yield finding("python-tag-wrong", f"{name} is for {built} in a wheel for {tags}.", member=elf.path)
+    elif "abi3" in abis and built != "abi3":
+        yield finding("python-tag-wrong", f"{name} is for one Python in a wheel for abi3.", member=elf.path)
     elif "none" in abis and all(python.startswith("py") for python in pythons) and built != "abi3":
         yield finding(
             "python-tag-wrong",

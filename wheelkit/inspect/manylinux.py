@@ -19,6 +19,7 @@ from auditwheel.libc import Libc
 from auditwheel.policy import ExternalReference, Policy, WheelPolicies
 
 from core.errors import CiBuildError, ElfError, RepairError
+from core.layouts import rocm_with
 from core.model import Finding, Severity
 from wheelkit.elf import libstdcxx
 from wheelkit.elf.snapshot import Elf
@@ -202,7 +203,8 @@ def _findings(member: _JudgedLibrary, policy: Policy) -> Iterator[Finding]:
     reference = member.references[policy.name]
     for soname in (s for s in member.elf.needed if s in reference.libs):
         text = f"the library needs {soname}, which is neither part of {policy.name} nor on the allow-list."
-        yield finding("needed-not-allowed", text, member=member.name)
+        item = finding("needed-not-allowed", text, member=member.name)
+        yield replace(item, remedy=rocm_with([soname]) or item.remedy)
     for soname, symbols in sorted(reference.blacklist.items()):
         text = f"the library uses {some(symbols, _SHOWN)} of {soname}, which {policy.name} does not promise."
         yield finding("symbol-not-allowed", text, member=member.name)

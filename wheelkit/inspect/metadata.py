@@ -9,6 +9,7 @@ from email.message import Message
 
 from packaging.metadata import Metadata
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -16,11 +17,12 @@ from packaging.version import InvalidVersion, Version
 from core.errors import ArchiveError
 from core.model import Finding
 from wheelkit.archive.reader import WheelArchive
-from wheelkit.findings import finding
+from wheelkit.findings import finding, some
 from wheelkit.inspect.model import WheelMetadata
 
 _STAMP = re.compile(r"^_release_version\b[^=\n]*=\s*(?:None|(['\"])(?P<version>.*?)\1)", re.MULTILINE)
 _MAX_TEXT = 4 << 20
+_WHEEL_FIELDS = {"Wheel-Version": ("1.0",), "Root-Is-Purelib": ("true", "false")}
 
 
 def read_metadata(archive: WheelArchive) -> tuple[WheelMetadata, list[Finding]]:
@@ -42,6 +44,7 @@ def read_metadata(archive: WheelArchive) -> tuple[WheelMetadata, list[Finding]]:
 
     meta, wheel = headers(archive.metadata, "METADATA"), headers(archive.wheel_info, "WHEEL")
     findings += check_specification(archive)
+    findings += check_wheel_fields(wheel, f"{archive.dist_info}/WHEEL")
     return WheelMetadata(
         name=text(meta, "Name"),
         version=text(meta, "Version"),
@@ -74,6 +77,19 @@ def check_specification(archive: WheelArchive) -> Iterator[Finding]:
     for file in checked.license_files or ():
         if not any(root + file in archive for root in roots):
             yield finding("metadata-invalid", f"License-File is {file}, which the wheel lacks.", member=name)
+
+
+def check_wheel_fields(wheel: Message, member: str) -> Iterator[Finding]:
+    """Check the fields of WHEEL without which installers refuse a wheel (binary distribution format specification).
+
+    Args:
+        wheel: content of WHEEL; empty if it cannot be read, which is reported where it is read.
+    """
+    for field, allowed in _WHEEL_FIELDS.items() if wheel else ():
+        values = wheel.get_all(field, [])
+        if [value.strip().lower() for value in values] not in [[value] for value in allowed]:
+            text = f"WHEEL has {field} {', '.join(values) or '(nothing)'}, not {' or '.join(allowed)}."
+            yield finding("metadata-invalid", text, member=member)
 
 
 def _license_files(archive: WheelArchive, declared: tuple[str, ...]) -> tuple[str, ...]:
@@ -139,6 +155,14 @@ def check_identity(meta: WheelMetadata, project: str, version: str, tags: Collec
     if _version(meta.version) is None or _version(meta.version) != _version(version):
         version_text = meta.version or "(nothing)"
         yield finding("metadata-mismatch", f"METADATA has Version {version_text}, but the file name {version}.")
+    try:
+        accepted = SpecifierSet(meta.requires_python)
+    except InvalidSpecifier:  # `check_specification` reports it
+        accepted = SpecifierSet()
+    pythons = {f"3.{python[3:]}" for tag in tags if (python := tag.partition("-")[0]).startswith("cp3")}
+    if pythons and not any(python in accepted for python in pythons):
+        text = f"Requires-Python is {meta.requires_python}, but the wheel is for Python {' '.join(sorted(pythons))}."
+        yield finding("requires-python-wrong", text)
     if set(meta.tags) != set(tags):
         yield finding(
             "tag-mismatch",
@@ -170,9 +194,8 @@ def check_description(meta: WheelMetadata, rocm: Collection[str], *, has_elf: bo
 
 
 def rocm_in_summary(summary: str) -> str:
-    """Return the ROCm version in a Summary such as `(ROCm:7.14.0)`; empty for `(ROCm:unknown)`."""
-    match = _ROCM_IN_SUMMARY.search(summary)
-    return match[1] if match and _version(match[1]) else ""
+    """Return the ROCm version in a Summary, such as `(ROCm:7.14.0)` or `(ROCm:Legacy ROCm 7.2.0)`; "" without one."""
+    return next((match[1] for match in _ROCM_IN_SUMMARY.finditer(summary) if _version(match[1])), "")
 
 
 def check_versions(meta: WheelMetadata) -> Iterator[Finding]:
@@ -193,15 +216,25 @@ def check_requirements(meta: WheelMetadata) -> Iterator[Finding]:
     for line, requirement in parsed:
         if requirement is None:
             yield finding("metadata-mismatch", f"Requires-Dist {line!r} is not a requirement (PEP 508).")
-    always: dict[str, Requirement] = {
-        canonicalize_name(r.name): r for _, r in parsed if r and not _in_extra(r, meta.extras)
-    }
+    if direct := [requirement.name for _, requirement in parsed if requirement and requirement.url]:
+        yield finding("requirement-direct", f"Requires-Dist takes {some(direct)} from a URL.")
+    # A marker may exclude every machine of the wheel.
+    always: dict[str, Requirement] = {canonicalize_name(r.name): r for _, r in parsed if r and r.marker is None}
     match = JAX_ROCM.fullmatch(canonicalize_name(meta.name))
     if match:
+        required = {str(canonicalize_name(r.name)) for _, r in parsed if r and not _in_extra(r, meta.extras)}
+        if others := sorted(name for name in required - {"jax", "jaxlib"} if not JAX_ROCM.fullmatch(name)):
+            yield finding("requirement-unexpected", f"the wheel requires {some(others)}.")
+        marked = [r for _, r in parsed if r and r.marker and "extra" not in str(r.marker)]
         if not {"jax", "jaxlib"} & always.keys():
             yield finding("jaxlib-unpinned", "the wheel accepts every jaxlib, even one with another PJRT API.")
-        if match["kind"] == "plugin":
-            yield from _pjrt_pin(always.get(f"jax-rocm{match['major']}-pjrt"), match["major"], meta.version)
+        elif excluded := [r for r in marked if canonicalize_name(r.name) in ("jax", "jaxlib")]:
+            yield finding("jaxlib-unpinned", f"the wheel requires {excluded[0]}, which a marker can exclude.")
+        pjrt = f"jax-rocm{match['major']}-pjrt"
+        if conditional := [r for r in marked if canonicalize_name(r.name) == pjrt]:
+            yield finding("pin-stale", f"the plugin requires {conditional[0]}, which a marker can exclude.")
+        elif match["kind"] == "plugin":
+            yield from _pjrt_pin(always.get(pjrt), match["major"], meta.version)
     for extra in meta.extras:
         names = [canonicalize_name(r.name) for _, r in parsed if r and _in_extra(r, (extra,))]
         dead = [name for name in names if name in _UNINSTALLABLE]
@@ -227,6 +260,8 @@ def check_entry_points(meta: WheelMetadata, files: Collection[str]) -> Iterator[
     match = JAX_ROCM.fullmatch(canonicalize_name(meta.name))
     if match and match["kind"] == "pjrt" and not meta.entry_points.get("jax_plugins"):
         yield finding("entry-point-missing", "the wheel has no entry point in the group jax_plugins.")
+    if match and (others := sorted(meta.entry_points.keys() - {"jax_plugins"})):
+        yield finding("entry-point-unexpected", f"the wheel has entry points in the group {some(others)}.")
     installed = {re.sub(r"^[^/]+\.data/(pure|plat)lib/", "", name) for name in files}
     for group, entries in meta.entry_points.items():
         for name, reference in entries.items():

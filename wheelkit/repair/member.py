@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from core.errors import CiBuildError, RepairError
+from core.errors import CiBuildError, ElfError, RepairError
 from core.model import MemberInfo
+from core.rocm_releases import rocm_of_compiler
 from wheelkit.archive.output_file import ByteRange
 from wheelkit.elf.runpath import add_needed, set_runpath
 from wheelkit.elf.snapshot import Elf
@@ -62,6 +64,7 @@ def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | 
         CiBuildError: a library cannot be edited. The error has the class of the first problem; its message lists the
             problems of all libraries.
     """
+    plan = replace(plan, hip_soname=_hip_soname(files.values(), plan.hip_soname))
     edits, errors = [], []
     for name, path in files.items():
         try:
@@ -78,6 +81,18 @@ def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | 
     return edits
 
 
+def _hip_soname(files: Iterable[Path], planned: str) -> str:
+    """Return the HIP runtime that libraries of a wheel need already, else the planned one; empty without a plan.
+
+    HIP has a major of its own: the published jax-rocm10-plugin 0.12.0 needs libamdhip64.so.7.
+    """
+    needed = set()
+    for path in files if planned else ():
+        with suppress(ElfError):  # reported by the edit
+            needed |= {soname for soname in Elf.read(path).needed if soname.startswith("libamdhip64.so.")}
+    return needed.pop() if len(needed) == 1 else planned
+
+
 def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> MemberEdit:
     """Edit one library in place.
 
@@ -87,12 +102,7 @@ def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> 
         RepairError: the library was compiled with another ROCm, or no glob of the plan matches its RUNPATH.
     """
     before = Elf.read(path)
-    marks = before.rocm_versions
-    if plan.rocm_version and marks and plan.rocm_version not in marks:
-        raise RepairError(
-            f"{name} was compiled with ROCm {', '.join(marks)}, not {plan.rocm_version}.",
-            hint=f"Use --rocm-version={marks[-1]} or another wheel.",
-        )
+    _check_compiler(name, before, plan.rocm_version)
     code = _device_code(name, path, before, plan)
     changed = [*code.changed, *_loading(name, path, before, plan)]
     saved = 0
@@ -107,6 +117,17 @@ def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> 
         name=name, path=path, elf=after, size_before=before.size, changed=merge_ranges(changed, after.size),
         code=code, symbols_saved=saved, debug=debug if saved else None,
     )  # fmt: skip
+
+
+def _check_compiler(name: str, elf: Elf, rocm: str) -> None:
+    """Refuse a library if a compiler that .comment names belongs to another ROCm; an empty `rocm` accepts all."""
+    other = [versions[0] for versions in map(rocm_of_compiler, elf.comments) if versions and rocm not in versions]
+    if not (rocm and other):
+        return
+    hint = "Use another release of the wheel."
+    if other[0].partition(".")[0] == rocm.partition(".")[0]:
+        hint = f"Use --rocm-version={other[0]} or another wheel."
+    raise RepairError(f"{name} was compiled with ROCm {', '.join(other)}, not {rocm}.", hint=hint)
 
 
 def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> SlimReport:

@@ -33,7 +33,7 @@ class RepairPlan:
         runpath: glob -> new DT_RUNPATH; the first matching glob counts, and every library with a RUNPATH must match
             one. Empty keeps every RUNPATH.
         hip_soname: soname of the HIP runtime, such as libamdhip64.so.7; added to NEEDED of libraries that use hip*
-            symbols without it. Empty adds none.
+            symbols without it, unless other libraries of the wheel need another one. Empty adds none.
         members: exact list of the libraries in the wheel; empty allows any libraries.
         device_members: globs of the libraries with device code; each glob must match a library, and no other library
             may have device code.

@@ -28,6 +28,7 @@ from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.archive.verify import verify_record
 from wheelkit.elf.constants import MAGIC
 from wheelkit.inspect.manylinux import platform_verdict
+from wheelkit.inspect.metadata import rocm_in_summary
 from wheelkit.repair.cut_plan import plan_cuts
 from wheelkit.repair.member import MemberEdit, edit_members
 from wheelkit.repair.metadata import LICENSE_FILE, render_entry_points, rewrite_metadata, rewrite_wheel
@@ -78,6 +79,7 @@ def repair(
         _expect_members(files, plan, source.name)
         _say(progress, f"Editing {len(files)} libraries of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
+        _check_summary(archive, plan.rocm_version, edits)
         judging = pool.submit(_check_libraries, files, plan.allowed_sonames, source.name)
         for edit in edits:
             if edit.changed or edit.elf.size != edit.size_before:
@@ -131,6 +133,17 @@ def retag(source: Path, out_dir: Path, *, progress: Progress | None = None) -> t
         rewrite.set(wheel, rewrite_wheel(archive.read(wheel), tags=name.tags, build=name.build))
         written = rewrite.write(scratch / str(name))
         return written.path.replace(out_dir / str(name)), findings
+
+
+def _check_summary(archive: WheelArchive, rocm: str, edits: Sequence[MemberEdit]) -> None:
+    """Refuse a wheel whose Summary names another ROCm, unless a known compiler proved the ROCm of the plan."""
+    claimed = rocm_in_summary(str(archive.metadata().get("Summary", "")))
+    proven = any(edit.elf.rocm_versions for edit in edits)
+    if rocm and claimed and not proven and Version(Version(claimed).base_version) != Version(rocm):
+        raise RepairError(
+            f"{archive.path.name}: Summary names ROCm {claimed}, not {rocm}, and no known compiler proves {rocm}.",
+            hint=f"Use --rocm-version={claimed} or another wheel.",
+        )
 
 
 @contextmanager

@@ -1,0 +1,106 @@
+"""Defects in how a library is loaded: segments, stack, RELRO, text relocations and flags of the dynamic table.
+
+Sources: gABI chapter 5 (program header, dynamic section); glibc, elf/dl-load.c and elf/dl-reloc.c, which refuse such
+libraries or make their code writable; glibc 2.41 refuses libraries that need an executable stack in a running process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator
+
+from wheelkit.elf import constants
+from wheelkit.elf.reader import ElfImage
+
+PAGE = 4096
+"""Page size of x86-64 in bytes; glibc maps no segment with a smaller alignment."""
+
+_UNWIND_HEAD = struct.Struct("<BBBBi")
+_PC_RELATIVE_INT = 0x1B
+"""DW_EH_PE_pcrel | DW_EH_PE_sdata4, the encoding that linkers use."""
+_GOOD_FLAGS = constants.DF_1_NOW | constants.DF_1_GLOBAL | constants.DF_1_NODELETE | constants.DF_1_ORIGIN
+_REDIRECTIONS = {
+    constants.DT_AUXILIARY: "DT_AUXILIARY", constants.DT_FILTER: "DT_FILTER", constants.DT_CONFIG: "DT_CONFIG",
+    constants.DT_AUDIT: "DT_AUDIT", constants.DT_DEPAUDIT: "DT_DEPAUDIT",
+}  # fmt: skip
+"""Dynamic tags with which a library replaces or watches the symbols of others."""
+
+
+def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
+    """Yield the code of a finding and a clause, such as "has an executable stack", for each defect of a library.
+
+    Programs, object files and device code are skipped.
+    """
+    kinds = {segment.type: segment for segment in image.segments}
+    if image.type != constants.ET_DYN or image.machine == constants.EM_AMDGPU or constants.PT_INTERP in kinds:
+        return
+    stack = kinds.get(constants.PT_GNU_STACK)
+    if stack is None or stack.flags & constants.PF_X:
+        yield "stack-executable", "needs an executable stack" + ("" if stack else ", since it has no PT_GNU_STACK")
+    for problem in segment_problems(image, page=PAGE):
+        yield "segment-unmappable", problem
+    for segment in writable_code(image):
+        yield "code-writable", segment
+    if constants.PT_GNU_RELRO not in kinds:
+        yield "relro-missing", "keeps its relocated pointers writable (no PT_GNU_RELRO)"
+    if problem := _unwind_problem(image):
+        yield "unwind-table-wrong", problem
+    used = itertools.takewhile(lambda entry: entry.tag != constants.DT_NULL, image.dynamic())
+    tags = {entry.tag: entry.value for entry in used}
+    if constants.DT_TEXTREL in tags or tags.get(constants.DT_FLAGS, 0) & constants.DF_TEXTREL:
+        yield "code-writable", "has relocations in its code (DT_TEXTREL)"
+    if unusual := tags.get(constants.DT_FLAGS_1, 0) & ~_GOOD_FLAGS:
+        yield "load-flags-wrong", f"has the flags {unusual:#x} in DT_FLAGS_1"
+    if tags.get(constants.DT_FLAGS, 0) & constants.DF_STATIC_TLS:
+        yield "load-flags-wrong", "has DF_STATIC_TLS, so dlopen fails if no static memory for threads is left"
+    for tag in sorted(_REDIRECTIONS.keys() & tags.keys()):
+        yield "load-flags-wrong", f"has {_REDIRECTIONS[tag]}"
+
+
+def segment_problems(image: ElfImage, *, page: int = 1) -> Iterator[str]:
+    """Yield a clause for each segment that a loader cannot map.
+
+    Args:
+        page: smallest alignment of a segment in bytes.
+    """
+    end = 0
+    for segment in image.segments:
+        if segment.type != constants.PT_LOAD:
+            continue
+        alignment = max(1, segment.alignment)
+        if (
+            segment.offset + segment.file_size > len(image.data)
+            or segment.file_size > segment.memory_size
+            or alignment & (alignment - 1)
+            or alignment < page
+            or (segment.address - segment.offset) % alignment
+            or segment.address < end
+        ):
+            yield f"has a segment at {segment.address:#x} that cannot be mapped"
+        end = segment.address + segment.memory_size
+
+
+def _unwind_problem(image: ElfImage) -> str:
+    """Return a clause about the table by which C++ exceptions find their handlers; empty without a defect.
+
+    Source: LSB Core, "Exception Frames": a version 1, encodings, and the address of .eh_frame relative to its field.
+    """
+    frames = image.section(".eh_frame")
+    table = next((segment for segment in image.segments if segment.type == constants.PT_GNU_EH_FRAME), None)
+    if frames is None or not frames.size:
+        return ""
+    if table is None:
+        return "has no PT_GNU_EH_FRAME, by which exceptions find their handlers"
+    version, encoding, *_ = head = image.read(table.offset, _UNWIND_HEAD.size)
+    address = table.address + 4 + _UNWIND_HEAD.unpack(head)[4]
+    if version != 1 or (encoding == _PC_RELATIVE_INT and address != frames.address):
+        return "has a damaged .eh_frame_hdr, by which exceptions find their handlers"
+    return ""
+
+
+def writable_code(image: ElfImage) -> Iterator[str]:
+    """Yield a clause for each segment that is both writable and executable."""
+    for segment in image.segments:
+        if segment.type == constants.PT_LOAD and segment.flags & constants.PF_X and segment.flags & constants.PF_W:
+            yield f"has a segment at {segment.address:#x} that is both writable and executable"

@@ -1,0 +1,217 @@
+"""Check of a whole code object: ELF tables, symbols, kernel descriptors, machine code and the metadata note.
+
+HIP loads a code object when the first of its kernels is launched, so that its defects appear only on a GPU. Sources:
+LLVM, "User Guide for AMDGPU Backend" (code object V3 to V6), and gABI chapters 4 and 5. `code_object_problem` compares
+the processor and its features.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from core.errors import ElfError, RequestError
+from core.model import GfxTarget
+from wheelkit.elf import constants
+from wheelkit.elf.hardening import segment_problems, writable_code
+from wheelkit.elf.reader import ElfImage, RawSymbol, Segment
+from wheelkit.gpu.code_object import read_metadata
+from wheelkit.gpu.kernel_descriptor import (
+    ENTRY_ALIGNMENT,
+    SIZE,
+    Descriptor,
+    descriptor_problem,
+    kernel_needs,
+    metadata_problem,
+)
+from wheelkit.gpu.limits import GpuLimits, limits_of
+
+_METADATA_VERSIONS = {1: [1, 0], 2: [1, 1], 3: [1, 2], 4: [1, 2]}
+"""EI_ABIVERSION of code object V3 to V6 -> `amdhsa.version`."""
+_TARGET_ID = re.compile(r"amdgcn-amd-amdhsa-(?:unknown)?-(gfx.+)")
+_SUFFIX = ".kd"
+_BODY = 64
+"""Size in bytes from which a kernel has a body, which ends; a shorter one may have only its prologue."""
+_GAP = bytes(256)
+"""Zeros that machine code never contains; compilers fill gaps with instructions."""
+
+
+class CodeProblem(NamedTuple):
+    """A defect of a code object: the code of its finding, and a verb phrase without a full stop."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeCheck:
+    """Kernels and defects of one code object.
+
+    Attributes:
+        kernels: names of the kernels with a descriptor.
+        problems: defects; at most one for each kernel.
+    """
+
+    kernels: tuple[str, ...] = ()
+    problems: tuple[CodeProblem, ...] = ()
+
+
+def check_code(data: bytes, target: GfxTarget) -> CodeCheck:
+    """Check a code object for a target; defects of the header that `code_object_problem` reports are left out."""
+    try:
+        image = ElfImage.parse(data, "the code object")
+        symbols = {name: symbol for symbol, name in image.dynamic_symbols() if name}
+        content = _Content(data, image, symbols, target)
+        problems = [CodeProblem("code-object-damaged", text) for text in content.image_problems()]
+        problems += content.metadata_problems()
+    except ElfError as error:
+        text = f"cannot be read: {error.message.removesuffix('.')}"
+        return CodeCheck(problems=(CodeProblem("code-object-damaged", text),))
+    kernels = (name.removesuffix(_SUFFIX) for name in content.descriptors)
+    return CodeCheck(kernels=tuple(kernels), problems=tuple(problems))
+
+
+class _Content:
+    """Tables of one code object."""
+
+    def __init__(self, data: bytes, image: ElfImage, symbols: Mapping[str, RawSymbol], target: GfxTarget) -> None:
+        self._data, self._image, self._symbols, self._target = data, image, symbols, target
+        self._assembled = False
+        self._loads = [segment for segment in image.segments if segment.type == constants.PT_LOAD]
+        self.descriptors = {
+            name: symbol for name, symbol in symbols.items() if symbol.section and name.endswith(_SUFFIX)
+        }
+
+    def image_problems(self) -> Iterator[str]:
+        """Yield the defects of header, program headers, sections and symbols."""
+        data = self._data
+        if data[6] != 1 or data[8] not in _METADATA_VERSIONS:
+            yield f"has version {data[6]} and code object ABI {data[8]}, which ROCm does not load"
+        held = {segment.type: segment for segment in self._image.segments}
+        if any(kind not in held for kind in (constants.PT_LOAD, constants.PT_DYNAMIC, constants.PT_NOTE)):
+            yield "lacks a program header that ROCm needs to load it"
+            return
+        if any(
+            section.offset != held[constants.PT_NOTE].offset or section.size != held[constants.PT_NOTE].file_size
+            for section in self._image.sections if section.type == constants.SHT_NOTE
+        ):  # fmt: skip
+            yield "has a program header of notes that does not fit its notes"
+        dynamic = held[constants.PT_DYNAMIC]
+        if _segment_of(self._loads, dynamic.address, dynamic.memory_size) is None:
+            yield "has a dynamic table outside of the segments that ROCm maps"
+        yield from segment_problems(self._image)
+        yield from writable_code(self._image)
+        for section in self._image.sections:
+            if not section.flags & constants.SHF_ALLOC or not section.size:
+                continue
+            segment = _segment_of(self._loads, section.address, section.size)
+            code = bool(section.flags & constants.SHF_EXECINSTR)
+            moved = segment and section.file_size and section.address - section.offset != _shift(segment)
+            if segment is None or moved or code > bool(segment.flags & constants.PF_X):
+                yield f"has section {section.name} outside of the segments that ROCm maps for it"
+            elif code and self._data.find(_GAP, section.offset, section.offset + section.file_size) >= 0:
+                yield f"has zeros instead of machine code in section {section.name}"
+        for name, symbol in self._symbols.items():
+            if not symbol.section and symbol.info >> 4 != constants.STB_WEAK:
+                yield f"needs the symbol {name}, which no code object provides"
+
+    def metadata_problems(self) -> Iterator[CodeProblem]:
+        """Yield the defects of the metadata note, and of each kernel."""
+        try:
+            metadata = read_metadata(self._image)
+        except ElfError as error:
+            yield CodeProblem("kernel-metadata-wrong", f"has no metadata: {error.message.removesuffix('.')}")
+            return
+        version, target = metadata.get("amdhsa.version"), metadata.get("amdhsa.target")
+        # Compilers name the target since V4. Assembly sources also leave out the size of kernargs in the descriptor.
+        self._assembled = target is None
+        if not self._assembled and version != _METADATA_VERSIONS.get(self._data[8]):
+            yield CodeProblem("kernel-metadata-wrong", f"has metadata of version {version}")
+        if not self._assembled and _target(target) != self._target:
+            yield CodeProblem("code-object-wrong", f"has metadata for {target}")
+        kernels = metadata.get("amdhsa.kernels")
+        try:
+            described: dict[str, dict[str, Any]] = {str(kernel[".symbol"]): kernel for kernel in kernels or ()}
+        except (KeyError, TypeError):
+            described = {}
+        if not isinstance(kernels, list) or len(described) != len(kernels):
+            yield CodeProblem("kernel-metadata-wrong", "has no list of kernels in its metadata")
+            return
+        for name in sorted(self.descriptors.keys() - described.keys()):
+            yield CodeProblem("kernel-metadata-wrong", f"has no metadata of kernel {name.removesuffix(_SUFFIX)}")
+        limits = limits_of(self._target.processor)
+        executable = [segment for segment in self._loads if segment.flags & constants.PF_X]
+        for symbol, kernel in described.items():
+            if problem := self._kernel_problem(symbol, kernel, limits, executable):
+                yield problem
+
+    def _kernel_problem(
+        self, symbol: str, kernel: Mapping[str, Any], limits: GpuLimits | None, executable: list[Segment]
+    ) -> CodeProblem | None:
+        """Return the first defect of one kernel."""
+        row, name = self.descriptors.get(symbol), symbol.removesuffix(_SUFFIX)
+        if row is None:
+            return CodeProblem("kernel-metadata-wrong", f"has metadata of {symbol}, but no such kernel descriptor")
+        try:
+            needs = kernel_needs(kernel)
+            text = metadata_problem(kernel, needs)
+            if not text and not self._assembled and kernel[".name"] != name:
+                text = f"its metadata name {kernel['.name']}"
+        except (KeyError, TypeError, ValueError) as error:
+            text = f"has incomplete metadata ({error})"
+        if text:
+            return CodeProblem("kernel-metadata-wrong", f"has kernel {name}, which {text}")
+        segment = _segment_of(self._loads, row.value, SIZE)
+        if segment is None or row.value % SIZE or row.size != SIZE:
+            text = "has no descriptor of 64 bytes at its symbol"
+        else:
+            at = row.value - _shift(segment)
+            found = Descriptor.parse(self._data[at : at + SIZE])
+            if self._assembled and not found.kernarg:
+                found = found._replace(kernarg=needs.kernarg)
+            text = self._entry_problem(name, row.value + found.entry, limits, executable)
+            text = text or (descriptor_problem(found, needs, limits) if limits else "")
+        return CodeProblem("kernel-descriptor-wrong", f"has kernel {name}, which {text}") if text else None
+
+    def _entry_problem(self, name: str, entry: int, limits: GpuLimits | None, executable: list[Segment]) -> str:
+        """Return a description of the first defect of a kernel's machine code."""
+        function = self._symbols.get(name)
+        if function and (function.value, function.size) == (entry, 0) and not self._assembled:
+            return ""  # compilers leave out the body of a kernel that the target never runs
+        segment = _segment_of(executable, entry, 4)
+        if segment is None or entry % ENTRY_ALIGNMENT:
+            return f"begins at {entry:#x}, where no machine code begins"
+        if function is None:
+            return ""
+        if function.value != entry:
+            return f"begins at {entry:#x}, not at its function"
+        # Labels of assembly sources have no size.
+        size = function.size or segment.address + segment.memory_size - entry
+        start = entry - _shift(segment)
+        if limits and size >= _BODY and self._data.rfind(limits.end, start, start + size) < 0:
+            return "does not end (s_endpgm)"
+        return ""
+
+
+def _segment_of(segments: list[Segment], address: int, size: int) -> Segment | None:
+    """Return the segment that contains a range of addresses."""
+    for segment in segments:
+        if segment.address <= address and address + size <= segment.address + segment.memory_size:
+            return segment
+    return None
+
+
+def _shift(segment: Segment) -> int:
+    """Return the difference between addresses and file offsets in a segment."""
+    return segment.address - segment.offset
+
+
+def _target(text: object) -> GfxTarget | None:
+    """Return the target that metadata name; None if it is damaged or missing."""
+    match = _TARGET_ID.fullmatch(text) if isinstance(text, str) else None
+    try:
+        return GfxTarget.parse(match[1]) if match else None
+    except RequestError:
+        return None

@@ -1,0 +1,181 @@
+"""Kernel descriptors: the 64 bytes with which a GPU's command processor starts a kernel.
+
+Source: LLVM, "User Guide for AMDGPU Backend": kernel descriptor of code object V3 and later, and kernel metadata.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from wheelkit.gpu.limits import GpuLimits
+
+SIZE = 64
+"""Size and alignment of a descriptor in bytes."""
+ENTRY_ALIGNMENT = 256
+"""Alignment of a kernel's first instruction in bytes."""
+MAX_WORK_GROUP = 1024
+"""Number of work-items in the largest work-group."""
+
+_LAYOUT = struct.Struct("<IIIIq20sIIIHHI")
+_POINTERS, _POINTER_SIZE = ("global_buffer", "image", "sampler", "pipe", "queue"), 8
+_VALUE_KINDS = (*_POINTERS, "by_value", "dynamic_shared_pointer")
+"""Kinds of arguments; those that begin with `hidden_` are added by compilers for the runtime."""
+_WAVE32, _RESERVED_PROPERTIES = 1 << 10, 0b111 << 7 | 0xF << 12
+_KERNARG_POINTER = 1 << 3
+_WORK_ITEM_ID = 3 << 11
+"""Work-item IDs in VGPRs: x, x and y, or x, y and z; 3 is undefined."""
+_USER_SGPRS = (4, 2, 2, 2, 2, 2, 1)
+"""Registers of each bit of the properties: private segment buffer, dispatch pointer, …, private segment size."""
+_SIMDS = 4
+
+
+class Descriptor(NamedTuple):
+    """A kernel descriptor; sizes and the entry's offset are in bytes."""
+
+    group: int
+    private: int
+    kernarg: int
+    reserved0: int
+    entry: int
+    reserved1: bytes
+    rsrc3: int
+    rsrc1: int
+    rsrc2: int
+    properties: int
+    preload: int
+    reserved2: int
+
+    @classmethod
+    def parse(cls, data: bytes) -> Descriptor:
+        """Parse the 64 bytes of a descriptor."""
+        return cls._make(_LAYOUT.unpack(data))
+
+
+class KernelNeeds(NamedTuple):
+    """The fields of a kernel's metadata that its descriptor must match; sizes are in bytes.
+
+    Assembly sources leave out `agprs`, which is then -1.
+    """
+
+    kernarg: int
+    group: int
+    private: int
+    wave: int
+    sgprs: int
+    vgprs: int
+    work_group: int
+    alignment: int
+    agprs: int
+
+
+_FIELDS = (
+    ".kernarg_segment_size", ".group_segment_fixed_size", ".private_segment_fixed_size", ".wavefront_size",
+    ".sgpr_count", ".vgpr_count", ".max_flat_workgroup_size", ".kernarg_segment_align",
+)  # fmt: skip
+_VALUES = itemgetter(*_FIELDS)
+
+
+def kernel_needs(kernel: Mapping[str, Any]) -> KernelNeeds:
+    """Return the numbers in a kernel's metadata.
+
+    Raises:
+        KeyError: a required field is missing.
+        ValueError: a field is not a natural number.
+    """
+    agprs = kernel.get(".agpr_count", 0)
+    needs = KernelNeeds._make((*_VALUES(kernel), agprs))
+    if set(map(type, needs)) != {int} or min(needs) < 0:
+        raise ValueError("a size is not a natural number")
+    return needs if ".agpr_count" in kernel else needs._replace(agprs=-1)
+
+
+def metadata_problem(kernel: Mapping[str, Any], needs: KernelNeeds) -> str:
+    """Return a description of the first defect in a kernel's metadata itself; empty without a defect.
+
+    Raises:
+        KeyError, TypeError: an argument has no offset or size, or is not a map.
+    """
+    end = 0
+    for argument in kernel.get(".args", ()):
+        offset, size, kind = argument[".offset"], argument[".size"], argument[".value_kind"]
+        if kind not in _VALUE_KINDS and not str(kind).startswith("hidden_"):
+            return f"has an argument of the unknown kind {kind}"
+        if kind in _POINTERS and size != _POINTER_SIZE:
+            return f"has a pointer of {size} bytes as an argument"
+        if offset < end or size <= 0:
+            return f"has an argument at byte {offset} that overlaps the one before"
+        end = offset + size
+    if end > needs.kernarg:
+        return f"has arguments in {end} bytes of a kernarg segment of {needs.kernarg}"
+    if not 1 <= needs.work_group <= MAX_WORK_GROUP:
+        return f"has work-groups of {needs.work_group} work-items"
+    if needs.alignment & (needs.alignment - 1) or not needs.alignment:
+        return f"has a kernarg segment aligned to {needs.alignment} bytes"
+    return ""
+
+
+def descriptor_problem(found: Descriptor, needs: KernelNeeds, limits: GpuLimits) -> str:
+    """Return a description of the first difference of a descriptor from the metadata and the GPU's limits.
+
+    Returns:
+        A verb phrase such as "needs 70000 bytes of LDS, but the GPU has 65536"; empty without a defect.
+    """
+    for name, actual, expected, limit in (
+        ("kernarg", found.kernarg, needs.kernarg, 1 << 32),
+        ("LDS", found.group, needs.group, limits.lds),
+        ("scratch", found.private, needs.private, limits.scratch // needs.wave if needs.wave else 0),
+    ):
+        if actual != expected:
+            return f"has {actual} bytes of {name} in its descriptor and {expected} in its metadata"
+        if actual > limit:
+            return f"needs {actual} bytes of {name}, but the GPU has {limit}"
+    return _wave_problem(found, needs, limits) or _register_problem(found, needs, limits) or _bits(found, limits)
+
+
+def _wave_problem(found: Descriptor, needs: KernelNeeds, limits: GpuLimits) -> str:
+    wave = 32 if found.properties & _WAVE32 else 64
+    if wave != needs.wave:
+        return f"has a wavefront of {wave} lanes in its descriptor and {needs.wave} in its metadata"
+    if wave not in limits.waves:
+        return f"needs wavefronts of {wave} lanes, but the GPU has {' or '.join(map(str, limits.waves))}"
+    return ""
+
+
+def _register_problem(found: Descriptor, needs: KernelNeeds, limits: GpuLimits) -> str:
+    narrower = needs.wave // limits.waves[0]  # twice the lanes leave half of the registers
+    allocated = ((found.rsrc1 & 0x3F) + 1) * (limits.granule // narrower)
+    if not needs.vgprs <= allocated <= limits.vgprs:
+        return f"gets {allocated} of the {limits.vgprs} VGPRs, and needs {needs.vgprs}"
+    waves = -(-needs.work_group // (needs.wave * _SIMDS))
+    if allocated * waves > limits.registers // narrower:
+        return f"gets {allocated} VGPRs, too many for work-groups of {needs.work_group} work-items"
+    if limits.unified and needs.agprs >= 0:
+        offset = ((found.rsrc3 & 0x3F) + 1) * 4
+        if needs.vgprs - needs.agprs > offset or (needs.agprs and offset + needs.agprs > allocated):
+            return f"has AccVGPRs from {offset} on, with {needs.vgprs} VGPRs of which {needs.agprs} are AccVGPRs"
+    sgprs = ((found.rsrc1 >> 6 & 0xF) + 1) * 8 if limits.counts_sgprs else limits.sgprs
+    if not needs.sgprs <= min(limits.sgprs, -(-sgprs // 16) * 16):
+        return f"gets {sgprs} of the {limits.sgprs} SGPRs, and needs {needs.sgprs}"
+    users = sum(count for bit, count in enumerate(_USER_SGPRS) if found.properties >> bit & 1) + (found.preload & 0x7F)
+    available = found.rsrc2 >> 1 & (2 * limits.user_sgprs - 1)
+    if users > available or available > limits.user_sgprs:
+        return f"starts with {users} user SGPRs, and gets {available}"
+    return ""
+
+
+def _bits(found: Descriptor, limits: GpuLimits) -> str:
+    if found.private and not found.rsrc2 & 1:
+        return f"needs {found.private} bytes of scratch, but does not enable it"
+    registers = (found.rsrc1, found.rsrc2, found.rsrc3)
+    reserved = [register & zeros for register, zeros in zip(registers, limits.zeros, strict=True)]
+    reserved += [found.reserved0, found.reserved2, found.properties & _RESERVED_PROPERTIES]
+    if found.kernarg and not found.properties & _KERNARG_POINTER:
+        return "has arguments, but does not get their address"
+    if found.rsrc2 & _WORK_ITEM_ID == _WORK_ITEM_ID:
+        return "has an undefined number of work-item IDs"
+    if any(reserved) or any(found.reserved1) or (found.preload and not limits.preloads):
+        return "has reserved bits in its descriptor"
+    return ""
