@@ -91,9 +91,15 @@ def prepare(
     return KernelBuild(request.kernels, targets, toolchain, cache=own, strip=request.strip)
 
 
-def pack(job: KernelBuild, version: str, folder: Path, *, runner: Runner, progress: Progress) -> KernelWheel:
-    """Build the missing steps and pack the wheel into a folder."""
-    built = job.run(runner, progress, Capacity())
+def pack(
+    job: KernelBuild, version: str, folder: Path, *, runner: Runner, progress: Progress, tasks: Tasks | None = None
+) -> KernelWheel:
+    """Build the missing steps and pack the wheel into a folder.
+
+    Args:
+        tasks: machines that compile; None for this machine.
+    """
+    built = job.run(runner, progress, Capacity(), tasks)
     write_files(built, version, job.catalog, folder / "files")
     path = build_wheel(folder / "files", version, folder, runner)
     return KernelWheel(path=path, sha256=file_sha256(path), built=built)

@@ -62,8 +62,8 @@ def parse_catalog(text: str, origin: str) -> Catalog:
         problems.append(f"schema is {data.get('schema')!r}, not {SCHEMA}")
     if unknown := sorted(set(data) - {"schema", "sources", "modules"}):
         problems.append(f"unknown keys: {', '.join(unknown)}")
-    sources = _read_all(UpstreamSource, data.get("sources", {}), "sources", problems)
-    modules = _read_all(KernelModule, data.get("modules", {}), "modules", problems)
+    sources = read_all(UpstreamSource, data.get("sources", {}), "sources", problems)
+    modules = read_all(KernelModule, data.get("modules", {}), "modules", problems)
     catalog = Catalog(sources=sources, modules=modules)
     for module in modules.values():
         problems += [f"modules.{module.name}: {problem}" for problem in _problems(module, catalog)]
@@ -75,7 +75,8 @@ def parse_catalog(text: str, origin: str) -> Catalog:
     return catalog
 
 
-def _read_all(kind: type[_T], rows: object, where: str, problems: list[str]) -> dict[str, _T]:
+def read_all(kind: type[_T], rows: object, where: str, problems: list[str]) -> dict[str, _T]:
+    """Return dataclasses with a name from a table of tables; problems with their places are added to `problems`."""
     if not isinstance(rows, dict) or not rows:
         problems.append(f"{where} must be a table with entries")
         return {}

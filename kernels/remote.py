@@ -1,4 +1,4 @@
-"""Steps of a kernel build as tasks for other machines: what each needs, and what a worker does with it."""
+"""Steps of a kernel build as tasks for other machines: their inputs, and their execution by a worker."""
 
 from __future__ import annotations
 

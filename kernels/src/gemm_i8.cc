@@ -40,11 +40,15 @@ bool divides(std::int64_t k, int split) {
   return parts(k, part) == split;
 }
 
+std::int64_t blocks_of(const GemmProblem& problem, const GemmRow& row) {
+  return parts(problem.m, row.tile_m) * parts(problem.n, row.tile_n);
+}
+
 // As many parts as fill idle compute units: in all 35 rows of AITER's a8w8_bpreshuffle_tuned_gemm.csv for int8, this is
 // the fastest split.
 int parts_by_default(const GemmProblem& problem, const GemmRow& row) {
-  const std::int64_t blocks = parts(problem.m, row.tile_m) * parts(problem.n, row.tile_n);
-  int split = static_cast<int>(std::clamp<std::int64_t>(problem.compute_units / blocks, 1, kMostSplitsByDefault));
+  const std::int64_t fill = problem.compute_units / blocks_of(problem, row);
+  int split = static_cast<int>(std::clamp<std::int64_t>(fill, 1, kMostSplitsByDefault));
   while (!divides(problem.k, split)) --split;
   return split;
 }
@@ -57,6 +61,12 @@ GemmOptions options(const GemmProblem& problem, int split, const GemmRow& row) {
   if (parts_of_k > 1 && !splits) return {{}, "it does not split K"};
   if (parts_of_k > kMostSplits || !divides(problem.k, parts_of_k)) {
     return {{}, "K has no " + std::to_string(parts_of_k) + " parts that are multiples of 128, at most 16"};
+  }
+  // Each block first clears its share of the result, to which the blocks of all parts add in the end: one that started
+  // later would clear what others have added.
+  if (parts_of_k > 1 && blocks_of(problem, row) * parts_of_k > problem.compute_units) {
+    return {{}, std::to_string(parts_of_k) + " parts of K do not all run at the same time on " +
+                    std::to_string(problem.compute_units) + " compute units"};
   }
   return {{parts_of_k}, ""};
 }

@@ -7,9 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "handler.h"
-#include "module.h"
-#include "objects.h"
+#include "portable.h"
 
 namespace jax_aiter {
 
@@ -25,15 +23,11 @@ struct Chosen {
 };
 
 Chosen choose(const char* family, unsigned held, const Tensor& x, std::initializer_list<Tensor> others) {
-  const char* suffix = x.dtype == ffi::DataType::F32    ? "f32"
-                       : x.dtype == ffi::DataType::F16  ? "f16"
-                       : x.dtype == ffi::DataType::BF16 ? "bf16"
-                                                        : nullptr;
+  const char* suffix = number_of(x);
   if (suffix == nullptr || x.shape.size() != 2 || x.shape[1] < 1) refuse(x, "f32, f16 or bf16[rows,n], n > 0");
-  bool aligned = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;
-  for (const Tensor& other : others) aligned = aligned && reinterpret_cast<std::uintptr_t>(other.data) % 16 == 0;
-  const unsigned wide = x.dtype == ffi::DataType::F32 ? 4 : 8;
-  const RmsNormPlan plan = plan_rms_norm(static_cast<unsigned long>(x.shape[1]), wide, aligned, held);
+  const bool aligned = are_aligned({x}) && are_aligned(others);
+  const auto n = static_cast<unsigned long>(x.shape[1]);
+  const RmsNormPlan plan = plan_rms_norm(n, numbers_in_16_bytes(x), aligned, held);
   const char* form = plan.form == RmsNormForm::kHeld   ? "held"
                      : plan.form == RmsNormForm::kWide ? "wide"
                                                        : "narrow";

@@ -177,7 +177,7 @@ def decide(
         targets: custom calls that can implement the operation, the best of each backend first; None means those of
             OPERATIONS.
         obstacles: backend or custom call -> reason why it does not support these arguments, such as their shape.
-        problem: the product, which measurements may be about; None if it is unknown or there is none.
+        problem: the product or sizes, which measurements may be about; None if they are unknown.
         kernels: available modules.
         environment: variables that contain the options.
         devices: AMD GPUs; None means those of this process.
@@ -202,7 +202,7 @@ def decide(
                 continue
             module = _module(kernels, call)
             advice = _advice(operation, call, module, kernels, wanted, problem, environment)
-            if advice.backend == XLA and forced == AUTO:
+            if advice.backend != backend and forced == AUTO:
                 missing.append(advice.why)
                 continue
             why = "; ".join(filter(None, [option or f"{module.name} has code for {', '.join(wanted.gfx)}", advice.why]))
@@ -263,10 +263,9 @@ def _advice(
     problem: Problem | None,
     environment: Mapping[str, str],
 ) -> Advice:
-    if call.backend != AITER or kernels.manifest is None:
-        return Advice(call.backend, "")
+    assert kernels.manifest is not None  # it has the module
     measured = _measured.read(kernels.manifest.version, environment)
-    return _evidence.advise(operation, module, kernels.root / "hsa", wanted.places, problem, measured)
+    return _evidence.advise(operation, call.backend, module, kernels.root / "hsa", wanted.places, problem, measured)
 
 
 def _module(kernels: Loader, call: FfiTarget) -> Any:

@@ -22,4 +22,4 @@ class ChoiceTableError(JaxAiterError):
 
 
 class NotDifferentiableError(JaxAiterError):
-    """An attempt to differentiate a quantised operation."""
+    """An attempt to differentiate an operation that has no derivative."""

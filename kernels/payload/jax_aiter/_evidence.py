@@ -27,20 +27,23 @@ Places = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A product out[m,n] = a[m,k] @ b[n,k].T.
+    """A product out[m,n] = a[m,k] @ b[n,k].T, or the sizes of another operation.
 
     Attributes:
-        out: name of the result's dtype; with "+bias" if a bias is added that the kernels do not add.
+        m, n, k: sizes; of other operations rows (queries of attention, tokens), their length, and 0 or a third size.
+        out: name of the result's dtype; with "+bias" if a bias is added that the kernels do not add. Of other
+            operations, the dtype and all else that decides about speed.
     """
 
     m: int
     n: int
-    k: int
+    k: int = 0
     out: str = ""
 
     def __str__(self) -> str:
         """Return the sizes and the dtype as text."""
-        return f"M={self.m}, N={self.n}, K={self.k}" + (f", {self.out}" if self.out else "")
+        sizes = f"M={self.m}, N={self.n}" + (f", K={self.k}" if self.k else "")
+        return sizes + (f", {self.out}" if self.out else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +97,33 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
 
 def advise(
     operation: str,
+    backend: str,
     module: Module,
     hsa: Path,
     places: Places,
     problem: Problem | None,
     measured: Measured,
 ) -> Advice:
-    """Return the backend that measurements suggest, and the default without them.
+    """Return the backend that measurements suggest; without them, the default of a product, else the asking backend.
 
     Args:
         operation: name in OPERATIONS.
-        module: module with AITER's kernels.
+        backend: AITER or PORTABLE, whose kernels could be used.
+        module: module with these kernels.
         hsa: folder of the code objects.
         places: processor and compute units of each kind of GPU; empty if they are unknown.
-        problem: the product; None if it is unknown or the operation is no product.
+        problem: the product or the sizes; None if they are unknown.
         measured: the user's measurements.
 
     Raises:
         ModuleLoadError: a table differs from the built one.
     """
+    sizes = () if problem is None else tuple((m, problem.n, problem.k, problem.out) for m in _sizes(problem))
+    if places and (own := measured.find(operation, places, sizes)):
+        return Advice(own.backend, f"measured here: {own.text}", own.kernel, own.splitk)
     rule = _RULES.get(operation)
     if rule is None:
-        return Advice(AITER, "")
+        return Advice(backend, "")
     tables = _tables(module, hsa, places)
     if problem is None:
         rows = sum(len(rows) for rows in tables.values())
@@ -123,9 +131,6 @@ def advise(
         return Advice(rule.default, f"{kind} the default; a row for the shape decides ({rows} rows of AITER's tables)")
     if not places:
         return _default(rule, problem, "the number of compute units is unknown")
-    problems = [(m, problem.n, problem.k, problem.out) for m in _sizes(problem)]
-    if own := measured.find(operation, places, problems):
-        return Advice(own.backend, f"measured here: {own.text}", own.kernel, own.splitk)
     units = places[0][1]
     if any(number != units for _, number in places):
         return _default(rule, problem, "the GPUs differ in compute units")

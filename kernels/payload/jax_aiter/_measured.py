@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_aiter._errors import ChoiceTableError
-from jax_aiter._table import AITER, OPERATIONS, XLA
+from jax_aiter._table import BACKENDS, OPERATIONS
 
 OPTION = "JAX_AITER_CHOICES"
 SCHEMA = 1
@@ -25,15 +25,14 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """The fastest backend for a product on one kind of GPU.
+    """The fastest backend for an operation of some sizes on one kind of GPU.
 
     Attributes:
         operation: name in OPERATIONS.
         gfx: processor, such as "gfx942".
         compute_units: compute units of the GPU.
-        m, n, k: sizes of the product.
-        out: dtype of the result, as in `Problem`.
-        backend: AITER or XLA.
+        m, n, k, out: sizes and dtype, as in `Problem`.
+        backend: one of BACKENDS.
         kernel, splitk: AITER's kernel and its parts of K; "" and 0 for the handler's choice.
         microseconds: median time of each backend, of AITER the fastest kernel's.
     """
@@ -143,7 +142,7 @@ def _row(entry: Mapping[str, Any]) -> Row:
     for name in ("compute_units", "m", "n", "k", "splitk"):
         if not isinstance(getattr(row, name), int):
             raise TypeError(f"{name} is {getattr(row, name)!r}, not an integer")
-    if row.operation not in OPERATIONS or row.backend not in (AITER, XLA):
+    if row.operation not in OPERATIONS or row.backend not in BACKENDS:
         raise ValueError(f"{row.operation} with {row.backend} is not an operation with a backend")
     if not all(isinstance(time, int | float) for time in row.microseconds.values()):
         raise TypeError("microseconds has something other than numbers")

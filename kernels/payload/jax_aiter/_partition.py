@@ -128,6 +128,38 @@ def partitioned(rule: Rule, function: Local, *operands: Array, by_rule: bool) ->
     return results
 
 
+def by_rows(
+    text: str, function: Callable[..., tuple[Array, ...]], *operands: Array, by_rule: bool, **parts: int
+) -> tuple[Array, ...]:
+    """Return function(*operands), where all leading dimensions of rows are one, divided between the devices.
+
+    Args:
+        text: rule such as "* n, n -> * n, n"; * is all dimensions of rows, of which the first operand has at least one.
+        function: computation on one device, with [rows, n] instead of [..., n].
+        operands: the arrays. Results without rows are summed over all devices.
+        by_rule: as for `partitioned`.
+        parts: other dimensions that may be divided, as in `Rule`.
+    """
+    first = text.split(",")[0].split("->")[0].split()
+    names = [f"row{place}" for place in range(operands[0].ndim - len(first) + 1)]
+    rule = Rule.parse(text.replace("*", " ".join(names)), **dict.fromkeys(names, 1), **parts)
+
+    def local(axes: Axes, *operands: Array) -> tuple[Array, ...]:
+        rows = operands[0].shape[: len(names)]
+        flat = (
+            part.reshape(math.prod(rows), *part.shape[len(rows) :]) if dims[:1] == ("row0",) else part
+            for part, dims in zip(operands, rule.operands, strict=True)
+        )
+        return tuple(
+            part.reshape(*rows, *part.shape[1:])
+            if dims[:1] == ("row0",)
+            else total(part, axes, *(name for name in rule.parts if name not in dims))
+            for part, dims in zip(function(*flat), rule.results, strict=True)
+        )
+
+    return partitioned(rule, local, *operands, by_rule=by_rule)
+
+
 def total(array: Array, axes: Axes, *dims: str) -> Array:
     """Return the sum of the arrays of all devices between which one of these dimensions is divided."""
     between = tuple(axis for name in dims for axis in axes.get(name, ()))

@@ -12,7 +12,7 @@ from jax import Array
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._evidence import Problem
-from jax_aiter._native import dispatch, ffi, int32, together
+from jax_aiter._native import contract, dispatch, ffi, int32, together
 from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
 from jax_aiter._table import AITER, GEMM_FP4
@@ -79,19 +79,47 @@ def _validate(a: Any, b: Any, a_scale: Any, b_scale: Any, preshuffled: bool) -> 
 
 
 def dequantise(packed: Array, scale: Array) -> Array:
-    """Return the numbers of a packed FP4 array.
+    """Return the numbers of a packed FP4 array; bfloat16 represents them exactly.
 
     Args:
         packed: [rows, K/2], uint8.
         scale: [rows, K/32], uint8.
 
     Returns:
-        [rows, K], float32.
+        [rows, K], bfloat16.
     """
-    table = jnp.asarray((*_VALUES, *(-value for value in _VALUES)), jnp.float32)
+    table = jnp.asarray((*_VALUES, *(-value for value in _VALUES)), jnp.bfloat16)
     halves = jnp.stack([packed & 0xF, packed >> 4], axis=-1).reshape(packed.shape[0], -1)
     powers = jnp.where(scale == np.uint8(255), jnp.nan, jnp.exp2(scale.astype(jnp.float32) - _BIAS))
-    return table[halves] * jnp.repeat(powers, _BLOCK, axis=1)
+    return table[halves] * jnp.repeat(powers.astype(jnp.bfloat16), _BLOCK, axis=1)
+
+
+def plain(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
+    """Return the product of dequantised row-major factors, [M, N] in float32."""
+    return contract("mk,nk->mn", dequantise(a, a_scale), dequantise(b, b_scale), jnp.float32)
+
+
+def scaled(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
+    """Return the same product by XLA's product of scaled numbers, which jax has since 0.9."""
+
+    def numbers(packed: Array) -> Array:
+        halves = jax.lax.bitcast_convert_type(packed, jnp.float4_e2m1fn)
+        return halves.reshape(packed.shape[0], -1)
+
+    def powers(scale: Array) -> Array:
+        return jax.lax.bitcast_convert_type(scale, jnp.float8_e8m0fnu)
+
+    factors, scales = map(numbers, (a, b)), {"lhs_scale": powers(a_scale), "rhs_scale": powers(b_scale)}
+    dims = (((1,), (1,)), ((), ()))
+    out: Array = jax.lax.scaled_dot(*factors, **scales, dimension_numbers=dims, preferred_element_type=jnp.float32)
+    return out
+
+
+def _product(*operands: Array) -> Array:
+    if not hasattr(jax.lax, "scaled_dot"):
+        return plain(*operands)
+    out: Array = jax.lax.platform_dependent(*operands, cpu=plain, default=scaled)
+    return out
 
 
 def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
@@ -101,9 +129,7 @@ def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
             a_scale = unshuffle_scale(a_scale, a.shape[0], blocks)
             b_scale = unshuffle_scale(b_scale, b.shape[0], blocks)
             b = unshuffle_weight(b, LAYOUT)
-        x, w = dequantise(a, a_scale), dequantise(b, b_scale)
-        total = jnp.einsum("mk,nk->mn", x, w, precision=jax.lax.Precision.HIGHEST)
-        return total.astype(jnp.bfloat16)
+        return _product(a, b, a_scale, b_scale).astype(jnp.bfloat16)
 
     def kernel(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
         if not shuffled:

@@ -19,11 +19,12 @@ _SCALE_ROWS, _SCALE_COLUMNS = 256, 8
 def shuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
     """Reorder a weight into the tiles that a matrix instruction reads.
 
-    A tile has layout[0] rows and 2 * layout[1] bytes of each row. It is stored in pieces of 16 bytes: the first piece
-    of all its rows, then the second piece, and so on.
+    A tile has layout[0] rows and 2 * layout[1] elements of each row. It is stored in pieces of 16 bytes: the first
+    piece of all its rows, then the second piece, and so on.
 
     Args:
-        weight: [N, bytes of K], of a one-byte dtype; N a multiple of layout[0], bytes of K a multiple of 2 * layout[1].
+        weight: [..., N, K], of a dtype of one or two bytes; N a multiple of layout[0], K of 2 * layout[1]. Packed fp4
+            counts as bytes.
         layout: LAYOUT of the operation's module: (32, 16) for int8, else (16, 16) or (16, 32).
 
     Returns:
@@ -31,18 +32,18 @@ def shuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
 
     Raises:
         ValueError: the shape is not a multiple of the tile.
-        TypeError: the dtype does not have one byte.
+        TypeError: the dtype has more than two bytes.
     """
-    rows, columns, tile, pieces = _tiles("shuffle_weight", weight, layout)
-    tiled = weight.reshape(rows // tile, tile, columns // (16 * pieces), pieces, 16)
-    return tiled.transpose(0, 2, 3, 1, 4).reshape(rows, columns)
+    rows, columns, tile, pieces, piece = _tiles("shuffle_weight", weight, layout)
+    tiled = weight.reshape(-1, rows // tile, tile, columns // (piece * pieces), pieces, piece)
+    return tiled.transpose(0, 1, 3, 4, 2, 5).reshape(weight.shape)
 
 
 def unshuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
     """Invert `shuffle_weight`, with the same arguments and errors."""
-    rows, columns, tile, pieces = _tiles("unshuffle_weight", weight, layout)
-    tiled = weight.reshape(rows // tile, columns // (16 * pieces), pieces, tile, 16)
-    return tiled.transpose(0, 3, 1, 2, 4).reshape(rows, columns)
+    rows, columns, tile, pieces, piece = _tiles("unshuffle_weight", weight, layout)
+    tiled = weight.reshape(-1, rows // tile, columns // (piece * pieces), pieces, tile, piece)
+    return tiled.transpose(0, 1, 4, 2, 3, 5).reshape(weight.shape)
 
 
 def shuffle_scale(scale: Array) -> Array:
@@ -82,12 +83,15 @@ def unshuffle_scale(scale: Array, rows: int, columns: int) -> Array:
     return tiled.transpose(0, 5, 3, 1, 4, 2).reshape(padded)[:rows, :columns]
 
 
-def _tiles(operation: str, weight: Array, layout: tuple[int, int]) -> tuple[int, int, int, int]:
-    _check.rank(operation, "weight", weight, "[N, K]")
-    if weight.dtype.itemsize != 1:
-        raise TypeError(f"{operation}: weight has the dtype {weight.dtype}; it has to be a dtype of one byte.")
+def _tiles(operation: str, weight: Array, layout: tuple[int, int]) -> tuple[int, int, int, int, int]:
+    # Rows, columns, rows of a tile, its pieces, and elements of a piece.
+    leading = getattr(weight, "ndim", 2) - 2
+    _check.rank(operation, "weight", weight, f"[{'E, ' * leading}N, K]")
+    if weight.dtype.itemsize > 2:
+        raise TypeError(f"{operation}: weight has the dtype {weight.dtype}; it has to be a dtype of one or two bytes.")
     tile, depth = layout
-    rows, columns = weight.shape
+    rows, columns = weight.shape[-2:]
     _check.multiple(operation, "N", rows, tile)
-    _check.multiple(operation, "K in bytes", columns, 2 * depth)
-    return rows, columns, tile, 2 * depth // 16
+    _check.multiple(operation, "K", columns, 2 * depth)
+    piece = 16 // weight.dtype.itemsize
+    return rows, columns, tile, 2 * depth // piece, piece

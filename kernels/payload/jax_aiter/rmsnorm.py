@@ -6,7 +6,6 @@ AMD GPUs that the wheel has code for run one fused kernel in each direction; els
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
@@ -17,8 +16,9 @@ from jax import Array
 
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
+from jax_aiter._evidence import Problem
 from jax_aiter._native import dispatch, empty, ffi, rowwise, together
-from jax_aiter._partition import Axes, Rule, like, partitioned, total
+from jax_aiter._partition import by_rows, like
 from jax_aiter._table import AITER, CK_RMS_NORM, RMS_NORM, RMS_NORM_BWD, RMS_NORM_WITH_ADD, XLA
 
 __all__ = ["rms_norm", "rms_norm_with_add"]
@@ -47,7 +47,7 @@ def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
         jax_aiter.BackendError: a forced backend is unavailable.
     """
     _validate("rms_norm", x, gamma, epsilon)
-    choice = choose("rms_norm", (CK_RMS_NORM, RMS_NORM), obstacles=_obstacles(x))
+    choice = choose("rms_norm", (CK_RMS_NORM, RMS_NORM), obstacles=_obstacles(x), problem=_problem(x))
     rows, gamma = together(_with_rows(x), gamma)
     y: Array = _rms_norm(rows, gamma, float(epsilon), choice)
     return y.reshape(x.shape)
@@ -75,7 +75,8 @@ def rms_norm_with_add(x: Array, residual: Array, gamma: Array, epsilon: float = 
     _check.rank(operation, "residual", residual, _shape(x))
     _check.equal(operation, "residual", residual.shape, x.shape, "the shape of x")
     _check.dtype(operation, "residual", residual, (x.dtype,))
-    choice = choose(operation, (CK_RMS_NORM, RMS_NORM_WITH_ADD), obstacles=_obstacles(x))
+    calls = (CK_RMS_NORM, RMS_NORM_WITH_ADD)
+    choice = choose(operation, calls, obstacles=_obstacles(x), problem=_problem(x))
     rows, other, gamma = together(_with_rows(x), _with_rows(residual), gamma)
     y, total = _with_add(rows, other, gamma, float(epsilon), choice)
     return y.reshape(x.shape), total.reshape(x.shape)
@@ -103,6 +104,10 @@ def _obstacles(x: Array) -> dict[str, str]:
     facts = {"rows": x.size // max(1, x.shape[-1]), "n": x.shape[-1], "dtype": x.dtype.name}
     calls = (CK_RMS_NORM, RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD)
     return {call.name: _limits.obstacle(call, **facts) for call in calls}
+
+
+def _problem(x: Array) -> Problem:
+    return Problem(x.size // max(1, x.shape[-1]), x.shape[-1], out=x.dtype.name)
 
 
 def _with_rows(x: Array) -> Array:
@@ -187,25 +192,6 @@ def _backward(dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice) ->
 # The same for rows of any number of dimensions, divided between devices.
 
 
-def _divided(text: str, function: Any, choice: Choice, *operands: Array) -> tuple[Array, ...]:
-    # `text` has the dimensions of operands and results; * is all dimensions of rows.
-    names = [f"row{place}" for place in range(operands[0].ndim - 1)]
-    rule = Rule.parse(text.replace("*", " ".join(names)), **dict.fromkeys(names, 1))
-
-    def local(axes: Axes, *operands: Array) -> tuple[Array, ...]:
-        rows = operands[0].shape[:-1]
-        flat = (
-            part if dims == ("n",) else part.reshape(math.prod(rows), *part.shape[len(rows) :])
-            for part, dims in zip(operands, rule.operands, strict=True)
-        )
-        return tuple(
-            total(part, axes, *names) if dims == ("n",) else part.reshape(*rows, *part.shape[1:])
-            for part, dims in zip(function(*flat), rule.results, strict=True)
-        )
-
-    return partitioned(rule, local, *operands, by_rule=choice.backend != XLA)
-
-
 @partial(jax.jit, static_argnums=(2, 3))
 def _jit_forward(x: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Array, ...]:
     def whole(x: Array, gamma: Array) -> tuple[Array, ...]:
@@ -216,9 +202,9 @@ def _jit_forward(x: Array, gamma: Array, epsilon: float, choice: Choice) -> tupl
 
     if choice.backend == AITER:
         # AITER's kernel does not return rstd, and a gradient that needs only rstd must not call it.
-        (y,) = _divided("* n, n -> * n", without_rstd, choice, x, gamma)
+        (y,) = by_rows("* n, n -> * n", without_rstd, x, gamma, by_rule=True)
         return y, _rstd(x, epsilon)
-    return _divided("* n, n -> * n, *", whole, choice, x, gamma)
+    return by_rows("* n, n -> * n, *", whole, x, gamma, by_rule=choice.backend != XLA)
 
 
 @partial(jax.jit, static_argnums=(3, 4))
@@ -226,7 +212,7 @@ def _jit_forward_with_add(x: Array, residual: Array, gamma: Array, epsilon: floa
     def whole(x: Array, residual: Array, gamma: Array) -> tuple[Array, ...]:
         return _forward_with_add(x, residual, gamma, epsilon, choice)
 
-    return _divided("* n, * n, n -> * n, * n, *", whole, choice, x, residual, gamma)
+    return by_rows("* n, * n, n -> * n, * n, *", whole, x, residual, gamma, by_rule=choice.backend != XLA)
 
 
 @partial(jax.jit, static_argnums=4)
@@ -234,7 +220,8 @@ def _jit_backward(dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice
     def whole(dy: Array, x: Array, gamma: Array, rstd: Array) -> tuple[Array, ...]:
         return _backward(dy, x, gamma, rstd, choice)
 
-    dx, dgamma = _divided("* n, * n, n, * -> * n, n", whole, choice, dy, x, gamma, rstd)
+    operands = dy, x, gamma, rstd
+    dx, dgamma = by_rows("* n, * n, n, * -> * n, n", whole, *operands, by_rule=choice.backend != XLA)
     return like(dx, x), like(dgamma.astype(gamma.dtype), gamma)
 
 
