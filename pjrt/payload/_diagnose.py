@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.metadata
+import shlex
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,15 +22,12 @@ SMALL_SHM_MIB = 64
 def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
     """Return the reasons why ROCm cannot be used, each with its remedy.
 
-    A missing GPU is reported alone, since the other reasons do not matter without one.
+    Besides a missing GPU, only packages that do not fit are reported: they matter wherever the environment is copied.
     """
-    gpus: tuple[_gpus.Gpu, ...] = ()
-    if need_gpu:
-        gpus, nothing = _find_gpus()
-        if nothing:
-            return (nothing,)
-    plugin = _plugin_name()
-    return tuple(filter(None, (_own_file(), _jaxlib(), _plugin(plugin), _targets(gpus), _libraries())))
+    gpus, nothing = _find_gpus() if need_gpu else ((), "")
+    packages = (_own_file(), _jaxlib(), _plugin())
+    machine = () if nothing else (_targets(gpus), _libraries())
+    return tuple(filter(None, (nothing, *packages, *machine)))
 
 
 def sentence(found: Iterable[str]) -> str:
@@ -89,7 +89,7 @@ def _find_gpus() -> tuple[tuple[_gpus.Gpu, ...], str]:
 
 
 def _own_file() -> str:
-    return "" if LIBRARY.is_file() else f"{LIBRARY} is missing. {_reinstall()}"
+    return "" if LIBRARY.is_file() else f"{LIBRARY} is missing. {_reinstall('pjrt')}"
 
 
 def _jaxlib() -> str:
@@ -102,13 +102,14 @@ def _jaxlib() -> str:
     return f"it requires jaxlib {build_info.REQUIRES_JAXLIB}, but jaxlib {version} is installed. {_reinstall()}"
 
 
-def _plugin(name: str) -> str:
+def _plugin() -> str:
+    name = _plugin_name()
     if find_spec(name) is None:
         return f"{_distribution('plugin')} is not installed. {_reinstall()}"
     try:
         version: str = importlib.import_module(f"{name}.version").__version__
     except ImportError as error:
-        return f"{_distribution('plugin')} cannot be imported ({error})."
+        return f"{_distribution('plugin')} cannot be imported ({error}). {_reinstall('plugin')}"
     if version == build_info.VERSION:
         return ""
     return f"{_distribution('plugin')} {version} is installed, but the versions must be equal. {_reinstall()}"
@@ -121,10 +122,9 @@ def _targets(gpus: Sequence[_gpus.Gpu]) -> str:
     if not any(_xla_accepts(gpu) for gpu in gpus):
         accepted = ", ".join(build_info.XLA_TARGETS)
         return f"XLA of jax {build_info.JAX_VERSION} does not accept GPU {', '.join(names)}. It accepts {accepted}."
-    gfx_targets = ",".join(dict.fromkeys([*build_info.TARGETS, *names]))
     return (
         f"GPU {', '.join(names)} is not among this wheel's targets ({', '.join(build_info.TARGETS)}). Install a wheel "
-        f"set for this GPU, or build one: python3 build/ci_build dist_wheels --targets={gfx_targets}."
+        f"set for this GPU, or build one: python3 build/ci_build release --local --targets={','.join(names)}."
     )
 
 
@@ -163,14 +163,30 @@ def _be(names: Sequence[str]) -> str:
 
 def _where_to_get_rocm() -> str:
     return (
-        f"Install ROCm {build_info.ROCM_VERSION}: pip install 'rocm[libraries]' from AMD's package index for your GPU, "
+        f"Install ROCm {build_info.ROCM_VERSION}, for example with pip install 'rocm[libraries]=="
+        f"{build_info.ROCM_VERSION.partition('.')[0]}.*' from AMD's package index for your GPU, "
         "or export ROCM_PATH=/path/to/rocm."
     )
 
 
-def _reinstall() -> str:
-    pins = " ".join(f"{_distribution(part)}=={build_info.VERSION}" for part in ("pjrt", "plugin"))
-    return f"Run: pip install jax=={build_info.JAX_VERSION} {pins} 'jaxlib{build_info.REQUIRES_JAXLIB}'."
+def _reinstall(damaged: str = "") -> str:
+    """Return the command that installs the packages which do not fit this one; `ci_build doctor` prints it too.
+
+    Args:
+        damaged: part whose files are replaced if its version fits.
+    """
+    wanted = _versions.fitting(build_info.DATA, _majors.own_major(str(__package__)))
+    have: dict[str, str] = {}
+    for name in wanted:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            have[name] = importlib.metadata.version(name)
+    name = _distribution(damaged)
+    options: tuple[str, ...] = ()
+    if damaged and have.get(name) == build_info.VERSION:
+        wanted, have, options = {name: wanted[name]}, {}, ("--force-reinstall", "--no-deps")
+    words = (*options, *_versions.install_words(wanted, have))
+    where = f" ({_versions.INDEX} is the index that {_distribution('pjrt')} came from)"
+    return f"Run: pip install {shlex.join(words)}{where if _versions.INDEX in words else ''}."
 
 
 def _plugin_name() -> str:

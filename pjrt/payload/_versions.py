@@ -1,11 +1,14 @@
-"""Version comparison without a library: jax does not depend on `packaging`."""
+"""Version comparison without a library, since jax does not depend on `packaging`, and the versions that fit a wheel."""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+INDEX = "INDEX"
+"""Stands in commands for the index that a wheel came from, which an installed wheel does not know."""
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -29,6 +32,30 @@ def accepts(specifier: str, version: str) -> bool:
     have = _VERSION.fullmatch(version)
     wanted = [(clause[1], _VERSION.fullmatch(clause[2])) for clause in clauses]
     return have is None or all(_meets(have, sign, want) for sign, want in wanted if want)
+
+
+def fitting(info: Mapping[str, Any], major: int) -> dict[str, str]:
+    """Return project -> specifier of the packages that fit a pjrt or plugin wheel of this project.
+
+    Args:
+        info: its build information.
+        major: its ROCm major.
+    """
+    packages = {"jax": f"=={info['jax_version']}", "jaxlib": str(info["requires_jaxlib"])}
+    return packages | {f"jax-rocm{major}-{part}": f"=={info['version']}" for part in ("pjrt", "plugin")}
+
+
+def install_words(wanted: Mapping[str, str], have: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the words after `pip install` that install the packages which do not fit; all of them if all fit.
+
+    Args:
+        wanted: project -> specifier.
+        have: project -> installed version.
+    """
+    words = [name + meets for name, meets in wanted.items() if name not in have or not accepts(meets, have[name])]
+    words = words or [name + meets for name, meets in wanted.items()]
+    # Only the wheels' own index has versions with a local label.
+    return (*(("--extra-index-url", INDEX) if any("+" in word for word in words) else ()), *words)
 
 
 def _meets(have: re.Match[str], sign: str, want: re.Match[str]) -> bool:
