@@ -33,7 +33,7 @@ def run(context: GateContext) -> Iterator[Check]:
         report = inspect_wheel(context.wheel(wheel), expectations, scratch=context.work, progress=context.progress)
         reports.append(report)
         infos.append(read_build_info(context.wheel(wheel)))
-        relevant = as_published(report.findings) if wheel.as_published else report.findings
+        relevant = as_published(report.findings, wheel.name) if wheel.as_published else report.findings
         untrue = wheel_differences(report, wheel, infos[-1])
         findings = (*(_with_location(item, report.filename) for item in relevant), *untrue)
         notes = sorted({finding.code for finding in report.findings if finding.severity is Severity.NOTE})

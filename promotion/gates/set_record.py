@@ -11,17 +11,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from core.errors import ArchiveError
-from core.model import Finding, MemberInfo, Wheel, WheelSet
+from core.model import Finding, GfxTarget, MemberInfo, Wheel, WheelSet
+from core.targets import MULTI_ARCH, family_of
 from promotion.gates.common.gate import error
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.inspect.metadata import JAX_ROCM
 from wheelkit.inspect.model import WheelReport, member_infos
+from wheelkit.inspect.proven_rocm import compiler_marks
 
 REBUILD = "Build and stage the set again."
 _BUILD_INFO = "/build_info.json"
+_JAX = ("jax", "jaxlib")
+"""Projects that the set has or pins."""
 _MOST_BYTES = 4 << 20
 
 
@@ -55,7 +61,8 @@ def wheel_differences(report: WheelReport, wheel: Wheel, info: Mapping[str, Any]
         }  # fmt: skip
         if differences := _differences(actual, recorded):
             yield _untrue(wheel.filename, differences)
-    origins = info.get("inputs")
+    # An adopted wheel is its own source; its build information tells of the build before.
+    origins = None if wheel.source_sha256 == report.sha256 else info.get("inputs")
     if isinstance(origins, list) and len(origins) == 1 and isinstance(origins[0], dict):
         source = {"source_sha256": origins[0].get("sha256"), "source_size": origins[0].get("size")}
         if differences := _differences(source, {name: getattr(wheel, name) for name in source}):
@@ -79,13 +86,37 @@ def set_differences(
     jax = wheel_set.jax_version
     if (pin := wheel_set.pins.get("jax", jax)) and _base(pin) != _base(jax):
         yield _untrue("pins", f"jax is {pin}, but jax_version is {jax}")
-    for report, info in zip(reports, infos, strict=True):
-        if JAX_ROCM.fullmatch(report.project):
-            yield from _version_differences(wheel_set, report, info)
+    own = [(report, info) for report, info in zip(reports, infos, strict=True) if JAX_ROCM.fullmatch(report.project)]
+    for report, info in own:
+        yield from _version_differences(wheel_set, report, info)
+    if own and "jax" not in {*wheel_set.pins, *(wheel.name for wheel in wheel_set.wheels)}:
+        yield _untrue("pins", "jax, which the gates install with the set, is missing")
+    family = family_of(map(GfxTarget.parse, wheel_set.targets))
+    if wheel_set.index not in (MULTI_ARCH, family):
+        yield _untrue("index", f"it is {wheel_set.index}, but the index of {', '.join(wheel_set.targets)} is {family}")
+    yield from _pin_differences(wheel_set)
     inputs = {(item.sha256, item.size) for item in wheel_set.inputs}
+    made = {report.filename for report, info in own if info.get("inputs")}
     for wheel in wheel_set.wheels:
-        if inputs and (wheel.source_sha256, wheel.source_size) not in inputs:
+        adopted = not inputs and (wheel.filename not in made or wheel.source_sha256 == wheel.sha256)
+        if not adopted and (wheel.source_sha256, wheel.source_size) not in inputs:
             yield _untrue("inputs", f"the source of {wheel.filename} is not among them")
+
+
+def _pin_differences(wheel_set: WheelSet) -> Iterator[Finding]:
+    """Compare the wheels and pins of a set with what its wheels require.
+
+    Other projects, such as numpy, come from the user's index.
+    """
+    for wheel in wheel_set.wheels:
+        for text in wheel.requires_dist:
+            requirement = Requirement(text)
+            name, own = canonicalize_name(requirement.name), {other.name for other in wheel_set.wheels}
+            pin = wheel_set.pins.get(name)
+            if requirement.marker is None and pin is None and name in _JAX and name not in own:
+                yield _untrue("pins", f"{wheel.filename} requires {requirement}, which the set neither has nor pins")
+            elif requirement.marker is None and pin and not requirement.specifier.contains(pin, prereleases=True):
+                yield _untrue("pins", f"{requirement.name} is {pin}, but {wheel.filename} requires {requirement}")
 
 
 def _version_differences(wheel_set: WheelSet, report: WheelReport, info: Mapping[str, Any]) -> Iterator[Finding]:
@@ -97,6 +128,9 @@ def _version_differences(wheel_set: WheelSet, report: WheelReport, info: Mapping
     built = str(info.get("rocm_version", "")) or label
     if built and built != wheel_set.rocm_version:
         yield _untrue("rocm_version", f"it is {wheel_set.rocm_version}, but {report.filename} is for ROCm {built}")
+    recorded = _base(wheel_set.rocm_version)
+    if other := [mark.text for mark in compiler_marks(report) if recorded not in mark.versions]:
+        yield _untrue("rocm_version", f"it is {wheel_set.rocm_version}, but {other[0]}")
 
 
 def _member_differences(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:

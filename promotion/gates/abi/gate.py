@@ -17,11 +17,14 @@ from promotion.gates.abi.symbols import LibraryExports, unmet_needs, unmet_symbo
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.rocm_manifest import manifest_digest, set_manifest
-from wheelkit.findings import some
+from wheelkit.findings import as_published, some
 from wheelkit.inspect.manylinux import platform_libraries
-from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest
+from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest, shipped_manifest
 
-_NO_MANIFEST = f"The set has no {ROCM_MANIFEST}, so the exports of its ROCm are unknown; symbols were not compared."
+_NO_MANIFEST = (
+    f"The set has no {ROCM_MANIFEST}, and none is shipped for its ROCm, so that its exports are unknown; "
+    "symbols were not compared."
+)
 _WEAK_MANIFEST = "The manifest was derived from wheels and proves nothing about a real ROCm; symbols were not compared."
 _ADD_MANIFEST = (
     "Write a manifest with `ci_build rocm manifest PATH` and build the set with --rocm-manifest, or pass --rocm PATH "
@@ -49,16 +52,21 @@ def make_gate(manifest: RocmManifest | None = None) -> Gate:
 def _reference_rocm(manifest: RocmManifest | None, wheel_set: WheelSet) -> tuple[RocmManifest, str]:
     """Return the ROCm that a set is compared with, and the reason why symbols cannot be compared, or "".
 
-    Without a manifest, the returned ROCm has the libraries that wheels may need, with names and paths only.
+    Without a manifest, the returned ROCm has the libraries that wheels may need, with names and paths. Their symbols
+    are those of the shipped manifest, if there is one; a library without symbols is not compared.
     """
     if manifest is not None:
         return manifest, _WEAK_MANIFEST if manifest.weak else ""
+    shipped = shipped_manifest(RocmVersion(text=wheel_set.rocm_version))
     declared = {}
     for name in sorted(layouts.allowed_sonames(RocmVersion(text=wheel_set.rocm_version))):
         # Directories as in TheRock, build_tools/_therock_utils/py_packaging.py.
         folder = "lib/rocm_sysdeps/lib" if name.startswith("librocm_sysdeps_") else "lib"
-        declared[name] = RocmLibrary(soname=name, path=f"{folder}/{name}", symbols={})
-    return RocmManifest(rocm_version=wheel_set.rocm_version, libraries=declared, weak=True), _NO_MANIFEST
+        known = shipped.libraries.get(name) if shipped else None
+        symbols, needed = (known.symbols, known.needed) if known else ({}, ())
+        declared[name] = RocmLibrary(soname=name, path=f"{folder}/{name}", symbols=symbols, needed=needed)
+    rocm = RocmManifest(rocm_version=wheel_set.rocm_version, libraries=declared, weak=True)
+    return rocm, "" if shipped else _NO_MANIFEST
 
 
 def _run(context: GateContext, manifest: RocmManifest | None) -> Iterator[Check]:
@@ -74,7 +82,7 @@ def _run(context: GateContext, manifest: RocmManifest | None) -> Iterator[Check]
         context.progress.step(f"load the libraries for Python {version} from every layout of ROCm {rocm.rocm_version}")
         installed = _installed_together(context.wheel_set, members, version)
         system, suffix = platform_libraries(PLATFORM), f", Python {version}"
-        yield from _layout_checks(installed, rocm.libraries.values(), targets, system=system, suffix=suffix)
+        yield from _layout_checks(installed, rocm, targets, system=system, suffix=suffix)
 
 
 def _rocm_checks(
@@ -89,15 +97,27 @@ def _rocm_checks(
     for version in wheel_set.python_versions:
         installed = _installed_together(wheel_set, members, version)
         exports = {**rocm_exports, **_exports(installed)}
+        compared = {name: library for name, library in exports.items() if library.symbols or not rocm.weak}
         for member in (member for member in installed if member.name not in checked):
             checked.add(member.name)
             findings = list(unmet_needs(member.elf, system, exports, rocm_name))
+            if (soname := member.elf.soname) in rocm.libraries or soname in system:
+                text = f"has the soname {soname}, which a library of ROCm or of the platform has."
+                remedy = "Link it with another soname; the loader would take it for that library."
+                findings.append(error("soname-taken", text, remedy))
             if not unproved:
-                findings += unmet_symbols(member.elf, exports, system, rocm_name)
+                missing = unmet_symbols(member.elf, compared, system, rocm_name)
+                # Wheels of others may need functions that no published wheel needs.
+                published = rocm.weak and member.wheel.as_published
+                findings += as_published(missing, member.wheel.name) if published else missing
             yield Check(name=f"{member.name}: {rocm_name}", findings=tuple(map(member.named, findings)))
     if unproved:
+        name = f"symbols of {rocm_name}"
+        if any(not wheel.as_published for wheel in wheel_set.wheels):
+            yield Check(name=name, findings=(error("rocm-unknown", unproved, _ADD_MANIFEST),))
+            return
         unknown = warning("rocm-unknown", unproved, _ADD_MANIFEST)
-        yield Check(name=f"symbols of {rocm_name}", skipped=f"{unproved} {_ADD_MANIFEST}", findings=(unknown,))
+        yield Check(name=name, skipped=f"{unproved} {_ADD_MANIFEST}", findings=(unknown,))
 
 
 def _installed_together(wheel_set: WheelSet, members: Sequence[ElfMember], version: str) -> list[ElfMember]:
@@ -119,7 +139,7 @@ def _exports(members: Sequence[ElfMember]) -> dict[str, LibraryExports]:
 
 def _layout_checks(
     members: Sequence[ElfMember],
-    libraries: Iterable[RocmLibrary],
+    rocm: RocmManifest,
     targets: Sequence[GfxTarget],
     *,
     system: Collection[str],
@@ -129,7 +149,7 @@ def _layout_checks(
 
     Args:
         members: libraries of the wheels for one Python version.
-        libraries: libraries of the ROCm.
+        rocm: the ROCm; a weak manifest does not have the RUNPATHs of its libraries.
         targets: targets of the set.
         system: sonames of the platform.
         suffix: suffix of the checks' names.
@@ -139,7 +159,7 @@ def _layout_checks(
         for m in members
     }
     wheels = {library.path: library for library in installed.values()}
-    libraries = tuple(libraries)
+    libraries = tuple(rocm.libraries.values())
     provided = {library.soname for library in libraries} | {path.name for path in wheels}
     for scenario in scenarios(libraries, targets):
         loads = [

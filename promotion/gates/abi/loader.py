@@ -7,6 +7,7 @@ LD_LIBRARY_PATH is not set. The preloading of our wheels' loader (`pjrt/payload/
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,11 +40,17 @@ class InstalledLibrary:
     needed: tuple[str, ...]
     runpath: tuple[str, ...]
 
-    def folders(self) -> Iterator[PurePosixPath]:
-        """Yield the directories of the RUNPATH, expanded."""
-        for entry in self.runpath:
-            words = entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(self.path.parent))
-            yield PurePosixPath(posixpath.normpath(words))
+    @property
+    def folders(self) -> tuple[PurePosixPath, ...]:
+        """Return the directories of the RUNPATH, expanded."""
+        return _expanded(self.runpath, self.path.parent)
+
+
+@functools.lru_cache(maxsize=4096)
+def _expanded(runpath: tuple[str, ...], origin: PurePosixPath) -> tuple[PurePosixPath, ...]:
+    """Return the directories of a RUNPATH; each library is loaded in dozens of scenarios."""
+    words = (entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(origin)) for entry in runpath)
+    return tuple(PurePosixPath(posixpath.normpath(word)) for word in words)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +145,7 @@ class LoadResult:
 
     def search(self, library: InstalledLibrary, soname: str) -> PurePosixPath | None:
         """Return the file that the library's RUNPATH finds for a soname; None without a file."""
-        return next((folder / soname for folder in library.folders() if folder / soname in self.files), None)
+        return next((folder / soname for folder in library.folders if folder / soname in self.files), None)
 
     def open(self, library: InstalledLibrary, *, name: str) -> None:
         """Load a library and its needs, breadth first, unless the library is already loaded."""

@@ -87,7 +87,7 @@ def read_members(context: GateContext, wheel: Wheel) -> tuple[list[Check], list[
     for path in paths:
         name, findings = f"{wheel.filename}: {path}", problems[path]
         if wheel.as_published:
-            findings = [*_deduplicated(as_published(findings), reported)]
+            findings = [*_deduplicated(as_published(findings, wheel.name), reported)]
         named = tuple(replace(item, message=f"{name} {item.message}", member=path) for item in findings)
         checks.append(Check(name=f"{name}: platform", findings=named))
     return checks or [Check(name=f"{wheel.filename}: platform", details={"libraries": 0})], [*members.values()]
@@ -119,9 +119,9 @@ def _preload(archive: WheelArchive) -> tuple[str, ...]:
 
 
 def _deduplicated(findings: Iterable[Finding], reported: set[str]) -> Iterator[Finding]:
-    """Keep one warning of each code for an adopted wheel, since dozens of jaxlib's libraries have the same faults."""
+    """Keep one warning of each code for an adopted wheel, and no notes, which the inspection gate reports."""
     for item in findings:
-        if item.severity is Severity.ERROR or item.code not in reported:
+        if item.severity is Severity.ERROR or (item.severity is Severity.WARNING and item.code not in reported):
             reported.add(item.code)
             yield item
 
@@ -147,7 +147,7 @@ def _platform_findings(folder: Path, members: Mapping[str, ElfMember]) -> dict[s
 def _build_path_findings(member: ElfMember, file: Path) -> Iterator[Finding]:
     """Yield findings about paths of the build machine in RUNPATH and strings."""
     entries = member.runpath.split(":") if member.runpath else []
-    for item in check_search_path(entries, ""):
+    for item in check_search_path(entries, member.path):
         if item.severity is Severity.ERROR:
             yield replace(item, message=f"has a RUNPATH of the build machine: {item.message}")
     leaked = build_paths(file, member.elf.sections.values())

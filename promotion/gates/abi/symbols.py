@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from core.layouts import rocm_with
 from core.model import Finding
 from promotion.gates.common.gate import error, warning
 from wheelkit.elf.snapshot import Elf, Symbol
@@ -65,16 +66,18 @@ def unmet_needs(
         if "/" in soname:
             text = f"needs {soname}, which is a path of the build machine."
             yield error("needed-build-path", text, "Link by the library's name, not by path.")
-    words = []
+    words, missing = [], []
     for soname in elf.needed:
         if soname not in known and soname not in exports and "/" not in soname:
             others = sorted(name for name in exports if name.partition(".so")[0] == soname.partition(".so")[0])
+            missing.append(soname)
             words.append(soname + (f" (available: {', '.join(others)})" if others else ""))
     if words:
         yield error(
             "needed-unresolved",
             f"needs {', '.join(words)}, which neither {rocm} nor the platform nor a wheel of the set contains.",
-            "Build against this ROCm and platform, link the needed library statically, or add it to the wheel.",
+            rocm_with(missing)
+            or "Build against this ROCm and platform, link the needed library statically, or add it to the wheel.",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,7 @@ class GateContext:
         targets: gfx targets to check, some or all targets of the set; used by gates with evidence for each target.
         work: an empty directory, removed after the gate.
         shared: a directory that all gates of one run share.
+        lock: lock of the files in `shared`, since gates run concurrently.
     """
 
     bucket: Bucket
@@ -73,6 +75,7 @@ class GateContext:
     progress: Progress
     work: Path
     shared: Path
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def wheel(self, wheel: Wheel) -> Path:
         """Return the path of a staged wheel.

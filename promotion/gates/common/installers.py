@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from packaging.utils import canonicalize_name
 
+from core.errors import RequestError
 from core.process import Runner
 
 PLATFORM = "manylinux_2_28_x86_64"
@@ -218,7 +219,29 @@ def _staged_only(requirements: Path, index: str) -> tuple[str, ...]:
 
 def is_connection_failure(text: str) -> bool:
     """Return whether the output of pip, uv, poetry or pdm reports that a server could not be reached."""
-    return _UNREACHABLE.search(text) is not None
+    return _UNREACHABLE.search(on_one_line(text)) is not None
+
+
+def on_one_line(text: str) -> str:
+    """Return the output of a program without line breaks, which uv puts anywhere between words if COLUMNS is set."""
+    return " ".join(text.split())
+
+
+def offline_variables(wheelhouse: Path) -> Mapping[str, str]:
+    """Return the variables with which pip, and uv with pip's configuration, take packages from one folder only.
+
+    Args:
+        wheelhouse: an unpacked bundle, or another folder with wheels.
+
+    Raises:
+        RequestError: the folder has no wheels.
+    """
+    folder = wheelhouse / "wheels" if (wheelhouse / "wheels").is_dir() else wheelhouse
+    if not any(folder.glob("*.whl")):
+        raise RequestError(
+            f"--wheelhouse has no wheels: {wheelhouse}.", hint="Make it with `ci_build bundle --with-gate`."
+        )
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder.absolute()), "PIP_CONFIG_FILE": os.devnull}
 
 
 def pip_config(runner: Runner) -> Mapping[str, str]:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
 import os
 import platform
+import shutil
+import sysconfig
 import tempfile
 import threading
 import traceback
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import wheelkit
-from core import layouts
-from core import targets as target_tables
 from core.errors import CiBuildError, GateError, MachineError, RequestError
 from core.model import Evidence, Finding, Outcome, Progress, Severity, WheelSet
-from core.process import HostRunner, Runner, without_credentials
+from core.process import HostRunner, Runner
 from promotion.evidence.evidence import (
     ANY,
     ENVIRONMENT,
@@ -34,20 +32,17 @@ from promotion.evidence.evidence import (
 )
 from promotion.evidence.signing import Signer
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
+from promotion.gates.common.gate_code import code_digest
+from promotion.gates.common.transcript import Transcript
 from promotion.policy.policy import EDITION, edition
 from promotion.stage import read_staged
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 
 _MOST_LISTED = 20
 """Maximum number of errors in the final message; thousands of tests may fail for the same reason."""
-MOST = 1 << 20
-"""Number of characters kept from the end of a gate's output."""
-_GATES = Path(__file__).parents[1]
-_FOLDERS = (_GATES, Path(wheelkit.__file__).parent)
-_SUITES = _GATES / "suites"
-_TABLES = (Path(target_tables.__file__), Path(layouts.__file__))
-"""Modules with a TOML file of the same name."""
+_FIRST = ("load", "compile")
+"""Gates that start first: they take long, and compile jax's modules to bytecode, which the gate install copies."""
 
 
 def run_gates(
@@ -65,7 +60,7 @@ def run_gates(
     """Run gates on a staged set and store their evidence beside the set.
 
     A gate is skipped if its latest evidence for this set, with equal settings and code, is a pass; a gate with evidence
-    for each target runs for the remaining targets. Later gates run even if an earlier gate fails.
+    for each target runs for the remaining targets. As many gates run at once as there are cores, even if others fail.
 
     Args:
         targets: targets of the set to check; None means all.
@@ -83,47 +78,101 @@ def run_gates(
     selected = _selected_targets(wheel_set, targets)
     last = () if redo else _latest_evidence(bucket, staged, signer)
     oldest = None if max_age is None else datetime.now(UTC) - max_age
-    evidences: list[Evidence] = []
+    stop, lock = threading.Event(), threading.Lock()
+    if isinstance(runner, HostRunner):
+        runner = runner.until(stop)
+    results: list[dict[str, Evidence]] = []
     with tempfile.TemporaryDirectory(prefix="gates-") as top:
         shared = Path(top, "shared")
         shared.mkdir()
+        pending: list[tuple[Gate, GateContext]] = []
         for gate in gates:
-            subjects = gate.subjects(selected)
-            passed = (old for old in last if (old.gate, old.outcome) == (gate.name, Outcome.PASSED))
-            same = [old for old in passed if old.target in subjects and old.settings == _settings(gate)]
-            by_target = {
-                old.target: old for old in same if oldest is None or datetime.fromisoformat(old.ended) > oldest
-            }
-            if expired := [old.target for old in same if old.target not in by_target]:
-                progress.step(f"gate {gate.name}: its pass is too old for the policy on {', '.join(expired)}")
-            pending = tuple(target for target in subjects if target not in by_target)
-            if by_target:
-                on = "this set" if ANY in by_target else ", ".join(by_target)
-                progress.step(f"gate {gate.name} passed before on {on}, at {max(e.ended for e in by_target.values())}")
-            if pending:
-                progress.step(f"gate {gate.name}")
-                with tempfile.TemporaryDirectory(prefix=f"{gate.name}-", dir=top) as work:
-                    context = GateContext(
-                        bucket=bucket,
-                        staged=staged,
-                        wheel_set=wheel_set,
-                        targets=pending if gate.per_target else selected,
-                        runner=runner,
-                        progress=progress,
-                        work=Path(work),
-                        shared=shared,
-                    )
-                    by_target |= {evidence.target: evidence for evidence in _run(gate, context, signer)}
-            evidences += (by_target[target] for target in subjects)
-    return tuple(evidences)
+            results.append(_reusable(gate, gate.subjects(selected), last, oldest, progress))
+            if left := tuple(target for target in gate.subjects(selected) if target not in results[-1]):
+                context = GateContext(
+                    bucket=bucket,
+                    staged=staged,
+                    wheel_set=wheel_set,
+                    targets=left if gate.per_target else selected,
+                    runner=runner,
+                    progress=progress,
+                    work=Path(tempfile.mkdtemp(prefix=f"{gate.name}-", dir=top)),
+                    shared=shared,
+                    lock=lock,
+                )
+                pending.append((gate, context))
+        progress.plan([_title(gate) for gate, _ in pending])
+        new = _run_all(pending, signer, stop)
+    for gate, by_target in zip(gates, results, strict=True):
+        by_target |= {evidence.target: evidence for evidence in new.get(gate.name, ())}
+    return tuple(
+        by_target[target] for gate, by_target in zip(gates, results, strict=True) for target in gate.subjects(selected)
+    )
 
 
-def _run(gate: Gate, context: GateContext, signer: Signer | None) -> list[Evidence]:
-    """Run a gate and store its evidence and the output of its processes, unless the gate is partial."""
+def _reusable(
+    gate: Gate, subjects: Sequence[str], last: Sequence[Evidence], oldest: datetime | None, progress: Progress
+) -> dict[str, Evidence]:
+    """Return target -> an earlier pass of a gate that still counts."""
+    passed = (old for old in last if (old.gate, old.outcome) == (gate.name, Outcome.PASSED))
+    same = [old for old in passed if old.target in subjects and old.settings == _settings(gate)]
+    by_target = {old.target: old for old in same if oldest is None or datetime.fromisoformat(old.ended) > oldest}
+    if expired := [old.target for old in same if old.target not in by_target]:
+        progress.step(f"gate {gate.name}: its pass is too old for the policy on {', '.join(expired)}")
+    if by_target:
+        on = "this set" if ANY in by_target else ", ".join(by_target)
+        progress.step(f"gate {gate.name} passed before on {on}, at {max(e.ended for e in by_target.values())}")
+    return by_target
+
+
+def _title(gate: Gate) -> str:
+    return f"gate {gate.name}"
+
+
+def _run_all(
+    pending: Sequence[tuple[Gate, GateContext]], signer: Signer | None, stop: threading.Event
+) -> dict[str, list[Evidence]]:
+    """Run gates concurrently, and return gate -> its evidence.
+
+    Args:
+        stop: set if the run ends early, which ends the commands of all gates; their evidence is not stored.
+    """
+
+    def run(gate: Gate, context: GateContext) -> list[Evidence]:
+        if stop.is_set():
+            raise GateError("The run of gates was stopped.")
+        with context.progress.task(_title(gate)) as task:
+            evidences = _run(gate, dataclasses.replace(context, progress=task), signer, stop)
+        shutil.rmtree(context.work)
+        return evidences
+
+    # Python 3.11 shows other threads incomplete variables while it reads them for the first time, and uv needs them.
+    sysconfig.get_config_vars()
+    first = sorted(pending, key=lambda one: one[0].name not in _FIRST)
+    with ThreadPoolExecutor(min(len(pending), len(os.sched_getaffinity(0))) or 1, thread_name_prefix="gate") as pool:
+        futures = {gate.name: pool.submit(run, gate, context) for gate, context in first}
+        try:
+            for future in as_completed(futures.values()):
+                future.result()
+            return {name: future.result() for name, future in futures.items()}
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _run(gate: Gate, context: GateContext, signer: Signer | None, stop: threading.Event) -> list[Evidence]:
+    """Run a gate and store its evidence and the output of its processes, unless the gate is partial.
+
+    Raises:
+        GateError: the run of gates was stopped.
+    """
     transcript = Transcript()
     if isinstance(context.runner, HostRunner):
         context = dataclasses.replace(context, runner=context.runner.also(transcript))
     evidences = _execute(gate, context)
+    if stop.is_set():
+        raise GateError("The run of gates was stopped.")
     if gate.partial:
         return evidences
     if transcript.text:
@@ -154,27 +203,6 @@ def _selected_targets(wheel_set: WheelSet, targets: Sequence[str] | None) -> tup
 
 def _settings(gate: Gate) -> dict[str, str]:
     return {**gate.settings, "code": code_digest(), EDITION: edition()}
-
-
-@functools.cache
-def code_digest() -> str:
-    """Return the SHA-256 of the gates' code and tables; evidence of other code is not reused.
-
-    A table of a single gate is covered by the settings of that gate.
-    """
-    sums = hashlib.sha256()
-    for path in sources():
-        sums.update(f"{path.name} {sha256_of(path)}\n".encode())
-    return sums.hexdigest()
-
-
-def sources() -> Iterator[Path]:
-    """Yield the files that `code_digest` covers."""
-    for folder in _FOLDERS:
-        files = sorted((*folder.rglob("*.py"), *folder.rglob("*.txt")))
-        yield from (path for path in files if _SUITES not in path.parents)
-    for module in _TABLES:
-        yield from (module, module.with_suffix(".toml"))
 
 
 def raise_for_failures(evidences: Iterable[Evidence]) -> None:
@@ -269,30 +297,3 @@ def check_record(check: Check) -> Mapping[str, Any]:
     lines = [f"{finding.code}: {finding.message}" for finding in check.findings]
     reasons = {"why": why, "findings": lines}
     return {"name": check.name, "outcome": check.outcome, **{k: v for k, v in reasons.items() if v}, **check.details}
-
-
-class Transcript:
-    """Output of a gate's processes, collected from several threads.
-
-    Args:
-        most: number of characters kept from the end.
-    """
-
-    def __init__(self, most: int = MOST) -> None:
-        self._most, self._size = most, 0
-        self._lines: deque[str] = deque()
-        self._lock = threading.Lock()
-
-    def __call__(self, line: str) -> None:
-        """Append a line."""
-        with self._lock:
-            self._lines.append(line)
-            self._size += len(line) + 1
-            while self._size > self._most:
-                self._size -= len(self._lines.popleft()) + 1
-
-    @property
-    def text(self) -> str:
-        """Return all lines, without credentials."""
-        with self._lock:
-            return without_credentials("".join(f"{line}\n" for line in self._lines))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from core.errors import ElfError, GateError, MachineError, ProcessError
 from core.layouts import allowed_sonames
 from core.model import PYLOCK, RocmVersion
 from promotion.gates.common.gate import GateContext
-from promotion.gates.common.installers import Command
+from promotion.gates.common.installers import Command, is_connection_failure, on_one_line
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import hashed, locked, wheels_for, write_lines
 from promotion.gates.common.rocm_manifest import RocmTree, set_manifest
@@ -29,6 +30,12 @@ NO_DEVICE = re.compile(r"FAILED_PRECONDITION: No visible GPU devices\.?")
 """XLA's error when every library is loaded and there is no GPU."""
 
 _SECONDS = 900.0
+_OF_MACHINE = re.compile(
+    r"server error \(5|Server Error|operation timed out|Read timed out|ran longer than|connection closed before"
+    r"|[Cc]onnection reset|Network is unreachable|tunnel error|invalid peer certificate|CERTIFICATE_VERIFY_FAILED"
+    r"|No space left on device|could not be started|in the provided package locations"
+)
+"""Errors of uv, pip, Python and this program about the machine, its network or its package index."""
 _BYTECODE = "PYTHONPYCACHEPREFIX"
 _UNSET = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_BIND_NOW", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV"),
@@ -68,6 +75,28 @@ class Site:
         """Return the command of Python in isolated mode; an option replaces PYTHONPYCACHEPREFIX, which is ignored."""
         return (str(self.python), "-I", "-X", f"pycache_prefix={self.env[_BYTECODE]}")
 
+    def share_bytecode(self, folder: Path) -> int:
+        """Copy bytecode to another environment of the same Python, which then need not compile these files again.
+
+        Only files that are hard links of this site's get it. uv links the files of its cache; pip writes files.
+
+        Args:
+            folder: site-packages of the other environment.
+
+        Returns:
+            Number of copied files.
+        """
+        mine, count = Path(f"{self.env[_BYTECODE]}{self.folder}"), 0
+        for compiled in mine.rglob("*.pyc"):
+            package = compiled.parent.relative_to(mine)
+            source = package / f"{compiled.name.partition('.')[0]}.py"
+            with contextlib.suppress(FileNotFoundError):
+                if (folder / source).samefile(self.folder / source):
+                    (folder / package / "__pycache__").mkdir(exist_ok=True)
+                    shutil.copyfile(compiled, folder / package / "__pycache__" / compiled.name)
+                    count += 1
+        return count
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmLibraries:
@@ -84,6 +113,17 @@ class RocmLibraries:
     env: Mapping[str, str]
 
 
+def site_for(context: GateContext, version: str) -> Site:
+    """Return the environment for one Python of the set, which may not exist yet; see `make_site`."""
+    root = context.shared / f"site-{version}"
+    return Site(
+        python=root / "bin" / "python",
+        version=version,
+        folder=root / "lib" / f"python{version}" / "site-packages",
+        env={**dict.fromkeys(_UNSET, ""), "PYTHONNOUSERSITE": "1", _BYTECODE: str(root / "bytecode")},
+    )
+
+
 def make_site(context: GateContext, version: str) -> Site:
     """Return the environment for one Python of the set, created on the first call of a run.
 
@@ -94,25 +134,29 @@ def make_site(context: GateContext, version: str) -> Site:
         MachineError: this machine lacks the Python version.
         GateError: the wheels cannot be installed.
     """
-    root = context.shared / f"site-{version}"
+    site, root = site_for(context, version), context.shared / f"site-{version}"
     ready = root / "ready"
-    site = Site(
-        python=root / "bin" / "python",
-        version=version,
-        folder=root / "lib" / f"python{version}" / "site-packages",
-        env={**dict.fromkeys(_UNSET, ""), "PYTHONNOUSERSITE": "1", _BYTECODE: str(root / "bytecode")},
-    )
-    if not ready.exists():
-        context.progress.step(f"install the set for Python {version}")
-        try:
-            _install(context, site, root)
-        except ProcessError as problem:
-            text = f"Cannot install the set for Python {version}: {problem.message}"
-            raise GateError(text, hint="Read the output, fix the wheel that it names and run the gate again.") from (
-                problem
-            )
-        ready.touch()
+    with context.lock:
+        if not ready.exists():
+            context.progress.step(f"install the set for Python {version}")
+            try:
+                _install(context, site, root)
+            except ProcessError as problem:
+                raise installation_error(f"Cannot install the set for Python {version}", problem) from problem
+            ready.touch()
     return site
+
+
+def installation_error(what: str, problem: ProcessError) -> GateError | MachineError:
+    """Return the error of an installation that failed: of this machine if it has no network, disk or uv.
+
+    Args:
+        what: clause that begins the message.
+    """
+    text = f"{what}: {problem.message}"
+    if is_connection_failure(problem.message) or _OF_MACHINE.search(on_one_line(problem.message)):
+        return MachineError(text, hint="Check this machine's network and package index, then run the gate again.")
+    return GateError(text, hint="Read the output, fix the wheel that it names and run the gate again.")
 
 
 def rocm_libraries(context: GateContext, site: Site, rocm: RocmTree | None) -> RocmLibraries:
@@ -135,7 +179,8 @@ def rocm_libraries(context: GateContext, site: Site, rocm: RocmTree | None) -> R
             version, folder = context.wheel_set.rocm_version, context.shared / f"rocm-for-{site.version}"
             sonames = allowed_sonames(RocmVersion(text=version))
             manifest = from_needs(_read_libraries(context, site), version, sonames)
-        folders, kind = write_stubs(manifest, folder), FROM_NEEDS if manifest.weak else FROM_MANIFEST
+        with context.lock:
+            folders, kind = write_stubs(manifest, folder), FROM_NEEDS if manifest.weak else FROM_MANIFEST
     env = {"ROCM_PATH": str(folder), "LD_LIBRARY_PATH": ":".join(map(str, folders)), "LD_BIND_NOW": "1"}
     return RocmLibraries(weak=kind == FROM_NEEDS, kind=kind, env=env)
 

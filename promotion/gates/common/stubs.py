@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from core.atomic import write_whole
 from core.errors import GateError
 from wheelkit.elf.writer import Export, shared_library
 from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
@@ -26,6 +27,15 @@ _VARIABLE = re.compile(r"_ZT[VTISC]|_ZGV")
 """C++ tables and type information (Itanium C++ ABI, section 5.1.4), which are variables, unlike other symbols."""
 _VARIABLE_SIZE = 4096
 _RET = b"\xc3"
+
+REGISTRATIONS = "jax_rocm_registrations"
+"""Variable with the calls of the functions in REGISTERING, which host code calls when it is loaded: the number of calls
+in 64 bytes, then for each call 64 bytes with the function's number and its arguments 1 and 3 to 6."""
+REGISTERING = (
+    "__hipRegisterFatBinary", "__hipRegisterFunction", "__hipRegisterVar", "__hipRegisterManagedVar",
+    "__hipRegisterSurface", "__hipRegisterTexture",
+)  # fmt: skip
+_MOST_CALLS = 1 << 17
 
 
 def write_stubs(manifest: RocmManifest, folder: Path) -> tuple[Path, ...]:
@@ -49,7 +59,8 @@ def write_stubs(manifest: RocmManifest, folder: Path) -> tuple[Path, ...]:
         out.parent.mkdir(parents=True, exist_ok=True)
         needed = [soname for soname in library.needed if soname in manifest.libraries]
         runpath = [entry for entry in library.runpath if entry.startswith("$ORIGIN")] or ["$ORIGIN"]
-        out.write_bytes(shared_library(library.soname, _exports(library), needed=needed, runpath=":".join(runpath)))
+        stub = shared_library(library.soname, _exports(library), needed=needed, runpath=":".join(runpath))
+        write_whole(out, stub)  # a process of another gate may have loaded the same file
         folders[out.parent] = None
     return tuple(folders)
 
@@ -58,13 +69,29 @@ def stub_code(symbol: str) -> bytes:
     """Return x86-64 machine code that fails like the function of this name on a machine without a GPU."""
     if symbol == "hipGetDeviceCount":
         return b"\xc7\x07\0\0\0\0" + _returning(100)  # mov dword [rdi], 0
-    if symbol == "__hipRegisterFatBinary":
-        return b"\x48\x8d\x05\0\0\0\0" + _RET  # lea rax, [rip]: any address except null
+    if symbol in REGISTERING:
+        return _recording(REGISTERING.index(symbol))
     if _TEXT.fullmatch(symbol):
         return b"\x48\x8d\x05\1\0\0\0" + _RET + b"no device: this is a stub of ROCm\0"  # lea rax, [rip + 1]
     if re.match(r"_*hip[A-Z_]", symbol):
         return _returning(100)
     return _returning(0x1000 if symbol.startswith("hsa_") else 1)
+
+
+def _recording(function: int) -> bytes:
+    """Return code that records a call and returns the first argument, which is also the handle of a fat binary."""
+    record = (
+        b"\x49\xff\x02"  # inc qword [r10]
+        b"\x48\xc1\xe0\x06\x4c\x01\xd0"  # shl rax, 6; add rax, r10
+         b"\xc7\x40\x40" + struct.pack("<I", function)  # mov dword [rax + 64], function
+        + b"\x48\x89\x78\x48\x48\x89\x50\x50\x48\x89\x48\x58"  # mov [rax + 72], rdi; [rax + 80], rdx; [rax + 88], rcx
+        + b"\x4c\x89\x40\x60\x4c\x89\x48\x68"  # mov [rax + 96], r8; [rax + 104], r9
+    )  # fmt: skip
+    return (
+        b"\x4c\x8d\x15\0\0\0\0\x49\x8b\x02"  # lea r10, [rip + table]; mov rax, [r10]
+         b"\x48\x3d" + struct.pack("<I", _MOST_CALLS) + b"\x73" + bytes([len(record)])  # cmp rax, most; jae end
+        + record + b"\x48\x89\xf8" + _RET  # end: mov rax, rdi
+    )  # fmt: skip
 
 
 def _returning(status: int) -> bytes:
@@ -81,4 +108,8 @@ def _exports(library: RocmLibrary) -> Iterator[Export]:
                 default=position == 0,
                 code=b"" if variable else stub_code(name),
                 data=_VARIABLE_SIZE if variable else 0,
+                place=_VARIABLE_SIZE if name in REGISTERING else 0,
+                reference=3 if name in REGISTERING else -1,
             )
+    if not library.symbols.keys().isdisjoint(REGISTERING):
+        yield Export(name=REGISTRATIONS, data=64 * (_MOST_CALLS + 1), place=_VARIABLE_SIZE)

@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,6 @@ from promotion.gates.compile.schedule import (
     compile_batches,
     share_machine,
 )
-from promotion.gates.compile.view import Live, ProgressTable
 
 COMPILER = "compiler"
 """Name of the check of a target's processes; unlike the names of programs, it contains no dot."""
@@ -74,7 +72,6 @@ class CompileOptions:
         rocm: a real ROCm; None makes stubs.
         before: code to compare with; None selects the set that was promoted last in the index.
         limits: limits of each process; None selects the default times and an equal share of the memory.
-        live: context manager that displays the table of targets and programs during the run.
         compiler: function that returns the environment that compiles, and its ROCm.
         tasks: machines that compile; None for this machine.
     """
@@ -85,7 +82,6 @@ class CompileOptions:
     rocm: RocmTree | None = None
     before: PreviousCode | None = None
     limits: ProcessLimits | None = None
-    live: Live = lambda _table: nullcontext()
     compiler: Callable[[GateContext, RocmTree | None], tuple[Site, RocmLibraries]] = install_compiler
     tasks: Tasks | None = None
 
@@ -145,7 +141,6 @@ class _CompileRun:
             ]
             for target, rows in self.programs.items()
         }
-        self.table = ProgressTable(tuple(self.specs), self.compiled)
 
     def checks(self) -> Iterator[Check]:
         """Yield a check for each program and target, and one for each target's processes."""
@@ -171,14 +166,13 @@ class _CompileRun:
     ) -> Iterator[tuple[str, Sequence[BatchResult], str]]:
         """Yield each target with the results of its batches, and the kind of ROCm, as soon as all are finished."""
         finished: dict[str, list[BatchResult]] = defaultdict(list)
-        with self.options.live(self.table.rows):
-            for batch_result, rocm in results:
-                target = batch_result.batch.target
-                finished[target].append(batch_result)
-                done = sum(len(one.batch.programs) for one in finished[target])
-                if done == len(self.compiled[target]):
-                    self.context.progress.step(_summary(target, finished[target]))
-                    yield target, finished[target], rocm
+        for batch_result, rocm in results:
+            target = batch_result.batch.target
+            finished[target].append(batch_result)
+            done = sum(len(one.batch.programs) for one in finished[target])
+            if done == len(self.compiled[target]):
+                self.context.progress.step(_summary(target, finished[target]))
+                yield target, finished[target], rocm
 
     def _compile_here(self, runner: HostRunner) -> Iterator[tuple[BatchResult, str]]:
         """Yield the results of all batches, and the kind of ROCm, on this machine."""
@@ -204,10 +198,7 @@ class _CompileRun:
             rocm=self.options.rocm,
             limits=self.options.limits or ProcessLimits(memory=MEMORY),
         )
-        for batch_result, rocm in remote.results(batches(self.compiled, MANY), tasks):
-            for result in batch_result.results:
-                self.table.note(batch_result.batch.target, result.program, result.fate)
-            yield batch_result, rocm
+        yield from remote.results(batches(self.compiled, MANY), tasks)
 
     def _run_batch(self, run: Callable[..., ChildRun], batch: Batch, limits: ProcessLimits) -> ChildRun:
         if self.stop.is_set():
@@ -219,8 +210,15 @@ class _CompileRun:
             "programs": list(batch.programs),
             "out": str(out),
         }
-        note = functools.partial(self.table.note, batch.target)
-        return run(request, limits=limits, stop=self.stop, on_event=note)
+        done, total = 0, len(batch.programs)
+        with self.context.progress.task(batch.target, transient=True) as task:
+
+            def show(program: str, fate: Fate | None) -> None:
+                nonlocal done
+                done += fate is not None
+                task.count(done, total, program, unit="programs")
+
+            return run(request, limits=limits, stop=self.stop, on_event=show)
 
     def _program_checks(self, target: str, batch_results: Sequence[BatchResult]) -> Iterator[Check]:
         rocm = f" --rocm {self.options.rocm.folder}" if self.options.rocm else ""

@@ -1,4 +1,4 @@
-"""Batches of the compile gate as tasks for other machines: what each needs, and what a worker does with it."""
+"""Batches of the compile gate as tasks for other machines: their inputs, and their execution by a worker."""
 
 from __future__ import annotations
 

@@ -1,20 +1,15 @@
-"""Tables of targets and programs: the progress of a run, and its results."""
+"""Tables of the results of targets and programs."""
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from core.model import Evidence
-from promotion.gates.compile.child_run import Fate
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Names of the columns, and rows of cells."""
-Live = Callable[[Callable[[], Table]], AbstractContextManager[None]]
-"""Function that returns a context, which displays the table of the given function; see `Reporter.live_table`."""
 
 _WORDS = {"failed": "failed", "known": "known", "skipped": "not run"}
 
@@ -22,36 +17,6 @@ _WORDS = {"failed": "failed", "known": "known", "skipped": "not run"}
 def group_of(program: str) -> str:
     """Return the group of a program: the part before the first dot."""
     return program.partition(".")[0]
-
-
-class ProgressTable:
-    """Progress of each program on each target; safe to use from several threads."""
-
-    def __init__(self, targets: Sequence[str], programs: Mapping[str, Sequence[str]]) -> None:
-        self._targets, self._programs = tuple(targets), programs
-        self._fates: dict[tuple[str, str], Fate | None] = {}
-        self._lock = threading.Lock()
-
-    def note(self, target: str, program: str, fate: Fate | None) -> None:
-        """Record the start (None) or the fate of a program."""
-        with self._lock:
-            self._fates[target, program] = fate
-
-    def rows(self) -> Table:
-        """Return a row for each group and a column for each target with the number of finished and failed programs."""
-        with self._lock:
-            fates = dict(self._fates)
-        groups = dict.fromkeys(group_of(program) for programs in self._programs.values() for program in programs)
-        return ("programs", *self._targets), [
-            (group, *(self._cell(fates, group, target) for target in self._targets)) for group in groups
-        ]
-
-    def _cell(self, fates: Mapping[tuple[str, str], Fate | None], group: str, target: str) -> str:
-        members = [program for program in self._programs[target] if group_of(program) == group]
-        ended = [fate for program in members if (fate := fates.get((target, program))) is not None]
-        started = any((target, program) in fates and fates[target, program] is None for program in members)
-        bad = len(ended) - ended.count(Fate.COMPILED)
-        return f"{len(ended)}/{len(members)}{' …' if started else ''}{f' ({bad} not)' if bad else ''}"
 
 
 def results(evidences: Iterable[Evidence]) -> Table:

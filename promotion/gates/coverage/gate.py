@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from core.errors import ArchiveError, ElfError, FatbinError
+from core.errors import ArchiveError, ElfError
 from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, Wheel, WheelSet
 from core.targets import lists, machs
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
@@ -17,8 +17,8 @@ from promotion.storage.bucket import sha256_of
 from wheelkit import kernel_wheel
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import finding
-from wheelkit.gpu.fatbin import fatbin_kernels, read_targets
-from wheelkit.gpu.registration import RegisteredKernels, registered_kernels
+from wheelkit.gpu.fatbin import read_targets
+from wheelkit.gpu.registration import RegisteredKernels, registered_kernels, registration_problems
 from wheelkit.kernel_wheel import KernelManifest
 
 _MAGIC = b"\x7fELF"
@@ -34,7 +34,7 @@ class _LibraryCode:
         promised: targets in wheels.json; empty for a library without device code.
         owed: whether the policy requires code for every target.
         code: target -> size of the code objects in bytes.
-        damage: errors in the library's fat binaries.
+        damage: errors in the library's fat binaries and in their registration.
         registered: kernels that the library's host code registers, per bundle.
         kernels: address of a bundle -> target -> kernels with code; empty when the library is damaged.
     """
@@ -113,16 +113,18 @@ def _libraries(
 
 
 def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed: bool) -> _LibraryCode:
-    """Read the device code of an unpacked library; kernels are read only if some are registered."""
-    report = read_targets(file, verify=True, machs=machs(), name=path)
+    """Read the device code of an unpacked library."""
+    report = read_targets(file, verify=True, whole=True, machs=machs(), name=path)
     errors = (item for item in report.findings if item.severity is Severity.ERROR)
     damage = [replace(item, message=f"{wheel}: {item.message}") for item in errors]
     host: tuple[RegisteredKernels, ...] = ()
-    kernels_by_bundle: Mapping[int, Mapping[str, Collection[str]]] = {}
     try:
         host = registered_kernels(file)
-        kernels_by_bundle = fatbin_kernels(file, name=path) if host and not damage else {}
-    except (ElfError, FatbinError) as error:
+        unregistered = registration_problems(file, {bundle.address for bundle in report.bundles})
+        damage += [
+            finding("registration-missing", f"{wheel}: {path} {text}.", member=path) for text in unregistered[:_SHOWN]
+        ]
+    except ElfError as error:
         text = f"{wheel}: {error}".replace(file.name, path)  # some errors name the unpacked file
         damage.append(finding("code-object-wrong", text, member=path))
     return _LibraryCode(
@@ -133,7 +135,7 @@ def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed:
         code={code.target: code.code_bytes for code in report.device.targets if code.code_bytes},
         damage=tuple(damage),
         registered=host,
-        kernels=kernels_by_bundle,
+        kernels={} if damage else report.kernels,
     )
 
 

@@ -13,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from core.errors import RequestError
-from core.model import GfxTarget, RocmVersion, WheelSet
+from core.model import GfxTarget, WheelSet
 from promotion.policy.set_rules import missing_targets
 from wheelkit.gpu.registration import RegisteredKernels
 
@@ -25,6 +25,7 @@ _SCHEMA_VERSION = 1
 class KernelRule:
     """One entry of `kernel_rules.toml`, which documents the fields."""
 
+    rocm: SpecifierSet
     jax: SpecifierSet
     member: str
     pattern: re.Pattern[str]
@@ -57,19 +58,24 @@ def load_rules(file: Path = RULES_FILE) -> tuple[KernelRule, ...]:
     return rules
 
 
-def _rule(*, jax: str, member: str, pattern: str, targets: list[str], reason: str) -> KernelRule:
+def _rule(*, member: str, pattern: str, targets: list[str], reason: str, rocm: str = "", jax: str = "") -> KernelRule:
     if not (targets and reason):
         raise ValueError("each entry needs targets and a reason")
     return KernelRule(
-        jax=SpecifierSet(jax, prereleases=True), member=member, pattern=re.compile(pattern),
+        rocm=SpecifierSet(rocm), jax=SpecifierSet(jax, prereleases=True), member=member, pattern=re.compile(pattern),
         targets=tuple(targets), reason=reason,
     )  # fmt: skip
 
 
 def rules_for(rules: Iterable[KernelRule], wheel_set: WheelSet, member: str) -> tuple[KernelRule, ...]:
     """Return the rules for one library of a set."""
-    major, jax = RocmVersion(text=wheel_set.rocm_version).major, Version(wheel_set.jax_version)
-    return tuple(rule for rule in rules if jax in rule.jax and rule.member.replace("{major}", str(major)) == member)
+    # A development version has the number of the release that follows it.
+    rocm, jax = Version(Version(wheel_set.rocm_version).base_version), Version(wheel_set.jax_version)
+    return tuple(
+        rule
+        for rule in rules
+        if rocm in rule.rocm and jax in rule.jax and rule.member.replace("{major}", str(rocm.major)) == member
+    )
 
 
 def missing_kernels(

@@ -16,8 +16,8 @@ from promotion.gates.common.gate import Gate, GateContext
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.lease import RAM_SHARE, GpuDevice, JaxPlatform
 from promotion.gates.device.machine import MachineInfo
+from promotion.gates.device.merge import merged_checks
 from promotion.gates.device.request import DeviceRequest
-from promotion.gates.device.run import merged_checks
 from promotion.gates.device.shards import SHARD_FILE, Shard, ShardResult, load_shard
 from promotion.stage import fetch_set
 from promotion.storage.bucket import sha256_of
@@ -25,7 +25,10 @@ from promotion.storage.bucket import sha256_of
 KIND = "device-shard"
 SHARDS = 8
 """Default number of tasks of a run: some for each worker, so that slow ones get fewer."""
-NOT_SENT = ("test_list", "tests", "shard", "also", "rocm", "image", "inside", "work", "cpus", "workers")
+NOT_SENT = (
+    *("test_list", "tests", "shard", "also", "rocm", "image", "inside", "work", "cpus", "workers"),
+    *("offline", "wheelhouse"),
+)
 """Options of the gate that a run on a cluster does not have."""
 
 

@@ -12,7 +12,7 @@ from core.model import Tier
 from core.process import without_credentials
 from promotion.evidence.known_tests import KnownTest, KnownTests
 from promotion.evidence.signing import Signer
-from promotion.gates.common.runs import code_digest
+from promotion.gates.common.gate_code import code_digest
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.request import DeviceRequest
@@ -112,7 +112,10 @@ class DeviceGateConfig:
 
     @property
     def options(self) -> dict[str, str]:
-        """Return the options that reproduce a single test of this run, except options at their defaults."""
+        """Return the options that reproduce a single test of this run, except options at their defaults.
+
+        Each line of a value repeats the option.
+        """
         request = replace(self.request, devices=self.devices[0] if len(self.devices) == 1 else None, python=self.python)
         if self.source is not None:
             location = f"{_from_anywhere(self.source.location, remote=self.source.remote)}@{self.source.commit}"
@@ -124,7 +127,7 @@ class DeviceGateConfig:
         }
         if self.bucket:
             values["--bucket"] = _from_anywhere(self.bucket, remote="://" in self.bucket)
-        return {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+        return {name: _as_text(value) for name, value in values.items()}
 
     @property
     def settings(self) -> dict[str, str]:
@@ -142,13 +145,24 @@ class DeviceGateConfig:
             "also": sha256_of(self.request.also) if self.request.also else "",
             "skips": json.dumps(sorted((skip.pattern, skip.id) for skip in self.skips)),
             **({"image": self.request.image} if self.request.image else {}),
+            **({"suite-env": "\n".join(self.request.suite_env)} if self.request.suite_env else {}),
         }
 
 
 def reproduce(options: Mapping[str, str], staged: str, test: str) -> str:
     """Return the command that runs a test again with the same set (INDEX/DIGEST) and `DeviceGateConfig.options`."""
-    words = [f"{name}={value}" for name, value in {**options, "--test": test}.items()]
+    lines = ((name, line) for name, value in {**options, "--test": test}.items() for line in value.split("\n"))
+    words = [f"{name}={line}" if line else name for name, line in lines]
     return shlex.join(["python3", "build/ci_build", "gate", "device", staged, *words])
+
+
+def _as_text(value: object) -> str:
+    """Return the value of an option as text: a flag has none, and the values of a repeated option are lines."""
+    if isinstance(value, bool):
+        return ""
+    if isinstance(value, tuple):
+        return "\n".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _from_anywhere(location: str, *, remote: bool) -> str:

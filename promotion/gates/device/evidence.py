@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 from promotion.evidence.test_results import UNWAIVED_FLAKE, TestResult, TestVerdict, dump_results
 from promotion.gates.common.gate import Check, error
 from promotion.gates.common.junit import clean, document, make_suite
+from promotion.gates.device.causes import NEWEST_FIRST, by_cause, cause_of, headline
 from promotion.policy.waivers import FlakeWaiver
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
@@ -22,15 +23,14 @@ RESULTS, JUNIT, LOGS = "results.json.gz", "junit.xml.gz", "logs.tar.gz"
 _MESSAGE_CHARACTERS = 4_000
 MAX_LISTED_TESTS = 500
 """Maximum number of tests with a separate check; further tests are counted by file."""
+NAMED, _EXAMPLES = 3, 10
+"""Number of failures of one cause that have checks of their own; number of names that a common check lists."""
 _LISTED_VERDICTS = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY, TestVerdict.ENVIRONMENT)
-_FIRST_CHARACTERS = 300
 _LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
 _LOG_BYTES = 8 << 20
 """Maximum size of each log; of a longer log, only the end is stored."""
 
 _WAIVER_HINT = "To accept the flake, add the waiver that `policy check` prints to promotion/policy.toml."
-_NEWEST_FIRST = "(most recent call first)"
-"""Mark of faulthandler's tracebacks; other tracebacks end with the newest call."""
 
 Reproduce = Callable[[str], str]
 """Function that returns the command that runs a test again."""
@@ -41,6 +41,8 @@ def checks_of_tests(
 ) -> Iterator[Check]:
     """Yield a check for each test that needs attention, and one check per file for the other tests.
 
+    More than `NAMED` failures of one cause are one check.
+
     A flaky test with a waiver counts as a known failure, and the policy decides whether the waiver holds for a channel.
     Any other flaky test fails.
 
@@ -49,7 +51,12 @@ def checks_of_tests(
     """
     waivers = tuple(waivers)
     yield from _of_many(results, target)
-    listed = [result for result in results if result.verdict in _LISTED_VERDICTS]
+    listed = []
+    for group in by_cause(result for result in results if result.verdict in _LISTED_VERDICTS).values():
+        if len(group) > NAMED and group[0].verdict is not TestVerdict.FLAKY:
+            yield _of_group(group, target, reproduce)
+        else:
+            listed += group
     for result in listed[:MAX_LISTED_TESTS]:
         yield _of_one(result, target, reproduce, [waiver for waiver in waivers if waiver.covers(result.id, target)])
     more = Counter((result.file, result.verdict) for result in listed[MAX_LISTED_TESTS:])
@@ -88,6 +95,25 @@ def _of_one(result: TestResult, target: str, reproduce: Reproduce, waivers: Sequ
     return Check(name=result.id, findings=(finding,), target=target, details=details)
 
 
+def _of_group(group: Sequence[TestResult], target: str, reproduce: Reproduce) -> Check:
+    """Return the check for failures of one cause; the results beside the evidence list all of them."""
+    first, verdict = group[0], group[0].verdict
+    cause = cause_of(first.message)
+    details = {
+        "tests": len(group),
+        "first": [result.id for result in group[:_EXAMPLES]],
+        "seconds": round(sum(result.seconds for result in group), 3),
+        "attempts": sum(result.attempts for result in group),
+        "error": excerpt(first.message),
+    }
+    name = f"{len(group)} x {cause}"
+    if verdict is TestVerdict.ENVIRONMENT:
+        return Check(name=name, skipped=f"environment: {cause}", target=target, times=len(group), details=details)
+    text = f"{len(group)} tests {verdict}: {cause}".rstrip(".") + f". The first is {first.id}."
+    finding = error(f"test-{verdict}", text, f"Run `{reproduce(first.id)}`.")
+    return Check(name=name, findings=(finding,), target=target, times=len(group), details=details)
+
+
 def _of_many(results: Sequence[TestResult], target: str) -> Iterator[Check]:
     passed: dict[str, list[TestResult]] = defaultdict(list)
     skipped = Counter[tuple[str, str, str]]()
@@ -108,46 +134,48 @@ def _of_many(results: Sequence[TestResult], target: str) -> Iterator[Check]:
 
 def excerpt(message: str) -> str:
     """Return the most informative part of a message: its end, or the beginning of a crash's traceback."""
-    return message[:_MESSAGE_CHARACTERS] if _NEWEST_FIRST in message else message[-_MESSAGE_CHARACTERS:]
+    return message[:_MESSAGE_CHARACTERS] if NEWEST_FIRST in message else message[-_MESSAGE_CHARACTERS:]
 
 
 def first_lines(message: str, lines: int) -> list[str]:
     """Return the most informative lines of an excerpt."""
     every = message.splitlines()
-    return every[:lines] if _NEWEST_FIRST in message else every[-lines:]
-
-
-def headline(message: str) -> str:
-    """Return the most informative line of a failure: pytest's first line with an E, or else the first line."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    marked = [line[1:].strip() for line in lines if line.startswith("E ")]
-    line = marked[0] if marked else lines[0] if lines else ""
-    return line[:_FIRST_CHARACTERS]
+    return every[:lines] if NEWEST_FIRST in message else every[-lines:]
 
 
 def to_junit(results: Iterable[TestResult], name: str, reproduce: Reproduce) -> bytes:
-    """Return JUnit XML with a test suite for each file."""
+    """Return JUnit XML with a test suite for each file.
+
+    The type of a failure is its cause, and only the first failure of a cause has the whole message.
+    """
     files: dict[str, list[TestResult]] = defaultdict(list)
-    for result in results:
+    every = tuple(results)
+    for result in every:
         files[result.file].append(result)
+    first = {result.id: group[0].id for group in by_cause(every).values() for result in group}
     return document(
         name,
         (
-            make_suite(file, [_case(result, reproduce) for result in tests], sum(result.seconds for result in tests))
+            make_suite(
+                file,
+                [_case(result, first[result.id], reproduce) for result in tests],
+                sum(result.seconds for result in tests),
+            )
             for file, tests in sorted(files.items())
         ),
     )
 
 
-def _case(result: TestResult, reproduce: Reproduce) -> ET.Element:
+def _case(result: TestResult, first: str, reproduce: Reproduce) -> ET.Element:
     name = result.id.removeprefix(f"{result.file}::")
     case = ET.Element("testcase", classname=clean(result.file), name=clean(name), time=f"{result.seconds:.3f}")
     line = clean(headline(result.message))
     match result.verdict:
         case TestVerdict.FAILED | TestVerdict.CRASHED:
             kind = "failure" if result.verdict is TestVerdict.FAILED else "error"
-            element = ET.SubElement(case, kind, type=result.verdict.value, message=line)
-            element.text = clean(f"{result.message}\n\n{reproduce(result.id)}")
+            element = ET.SubElement(case, kind, type=clean(cause_of(result.message)), message=line)
+            message = result.message if result.id == first else f"The cause is that of {first}."
+            element.text = clean(f"{message}\n\n{reproduce(result.id)}")
         case TestVerdict.SKIPPED:
             ET.SubElement(case, "skipped", message=f"{line} ({result.entry})" if result.entry else line)
         case TestVerdict.NOT_RUN | TestVerdict.ENVIRONMENT:

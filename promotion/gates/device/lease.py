@@ -160,11 +160,12 @@ def _find(devices: Sequence[GpuDevice], entry: str) -> list[GpuDevice]:
 def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> int:
     """Return the number of workers per device: the minimum of several limits, at least one.
 
-    The limits are the device's memory / 2 GiB, and, divided by the number of devices, the cores, RAM / 6 GiB and 16.
+    The limits are the device's free memory / 2 GiB, and, divided by the number of devices, the cores, RAM / 6 GiB and
+    16. A device that does not report its free memory counts with all of its memory. On a CPU, the number is 1.
     """
     if not devices:
-        return 0
-    by_memory = min((device.memory for device in devices), default=0) // DEVICE_SHARE
+        return 1
+    by_memory = min(device.memory if device.free is None else device.free for device in devices) // DEVICE_SHARE
     shared = min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS) // len(devices)
     return max(1, min(by_memory, shared))
 

@@ -161,7 +161,7 @@ def detect_allotment(
 
 def quotas(root: Path) -> Iterator[float]:
     """Yield the number of cores that each control group of this process allows to be busy at once."""
-    for folder, version in _groups(root, "cpu"):
+    for folder, version in control_groups(root, "cpu"):
         if version == 2:
             quota, _, period = _text(folder / "cpu.max").partition(" ")
         else:
@@ -174,13 +174,13 @@ def memory(root: Path) -> int:
     """Return the bytes of RAM that this process may use."""
     lines = dict(line.split(":", 1) for line in _text(root / "proc/meminfo").splitlines() if ":" in line)
     limits = [int(lines["MemTotal"].split()[0]) << 10] if "MemTotal" in lines else []
-    for folder, version in _groups(root, "memory"):
+    for folder, version in control_groups(root, "memory"):
         limit = _number(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
         limits += [] if limit is None else [limit]
     return min(limits, default=0)
 
 
-def _groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
+def control_groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
     """Yield this process's control group and its parents, each with the cgroup version."""
     top = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():

@@ -1,8 +1,9 @@
 """Check of jax and its devices, run by the tested Python before any test.
 
-The program uses only the standard library, numpy and jax. Its argument is the platform. The last line of output is
-JSON: `platforms` of the devices, the `default` platform, `client` (the runtime's version), `version` of jax, `devices`
-(id, kind, capability, result of the kernel), mapped `libraries`, and `error`.
+The program uses only the standard library, numpy and jax. Its arguments are the platform and modules to import. The
+last line of output is JSON: `platforms` of the devices, the `default` platform, `client` (the runtime's version),
+`version` of jax, `devices` (id, kind, capability, result of the kernel), mapped `libraries`, `modules` that cannot be
+imported with their errors, `error`, and the `stage` of the error: import or devices.
 """
 
 from __future__ import annotations
@@ -53,19 +54,33 @@ def libraries() -> list[str]:
     return sorted({line.split(None, 5)[5] for line in lines if ".so" in line and len(line.split(None, 5)) == 6})
 
 
-def main(platform: str) -> Answer:
+def unusable(modules: list[str]) -> dict[str, str]:
+    """Import modules; return the errors of those that cannot be imported."""
+    errors = {}
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            errors[name] = f"{type(error).__name__}: {error}"
+    return errors
+
+
+def main(platform: str, modules: list[str]) -> Answer:
     """Describe jax, its devices and its libraries."""
+    stage = "import"
     try:
         jax = importlib.import_module("jax")
+        stage = "devices"
         devices = jax.local_devices(backend=platform)
         platforms = sorted({str(device.platform) for device in devices})
         own = str(getattr(devices[0].client, "platform_version", "")) if devices else ""
         default = jax.default_backend()
         answer = {"platforms": platforms, "client": own, "default": default, "version": jax.__version__}
-        return {**answer, "devices": [about(device) for device in devices], "libraries": libraries(), "error": ""}
+        answer |= {"devices": [about(device) for device in devices], "modules": unusable(modules)}
+        return {**answer, "libraries": libraries(), "error": ""}
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
+        return {"error": f"{type(error).__name__}: {error}", "stage": stage, "libraries": libraries()}
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"\n{json.dumps(main(sys.argv[1]))}\n")
+    sys.stdout.write(f"\n{json.dumps(main(sys.argv[1], sys.argv[2:]))}\n")

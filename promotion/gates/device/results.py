@@ -5,23 +5,29 @@ from __future__ import annotations
 import enum
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from core.model import Finding
 from promotion.evidence.test_results import TestResult, TestVerdict
+from promotion.gates.common.gate import warning
 
 MESSAGE_CHARACTERS = 16_000
 """Number of characters kept from the end of a test's message, where the reason follows the traceback."""
 
 
 class Ending(enum.StrEnum):
-    """Outcome of one attempt at a test; `crashed` and `hung` refer to the process."""
+    """Outcome of one attempt at a test; `crashed`, `killed` and `hung` refer to the process.
+
+    A killed process received a SIGKILL that the gate did not send.
+    """
 
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
     CRASHED = "crashed"
     HUNG = "hung"
+    KILLED = "killed"
 
 
 class Round(enum.StrEnum):
@@ -55,7 +61,10 @@ class Attempt:
     entry: str = ""
 
 
+OUT_OF_MEMORY = "Its process was killed with SIGKILL while the kernel ended processes for want of memory"
+"""Message of an attempt whose process the out-of-memory killer ended."""
 _ENVIRONMENT = re.compile(
+    rf"{OUT_OF_MEMORY}|"
     r"hipErrorNoDevice|HIP_ERROR_NoDevice|hipErrorInvalidDevice\b|no ROCm-capable device|No visible GPU devices"
     r"|hipErrorOutOfMemory|HIP_ERROR_OutOfMemory|CUDA_ERROR_OUT_OF_MEMORY|CUDA_ERROR_NO_DEVICE"
     r"|hipErrorECCNotCorrectable|hipErrorHostUnregistered|HSA_STATUS_ERROR_OUT_OF_RESOURCES"
@@ -78,8 +87,8 @@ def file_of(test: str) -> str:
 def judge(test: str, attempts: Sequence[Attempt], *, machine_unfit: bool = False) -> TestResult:
     """Return the verdict on a test.
 
-    A retry in a fresh process overrides earlier attempts. A skipped retry did not repeat the test, so the previous
-    attempt stands.
+    A retry in a fresh process overrides earlier attempts, also if the test skips itself there. A process that was
+    killed from outside says nothing about the test, unless its last attempt ends so.
 
     Args:
         attempts: in the order in which they ended.
@@ -87,12 +96,12 @@ def judge(test: str, attempts: Sequence[Attempt], *, machine_unfit: bool = False
     """
     if not attempts:
         return TestResult(id=test, verdict=TestVerdict.NOT_RUN)
-    retries = [item for item in attempts if item.round is Round.RETRY and item.ending is not Ending.SKIPPED]
+    retries = [item for item in attempts if item.round is Round.RETRY]
     earlier = [item for item in attempts if item.round is not Round.RETRY]
     # A skipped rerun does not replace an earlier failure.
     executed_ones = [item for item in earlier if item.ending is not Ending.SKIPPED]
     last = (retries or executed_ones or earlier or attempts)[-1]
-    failed = [item for item in attempts if item.ending not in (Ending.PASSED, Ending.SKIPPED)]
+    failed = [item for item in attempts if item.ending not in (Ending.PASSED, Ending.SKIPPED, Ending.KILLED)]
     match last.ending:
         case Ending.PASSED:
             verdict = TestVerdict.FLAKY if failed else TestVerdict.PASSED
@@ -102,7 +111,7 @@ def judge(test: str, attempts: Sequence[Attempt], *, machine_unfit: bool = False
             verdict = TestVerdict.ENVIRONMENT
         case Ending.FAILED:
             verdict = TestVerdict.FAILED
-        case Ending.CRASHED | Ending.HUNG:
+        case Ending.CRASHED | Ending.HUNG | Ending.KILLED:
             verdict = TestVerdict.CRASHED
     decisive = failed[-1] if verdict is TestVerdict.FLAKY else last
     return TestResult(
@@ -127,3 +136,16 @@ def executed(results: Iterable[TestResult]) -> int:
     """Return the number of tests that ran without a failure of the machine."""
     silent = (TestVerdict.SKIPPED, TestVerdict.NOT_RUN, TestVerdict.ENVIRONMENT)
     return sum(result.verdict not in silent for result in results)
+
+
+def killed_workers(results: Iterable[TestResult], attempts: Mapping[str, Sequence[Attempt]]) -> Iterator[Finding]:
+    """Yield a warning about tests that passed after their process was killed from outside."""
+    killed = [
+        result.id
+        for result in results
+        if result.verdict is TestVerdict.PASSED
+        if any(attempt.ending is Ending.KILLED for attempt in attempts[result.id])
+    ]
+    if killed:
+        text = f"{len(killed)} tests passed after their process was killed with SIGKILL; the first is {killed[0]}."
+        yield warning("worker-killed", text, "Check whether the machine lacks memory.")

@@ -20,21 +20,26 @@ from promotion.gates.common.rocm_manifest import set_manifest
 from promotion.gates.common.site import Site, make_site
 from promotion.gates.common.uv_installer import configured_uv
 from promotion.gates.device.baseline import missing_tests, raise_unless_complete, run_check
+from promotion.gates.device.blame import SET_UNUSABLE, query_control
 from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
 from promotion.gates.device.evidence import checks_of_tests
+from promotion.gates.device.expected_machine import PREFIX, ExpectedMachine
 from promotion.gates.device.lease import JaxPlatform, leases, visible_devices, whole_machine_lease, workers_per_device
 from promotion.gates.device.machine import detect_allotment
-from promotion.gates.device.preflight import PREFIX, ExpectedMachine, check_host, check_jax, query_jax
-from promotion.gates.device.request import DeviceRequest
+from promotion.gates.device.preflight import check_host, check_jax, query_jax
+from promotion.gates.device.request import DeviceRequest, parse_suite_env
 from promotion.gates.device.results import judge
-from promotion.gates.device.sessions.harness import DONE, Harness, RunPlan, RunReport
+from promotion.gates.device.sessions.harness import DONE, Harness
 from promotion.gates.device.sessions.passes import VIRTUAL_DEVICES, Suite, base_env, passes
+from promotion.gates.device.sessions.plan import RunPlan, RunReport
 from promotion.gates.device.sessions.session import SessionLimits
-from promotion.gates.device.shards import ShardResult, digest_of_tests, join_results, split_tests, upload_shard
+from promotion.gates.device.shards import ShardResult, digest_of_tests, split_tests, upload_shard
 from promotion.gates.device.suite import jax_suite, smoke_suite
 from promotion.gates.device.suite_requirements import copy_test_helpers, release_mismatch, unmet_requirements
 
 _INSTALL_SECONDS = 900.0
+NOTE = "device-note"
+"""Code of warnings about details of a run."""
 
 
 def make_gate(config: DeviceGateConfig) -> Gate:
@@ -92,6 +97,7 @@ class _GateRun:
             libraries={member.path: member.sha256 for member in members},
             rocm_version=wheel_set.rocm_version,
             rocm={} if rocm is None or rocm.weak else rocm.libraries,
+            also=config.request.also is not None,
         )
         yield from self._preflight(check_host(config.machine, self.devices, expected, Path("/")))
         site = install_site(context, config)
@@ -103,7 +109,7 @@ class _GateRun:
         python = (str(site.python),)
         context.progress.step("preflight of jax")
         expected = replace(expected, site=site.folder)
-        yield from self._preflight(check_jax(query_jax(self.runner, python, machine_env, config.platform), expected))
+        yield from self._preflight(self._check_jax(python, machine_env, expected))
         plan = self._plan(python, env, suite)
         folder = config.request.work or context.work / "run"
         count = len(plan.passes[0].leases)
@@ -126,7 +132,7 @@ class _GateRun:
         if shard and not results:
             yield Check(name=f"shard {shard}", skipped="there are more shards than tests", target=self.target)
         notes = (*suite.notes, *report.notes)
-        warnings = [warning("device-note", note) for note in notes]
+        warnings = [*suite.warnings, *report.warnings]
         if config.left_out:
             text = f"Tests that need several devices were left out: {config.left_out}."
             warnings.append(warning("multi-left-out", text))
@@ -149,7 +155,7 @@ class _GateRun:
             results,
             again,
             details=details,
-            warnings=warnings,
+            warnings=[*(warning(NOTE, note) for note in notes), *warnings],
             logs=folder,
         )
         yield check
@@ -164,18 +170,25 @@ class _GateRun:
                 results=results,
                 run=check.details,
                 at=now(),
+                warnings=tuple((finding.code, finding.message) for finding in warnings),
             )
             upload_shard(context.bucket, context.staged, config.gate_name, stored, config.signer)
 
     def _preflight(self, checks: Iterable[Check]) -> Iterator[Check]:
-        failed = []
+        failed: dict[str, list[str]] = {}
         for check in checks:
             yield replace(check, target=self.target)
             self.facts |= check.details
-            failed += [check.name.removeprefix(PREFIX)] if check.failed else []
+            for finding in check.findings if check.failed else ():
+                failed.setdefault(finding.code, []).append(check.name.removeprefix(PREFIX))
+        if of_set := failed.pop(SET_UNUSABLE, []):
+            text = f"jax cannot run with the set on this machine, which is fit: {', '.join(of_set)}."
         if failed:
+            names = ", ".join(name for names in failed.values() for name in names)
             hint = "Fix the machine; the wheels were not tested."
-            raise MachineError(f"The preflight of the machine failed: {', '.join(failed)}.", hint=hint)
+            raise MachineError(f"The preflight of the machine failed: {names}.", hint=hint)
+        if of_set:
+            raise GateError(text, hint="Fix the set.")
 
     def _suite(self, site: Site) -> Suite:
         config = self.config
@@ -184,20 +197,30 @@ class _GateRun:
         work = self.context.work / "tests"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        suite = jax_suite(config.source, config.platform, work, self.runner, size=config.size, listed=config.listed)
+        suite = jax_suite(
+            config.source,
+            config.platform,
+            work,
+            self.runner,
+            size=config.size,
+            listed=config.listed,
+            given=parse_suite_env(config.request.suite_env),
+        )
         lock = LOCK.read_text(encoding="utf-8")
         notes = [*suite.notes, *unmet_requirements(suite.requirements, lock, site.version)]
+        warnings = []
         if suite.checkout:
             wheel_set = self.context.wheel_set
-            notes.append(release_mismatch(suite.checkout, wheel_set.pins.get("jax", wheel_set.jax_version)))
+            if text := release_mismatch(suite.checkout, wheel_set.pins.get("jax", wheel_set.jax_version)):
+                warnings.append(warning("suite-release", text, "Give --jax-tests a commit of the set's release."))
             if copied := copy_test_helpers(suite.checkout, site.folder):
                 notes.append(f"Test helpers that jax's wheel lacks come from the checkout: {', '.join(copied)}.")
-        return replace(suite, notes=tuple(filter(None, notes)))
+        return replace(suite, notes=tuple(filter(None, notes)), warnings=tuple(warnings))
 
     def _plan(self, python: tuple[str, ...], env: Mapping[str, str], suite: Suite) -> RunPlan:
         config, shard, request = self.config, self.config.shard, self.config.request
         share = request.workers_per_device
-        per_device = workers_per_device(self.devices, self.host) if share == "auto" else int(share or 1)
+        per_device = workers_per_device(self.devices, self.host) if share in ("", "auto") else int(share)
         single = leases(config.platform, self.devices, self.host, per_device=per_device, workers=request.workers)
         whole = whole_machine_lease(config.platform, self.devices, self.host)
         if shard is not None:
@@ -218,14 +241,19 @@ class _GateRun:
             identity=json.dumps([self.context.staged.digest, config.settings, str(shard), config.listed]),
         )
 
+    def _check_jax(self, python: Sequence[str], env: Mapping[str, str], expected: ExpectedMachine) -> Iterator[Check]:
+        answer = query_jax(self.runner, python, env, expected)
+        mapped, rocm = answer.get("libraries", ()), expected.rocm_version
+        control = functools.cache(lambda: query_control(self.runner, python, env, expected.platform, rocm, mapped))
+        return check_jax(answer, expected, control)
+
     def _verdicts(
         self, report: RunReport, python: Sequence[str], env: Mapping[str, str], expected: ExpectedMachine
     ) -> tuple[TestResult, ...]:
         """Return the results; after failures, check the devices again, since a broken device causes many failures."""
         if not any(result.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED) for result in report.results):
             return report.results
-        after = check_jax(query_jax(self.runner, python, env, self.config.platform), expected)
-        if not any(check.failed for check in after):
+        if not any(check.failed for check in self._check_jax(python, env, expected)):
             return report.results
         return tuple(judge(result.id, report.attempts[result.id], machine_unfit=True) for result in report.results)
 
@@ -248,43 +276,3 @@ def install_site(context: GateContext, config: DeviceGateConfig) -> Site:
         text = f"Cannot install the packages that run the tests: {problem.message}"
         raise MachineError(text, hint="Check the package index and run the gate again.") from problem
     return site
-
-
-def make_merge_gate(config: DeviceGateConfig, shards: Sequence[ShardResult]) -> Gate:
-    """Return a gate that merges the shards of other runners and judges their tests."""
-    return Gate(
-        name=config.gate_name,
-        tier=config.tier,
-        per_target=config.platform is JaxPlatform.ROCM,
-        run=lambda context: merged_checks(context, config, shards),
-        settings=shards[0].settings,
-    )
-
-
-def merged_checks(context: GateContext, config: DeviceGateConfig, shards: Sequence[ShardResult]) -> Iterator[Check]:
-    """Yield the checks of all tests of a run, and the check of the run.
-
-    Raises:
-        GateError: the run is incomplete, or two shards ran the same test.
-        MachineError: the machines caused all problems.
-    """
-    results, target = join_results(shards), shards[0].target
-    options = {result.id: shard.run.get("options", config.options) for shard in shards for result in shard.results}
-
-    def again(test: str) -> str:
-        return reproduce(options[test], str(context.staged), test)
-
-    yield from checks_of_tests(results, target, again, config.waivers)
-    notes = dict.fromkeys(note for shard in shards for note in shard.notes)
-    yield run_check(
-        context,
-        config,
-        target,
-        shards[0].settings,
-        results,
-        again,
-        details={"suite": config.suite, "shards": [dict(shard.run) for shard in shards]},
-        warnings=[warning("device-note", note) for note in notes],
-    )
-    problems = tuple(f"shard {shard.shard}: {problem}" for shard in shards for problem in shard.problems)
-    raise_unless_complete(problems, len(results), results)

@@ -52,6 +52,7 @@ class ShardResult:
 
     Attributes:
         tests: digest of the names of all collected tests, including the tests of other shards.
+        warnings: code and text of further findings.
         run: details of the run, as in evidence.
         at: time at which the shard ended.
     """
@@ -65,6 +66,7 @@ class ShardResult:
     results: tuple[TestResult, ...]
     run: Mapping[str, Any]
     at: str
+    warnings: tuple[tuple[str, str], ...] = ()
 
 
 def parse_shard(text: str) -> Shard:
@@ -159,8 +161,9 @@ def collect_shards(
         keys = [key for key in bucket.list(folder) if key.endswith(f".{SHARD_FILE}")]
         stored += [_read(bucket, staged, key, gate, signer) for key in keys]
     required = {k: v for k, v in settings.items() if k not in _MACHINE_SETTINGS or (k == "python" and v)}
-    # Evidence without an image has no such setting; without this, shards of several images would be joined.
+    # Evidence without such a setting lacks it; without this, shards of several images would be joined.
     required.setdefault("image", "")
+    required.setdefault("suite-env", "")
     matching = [shard for shard in stored if all(shard.settings.get(k, "") == v for k, v in required.items())]
     if not matching:
         raise RequestError(
@@ -248,6 +251,7 @@ def load_shard(data: bytes, key: str, staged: StagedSet, gate: str) -> ShardResu
             results=load_results(json.dumps(body["results"]).encode(), key),
             run=dict(body["run"]),
             at=str(body["at"]),
+            warnings=tuple((str(code), str(text)) for code, text in body["warnings"]),
         )
     except (OSError, EOFError, KeyError, TypeError, ValueError) as problem:
         raise GateError(f"Cannot read the shard {key}: {problem!r}.", hint="Run the shard again.") from problem

@@ -118,6 +118,7 @@ def jax_suite(
     *,
     size: str = "",
     listed: Sequence[str] = (),
+    given: Mapping[str, str] | None = None,
 ) -> Suite:
     """Copy JAX's suite from its checkout, and read the conditions under which it runs.
 
@@ -126,17 +127,18 @@ def jax_suite(
         work: an empty folder.
         size: name of a size in `suite_sizes`.
         listed: files and tests to run instead of a size.
+        given: values of the script's variables that cannot be determined, see `read_script`.
 
     Raises:
         InputError: the suite cannot be fetched, or is at another commit.
         GateError: the settings in JAX's script cannot be determined.
-        RequestError: the size or the list is invalid.
+        RequestError: the size, the list or a given value is invalid.
     """
     if source.remote:
         folder, commit = _fetch(source, work / "checkout", runner), source.commit
     else:
         folder, commit = Path(source.location), _local_commit(source, runner)
-    script = read_script(folder, f"ci/run_pytest_{platform}.sh")
+    script = read_script(folder, f"ci/run_pytest_{platform}.sh", given)
     root = work / "suite"
     root.mkdir()
     for name in _COPIED:
@@ -157,7 +159,7 @@ def jax_suite(
         deselect=(*script.deselect, *(f"{file}::" if file.endswith(".py") else f"{file}/" for file in script.ignore)),
         commit=commit,
         choose=_chooser(listed),
-        notes=notes,
+        notes=(*notes, *(f"A line of JAX's script was passed over: {line}." for line in script.unread)),
         requirements=requirements.read_text(encoding="utf-8") if requirements.is_file() else "",
         checkout=folder,
     )

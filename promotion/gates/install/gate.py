@@ -17,6 +17,7 @@ from promotion.gates.common.gate import Check, Gate, GateContext
 from promotion.gates.common.installers import Installer
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import wheels_for
+from promotion.gates.common.site import site_for
 from promotion.gates.install.installation import InstallationError, InstallationSource, InstallationTest
 from promotion.gates.install.installer_table import ALL, NEWEST, configured_installers, select_installers
 from promotion.gates.install.lockers import Locker
@@ -69,18 +70,24 @@ def make_gate(
             pool = ThreadPoolExecutor(_MOST_TESTS)
             stack.callback(pool.shutdown, cancel_futures=True)
             stack.callback(tests.stopped.set)
-            pending: list[tuple[str, Future[tuple[Check, ...]]]] = []
+            pending: list[Future[tuple[Check, ...]]] = []
+
+            def start(title: str, test: Callable[..., tuple[Check, ...]], *arguments: object) -> None:
+                def run_test() -> tuple[Check, ...]:
+                    with context.progress.task(title):
+                        return test(*arguments)
+
+                pending.append(pool.submit(run_test))
+
             for number, (installer, index) in enumerate(indexes):
                 if isinstance(installer, Locker):
-                    pending.append((f"lock with {installer.name}", pool.submit(tests.lock, installer)))
+                    start(f"lock with {installer.name}", tests.lock, installer)
                     continue
                 for version in supported(installer, versions):
                     title = f"install with {installer.name} for Python {version}"
-                    pending.append((title, pool.submit(tests.install, installer, version, index, number == 0)))
-                title = f"resolve a wrong pair with {installer.name}"
-                pending.append((title, pool.submit(tests.pair, installer, index)))
-            for title, future in pending:
-                context.progress.step(title)
+                    start(title, tests.install, installer, version, index, number == 0)
+                start(f"resolve a wrong pair with {installer.name}", tests.pair, installer, index)
+            for future in pending:
                 yield from future.result()
 
     versions = ", ".join(f"{name} {version}" for name, version in selection.versions.items())
@@ -185,6 +192,7 @@ class _InstallationTests:
             lock=self._lock,
             verify_origin=lambda: index.require(wheels),
             html_index=html,
+            compiled=site_for(self._context, version),
         )
 
     def _is_wanted(self) -> bool:

@@ -17,7 +17,7 @@ from core.units import parse_url
 from promotion.gates.common.gate import Check, error, warning
 from promotion.gates.common.installers import Command, Installer, is_connection_failure
 from promotion.gates.common.requirements import hashed, locked, modules, wheels_for, write_lines
-from promotion.gates.common.site import LOADER_SENTENCE
+from promotion.gates.common.site import LOADER_SENTENCE, Site
 from promotion.index.pages import install_requirements
 
 _SUFFIX = " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
@@ -44,6 +44,7 @@ class InstallationSource:
         lock: text of the set's pylock.toml; None if the set has none.
         verify_origin: called after the installation; raises InstallationError unless the index served the wheels.
         html_index: URL of the same index on a server without JSON pages; empty to test only `index`.
+        compiled: an environment with the same Python, which may have bytecode of the same files.
     """
 
     index: str
@@ -51,6 +52,7 @@ class InstallationSource:
     lock: str | None
     verify_origin: Callable[[], None] = lambda: None
     html_index: str = ""
+    compiled: Site | None = None
 
 
 class InstallationTest:
@@ -132,6 +134,10 @@ class InstallationTest:
         rest = write_lines(self.folder / "rest.txt", lines)
         self._run("dependencies-failed", self.installer.install_rest(self._python, rest, locked=lock is not None))
         self._run("install-inconsistent", self.installer.check(self._python))
+        if self.source.compiled is not None:
+            self.source.compiled.share_bytecode(
+                self.folder / "environment" / "lib" / f"python{self.version}" / "site-packages"
+            )
         self._answer, self._stderr = self._probe(self._python, self._question(imports=True))
         return {"installed": self._answer["installed"]}
 

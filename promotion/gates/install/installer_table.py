@@ -6,8 +6,6 @@ hash into an environment, which is kept in the user's cache.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import sys
 import tomllib
@@ -21,10 +19,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from uv import find_uv_bin
 
-from core.errors import MachineError, ProcessError, RequestError
+from core.errors import RequestError
 from core.process import Runner
-from core.store import ContentStore
 from promotion.gates.common.installers import LOOPBACK, Installer, Pip, pip_config
+from promotion.gates.common.locked_environment import locked_environment
 from promotion.gates.common.uv_installer import Uv
 from promotion.gates.install.lockers import Locker, Pdm, Poetry
 
@@ -36,7 +34,6 @@ _TABLE = Path(__file__).with_name("installers.toml")
 _LOCKS = Path(__file__).parents[3] / "build" / "installers"
 _RUNNING = ("pip", "uv")
 """Installers of the running interpreter, which are the newest."""
-_SECONDS = 900.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,25 +177,4 @@ def installer_environment(item: LockedInstaller, cache: Path, uv: Uv, runner: Ru
     Raises:
         MachineError: it cannot be installed, for example without a network.
     """
-    store = ContentStore(cache / STORE)
-    identity = "\n".join((sys.version, sys.base_prefix, item.lock.read_text()))
-    key = f"{item.name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-    folder = store.folder(key)
-    if not folder.is_dir():
-        store.sweep()
-        with store.scratch() as work:
-            environment = work / "environment"
-            create = uv.create(Path(sys.executable), environment)
-            install = uv.install_rest(environment / "bin" / "python", item.lock, locked=True)
-            try:
-                # A relocatable environment may be renamed when it is complete.
-                runner.run((*create.argv, "--relocatable"), env=create.env, timeout=_SECONDS)
-                runner.run(install.argv, env=install.env, timeout=_SECONDS)
-            except ProcessError as problem:
-                raise MachineError(
-                    f"Cannot install the installer {item.name}: {problem.message}",
-                    hint="Check the package index of pip's configuration and run the command again.",
-                ) from problem
-            store.publish(environment, key)
-    os.utime(folder)  # `cache gc` keeps what was used recently
-    return folder
+    return locked_environment(cache / STORE, item.name, item.lock, uv, runner, what=f"the installer {item.name}")

@@ -1,7 +1,7 @@
 """Incompatible pairs: the resolver must reject the set's wheels with the jaxlib of the next minor version.
 
-Such a pair loads and registers, then fails at every compilation, so only the metadata can prevent it. The kernel wheel
-serves every jaxlib since 0.8, so it must be rejected with an older one.
+Such a pair may load and register, then fail at every compilation, as jaxlib 0.12.0 does with the plugin 0.10.2, so only
+the metadata can prevent it. The kernel wheel serves every jaxlib since 0.8, so it must be rejected with an older one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from packaging.version import Version
 
 from core.model import Finding, Wheel, WheelSet
 from core.process import ProcessResult, Runner
+from core.versions import parse_package_name
 from promotion.gates.common.gate import Check, error, warning
-from promotion.gates.common.installers import Installer
+from promotion.gates.common.installers import Installer, on_one_line
 from promotion.gates.common.requirements import wheels_for
+from wheelkit.findings import REPAIR_PUBLISHED, REPORT_PUBLISHED
 
 _JAXLIB = "jaxlib"
 _TOO_OLD = {"jax-aiter": "0.7.2"}
@@ -70,11 +72,14 @@ def check_pair(
 
 def _pair_findings(wheel: Wheel, jaxlib: str, completed: ProcessResult) -> Iterator[Finding]:
     if completed.returncode == 0:
-        text = f"{wheel.filename} can be installed with jaxlib {jaxlib}, with which every compilation fails."
-        finding = warning if wheel.as_published else error
-        yield finding("pair-accepted", text, "Restrict jaxlib in the wheel's Requires-Dist to compatible versions.")
+        text = f"{wheel.filename} can be installed with jaxlib {jaxlib}, with which it was neither built nor tested."
+        if wheel.as_published:
+            repairable = parse_package_name(wheel.name) is not None
+            yield warning("pair-accepted", text, REPAIR_PUBLISHED if repairable else REPORT_PUBLISHED)
+            return
+        yield error("pair-accepted", text, "Restrict jaxlib in the wheel's Requires-Dist to compatible versions.")
         return
-    output = " ".join((completed.stdout + completed.stderr).split())  # uv wraps lines
+    output = on_one_line(completed.stdout + completed.stderr)
     if not _REJECTED.search(output):
         text = f"{wheel.filename} with jaxlib {jaxlib} is rejected for another reason: {output}"
         yield error("pair-untried", text, "Read the output, fix the cause and run the gate again.")

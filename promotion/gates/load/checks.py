@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from core.model import Finding, Wheel
 from promotion.gates.common.gate import Check, GateContext, error
 from promotion.gates.common.requirements import wheels_for
-from promotion.gates.common.site import LOADER_SENTENCE, NO_DEVICE, RocmLibraries, Site
+from promotion.gates.common.site import NO_DEVICE, RocmLibraries, Site
 from promotion.gates.load import golden
 from promotion.gates.load.child_probe import AnswerCheck, Probe, ProbeResult, run_probe
+from promotion.gates.load.machines import MACHINE_CHILD, as_json, check_machines, machines
+from promotion.gates.load.packages import check_modules, check_package, modules_of
+from promotion.gates.load.registered import registration_findings, variable_findings
 from wheelkit.archive.reader import WheelArchive
+from wheelkit.findings import REPORT_PUBLISHED
 
 PLUGIN = re.compile(r"(jax_rocm\d+_plugin)/(\w+)(?:\.[\w-]+)*\.so")
 PJRT = re.compile(r"jax_plugins/(xla_rocm\d+)/(xla_rocm_plugin)\.so")
@@ -28,10 +33,10 @@ _API = re.compile(r"PJRT plugin has PJRT API version (\d+\.\d+)\. The framework 
 _PLATFORM = "ROCM"
 _GOLDEN_PARTS = {"module": "plugin", "api": "pjrt", "handlers": "pjrt"}
 """Probe function -> part whose golden list contains the answer."""
+_REMEDY_FOR_USERS = ("load-failed", "pjrt-api-unknown", "pjrt-api-skew")
+"""Codes whose remedy does not need another build of the wheel."""
 _MOST_PROCESSES = 4
-_ADD_FILE = "Build the wheel with this file, which its recipe lists."
-_FIX_IMPORT = "Read the error of Python and fix the file, or the version of jaxlib that the set pins."
-_WITH_ROCM = "Build the wheel with the ROCm that it will run with, or add the manifest of that ROCm to the set."
+_WITH_ROCM = "Build or adopt the wheel with the --rocm-version that it will run with, or add that ROCm's manifest."
 _WITH_NEEDS = "Compare the library's needs with ROCm's libraries; `ci_build inspect` shows both."
 
 
@@ -63,6 +68,7 @@ class LoadChecks:
         # GPUs are hidden, since the checks expect the errors of a machine without one.
         self.env = {**site.env, **libraries.env, "HIP_VISIBLE_DEVICES": "-1"}
         self.wheels = wheels_for(context.wheel_set, site.version)
+        self._names = {wheel.filename: self._read_names(wheel) for wheel in self.wheels}
         self.libraries = tuple(self._libraries())
         self.registered: dict[str, dict[str, dict[str, str | int]]] = {part: {} for part in golden.PARTS}
         self.unseen: set[str] = set()
@@ -70,9 +76,12 @@ class LoadChecks:
     def _libraries(self) -> Iterator[WheelLibrary]:
         """Yield every shared library in the wheels."""
         for wheel in self.wheels:
-            with WheelArchive(self.context.wheel(wheel)) as archive:
-                names = [member.name for member in archive.members]
+            names = self._names[wheel.filename]
             yield from (WheelLibrary(wheel=wheel, path=name) for name in names if re.search(r"\.so(?:\.\d+)*$", name))
+
+    def _read_names(self, wheel: Wheel) -> tuple[str, ...]:
+        with WheelArchive(self.context.wheel(wheel)) as archive:
+            return tuple(member.name for member in archive.members)
 
     def run(self) -> Iterator[Check]:
         """Run the probes and yield all checks except the comparison with the golden lists."""
@@ -84,9 +93,14 @@ class LoadChecks:
         for probe, answer in zip(probes, answers, strict=True):
             if probe.function in _GOLDEN_PARTS and (answer.findings or "error" in answer.values):
                 self.unseen.add(_GOLDEN_PARTS[probe.function])
-            findings = answer.findings or tuple(probe.check(answer))
+            findings = tuple(map(self._for_users, answer.findings or probe.check(answer)))
             details = {"peak_kib": answer.values.get("peak_kib", 0)}
             yield Check(name=f"{python}: {probe.name}", findings=findings, details=details)
+
+    def _for_users(self, item: Finding) -> Finding:
+        """Replace the remedies that only the builder of a wheel can follow, if the set has the wheel as published."""
+        published = any(wheel.as_published and wheel.filename in item.message for wheel in self.wheels)
+        return replace(item, remedy=REPORT_PUBLISHED) if published and item.code not in _REMEDY_FOR_USERS else item
 
     def _missing_wheels(self) -> Iterator[Finding]:
         for what, pattern in (("XLA's plugin (xla_rocm_plugin.so)", PJRT), ("extension modules", PLUGIN)):
@@ -96,10 +110,13 @@ class LoadChecks:
                 yield error("wheel-missing", text, "Check the tags of the wheels and build the missing one.")
 
     def _probes(self) -> Iterator[Probe]:
-        """Yield the probes, those that load libraries first.
+        """Yield the probes, the longest one first and then those that load libraries.
 
         Each library of a plugin or PJRT wheel is loaded in its own process.
         """
+        for library in self.libraries:
+            if PJRT.fullmatch(library.path) and _info_path(library) in self._names[library.wheel.filename]:
+                yield self._machine_probe(library)
         for wheel, libraries in groupby(self.libraries, key=lambda library: library.wheel):
             group = list(libraries)
             if any(PLUGIN.fullmatch(library.path) or PJRT.fullmatch(library.path) for library in group):
@@ -118,19 +135,45 @@ class LoadChecks:
         for library, modules in extensions:
             check = partial(self._check_imported, library, modules[2])
             yield _library_probe("module", f"{modules[1]}.{modules[2]}", "import", library, check)
-        for package in dict.fromkeys(modules[1] for _, modules in extensions):
-            yield _package_probe(package, partial(self._check_package, package, None))
         for library in self.libraries:
-            if modules := PJRT.fullmatch(library.path):
-                package, path = f"jax_plugins.{modules[1]}", self._path(library)
-                yield _package_probe(package, partial(self._check_package, package, library))
+            if PJRT.fullmatch(library.path):
+                path = self._path(library)
                 yield _library_probe("api", path, "C API of", library, self._check_api)
                 yield _library_probe("initialize", path, "jax starts", library, partial(self._check_started, library))
-                ours = Path(path).with_name("build_info.json").exists()
-                check = partial(check_loader, library, ours)
-                yield Probe(function="loader", arguments=("rocm",), name=f"loader of {package}", check=check)
         name = "handlers that jax registers"
         yield Probe(function="handlers", arguments=(_PLATFORM,), name=name, check=self._check_handlers)
+        for wheel in self.wheels:
+            yield from self._python_probes(wheel)
+
+    def _python_probes(self, wheel: Wheel) -> Iterator[Probe]:
+        """Yield the probe of the Python modules in a wheel; jaxlib as published is not this project's."""
+        modules = modules_of(self._names[wheel.filename])
+        found = (PLUGIN.fullmatch(name) or PJRT.fullmatch(name) for name in self._names[wheel.filename])
+        if match := next(filter(None, found), None):
+            package = match[1] if match.re is PLUGIN else f"jax_plugins.{match[1]}"
+            check = partial(check_package, wheel, package, self.context.wheel_set)
+            yield Probe(
+                function="package", arguments=(package, wheel.name, *modules), name=f"import {package}", check=check
+            )
+        elif modules and not wheel.as_published:
+            check = partial(check_modules, wheel)
+            yield Probe(function="modules", arguments=modules, name=f"import {wheel.filename}", check=check)
+
+    def _machine_probe(self, library: WheelLibrary) -> Probe:
+        """Return the probe that starts jax on simulated machines; only the loader of this project is tested."""
+        version = self.context.wheel_set.rocm_version
+        folder = Path(tempfile.mkdtemp(prefix="machines-", dir=self.context.work))
+        rows = tuple(machines(self.context.wheel_set.targets, version, Path(self.rocm.env["ROCM_PATH"]), folder))
+        return Probe(
+            function="machines",
+            arguments=(str(folder), as_json(rows, version)),
+            name=f"jax on simulated machines with {library}",
+            member=library.path,
+            check=lambda answer: check_machines(str(library), rows, answer.values),
+            child=MACHINE_CHILD,
+            # The loader must find ROCm itself, and GPUs are hidden from HIP in another way. A fork needs one thread.
+            env={"LD_LIBRARY_PATH": "", "HIP_VISIBLE_DEVICES": "", "OPENBLAS_NUM_THREADS": "1"},
+        )
 
     def _path(self, library: WheelLibrary) -> str:
         return str(self.site.folder / library.path)
@@ -140,6 +183,13 @@ class LoadChecks:
             library = next((lib for lib in libraries if lib.path in answer.values["error"]), libraries[0])
             text = f"{library} cannot be loaded with {self.rocm.kind}: {self._error_text(answer)}."
             yield error("load-failed", text, _WITH_NEEDS if self.rocm.weak else _WITH_ROCM, member=library.path)
+        elif "registered" in answer.values:  # HIP is the stand-in
+            for library in libraries:
+                path = Path(self._path(library))
+                seen = answer.values["registered"].get(os.path.realpath(path), {})
+                yield from registration_findings(str(library), library.path, path, seen)
+                targets = self.context.wheel_set.targets
+                yield from variable_findings(str(library), library.path, path, seen, targets)
 
     def _check_imported(self, library: WheelLibrary, module: str, answer: ProbeResult) -> Iterator[Finding]:
         if "error" in answer.values:
@@ -149,21 +199,6 @@ class LoadChecks:
         for table, rows in answer.values["tables"].items():
             registered = self.registered["plugin"].setdefault(f"{module}.{table}", {})
             registered |= {name: " ".join(stages) for name, stages in rows.items()}
-
-    def _check_package(self, package: str, plugin: WheelLibrary | None, answer: ProbeResult) -> Iterator[Finding]:
-        path = package.replace(".", "/")
-        filename = (plugin or next(lib for lib in self.libraries if lib.path.startswith(f"{path}/"))).wheel.filename
-        if "error" in answer.values:
-            missing = re.search(r"No module named '([\w.]+)'", answer.values["error"])
-            member = f"{missing[1].replace('.', '/')}.py" if missing else f"{path}/__init__.py"
-            what, remedy = ("is missing", _ADD_FILE) if missing else ("cannot be imported", _FIX_IMPORT)
-            text = f"{filename}: {member} {what}: {self._error_text(answer)}."
-            yield error("package-broken", text, remedy, member=member)
-        elif plugin is not None and not answer.values["entry_points"]:
-            project, version, *_ = filename.split("-")
-            member = f"{project}-{version}.dist-info/entry_points.txt"
-            text = f"{filename}: {member} does not name {package}, so jax cannot find it."
-            yield error("entry-point-missing", text, "Add the package to the group jax_plugins.", member=member)
 
     def _check_api(self, answer: ProbeResult) -> tuple[Finding, ...]:
         if "error" not in answer.values:  # an error is reported by the check that loads the library
@@ -205,21 +240,12 @@ class LoadChecks:
         return " ".join(message.split()).removesuffix(".")[:500]
 
 
-def check_loader(library: WheelLibrary, ours: bool, answer: ProbeResult) -> Iterator[Finding]:
-    """Check that our loader reports why it cannot use ROCm; loaders of other projects may print anything."""
-    message = answer.values.get("error", "")
-    reported = LOADER_SENTENCE.search(message) or NO_DEVICE.search(message)
-    if ours and not answer.values.get("devices") and not reported:
-        text = f"The loader beside {library} does not report why it cannot use ROCm, but: {message or 'nothing'}."
-        yield error("loader-silent", text, "Build the wheel with the loader in pjrt/payload.", member=library.path)
+def _info_path(library: WheelLibrary) -> str:
+    return str(PurePosixPath(library.path).with_name("build_info.json"))
 
 
 def _raw_text(answer: ProbeResult) -> str:
     return str(answer.values.get("error", f"it found {answer.values.get('devices')} devices"))
-
-
-def _package_probe(package: str, check: AnswerCheck) -> Probe:
-    return Probe(function="package", arguments=(package,), name=f"import {package}", check=check)
 
 
 def _library_probe(function: str, about: str, verb: str, library: WheelLibrary, check: AnswerCheck) -> Probe:

@@ -48,6 +48,8 @@ class Probe:
         name: name of the check.
         member: file inside the wheel; empty for other probes.
         check: function that yields the findings from the answer.
+        child: program that runs the probe.
+        env: changes to the environment in addition to those of all probes.
     """
 
     function: str
@@ -55,20 +57,22 @@ class Probe:
     name: str
     member: str = ""
     check: AnswerCheck = lambda _answer: ()
+    child: Path = _CHILD
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_probe(
-    runner: Runner, site: Site, env: Mapping[str, str], probe: Probe, *, child: Path = _CHILD, seconds: float = _SECONDS
+    runner: Runner, site: Site, env: Mapping[str, str], probe: Probe, *, seconds: float = _SECONDS
 ) -> ProbeResult:
     """Run a probe in a separate process; a crash, a missing answer or a timeout is a finding.
 
     Args:
         env: changes to the environment.
-        child: program that runs the probe.
         seconds: time limit.
     """
-    argv = (*site.isolated, str(child), probe.function, *probe.arguments)
-    changes = {**env, "TF_CPP_MIN_LOG_LEVEL": "0"}  # jaxlib logs the PJRT API versions at level INFO
+    argv = (*site.isolated, str(probe.child), probe.function, *probe.arguments)
+    # jaxlib logs the PJRT API versions at level INFO.
+    changes = {**env, **probe.env, "TF_CPP_MIN_LOG_LEVEL": "0"}
     values = None
     try:
         completed = runner.run(argv, env=changes, check=False, timeout=seconds)

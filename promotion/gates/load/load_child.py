@@ -7,13 +7,17 @@ the probe raised an exception; after a crash there is no answer.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import hashlib
 import importlib
 import importlib.metadata
 import json
 import os
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,10 @@ _REGISTERING = ("jax", "jax.experimental.pallas", "jax.experimental.rnn", "jax.e
 """Modules that register handlers when they are imported."""
 _TABLES = ("registrations", "ffi_registrations", "ffi_handlers", "ffi_types")
 """Functions of extension modules that return name -> capsule, or name -> {stage: capsule}."""
+_MOST_PRINTED = 2000
+"""Bytes that are kept of the output of a module."""
+_VARIABLES = ("variable", "managed", "surface", "texture")
+"""Kinds of variables, in the order of the functions after the first two in REGISTERING of `stubs.py`."""
 _API_HEADER = 40
 """Bytes of PJRT_Api before the function pointers: size, extensions and PJRT_Api_Version."""
 
@@ -43,13 +51,61 @@ class _PjrtExtension(ctypes.Structure):
     _fields_ = (("size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", ctypes.c_void_p))
 
 
+class _Wrapper(ctypes.Structure):
+    """Argument of __hipRegisterFatBinary (clang, CodeGen/CGCUDANV.cpp)."""
+
+    _fields_ = (("magic", ctypes.c_uint32), ("version", ctypes.c_uint32), ("bundle", ctypes.c_uint64))
+
+
 def dlopen(*paths: str) -> Answer:
-    """Load libraries and bind all their symbols."""
+    """Load libraries, bind all their symbols, and return their device code that HIP's stand-in saw."""
     for path in paths:
         sys.stderr.write(f"loading {path}\n")  # names the library if loading it crashes
         sys.stderr.flush()
         ctypes.CDLL(path, mode=os.RTLD_NOW)
-    return {}
+    return _registrations()
+
+
+def _registrations() -> Answer:
+    """Return registered: file -> address of a bundle in the file -> facts.
+
+    The facts are magic, version, number of kernels, SHA-256 of their names, and the variables as [kind, name, size].
+    The answer is empty if HIP is not the stand-in of `promotion/gates/common/stubs.py`.
+    """
+    maps = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()]
+    ends = [(row[0].partition("-"), row[5]) for row in maps if len(row) == 6]
+    files = [(int(start, 16), int(end, 16), path) for (start, _, end), path in ends]
+    tables: dict[int, ctypes.c_uint64] = {}
+    for path in dict.fromkeys(path for _, _, path in files if ".so" in path):
+        with contextlib.suppress(OSError, ValueError):  # the library has no such variable
+            table = ctypes.c_uint64.in_dll(ctypes.CDLL(path), "jax_rocm_registrations")
+            tables[ctypes.addressof(table)] = table
+    if not tables and any("/libamdhip64.so" in path for _, _, path in files):
+        return {}
+    found: dict[str, dict[str, list[Any]]] = {}
+    calls = [(ctypes.c_uint64 * 8 * table.value).from_address(address + 64) for address, table in tables.items()]
+    rows = [tuple(row) for table in calls for row in table]
+    kernels: dict[int, set[bytes]] = {row[1]: set() for row in rows if row[0] == 0}
+    variables: dict[int, set[tuple[str, str, int]]] = {handle: set() for handle in kernels}
+    for function, handle, host_name, name, fifth, sixth, *_ in rows:
+        if handle not in kernels:
+            text = ctypes.string_at(name).decode(errors="replace")
+            raise ValueError(f"it registers {text} for the bundle {handle:#x}, which it did not register")
+        if function == 1:
+            kernels[handle].add(ctypes.string_at(name))
+        elif function > 1:
+            # HIP looks up managed variables by their fourth argument, and others by their third.
+            kind = _VARIABLES[function - 2]
+            text = ctypes.string_at(name if kind == "managed" else host_name).decode(errors="replace")
+            variables[handle].add((kind, text, {"variable": sixth, "managed": fifth}.get(kind, 0)))
+    for address, names in kernels.items():
+        wrapper = _Wrapper.from_address(address)
+        path = next(path for start, end, path in files if start <= address < end)
+        base = min(start for start, _, other in files if other == path)
+        digest = hashlib.sha256(b"\n".join(sorted(names))).hexdigest()
+        facts = [wrapper.magic, wrapper.version, len(names), digest, sorted(variables[address])]
+        found.setdefault(path, {})[hex(wrapper.bundle - base)] = facts
+    return {"registered": found}
 
 
 def api(path: str) -> Answer:
@@ -83,12 +139,62 @@ def module(name: str) -> Answer:
     return {"tables": stages}
 
 
-def package(name: str) -> Answer:
-    """Import a package and its version module, and return the entry points that name the package."""
-    importlib.import_module(name)
-    importlib.import_module(f"{name}.version")
+def package(name: str, distribution: str, *names: str) -> Answer:
+    """Import a package and its modules, and return its entry points and the values of its versions.
+
+    The packages of this project are imported without jax, as jax itself imports them.
+
+    Args:
+        distribution: project of the wheel.
+        names: modules of the wheel.
+    """
+    ours = f"{name}.build_info" in names
+    rows = {"modules": {module: _imported(module) for module in names}} if ours else modules(*names)
+    if importlib.import_module(name).__file__ is None:  # Python accepts it as a namespace package
+        raise ImportError(f"No module named '{name}.__init__'")
+    version = importlib.import_module(f"{name}.version").__version__
     points = importlib.metadata.entry_points(group="jax_plugins")
-    return {"entry_points": [point.name for point in points if point.value == name]}
+    data = importlib.import_module(f"{name}.build_info").DATA if ours else {}
+    metadata = importlib.metadata.distribution(distribution)
+    return {
+        "entry_points": [point.name for point in points if point.value == name],
+        "version": str(version),
+        "info": data,
+        "metadata": {"version": metadata.version, "requires": metadata.requires or []},
+        **rows,
+    }
+
+
+def modules(*names: str) -> Answer:
+    """Import modules after jax, which they may import, and return their errors, output and seconds."""
+    importlib.import_module("jax")
+    return {"modules": {name: _imported(name) for name in names}}
+
+
+def _imported(name: str) -> Answer:
+    sys.stderr.write(f"importing {name}\n")  # names the module if importing it crashes
+    problem, kept = "", [os.dup(1), os.dup(2)]
+    with tempfile.TemporaryFile() as file:
+        _flush()
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+        begun = time.monotonic()
+        try:
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:
+            problem = f"{type(error).__name__}: {error}"
+        seconds = time.monotonic() - begun
+        _flush()
+        for number, old in enumerate(kept, 1):
+            os.dup2(old, number)
+            os.close(old)
+        file.seek(0)
+        return {"error": problem, "seconds": seconds, "printed": file.read(_MOST_PRINTED).decode(errors="replace")}
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 def handlers(platform: str) -> Answer:
@@ -114,14 +220,8 @@ def initialize(path: str) -> Answer:
     return {"devices": client_of_plugin.device_count()}
 
 
-def loader(platform: str) -> Answer:
-    """Request the devices of a platform from jax, as users do."""
-    devices = importlib.import_module("jax").devices(platform)
-    return {"devices": len(devices)}
-
-
 PROBES: dict[str, Callable[..., Answer]] = {
-    probe.__name__: probe for probe in (dlopen, api, module, package, handlers, initialize, loader)
+    probe.__name__: probe for probe in (dlopen, api, module, package, modules, handlers, initialize)
 }
 
 

@@ -12,16 +12,21 @@ Every line is written through a newly opened file, because a test may close or e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .worker import EventWriter, WorkerPlugin
 
 SESSION = "JAX_GATE_SESSION"
+_EXIT_SECONDS = 2.0
+"""Seconds for a lost worker to exit; a worker that only lost its connection may go on."""
 
 
 class ControllerPlugin:
@@ -33,9 +38,27 @@ class ControllerPlugin:
         signal.signal(signal.SIGINT, lambda *_: None)
         self.journal.write("controller", pid=self.journal.pid)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:  # noqa: ANN401 - xdist's controller of a worker
+        """Record how a worker ended: its exit status, or the negative number of a signal."""
+        with contextlib.suppress(AttributeError, ChildProcessError):
+            status = _wait_status(node.gateway._io.popen.pid)  # execnet offers no public way
+            if status is not None:
+                self.journal.write("down", worker=node.gateway.id, status=status)
+
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Record that the session exited normally."""
         self.journal.write("finish", status=int(exitstatus))
+
+
+def _wait_status(child: int) -> int | None:
+    """Return how a child ended, without reaping it; None if it goes on."""
+    until = time.monotonic() + _EXIT_SECONDS
+    while (ended := os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
+        if time.monotonic() > until:
+            return None
+        time.sleep(0.01)
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def _start() -> WorkerPlugin | ControllerPlugin | None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from .device_check import LASTING, device_error
 from .leak_check import LeakCheck, is_dying
 
 LOST = 71
@@ -28,7 +29,6 @@ _SETTLE_SECONDS = 5.0
 """Seconds to wait after a test that runs alone, since a process left behind may still open a device."""
 _MASKS = ("_VISIBLE_DEVICES", "_DEVICE_ORDINAL")
 """Suffixes of variables that assign devices; tests may change other variables of a lease, such as thread numbers."""
-
 # Copies of functions that tests may replace or mock.
 _dumps, _open, _write, _close, _now, _clock = json.dumps, os.open, os.write, os.close, time.time, time.monotonic
 _environ, _getpid, _parent, _kill, _leave = os.environ, os.getpid, os.getppid, os.kill, os._exit
@@ -182,10 +182,12 @@ class WorkerPlugin:
         seconds = round(_clock() - began, 4)
         self._leave_if_orphan()  # this test may have killed the gate, so its outcome must not count
         ending, text = self._ending()
-        used_up = self.leaks.memory()
+        broken = device_error()
+        used_up = "" if broken else self.leaks.memory()
         stayed = self.leaks.processes(item.nodeid)
         held = dict(self.leaks.holders())
-        if leaked := " ".join(filter(None, (self._restore_lease(), used_up, held.pop(item.nodeid, "")))):
+        unusable = f"The test left its device unusable: {broken}." if broken else ""
+        if leaked := " ".join(filter(None, (unusable, self._restore_lease(), used_up, held.pop(item.nodeid, "")))):
             ending, text = "failed", f"{leaked}\n{text}"
         more: dict[str, object] = {"id": item.nodeid, "ending": ending, "seconds": seconds}
         if text:
@@ -197,7 +199,9 @@ class WorkerPlugin:
         self.journal.write("end", **more)
         self.running = False
         self._write_holders(held)
-        if used_up and not self.plan["solo"]:
+        # Even if the driver reports nothing: an error of these kinds lasts as long as the process.
+        lasting = broken or (ending == "failed" and LASTING.search(text))
+        if (used_up or lasting) and not self.plan["solo"]:
             self.journal.write("retired")
             _leave(LOST)  # the exit releases all resources; xdist starts another worker
         return result

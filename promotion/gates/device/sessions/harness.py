@@ -10,23 +10,26 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from core.atomic import write_whole
 from core.errors import BusyError, RequestError
+from core.model import Finding
 from core.process import HostRunner
-from promotion.evidence.known_tests import KnownTest
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.device.request import RETRIES
-from promotion.gates.device.results import Attempt, Ending, Round, file_of, judge
+from promotion.gates.common.gate import warning
+from promotion.gates.device.causes import by_cause
+from promotion.gates.device.results import Ending, Round, file_of, judge, killed_workers
 from promotion.gates.device.sessions import passes
-from promotion.gates.device.sessions.passes import Pass, Suite, session_argv, session_env, session_plan
+from promotion.gates.device.sessions.journal import SessionJournal
+from promotion.gates.device.sessions.passes import Pass, session_argv, session_env, session_plan
+from promotion.gates.device.sessions.plan import RunPlan, RunReport
 from promotion.gates.device.sessions.processes import kill_marked
-from promotion.gates.device.sessions.session import PLAN, PytestSession, SessionLimits, SessionOutcome
+from promotion.gates.device.sessions.session import PLAN, PytestSession, SessionOutcome
 from promotion.gates.device.sessions.state import PassState
 
 _IDLE_SESSIONS = 3
@@ -37,48 +40,6 @@ DONE = "done"
 """File that marks the folder of a completely reported run, which cannot be resumed."""
 _UNDECIDED = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.ENVIRONMENT)
 _RUN, _LOCK = "run.json", "run.lock"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunPlan:
-    """Plan of a run.
-
-    Attributes:
-        python: interpreter with its options.
-        env: changes to the environment of all processes.
-        retries: maximum number of tests to retry in fresh processes; 0 retries none.
-        identity: identity of the run; only a run with the same identity is resumed.
-    """
-
-    python: tuple[str, ...]
-    suite: Suite
-    env: Mapping[str, str]
-    passes: tuple[Pass, ...]
-    skips: tuple[KnownTest, ...] = ()
-    limits: SessionLimits = field(default_factory=SessionLimits)
-    retries: int = RETRIES
-    identity: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunReport:
-    """Report of a run.
-
-    Attributes:
-        results: results of every chosen test, and of files that could not be collected, sorted by id.
-        collected: all tests, chosen or not.
-        problems: reasons why passes are incomplete; empty if all passes are complete.
-        notes: remarks for the evidence.
-        sessions: number of sessions.
-        attempts: attempts at each test, in order.
-    """
-
-    results: tuple[TestResult, ...]
-    collected: tuple[str, ...]
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
-    sessions: int
-    attempts: Mapping[str, tuple[Attempt, ...]] = field(default_factory=dict)
 
 
 class Harness:
@@ -99,6 +60,7 @@ class Harness:
         self.runner, self.plan, self.folder, self.on_progress = runner, plan, folder, on_progress
         self._states = {pass_.name: PassState(choose=plan.suite.choose) for pass_ in plan.passes}
         self._notes: dict[str, None] = {}
+        self._warnings: list[Finding] = []
         self._problems: list[str] = []
         self._number = 0
         self._id = ""
@@ -182,17 +144,18 @@ class Harness:
     def _interrupted(outcome: SessionOutcome, state: PassState, round_: Round, *, alone: bool) -> SessionOutcome:
         """Return the outcome of a session in which the gate was killed.
 
-        Any test that was running may be the cause, and must run alone. If the gate was killed more than MOST_KILLED
+        Usually an operator or the system killed it, so its tests run again with others. A test that was running each
+        of MOST_KILLED + 1 times may be the cause, and must run alone. If the gate was killed more than MOST_KILLED
         times while a test ran alone, the test is the cause.
         """
         running = (*outcome.died, *outcome.suspects)
-        if alone:
-            for death in running:
-                state.interrupted[death.id] += 1
-                if state.interrupted[death.id] > MOST_KILLED:
-                    text = f"The gate was killed {state.interrupted[death.id]} times while this test ran alone."
-                    state.blame(replace(death, message=text), round_)
-        return replace(outcome, died=(), suspects=() if alone else running, broken=())
+        times = state.interrupted if alone else state.interrupted_together
+        times.update(death.id for death in running)
+        repeated = tuple(death for death in running if times[death.id] > MOST_KILLED)
+        for death in repeated if alone else ():
+            text = f"The gate was killed {times[death.id]} times while this test ran alone."
+            state.blame(replace(death, message=text), round_)
+        return replace(outcome, died=(), suspects=() if alone else repeated, broken=())
 
     def _finish(self, pass_: Pass) -> None:
         """Run sessions until every chosen test of a pass has finished, or there is no more progress."""
@@ -216,20 +179,48 @@ class Harness:
             self._run_alone(pass_, test, Round.FIRST)
 
     def _retry(self, pass_: Pass) -> None:
-        """Retry each failed test in a fresh process, whose result decides, unless too many tests failed."""
-        state = self._states[pass_.name]
-        retried = {test for test, tries in state.attempts() if any(item.round is Round.RETRY for item in tries)}
-        tests = [test for test, tries in state.attempts() if judge(test, tries).verdict in _UNDECIDED]
-        if self.plan.retries and len(tests) > self.plan.retries:
-            self._notes[f"{len(tests)} tests failed, more than {self.plan.retries}; none was retried."] = None
+        """Retry failed tests in fresh processes, whose results decide.
+
+        If too many tests failed, one test of each cause is retried, and the others of a cause only after it passed. If
+        there are too many causes, no test is retried.
+        """
+        state, most = self._states[pass_.name], self.plan.retries
+        failed = self._undecided(state)
+        if not most:
             return
-        for test in tests if self.plan.retries else ():
-            if test in retried:
-                continue
-            if test in state.files:
-                self._retry_file(pass_, test)
-            else:
-                self._run_alone(pass_, test, Round.RETRY)
+        groups = list(by_cause(failed).values()) if len(failed) > most else [[result] for result in failed]
+        if len(groups) > most:
+            text = f"{len(failed)} tests failed for {len(groups)} causes, more than {most}; none was retried."
+            self._warnings.append(warning("not-retried", text, "Fix the causes, or raise --retries."))
+            return
+        for first, *others in groups:
+            self._retry_one(pass_, first.id)
+            still = {result.id for result in self._undecided(state)}
+            if others and first.id not in still:
+                self._retry_together(pass_, [result.id for result in others])
+
+    @staticmethod
+    def _undecided(state: PassState) -> list[TestResult]:
+        results = (judge(test, tries) for test, tries in state.attempts())
+        return [result for result in results if result.verdict in _UNDECIDED]
+
+    def _retry_one(self, pass_: Pass, test: str) -> None:
+        state = self._states[pass_.name]
+        if any(item.round is Round.RETRY for item in (*state.tests.get(test, ()), *state.files.get(test, ()))):
+            return
+        if test in state.files:
+            self._retry_file(pass_, test)
+        else:
+            self._run_alone(pass_, test, Round.RETRY)
+
+    def _retry_together(self, pass_: Pass, tests: Sequence[str]) -> None:
+        """Retry tests in new processes, which they share: the first test of their cause passed alone."""
+        state = self._states[pass_.name]
+        for file in [test for test in tests if test in state.files]:
+            self._retry_one(pass_, file)
+        if only := [test for test in tests if test not in state.files]:
+            files = list(dict.fromkeys(map(file_of, only)))
+            self._session(pass_, only=only, workers=len(pass_.leases), round_=Round.RETRY, files=files)
 
     def _run_alone(self, pass_: Pass, test: str, round_: Round) -> None:
         """Run one test alone in a session."""
@@ -274,23 +265,31 @@ class Harness:
         write_whole(folder / PLAN, json.dumps({**plan, "round": round_.value}).encode())
         count = min(workers, len(pass_.leases), len(only) if only else workers)
         argv = session_argv(self.plan.python, suite, pass_, workers=count, files=files or suite.files)
-        before, session = state.attempted(), PytestSession(self.runner, folder, self._id, self.plan.limits)
-        session.on_poll = lambda journal: self.on_progress(
-            before + len(journal.ended), before + len(only if only is not None else journal.items() or ())
-        )
+        session = PytestSession(self.runner, folder, self._id, self.plan.limits)
+        if round_ is not Round.RETRY:
+            session.on_poll = lambda journal: self._report_progress(state, journal)
         outcome = session.run(argv, session_env(self.plan.env, folder), suite.root)
         state.add(outcome, round_)
         self._notes |= dict.fromkeys(outcome.notes)
         return outcome
 
+    def _report_progress(self, current: PassState, journal: SessionJournal) -> None:
+        """Report the numbers of finished and of all tests; tests of later passes are unknown before their pass."""
+        ended, items = {attempt.id for attempt in journal.ended}, journal.items() or ()
+        counts = [state.counts(ended, items) if state is current else state.counts() for state in self._states.values()]
+        if total := sum(number for _, number in counts):
+            self.on_progress(sum(done for done, _ in counts), total)
+
     def _report(self) -> RunReport:
         attempts = {test: tuple(tries) for state in self._states.values() for test, tries in state.attempts()}
         collected = {test for state in self._states.values() for test in state.collected}
+        results = tuple(judge(test, attempts[test]) for test in sorted(attempts))
         return RunReport(
-            results=tuple(judge(test, attempts[test]) for test in sorted(attempts)),
+            results=results,
             collected=tuple(sorted(collected)),
             problems=tuple(self._problems),
             notes=tuple(self._notes),
             sessions=self._number,
             attempts=attempts,
+            warnings=(*self._warnings, *killed_workers(results, attempts)),
         )

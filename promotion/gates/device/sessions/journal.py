@@ -68,6 +68,8 @@ class SessionJournal:
         """Files that could not be collected, or skip themselves."""
         self.left: list[str] = []
         """Descriptions of processes that tests left behind."""
+        self.exits: dict[str, int] = {}
+        """Worker that ended -> its exit status, or the negative number of a signal."""
         self.status: int | None = None
         """Exit status of a session that exited normally."""
         self.changed = time.monotonic()
@@ -116,6 +118,8 @@ class SessionJournal:
         if name == CONTROLLER:
             if kind == "finish":
                 self.status = int(event["status"])
+            elif kind == "down":
+                self.exits[str(event["worker"])] = int(event["status"])
             return
         worker = self.workers.setdefault(name, Worker(name=name))
         worker.since, worker.last_at = time.monotonic(), float(event["at"])

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from core.model import Finding
 from promotion.evidence.known_tests import KnownTest, regex_of
 from promotion.gates.device.lease import DEVICE_SHARE, JaxPlatform, Lease
 
@@ -23,7 +24,13 @@ MOST_LEFT = DEVICE_SHARE // 2
 """Bytes of arrays that a test may leave alive; more would leave too little memory to later tests."""
 VIRTUAL_DEVICES = 8
 Choose = Callable[[Sequence[str]], Sequence[str]]
-_LAUNCH = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]) % 256)"
+_LAUNCH = f"""import json, os, subprocess, sys
+status = subprocess.call(sys.argv[1:])
+with open(os.path.join(os.environ["{SESSION}"], "controller.jsonl"), "a") as file:
+    file.write(json.dumps({{"event": "down", "worker": "solo", "status": status}}) + "\\n")
+sys.exit(status % 256)
+"""
+"""Program that runs a session without workers, and records how its process ended."""
 _OURS = ("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "JAX_ENABLE_TPU_XDIST")
 """Variables that make JAX's conftest.py assign devices to workers, which the gate does itself."""
 _OTHERS = (
@@ -65,6 +72,7 @@ class Suite:
         commit: commit of the suite, or a digest of its files.
         choose: function that selects from the collected tests; None selects all tests.
         notes: remarks for the evidence.
+        warnings: findings about the suite, which are shown.
         requirements: packages that the suite requires; see `suite_requirements`.
         checkout: origin of the suite; None for the smoke suite.
     """
@@ -76,6 +84,7 @@ class Suite:
     commit: str = ""
     choose: Choose | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[Finding, ...] = ()
     requirements: str = ""
     checkout: Path | None = None
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from promotion.gates.device.machine import control_groups
+
 RUN = "JAX_GATE_RUN"
 """Variable that marks every process of a run, so that processes left behind by tests are found."""
 _EXIT_SECONDS = 10.0
@@ -53,6 +55,26 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
     except (OSError, IndexError):
         return False
+
+
+def out_of_memory_kills(root: Path = Path("/")) -> int:
+    """Return how many processes of this control group the kernel has killed for want of memory.
+
+    A container beside the gate that exceeds its limit does not count. Without such a counter, as in the root group of
+    cgroup v2, all kills of the machine count. Source: Linux, mm/oom_kill.c and mm/memcontrol.c, which count a kill as
+    `oom_kill` in the victim's group (v2: also in its parents) and in /proc/vmstat.
+    """
+    groups = (
+        folder / ("memory.events" if version == 2 else "memory.oom_control")
+        for folder, version in control_groups(root, "memory")
+    )
+    for path in (*groups, root / "proc/vmstat"):
+        with suppress(OSError, ValueError):
+            for line in path.read_text().splitlines():
+                name, _, number = line.partition(" ")
+                if name == "oom_kill":
+                    return int(number)
+    return 0
 
 
 def was_killed(child: int) -> bool:

@@ -16,11 +16,19 @@ from typing import TextIO
 from core.atomic import write_whole
 from core.errors import ProcessError
 from core.process import HostRunner, without_credentials
+from promotion.gates.common.gate import signal_name
 from promotion.gates.device.request import TEST_TIMEOUT
-from promotion.gates.device.results import Attempt, Ending
+from promotion.gates.device.results import OUT_OF_MEMORY, Attempt, Ending
 from promotion.gates.device.sessions.journal import SessionJournal, Worker
 from promotion.gates.device.sessions.passes import MOST_LEFT
-from promotion.gates.device.sessions.processes import RUN, alive, kill_marked, send_signal, was_killed
+from promotion.gates.device.sessions.processes import (
+    RUN,
+    alive,
+    kill_marked,
+    out_of_memory_kills,
+    send_signal,
+    was_killed,
+)
 
 _POLL_SECONDS = 0.1
 _KEPT_CHARACTERS = 1 << 16
@@ -105,12 +113,14 @@ class PytestSession:
         """Workers that were found dead."""
         self.leader_killed = False
         """True if the process that started the workers was killed."""
+        self.oom_kills = 0
+        """Number of processes that the kernel killed for want of memory during the session."""
         self._started = self._polled = time.monotonic()
         self._finished: float | None = None
 
     def run(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> SessionOutcome:
         """Run the session until it ends or must be stopped; store and return its outcome."""
-        problem = ""
+        problem, before = "", out_of_memory_kills()
         with (self.folder / LOG).open("w", encoding="utf-8", errors="backslashreplace") as log:
             try:
                 result = self.runner.also(_bounded_writer(log)).run(
@@ -129,12 +139,14 @@ class PytestSession:
                 problem = "" if self._finished is not None else without_credentials(error.message[-400:])
             finally:  # also after an interrupt
                 kill_marked(self.run_id)
+        self.oom_kills = out_of_memory_kills() - before
         outcome = self.outcome(problem)
         observed = {
             "problem": outcome.problem,
             "hung": sorted(self.hung),
             "lost": sorted(self.lost),
             "leader_killed": self.leader_killed,
+            "oom_kills": self.oom_kills,
         }
         write_whole(self.folder / OUTCOME, json.dumps(observed).encode())
         return outcome
@@ -147,7 +159,7 @@ class PytestSession:
         """
         observed = json.loads((self.folder / OUTCOME).read_bytes())
         self.hung, self.lost = dict.fromkeys(observed["hung"], 0.0), set(observed["lost"])
-        self.leader_killed = bool(observed["leader_killed"])
+        self.leader_killed, self.oom_kills = bool(observed["leader_killed"]), int(observed["oom_kills"])
         return self.outcome(observed["problem"])
 
     def _watch(self, pid: int) -> str:
@@ -239,15 +251,28 @@ class PytestSession:
         elif self.leader_killed:
             message = "The process that started its worker was killed while it ran."
         else:
-            message = "Its process ended silently: it called os._exit, or was killed from outside."
+            message = self._silent_end(worker.name)
+        killed = not (hung or reason or self.leader_killed) and self.journal.exits.get(worker.name) == -signal.SIGKILL
         return Attempt(
             id=what,
-            ending=Ending.HUNG if hung else Ending.CRASHED,
+            ending=Ending.HUNG if hung else Ending.KILLED if killed else Ending.CRASHED,
             message=f"{message}\n{text}".rstrip(),
             seconds=max(0.0, worker.last_at - worker.started_at) or (self.limits.test if hung else 0.0),
             worker=f"{self.folder.name}/{worker.name}",
             device=worker.device,
         )
+
+    def _silent_end(self, worker: str) -> str:
+        """Return a sentence about the end of a process that left no traceback, from its wait status."""
+        status = self.journal.exits.get(worker)
+        if status is None:
+            return "Its process ended silently: it called os._exit, or was killed from outside."
+        if status >= 0:
+            return f"Its process exited with status {status}: it called os._exit."
+        if status == -signal.SIGKILL and self.oom_kills:
+            return f"{OUT_OF_MEMORY}."
+        by = ", by the system, an operator or itself" if status == -signal.SIGKILL else ""
+        return f"Its process was killed with {signal_name(-status)}{by}."
 
 
 def _bounded_writer(log: TextIO) -> Callable[[str], None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from promotion.gates.device.results import Attempt, Ending, Round
@@ -12,6 +12,9 @@ from promotion.gates.device.sessions.session import SessionOutcome
 
 RERUNS = 1
 """Number of reruns together with other tests after a crash; a test that merely failed is never rerun."""
+
+_ENDED = (Ending.CRASHED, Ending.KILLED)
+"""Endings after which a test runs again together with others."""
 
 
 @dataclass
@@ -29,6 +32,7 @@ class PassState:
         suspects: tests that were running when a whole session was lost; each must run alone.
         died: number of lost tests, files and workers.
         interrupted: test -> number of times that the gate was killed while the test ran alone.
+        interrupted_together: test -> number of times that the gate was killed while it ran with others.
     """
 
     choose: Choose | None = None
@@ -41,22 +45,29 @@ class PassState:
     suspects: dict[str, None] = field(default_factory=dict)
     died: int = 0
     interrupted: Counter[str] = field(default_factory=Counter)
+    interrupted_together: Counter[str] = field(default_factory=Counter)
 
     def progress(self) -> tuple[int, ...]:
         """Return a value that changes whenever the pass advances."""
         attempts = sum(len(attempts) for attempts in self.tests.values())
         return attempts, len(self.broken), len(self.suspects), len(self.chosen or ()), int(self.chosen is None)
 
-    def attempted(self) -> int:
-        """Return the number of tests with an attempt."""
-        return sum(bool(attempts) for attempts in self.tests.values())
+    def counts(self, ended: Collection[str] = (), items: Sequence[str] = ()) -> tuple[int, int]:
+        """Return the number of finished tests, and of all tests to run.
+
+        Args:
+            ended: tests that the running session has finished.
+            items: tests that it collected, which all run if nothing was chosen yet.
+        """
+        chosen = items if self.chosen is None and self.choose is None else self.chosen or ()
+        return sum(test in ended or bool(self.tests.get(test)) for test in chosen), len(chosen)
 
     def remaining(self) -> list[str]:
         """Return the chosen tests that still have to run in a session with other tests."""
 
         def due(test: str) -> bool:
             earlier = [item for item in self.tests.get(test, ()) if item.round is not Round.RETRY]
-            return all(item.ending is Ending.CRASHED for item in earlier) and len(earlier) <= RERUNS
+            return all(item.ending in _ENDED for item in earlier) and len(earlier) <= RERUNS
 
         return [test for test in self.chosen or () if test not in self.suspects and due(test)]
 

@@ -1,0 +1,89 @@
+"""Attribution of jax's failure to start: to the set, or to the machine.
+
+A set is at fault only if the devices work without jax, or if no device was needed to fail.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import ProcessError
+from core.process import Runner
+from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.results import is_machine_failure
+
+CONTROL = Path(__file__).with_name("preflight_control.py")
+SET_UNUSABLE = "set-unusable"
+"""Code of findings about a set that cannot run on a machine whose devices work."""
+_SECONDS = 120.0
+_MISSING = re.compile(r"(\S+\.so[.\w]*): cannot open shared object file")
+"""glibc's message about a library that it does not find."""
+_HIP = re.compile(r"libamdhip64\.so(\..*)?")
+
+Control = Callable[[], str]
+"""Function that returns why the devices do not work without jax; "" if they work."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suspects:
+    """Libraries by which a failure is attributed.
+
+    Attributes:
+        own: paths of the set's libraries below site-packages.
+        rocm: sonames of the set's ROCm; empty if the set has no manifest.
+        control: see `Control`.
+    """
+
+    platform: JaxPlatform
+    own: Collection[str]
+    rocm: Collection[str]
+    control: Control
+
+
+def query_control(
+    runner: Runner,
+    python: Sequence[str],
+    env: Mapping[str, str],
+    platform: JaxPlatform,
+    rocm_version: str,
+    mapped: Sequence[str] = (),
+) -> str:
+    """Return why the machine's devices do not work without jax; "" if they work.
+
+    Args:
+        rocm_version: ROCm of the set; a HIP of another major version does not count.
+        mapped: libraries that jax's process had loaded, whose HIP is used.
+    """
+    hip = [file for file in mapped if _HIP.fullmatch(Path(file).name)]
+    soname = f"libamdhip64.so.{rocm_version.partition('.')[0]}"
+    names = [*hip, soname, f"/opt/rocm/lib/{soname}"] if platform is JaxPlatform.ROCM else ["libcuda.so.1"]
+    try:
+        done = runner.run((*python, str(CONTROL), platform.value, *names), env=env, timeout=_SECONDS)
+        return str(json.loads(done.stdout.splitlines()[-1])["error"])
+    except ProcessError as problem:
+        return problem.message
+    except (ValueError, IndexError, KeyError):
+        return "the check of the devices printed no result"
+
+
+def is_fault_of_set(error: str, suspects: Suspects, *, needs_device: bool = True) -> bool:
+    """Return whether an error of jax belongs to the set instead of the machine.
+
+    Args:
+        needs_device: whether the step that failed uses a device; an import does not.
+    """
+    if is_machine_failure(error):
+        return False
+    if match := _MISSING.search(error):
+        name = Path(match[1]).name
+        if any(Path(path).name == name for path in suspects.own):
+            return True
+        # The ROCm of the set is known: either the machine lacks one of its libraries, or the set needs a foreign one.
+        return bool(suspects.rocm) and name not in suspects.rocm
+    if not needs_device or suspects.platform is JaxPlatform.CPU:
+        return True
+    return not suspects.control()

@@ -1,0 +1,88 @@
+"""Check after each test that the worker's devices still work, by functions of the driver that the process has loaded.
+
+An invalid access of a kernel makes every later call of its process fail, often in other tests. The driver waits for the
+kernels of the finished test, and reports their errors. Nothing is loaded, and no device is started.
+
+Sources: "CUDA Driver API", primary context management; "HIP Runtime API Reference", device and context management.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from typing import Any
+
+_NOT_STARTED = (3, 4)
+"""CUDA_ERROR_NOT_INITIALIZED and CUDA_ERROR_DEINITIALIZED, with the same numbers in HIP."""
+
+LASTING = re.compile(
+    r"(?:CUDA_ERROR|hipError|HIP_ERROR)_?(?:ILLEGAL_ADDRESS|ILLEGAL_INSTRUCTION|MISALIGNED_ADDRESS|INVALID_ADDRESS_SPACE"
+    r"|INVALID_PC|LAUNCH_FAILED|LAUNCH_FAILURE|LAUNCH_TIMEOUT|HARDWARE_STACK_ERROR|ASSERT|ECC_UNCORRECTABLE|CONTAINED"
+    r"|ECC_?NOT_?CORRECTABLE|IllegalAddress|IllegalInstruction|MisalignedAddress|LaunchFailure|LaunchTimeOut"
+    r"|Assert|ECCNotCorrectable)\b"
+    r"|an illegal memory access was encountered|unspecified launch failure|uncorrectable ECC error"
+    r"|HSA_STATUS_ERROR_(?:MEMORY_FAULT|MEMORY_APERTURE_VIOLATION|ILLEGAL_INSTRUCTION|EXCEPTION)"
+)
+"""Errors after which every call of the process fails ("CUDA Runtime API", error handling; HIP has the same)."""
+
+# Copies of functions that tests may replace or mock.
+_load, _integer, _pointer, _text, _byref = ctypes.CDLL, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.byref
+
+
+def device_error() -> str:
+    """Return the error of a device that this process cannot use any more; "" without one."""
+    for name, check in (("libcuda.so.1", _cuda), ("libamdhip64.so.7", _hip), ("libamdhip64.so.6", _hip)):
+        try:
+            library = _load(name, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+        except OSError:
+            continue
+        try:
+            if text := check(library):
+                return text
+        except AttributeError:  # a library of tests without these functions
+            continue
+    return ""
+
+
+def _cuda(cuda: Any) -> str:  # noqa: ANN401 - a loaded library
+    for number in range(_count(cuda.cuDeviceGetCount)):
+        device, context = _integer(), _pointer()
+        if cuda.cuDeviceGet(_byref(device), number) or not _active(cuda.cuDevicePrimaryCtxGetState, device):
+            continue
+        code = cuda.cuDevicePrimaryCtxRetain(_byref(context), device)
+        if not code and not (code := cuda.cuCtxPushCurrent_v2(context)):
+            code = cuda.cuCtxSynchronize()
+            cuda.cuCtxPopCurrent_v2(_byref(context))
+            cuda.cuDevicePrimaryCtxRelease_v2(device)
+        if code not in (0, *_NOT_STARTED):
+            name = _text()
+            cuda.cuGetErrorName(code, _byref(name))
+            return f"{(name.value or b'CUDA error').decode()} ({code})"
+    return ""
+
+
+def _hip(hip: Any) -> str:  # noqa: ANN401
+    current = _integer()
+    if hip.hipGetDevice(_byref(current)):
+        return ""
+    for number in range(_count(hip.hipGetDeviceCount)):
+        if not _active(hip.hipDevicePrimaryCtxGetState, number):
+            continue
+        code = hip.hipSetDevice(number) or hip.hipDeviceSynchronize()
+        if code not in (0, *_NOT_STARTED):
+            hip.hipGetErrorName.restype = _text
+            return f"{(hip.hipGetErrorName(code) or b'HIP error').decode()} ({code})"
+    hip.hipSetDevice(current)
+    return ""
+
+
+def _count(function: Any) -> int:  # noqa: ANN401
+    count = _integer()
+    return 0 if function(_byref(count)) else count.value
+
+
+def _active(function: Any, device: object) -> bool:  # noqa: ANN401
+    """Return whether the process uses a device."""
+    flags, active = _integer(), _integer()
+    return not function(device, _byref(flags), _byref(active)) and bool(active.value)

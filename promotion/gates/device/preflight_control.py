@@ -1,0 +1,92 @@
+"""Check of the devices without jax, run when jax cannot use them: it separates faults of the machine from the set's.
+
+The program uses only the standard library. Its arguments are the platform and libraries to try; the driver's own
+functions fill and copy memory on each device. The last line of output is JSON: number of `devices` and `error`.
+
+Sources: "HIP Runtime API Reference" of the ROCm documentation; "CUDA Driver API" of NVIDIA, whose functions with
+64-bit addresses have the suffix _v2 (cuda.h).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from typing import Any
+
+_BYTES, _FILL = 1 << 20, 0x5A
+_TO_HOST = 2
+"""hipMemcpyDeviceToHost."""
+
+
+class DriverError(Exception):
+    """A function of the driver failed."""
+
+
+def call(library: Any, name: str, *arguments: object) -> None:  # noqa: ANN401 - a loaded library
+    """Call a function that returns 0 for success."""
+    if code := getattr(library, name)(*arguments):
+        raise DriverError(f"{name} returned {code}")
+
+
+def _filled(data: ctypes.Array[ctypes.c_char]) -> None:
+    if data.raw != bytes([_FILL]) * _BYTES:
+        raise DriverError("memory that a device filled has other contents")
+
+
+def check_hip(hip: Any) -> int:  # noqa: ANN401
+    """Fill memory on each device with HIP; return the number of devices."""
+    call(hip, "hipInit", 0)
+    count = ctypes.c_int()
+    call(hip, "hipGetDeviceCount", ctypes.byref(count))
+    for number in range(count.value):
+        address, data = ctypes.c_void_p(), ctypes.create_string_buffer(_BYTES)
+        call(hip, "hipSetDevice", number)
+        call(hip, "hipMalloc", ctypes.byref(address), ctypes.c_size_t(_BYTES))
+        call(hip, "hipMemset", address, _FILL, ctypes.c_size_t(_BYTES))
+        call(hip, "hipDeviceSynchronize")
+        call(hip, "hipMemcpy", data, address, ctypes.c_size_t(_BYTES), _TO_HOST)
+        call(hip, "hipFree", address)
+        _filled(data)
+    return count.value
+
+
+def check_cuda(cuda: Any) -> int:  # noqa: ANN401
+    """Fill memory on each device with CUDA's driver; return the number of devices."""
+    call(cuda, "cuInit", 0)
+    count = ctypes.c_int()
+    call(cuda, "cuDeviceGetCount", ctypes.byref(count))
+    for number in range(count.value):
+        device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+        data = ctypes.create_string_buffer(_BYTES)
+        call(cuda, "cuDeviceGet", ctypes.byref(device), number)
+        call(cuda, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        call(cuda, "cuCtxSetCurrent", context)
+        call(cuda, "cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(_BYTES))
+        call(cuda, "cuMemsetD8_v2", address, ctypes.c_ubyte(_FILL), ctypes.c_size_t(_BYTES))
+        call(cuda, "cuCtxSynchronize")
+        call(cuda, "cuMemcpyDtoH_v2", data, address, ctypes.c_size_t(_BYTES))
+        call(cuda, "cuMemFree_v2", address)
+        _filled(data)
+    return count.value
+
+
+def main(platform: str, names: list[str]) -> dict[str, object]:
+    """Check the devices with the first library that loads."""
+    reasons = []
+    for name in names:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError as problem:
+            reasons.append(str(problem))
+            continue
+        try:
+            count = (check_hip if platform == "rocm" else check_cuda)(library)
+        except (DriverError, AttributeError) as problem:
+            return {"devices": 0, "error": str(problem)}
+        return {"devices": count, "error": "" if count else "the driver has no devices"}
+    return {"devices": 0, "error": "; ".join(reasons)}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"\n{json.dumps(main(sys.argv[1], sys.argv[2:]))}\n")

@@ -1,0 +1,198 @@
+"""Start of jax on simulated machines; the Python of a site runs this program.
+
+The kernel's files cannot be replaced without root: bind mounts need a user namespace, which containers and Ubuntu
+forbid, and a preloaded library needs a compiler. A variable or parameter of the loader would let users skip its checks.
+The loader and jax read these files through Python, so this program redirects Python's file functions before it imports
+them. Native code sees the real files, which the stubs of ROCm never read.
+
+The arguments are the word `machines`, a folder for temporary files, and the machines in JSON: name -> `gpus` (the
+properties of each GPU in KFD's topology), `env` (variables) and `hidden` (libraries that the system must not offer).
+The last line of output is the answer in JSON: name -> `devices` or `error`, `warnings` of the loader, `log` of jax, and
+`platforms` of the registered handlers.
+Each machine is a fork of one process that has imported what does not depend on a GPU.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import functools
+import gc
+import importlib
+import inspect
+import io
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+Answer = dict[str, Any]
+_SIMULATED = ("/sys/class/kfd", "/sys/class/drm", "/sys/module/amdgpu", "/dev/kfd", "/dev/dri", "/dev/dxg", "/opt/rocm")
+"""Paths that exist only as far as the simulated machine has them."""
+_FILE_FUNCTIONS = ("access", "listdir", "lstat", "open", "readlink", "scandir", "stat", "statvfs")
+_IMPORTED_FIRST = (
+    "numpy", "numpy.random", "ml_dtypes", "opt_einsum", "http.server", "importlib.metadata", "inspect", "pprint",
+    "zipfile", "jaxlib.xla_client", "jaxlib.mlir.ir", "jaxlib.mosaic.python.tpu",
+    *(f"jaxlib.mlir.dialects.{name}" for name in ("chlo", "func", "mhlo", "sdy", "sparse_tensor", "stablehlo")),
+)  # fmt: skip
+"""Modules that take most of the time of `import jax` and do not depend on a GPU."""
+_HANDING_OVER = (
+    "register_custom_call_handler", "register_custom_call_target", "register_custom_type",
+    "register_custom_type_handler", "register_custom_type_id_handler",
+)  # fmt: skip
+"""Functions of jaxlib.xla_client that give handlers and types of a plugin to jax; each jaxlib has some of them."""
+_NEVER_FIRST = ("jax_plugins", "jax_rocm")
+"""Packages whose import depends on the GPUs."""
+
+
+def redirect(root: str) -> None:
+    """Make Python's file functions look for the paths of a simulated machine below `root`."""
+
+    def moved(path: object) -> object:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return path
+        text = os.fsdecode(path)
+        return root + text if any(text == top or text.startswith(f"{top}/") for top in _SIMULATED) else path
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def redirected(*args: object, **options: object) -> object:
+            return function(*map(moved, args[:1]), *args[1:], **options)
+
+        return redirected
+
+    for name in _FILE_FUNCTIONS:
+        setattr(os, name, wrap(getattr(os, name)))
+    io.open = builtins.open = wrap(open)
+
+
+def hide(names: Collection[str]) -> None:
+    """Make ctypes find these libraries by name, of which the loader asks the system, only after they were loaded."""
+    module: Any = ctypes
+    load = module._dlopen
+
+    def dlopen(name: str | None, *rest: object) -> object:
+        return load(name, os.RTLD_NOW | os.RTLD_NOLOAD) if name in names else load(name, *rest)
+
+    module._dlopen = dlopen
+
+
+def write_kernel_files(root: Path, gpus: Collection[Mapping[str, int]]) -> None:
+    """Write the topology of amdkfd below `root`, node 0 for the CPU, and the device file if there is a GPU."""
+    for number, facts in enumerate([{"cpu_cores_count": 64, "simd_count": 0}, *gpus]):
+        node = root / f"sys/class/kfd/kfd/topology/nodes/{number}"
+        node.mkdir(parents=True)
+        (node / "properties").write_text("".join(f"{key} {value}\n" for key, value in facts.items()), "ascii")
+    (root / "dev").mkdir()
+    if gpus:
+        (root / "dev/kfd").touch()
+
+
+class _Messages(logging.Handler):
+    """Messages of a logger, with the exceptions that they report."""
+
+    def __init__(self, logger: str) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+        logging.getLogger(logger).addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message."""
+        cause = record.exc_info[1] if record.exc_info else None
+        self.texts.append(record.getMessage() + (f" ({type(cause).__name__}: {cause})" if cause else ""))
+
+
+def start(root: Path, machine: Mapping[str, Any]) -> Answer:
+    """Import jax on a machine and request its ROCm devices, as users do."""
+    write_kernel_files(root, machine["gpus"])
+    os.environ.update(machine["env"])
+    hide(machine["hidden"])
+    redirect(str(root))
+    loader, others = _Messages("jax_plugins"), _Messages("jax")
+    platforms = record_platforms()
+    answer: Answer = {"warnings": loader.texts, "log": others.texts, "platforms": platforms}
+    try:
+        jax = importlib.import_module("jax")
+        devices = len(jax.devices("rocm"))
+        return answer | {"devices": devices, "preferred": preferred()}
+    except Exception as error:
+        return answer | {"error": f"{type(error).__name__}: {error}", "preferred": preferred()}
+
+
+def record_platforms() -> dict[str, list[str]]:
+    """Return function of jaxlib.xla_client -> platforms for which the loader calls it from now on."""
+    client: Any = importlib.import_module("jaxlib.xla_client")
+    platforms: dict[str, list[str]] = {}
+
+    def wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        named = inspect.signature(function)
+
+        @functools.wraps(function)
+        def recorded(*args: object, **options: object) -> object:
+            if str(sys._getframe(1).f_globals.get("__name__")).startswith("jax_plugins."):
+                given = named.bind(*args, **options)
+                given.apply_defaults()
+                if (platform := given.arguments["platform"]) not in platforms.setdefault(name, []):
+                    platforms[name].append(platform)
+            return function(*args, **options)
+
+        return recorded
+
+    for name in _HANDING_OVER:
+        if hasattr(client, name):
+            setattr(client, name, wrap(name, getattr(client, name)))
+    return platforms
+
+
+def preferred() -> str:
+    """Return the platform that jax tries first; empty if this jax does not tell, or could not be imported."""
+    factories = getattr(sys.modules.get("jax._src.xla_bridge"), "_backend_factories", {})
+    try:
+        return str(max(factories, key=lambda name: factories[name].priority))
+    except (AttributeError, ValueError):
+        return ""
+
+
+def forked(function: Callable[[], Answer]) -> Answer:
+    """Return the answer of a function that runs in a fork; `died` is the exit status if there is no answer."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(reading)
+            text = json.dumps(function())
+            with os.fdopen(writing, "w") as out:
+                out.write(text)
+        finally:
+            os._exit(1)  # skips the rest of this program, and destructors, which may crash without a GPU
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        text = answer.read()
+    _, status = os.waitpid(child, 0)
+    return json.loads(text) if text else {"died": os.waitstatus_to_exitcode(status)}
+
+
+def import_first() -> None:
+    """Import what does not depend on a GPU once for all machines."""
+    for name in _IMPORTED_FIRST:
+        try:
+            importlib.import_module(name)
+        except ImportError:  # jax does not need it in this release
+            continue
+    early = sorted(name for name in sys.modules if name.startswith(_NEVER_FIRST))
+    if early:
+        raise SystemExit(f"{', '.join(early)} were imported before the machine was simulated")
+
+
+if __name__ == "__main__":
+    _, _, folder, machines = sys.argv
+    gc.disable()  # a quarter of the time of `import jax`
+    import_first()
+    answers = {
+        name: forked(functools.partial(start, Path(folder, str(number)), machine))
+        for number, (name, machine) in enumerate(json.loads(machines).items())
+    }
+    sys.stdout.write(f"\n{json.dumps(answers)}\n")
