@@ -1,4 +1,4 @@
-"""One archive with a set and its dependencies, for machines without a network.
+"""One archive with a set and its dependencies, for machines without a network; for the gate device, one folder.
 
 - `wheels/`: the unchanged wheels of the set, and the wheels that its lock file pins
 - `simple/`: an index of all these wheels (PEP 503)
@@ -15,7 +15,7 @@ import os
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from core.errors import BucketError, WheelSetError
 from core.model import PYLOCK, WHEELS_JSON, Progress, WheelSet
 from core.process import Runner
 from core.wheels_json import load_wheel_set
+from promotion.bundle_gate import GateBundle, add_gate, check_gate_bundle, resolved_pins
 from promotion.gates.common.installers import download
 from promotion.gates.common.requirements import locked, wheels_for
 from promotion.index.core_metadata import core_metadata
@@ -49,18 +50,35 @@ pip verifies every file by its sha256 and uses no network. set/ describes the wh
 """
 
 
-def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progress: Progress) -> Path:
+def bundle(
+    bucket: Bucket,
+    staged: StagedSet,
+    out: Path,
+    runner: Runner,
+    progress: Progress,
+    gate: GateBundle | None = None,
+) -> Path:
     """Write the archive of a staged or released set; equal sets and evidence give equal bytes.
 
     Args:
-        out: path of the archive, a plain tar because wheels are compressed. The file appears when it is complete.
+        out: path of the archive, a plain tar because wheels are compressed, or of the folder if it is for the gate. It
+            appears when it is complete.
         runner: runner of pip, which downloads the pinned wheels from the user's package index.
+        gate: what to add for the gate device; None adds nothing. The result is then a folder for one Python, and a set
+            without lock file gets the newest compatible versions.
 
     Raises:
         BucketError: the bucket does not have the set, or a wheel differs from wheels.json.
         WheelSetError: the set has no lock file.
+        RequestError: the set does not support the Python of the gate, or options of the gate contradict each other.
     """
     wheel_set, wheels, files = _find(bucket, staged)
+    if gate is not None:
+        check_gate_bundle(gate, wheel_set)
+    elif PYLOCK not in wheel_set.files:
+        raise WheelSetError(
+            f"Set {staged} has no lock file: {PYLOCK}.", hint="Build the set again with `ci_build dist_wheels`."
+        )
     name = f"{staged.index}-{staged.digest[:12]}"
     with tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.absolute().parent) as work:
         root = Path(work) / name
@@ -74,14 +92,23 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
         for file, key in files.items():
             fetch_to(bucket, key, root / "set" / file)
         _refuse_changes(wheel_set, root / "set", staged)
-        for version in wheel_set.python_versions:
+        lock = bucket.get(files[PYLOCK]).decode() if PYLOCK in wheel_set.files else ""
+        pythons = (gate.python,) if gate else tuple(wheel_set.python_versions)
+        for version in pythons:
             progress.step(f"fetch the pinned wheels for Python {version}")
-            _fetch_pins(wheel_set, bucket.get(files[PYLOCK]).decode(), version, root, runner)
+            _fetch_pins(wheel_set, lock, version, root, runner)
+        readme = _readme(name, wheel_set, pythons)
+        if gate is not None:
+            progress.step("fetch what the gate device needs")
+            readme += add_gate(root, gate, wheel_set, runner)
         for page in pages("simple/", _offers(root / "wheels")):
             (root / page.key).parent.mkdir(parents=True, exist_ok=True)
             (root / page.key).write_bytes(page.data)
-        (root / "README.txt").write_text(_readme(name, wheel_set))
+        (root / "README.txt").write_text(readme)
         progress.step(f"write {out}")
+        if gate is not None:
+            root.rename(out)
+            return out
         part = Path(work) / "bundle.tar"
         _tar(root, part)
         part.replace(out)
@@ -132,10 +159,6 @@ def _find(bucket: Bucket, staged: StagedSet) -> tuple[WheelSet, Mapping[str, str
         for name, key in files.items()
         if name not in names and name.removesuffix(METADATA_SUFFIX) not in names and not name.startswith("simple/")
     }
-    if PYLOCK not in wheel_set.files:
-        raise WheelSetError(
-            f"Set {staged} has no lock file: {PYLOCK}.", hint="Build the set again with `ci_build dist_wheels`."
-        )
     return wheel_set, wheels, others
 
 
@@ -148,8 +171,13 @@ def _refuse_changes(wheel_set: WheelSet, folder: Path, staged: StagedSet) -> Non
 
 
 def _fetch_pins(wheel_set: WheelSet, lock: str, version: str, root: Path, runner: Runner) -> None:
-    """Download the wheels that the lock file pins for one Python, and write its requirements file."""
-    lines = locked(lock, version, {wheel.name for wheel in wheel_set.wheels})
+    """Download the wheels that the lock file pins for one Python, and write its requirements file.
+
+    Args:
+        lock: text of the set's lock file; empty resolves jax and its dependencies.
+    """
+    own = {wheel.name for wheel in wheel_set.wheels}
+    lines = locked(lock, version, own) if lock else resolved_pins(wheel_set, version, root, runner)
     mine = wheels_for(wheel_set, version)
     requirements = root / f"requirements-{version}.txt"
     requirements.write_text("".join(f"{line}\n" for line in lines))
@@ -182,8 +210,7 @@ def _offers(wheels: Path) -> Iterator[IndexedWheel]:
         )
 
 
-def _readme(name: str, wheel_set: WheelSet) -> str:
-    versions = wheel_set.python_versions
+def _readme(name: str, wheel_set: WheelSet, versions: Sequence[str]) -> str:
     lines = "\n".join(
         f"    python{version} -m pip install --no-index --find-links wheels --require-hashes"
         f" --requirement requirements-{version}.txt"

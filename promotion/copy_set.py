@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from core.errors import BucketError, BusyError
@@ -17,10 +18,20 @@ from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import ReleasedIndex, StagedSet
 
 
-def copy_set(bucket: Bucket, staged: StagedSet, released: ReleasedIndex, promoted: PromotedSet, now: Clock) -> None:
+def copy_set(
+    bucket: Bucket,
+    staged: StagedSet,
+    released: ReleasedIndex,
+    promoted: PromotedSet,
+    now: Clock,
+    made: Mapping[str, bytes],
+) -> None:
     """Copy the files of a set to the released index and verify the copies.
 
     wheels.json is copied first: it describes the other files if the promotion is interrupted.
+
+    Args:
+        made: name -> content of the files of the set that are not in staging: this promotion made them.
 
     Raises:
         BucketError: a file is missing from staging or has other bytes, or the index has other bytes.
@@ -33,11 +44,14 @@ def copy_set(bucket: Bucket, staged: StagedSet, released: ReleasedIndex, promote
         copies[metadata_name(target)] = metadata_name(source), wheel.metadata_sha256
         if wheel.provenance and bucket.head(provenance_name(target)) is None:
             copies[provenance_name(target)] = provenance_name(source), wheel.provenance
+    written = {released.set_file(promoted.set_digest, name): data for name, data in made.items()}
     for name, sha256 in promoted.files.items():
         copies[released.set_file(promoted.set_digest, name)] = staged.file(name), sha256
 
     def copy(target: str) -> bool:
         source, sha256 = copies[target]
+        if target in written:
+            return bucket.put_if_absent(target, written[target], sha256=sha256)
         return bucket.copy(source, target, sha256=sha256)
 
     first = released.set_file(promoted.set_digest, WHEELS_JSON)

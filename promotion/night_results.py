@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from core.model import WHEELS_JSON, Evidence, WheelSet
 from core.wheels_json import load_wheel_set
-from promotion.evidence.evidence import latest, load_evidence, read_all, time_of
+from promotion.evidence.evidence import latest, load_evidence, read_all
 from promotion.evidence.test_runs import RunTally, read_runs
 from promotion.index.ledger import PromotedSet, channel_of
 from promotion.index.operations import utc_now
@@ -17,6 +17,7 @@ from promotion.policy.policy import load_policy
 from promotion.policy.requirements import counted_evidence
 from promotion.policy.verdict import NO_TIER, tiers_of
 from promotion.promote import promotion_of
+from promotion.set_report import code_size, seconds_of
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
@@ -131,13 +132,6 @@ def _tiers_so_far(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet | None)
     return {target: tier.value if tier else NO_TIER for target, tier in tiers.items()}
 
 
-def code_size(evidence: Evidence) -> int:
-    """Return the bytes of device code that evidence of the gate coverage counted for its target."""
-    checks = evidence.details.get("checks")
-    sizes = [check.get("code_bytes") for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
-    return sum(number for size in sizes if isinstance(size, dict) for number in size.values() if type(number) is int)
-
-
 def description_of(bucket: Bucket, staged: StagedSet, promoted: PromotedSet | None) -> WheelSet | None:
     """Return the wheels.json of a set from staging or from its released index; None if it is in neither."""
     if is_staged(bucket, staged):
@@ -168,9 +162,3 @@ def sizes_of(wheel_set: WheelSet | None) -> Mapping[str, int]:
     for wheel in wheel_set.wheels if wheel_set else ():
         sizes[wheel.name] = sizes.get(wheel.name, 0) + wheel.size
     return sizes
-
-
-def seconds_of(evidence: Evidence) -> float:
-    """Return the duration of a gate; 0 for invalid times."""
-    started, ended = time_of(evidence.started), time_of(evidence.ended)
-    return (ended - started).total_seconds() if started and ended else 0.0

@@ -29,6 +29,7 @@ from promotion.index.pages import install_requirements
 from promotion.index.publish import publish, read_head
 from promotion.policy.policy import Policy
 from promotion.policy.set_rules import order_problems, variant_problems
+from promotion.set_report import report_files
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
@@ -117,11 +118,11 @@ def promote(
         _refuse_channel(released, policy, head, entries)
         _step(progress, "check evidence and stored bytes")
         verdict = check(bucket, staged, policy, now=now, verify=verify, allow_lower=allow_lower, source=source)
-        warnings, promoted = verdict.warnings, _promoted(bucket, staged, wheel_set, policy, verdict)
+        warnings, (promoted, made) = verdict.warnings, _promoted(bucket, staged, wheel_set, policy, verdict)
         authority.check_signer(now().astimezone(UTC).strftime(TIME))
         _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
         started = now()
-        copy_set(bucket, staged, released, promoted, now)
+        copy_set(bucket, staged, released, promoted, now, made)
         concurrent: list[LedgerEntry] = []
 
         def draft(now_head: Head, now_entries: Entries) -> Change | None:
@@ -185,8 +186,14 @@ def promotion_of(bucket: Bucket, staged: StagedSet) -> tuple[LedgerEntry, bool] 
     return None if found is None else (found, found.number in head.state.visible)
 
 
-def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, verdict: Verdict) -> PromotedSet:
-    """Return the ledger's record of the set; PromotionBlockedError if the verdict blocks the promotion."""
+def _promoted(
+    bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, verdict: Verdict
+) -> tuple[PromotedSet, Mapping[str, bytes]]:
+    """Return the ledger's record of the set, and the files that the promotion writes beside it.
+
+    Raises:
+        PromotionBlockedError: the verdict blocks the promotion.
+    """
     raise_if_blocked(staged, verdict)
     # The digest of the set covers its other files; the policy checks evidence and its logs. Evidence that arrived after
     # the verdict did not count, so that the tiers would contradict it.
@@ -195,21 +202,23 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
     infos = zip(names, map_concurrently(lambda name: bucket.head(staged.file(name)), names), strict=True)
     digests = {**wheel_set.files, SHA256SUMS: sha256_of(sha256sums(wheel_set))}
     digests |= {name: info.sha256 for name, info in infos if info}
-    return PromotedSet(
+    record = {
+        "channel": policy.channel,
+        "sha256": policy.sha256,
+        **({"stale_days": policy.stale_days} if policy.stale_days is not None else {}),
+        **({"bypasses": list(verdict.bypassed)} if verdict.bypassed else {}),
+        **({"waivers": list(verdict.waived)} if verdict.waived else {}),
+        **({"attested": {who: list(names) for who, names in verdict.attested.items()}} if verdict.attested else {}),
+    }
+    made = report_files(bucket, staged, wheel_set, verdict.tiers, record, verdict.evidence)
+    promoted = PromotedSet(
         set_digest=staged.digest,
         rocm_version=wheel_set.rocm_version,
         jax_version=wheel_set.jax_version,
         python_versions=wheel_set.python_versions,
         tier=weakest(verdict.tiers),
         tiers=verdict.tiers,
-        policy={
-            "channel": policy.channel,
-            "sha256": policy.sha256,
-            **({"stale_days": policy.stale_days} if policy.stale_days is not None else {}),
-            **({"bypasses": list(verdict.bypassed)} if verdict.bypassed else {}),
-            **({"waivers": list(verdict.waived)} if verdict.waived else {}),
-            **({"attested": {who: list(names) for who, names in verdict.attested.items()}} if verdict.attested else {}),
-        },
+        policy=record,
         wheels=map_concurrently(
             lambda wheel: LedgerWheel.of(
                 wheel,
@@ -218,8 +227,9 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
             ),
             wheel_set.wheels,
         ),
-        files=digests,
+        files={**digests, **{name: sha256_of(data) for name, data in made.items()}},
     )
+    return promoted, made
 
 
 def _refuse_channel(released: ReleasedIndex, policy: Policy, head: Head, entries: Entries) -> None:

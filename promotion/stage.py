@@ -10,6 +10,8 @@ from pathlib import Path
 
 from core.errors import BucketError, CiBuildError, WheelSetError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet
+from core.report import NoProgress
+from core.units import human
 from core.wheels_json import load_wheel_set
 from core.wheelset import check_files, read_set, sizes_of
 from promotion.index.core_metadata import core_metadata, disagreements
@@ -52,18 +54,18 @@ def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) ->
     """
     wheel_set = read_set(set_dir)
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
-    if progress is not None:
-        progress.step(f"stage set {wheel_set.digest[:12]} for {wheel_set.index}")
+    report = progress or NoProgress()
+    report.step(f"stage set {wheel_set.digest[:12]} for {wheel_set.index}")
     files, metadata = _files_of(set_dir, wheel_set)
     total, done, lock = sum(file.size for file in files), 0, threading.Lock()
 
     def put(file: SetFile) -> None:
         nonlocal done
-        bucket.put_if_absent(staged.file(file.name), file.data, sha256=file.sha256)
+        with report.task(f"{file.name}, {human(file.size)}", transient=True):
+            bucket.put_if_absent(staged.file(file.name), file.data, sha256=file.sha256)
         with lock:
             done += file.size
-            if progress is not None:
-                progress.advance(done, total)
+            report.advance(done, total)
 
     map_concurrently(put, [file for file in files if file.name not in _LAST], most=_MAX_UPLOADS)
     for file in files:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from core.model import Evidence
 from promotion.evidence.evidence import latest, load_evidence
 from promotion.evidence.test_results import TestResult, TestVerdict, load_results
-from promotion.gates.device.evidence import headline
+from promotion.gates.device.causes import headline
 from promotion.gates.device.run_record import results_names
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
@@ -43,10 +43,15 @@ class CheckOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvidenceChecks:
-    """Evidence and the outcomes of its checks."""
+    """Evidence and the outcomes of its checks.
+
+    Attributes:
+        results: results of the tests of a run on GPUs. Empty for other evidence.
+    """
 
     evidence: Evidence
     checks: tuple[CheckOutcome, ...]
+    results: tuple[TestResult, ...] = ()
 
 
 def read_evidence(bucket: Bucket, released: ReleasedIndex, digest: str) -> Mapping[str, EvidenceChecks]:
@@ -55,11 +60,22 @@ def read_evidence(bucket: Bucket, released: ReleasedIndex, digest: str) -> Mappi
     keys = [key for key in bucket.list(root) if key.endswith(".json") and key[len(root) :].partition("/")[0] in GATES]
     pieces = {key: load_evidence(bucket.get(key), key) for key in keys}
     last = {id(evidence) for evidence in latest(pieces.values()).values()}
-    return {
-        key: EvidenceChecks(evidence=evidence, checks=tuple(_tests(bucket, root, evidence) or _checks(evidence)))
-        for key, evidence in pieces.items()
-        if id(evidence) in last
-    }
+    return {key: read_checks(bucket, root, evidence) for key, evidence in pieces.items() if id(evidence) in last}
+
+
+def read_checks(bucket: Bucket, root: str, evidence: Evidence) -> EvidenceChecks:
+    """Return the outcome of each check of some evidence, or of each test if it has test results.
+
+    Args:
+        root: folder of the evidence of the set, with a slash at the end.
+
+    Raises:
+        GateError: the test results are damaged.
+    """
+    results = tuple(_results(bucket, root, evidence))
+    return EvidenceChecks(
+        evidence=evidence, checks=tuple(map(_test, results)) or tuple(_checks(evidence)), results=results
+    )
 
 
 def images_of(evidence: Evidence) -> frozenset[str]:
@@ -74,13 +90,10 @@ def _checks(evidence: Evidence) -> Iterator[CheckOutcome]:
         yield CheckOutcome(name=str(body["name"]), outcome=str(body["outcome"]), reason=str(body.get("why") or ""))
 
 
-def _tests(bucket: Bucket, root: str, evidence: Evidence) -> list[CheckOutcome]:
-    """Return the outcome of each test of a run from the results beside its evidence."""
-    return [
-        _test(result)
-        for name in results_names(evidence.details)
-        for result in load_results(gzip.decompress(bucket.get(root + name)), name)
-    ]
+def _results(bucket: Bucket, root: str, evidence: Evidence) -> Iterator[TestResult]:
+    """Yield the results of each test of a run, which lie beside its evidence."""
+    for name in results_names(evidence.details):
+        yield from load_results(gzip.decompress(bucket.get(root + name)), name)
 
 
 def _test(result: TestResult) -> CheckOutcome:

@@ -11,13 +11,15 @@ from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.checkpoint_audit import CheckpointAudit
-from promotion.index.inventory import Inventory, read_inventory, status_differs
+from promotion.index.inventory import Inventory, read_inventory, shown_of, status_differs
 from promotion.index.ledger import Head, LedgerEntry, PromotedSet, read_ledger
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
 from promotion.index.leftovers import find_leftovers
+from promotion.index.listing import listing_row, lists_index
 from promotion.index.publish import check_not_cut, newest_shown, read_snapshot
+from promotion.index.status import Summaries
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import PROVENANCE_SUFFIX, ReleasedIndex
+from promotion.storage.keys import LISTING, PROVENANCE_SUFFIX, ReleasedIndex
 
 _RESTORE = "Restore it from a backup."
 
@@ -78,7 +80,8 @@ def verify(
         last = released.ledger_entry(len(entries))
         yield f"{last} names sets that no entry promoted: {', '.join(map(str, strange))}."
         return
-    inventory = read_inventory(released, entries, snapshot)
+    summaries = Summaries(bucket, released)
+    inventory = read_inventory(released, entries, snapshot, summaries)
     for done, (key, sha256) in enumerate(sorted(inventory.files.items()), start=1):
         if progress is not None:
             progress.advance(done, len(inventory.files))
@@ -91,10 +94,12 @@ def verify(
     repair = f"`ci_build verify {released.index} --repair`"
     if (snapshot.number, snapshot.ledger_sha256) != (len(entries), head):
         yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: {repair} updates it."
-    elif status_differs(released, entries, snapshot, inventory.pages):
+    elif status_differs(released, entries, snapshot, inventory.pages, summaries):
         yield f"{released.status} contradicts the ledger: {repair} updates it."
     for key, accepted in inventory.pages.items():
         yield from _object(bucket, key, accepted, f"{repair} restores it.", read=read)
+    if not lists_index(bucket, listing_row(released, shown_of(entries, summaries).rows)):
+        yield f"{LISTING} does not list {released.index} as its ledger describes it: {repair} updates it."
     for key in inventory.tombstones:
         if bucket.head(key) is None:
             yield f"{key} is missing, so the name of a removed wheel could be used again: {repair} restores it."

@@ -8,10 +8,11 @@ from typing import Any
 
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EntryKind, IndexState
+from promotion.index.listing import listing_row
 from promotion.index.page_diff import all_page_updates
 from promotion.index.pages import older_html_page, older_json_page, project_pair, root_pair
 from promotion.index.reader import Snapshot
-from promotion.index.status import MAX_ROWS, overview_page, set_row
+from promotion.index.status import Overview, SummaryOf, overview_of, render_overview
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import PAGES, TOMBSTONE_SUFFIX, ReleasedIndex
 
@@ -43,8 +44,14 @@ class Inventory:
         return tuple(key for key in keys if key not in named and not key.startswith(released.ledger))
 
 
-def read_inventory(released: ReleasedIndex, entries: Sequence[LedgerEntry], snapshot: Snapshot) -> Inventory:
-    """Return the objects that an index has according to its ledger, which must have entries."""
+def read_inventory(
+    released: ReleasedIndex, entries: Sequence[LedgerEntry], snapshot: Snapshot, summary_of: SummaryOf
+) -> Inventory:
+    """Return the objects that an index has according to its ledger, which must have entries.
+
+    Args:
+        summary_of: reader of the numbers of promoted sets.
+    """
     state = entries[-1].state
     promoted = {entry.number: entry.promoted for entry in entries if entry.promoted is not None}
     files: dict[str, str] = {}
@@ -57,7 +64,7 @@ def read_inventory(released: ReleasedIndex, entries: Sequence[LedgerEntry], snap
     published = (wheel for one in promoted.values() for wheel in one.wheels if wheel.as_published)
     return Inventory(
         files=files,
-        pages=_pages(released, snapshot, entries, state),
+        pages=_pages(released, snapshot, entries, state, summary_of),
         swept=swept - files.keys(),
         tombstones=sorted(key + TOMBSTONE_SUFFIX for key in swept if key.endswith(".whl")),
         kept={key: sha256 for wheel in published for key, sha256 in wheel.objects(released).items()},
@@ -66,7 +73,11 @@ def read_inventory(released: ReleasedIndex, entries: Sequence[LedgerEntry], snap
 
 
 def _pages(
-    released: ReleasedIndex, snapshot: Snapshot, entries: Sequence[LedgerEntry], state: IndexState
+    released: ReleasedIndex,
+    snapshot: Snapshot,
+    entries: Sequence[LedgerEntry],
+    state: IndexState,
+    summary_of: SummaryOf,
 ) -> Mapping[str, Sequence[str]]:
     """Return key -> accepted sha256 of every page, rendered from the ledger alone by this and older versions."""
     by_number = {entry.number: entry for entry in entries}
@@ -82,17 +93,23 @@ def _pages(
         digests[page.key].append(sha256_of(older(page.data)))
     root = root_pair(released.simple, [update.project for update in updates])
     digests |= {page.key: [sha256_of(page.data)] for page in root}
-    digests[released.overview] = [sha256_of(overview_page(released, _rows(entries, state), entries[-1]))]
+    shown = shown_of(entries, summary_of)
+    overview = render_overview(released, shown, entries[-1], by_number.__getitem__, summary_of)
+    digests[released.overview] = [sha256_of(overview)]
     return digests
 
 
-def _rows(entries: Sequence[LedgerEntry], state: IndexState) -> Sequence[Mapping[str, Any]]:
+def shown_of(entries: Sequence[LedgerEntry], summary_of: SummaryOf) -> Overview:
     """Return the rows of status.json; entries must be all entries."""
-    return [set_row(entries[number - 1], state) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]]
+    return overview_of(entries[-1].state, len(entries), lambda number: entries[number - 1], summary_of)
 
 
 def status_differs(
-    released: ReleasedIndex, entries: Sequence[LedgerEntry], snapshot: Snapshot, pages: Mapping[str, Sequence[str]]
+    released: ReleasedIndex,
+    entries: Sequence[LedgerEntry],
+    snapshot: Snapshot,
+    pages: Mapping[str, Sequence[str]],
+    summary_of: SummaryOf,
 ) -> bool:
     """Return whether the status.json of the last entry describes other sets or pages than the ledger.
 
@@ -103,9 +120,18 @@ def status_differs(
     """
     json_page = PAGES[1]
     recorded = {f"{released.simple}{name}/{json_page}": record.sha256 for name, record in snapshot.pages.items()}
-    rows = _rows(entries, entries[-1].state)
-    same_sets = [row["entry"] for row in snapshot.rows] == [row["entry"] for row in rows] and all(
-        all(row.get(name) == value for name, value in found.items())
-        for found, row in zip(snapshot.rows, rows, strict=False)
-    )
+    shown = shown_of(entries, summary_of)
+    same_sets = _same_rows(snapshot.rows, shown.rows)
+    if snapshot.history:  # older versions record none, and no quarantined sets
+        same_sets = (
+            same_sets and _same_rows(snapshot.history, shown.history) and _same_rows(snapshot.hidden, shown.hidden)
+        )
+        same_sets = same_sets and snapshot.listed == listing_row(released, shown.rows)
     return not same_sets or any(sha256 not in pages.get(key, ()) for key, sha256 in recorded.items())
+
+
+def _same_rows(found: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether rows of status.json are those of the same entries, as far as they have values."""
+    return [row["entry"] for row in found] == [row["entry"] for row in rows] and all(
+        all(row.get(name) == value for name, value in one.items()) for one, row in zip(found, rows, strict=True)
+    )

@@ -40,6 +40,27 @@ class SetRow(TypedDict):
     yanked: str
 
 
+class HistoryRow(TypedDict):
+    """A ledger entry in status.json; see `status.history_row`."""
+
+    entry: int
+    time: str
+    kind: str
+    by: str
+    reason: str
+    sets: list[int]
+    to: int
+    title: str
+
+
+class ListedIndex(TypedDict):
+    """An index on the page that lists all indexes; see `listing.listing_row`."""
+
+    index: str
+    channel: str
+    targets: list[str]
+
+
 def check_type(value: object, kind: Any) -> None:  # noqa: ANN401 - any annotation
     """Raise TypeError unless a value, and every value in it, has the annotated type.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from core.errors import CiBuildError
 from core.model import SHA256SUMS, WHEELS_JSON, Channel, WheelSet
 from core.wheels_json import load_wheel_set
+from promotion.index.summary import REPORT, REQUIREMENTS, SUMMARY
 from promotion.storage.bucket import Bucket, ObjectInfo
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import (
@@ -19,6 +20,9 @@ from promotion.storage.keys import (
     ReleasedIndex,
     StagedSet,
 )
+
+_WRITTEN = (f"{EVIDENCE_FOLDER}/", REPORT, SUMMARY, REQUIREMENTS)
+"""First parts of the names of a set's files that its wheels.json does not name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,9 +90,9 @@ def _owners(
         if wheel_set is None or wheel_set.index != released.index:
             continue
         copies = dict(_copies(released, wheel_set))
-        evidence = released.set_file(wheel_set.digest, f"{EVIDENCE_FOLDER}/")
+        own = tuple(released.set_file(wheel_set.digest, name) for name in _WRITTEN)
         for key, info in infos.items():
-            if info is not None and (key.startswith(evidence) or copies.get(key) in ("", info.sha256)):
+            if info is not None and (key.startswith(own) or copies.get(key) in ("", info.sha256)):
                 owners[key] = wheel_set.digest
     return owners
 

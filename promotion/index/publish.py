@@ -13,10 +13,12 @@ from core.errors import BucketError, BusyError
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.checkpoint import grown_tree, read_checkpoint, verified_tree, write_checkpoint
 from promotion.index.ledger import Entries, Head, find_head, read_ledger
+from promotion.index.listing import listing_row, lists_index, update_listing
+from promotion.index.overview import overview_entry
 from promotion.index.page_diff import PageState, files_of_sets, page_updates, sets_that_differ
 from promotion.index.pages import Page, project_pair, root_pair
 from promotion.index.reader import PageRecord, Snapshot, newest_set, parse_project_page, parse_status
-from promotion.index.status import MAX_ROWS, dump_status, overview_entry, overview_page, set_marks, set_row
+from promotion.index.status import Summaries, dump_status, overview_of, render_overview
 from promotion.storage.bucket import Bucket, ConflictError, sha256_of
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import PAGES, ReleasedIndex, project_pages
@@ -86,7 +88,7 @@ def pages_changed(bucket: Bucket, released: ReleasedIndex) -> bool:
     for key, stored in zip(keys, map_concurrently(bucket.head, keys), strict=True):
         if stored is None or (stored.etag != written[key] if key in written else stored.sha256 != roots[key]):
             return True
-    return False
+    return bool(snapshot.number) and not lists_index(bucket, listing_row(released, snapshot.rows))
 
 
 def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
@@ -194,23 +196,23 @@ class _Writer:
 
     def _finish(self, pages: Mapping[str, PageRecord]) -> None:
         last = self._entries.at(self._head.number)
-        # Rows of the snapshot are reused, so that their entries need not be read.
-        row_of = {item["entry"]: item for item in self._snapshot.rows}
-        state = self._head.state
-        rows = [
-            {**row_of[number], **set_marks(number, state)}
-            if number in row_of
-            else set_row(self._entries.at(number), state)
-            for number in sorted(state.visible, reverse=True)[:MAX_ROWS]
-        ]
-        overview = Page(key=self._released.overview, data=overview_page(self._released, rows, last))
+        state, summaries = self._head.state, Summaries(self._bucket, self._released)
+        shown = overview_of(state, self._head.number, self._entries.at, summaries, self._snapshot)
+        page = render_overview(self._released, shown, last, self._entries.at, summaries)
+        overview = self._put(Page(key=self._released.overview, data=page))
+        listed = listing_row(self._released, shown.rows)
+        if self._careful or listed != self._snapshot.listed:
+            self._written += update_listing(self._bucket, listed)
         snapshot = replace(
             self._snapshot,
             number=self._head.number,
             ledger_sha256=self._head.sha256,
             pages=pages,
-            overview=self._put(overview),
-            rows=rows,
+            overview=overview,
+            rows=shown.rows,
+            hidden=shown.hidden,
+            history=shown.history,
+            listed=listed,
         )
         if self._careful:
             self._read(self._released.status)

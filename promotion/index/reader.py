@@ -21,7 +21,7 @@ from core.errors import InputError
 from core.merkle import EMPTY_TREE, MerkleTree
 from core.model import WHEELS_JSON, WheelSet
 from core.wheels_json import load_wheel_set
-from promotion.index.json_types import SetRow, check_type
+from promotion.index.json_types import HistoryRow, ListedIndex, SetRow, check_type
 from promotion.index.ledger import FIRST
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.keys import SETS_FOLDER
@@ -79,6 +79,9 @@ class Snapshot:
         pages: project -> last recorded write of its pages.
         overview: etag of the overview page. Empty if there is none.
         rows: the newest visible sets, newest first.
+        hidden: the newest quarantined sets, newest first.
+        history: the newest ledger entries, newest first. Empty in files of older versions, as is:
+        listed: row of the index on the page that lists all indexes.
         tree: Merkle tree of the first entries of the ledger, which a checkpoint must confirm.
         etag: etag of status.json itself. None if there is none.
     """
@@ -88,6 +91,9 @@ class Snapshot:
     pages: Mapping[str, PageRecord] = field(default_factory=dict)
     overview: str = ""
     rows: Sequence[Mapping[str, Any]] = ()
+    hidden: Sequence[Mapping[str, Any]] = ()
+    history: Sequence[Mapping[str, Any]] = ()
+    listed: Mapping[str, Any] = field(default_factory=dict)
     tree: MerkleTree = EMPTY_TREE
     etag: str | None = None
 
@@ -99,6 +105,10 @@ def parse_status(data: bytes, etag: str) -> Snapshot | None:
         if body["schema"] != STATUS_SCHEMA or type(body["entries"]) is not int or body["entries"] < 0:
             return None
         check_type(body["sets"], list[SetRow])
+        check_type(body.get("hidden", []), list[SetRow])
+        check_type(body.get("history", []), list[HistoryRow])
+        if body.get("listed"):
+            check_type(body["listed"], ListedIndex)
         return Snapshot(
             number=body["entries"],
             ledger_sha256=str(body["ledger_sha256"]),
@@ -109,6 +119,9 @@ def parse_status(data: bytes, etag: str) -> Snapshot | None:
             },
             overview=str(body["people"]),
             rows=tuple(dict(item) for item in body["sets"]),
+            hidden=tuple(dict(item) for item in body.get("hidden", ())),
+            history=tuple(dict(item) for item in body.get("history", ())),
+            listed=dict(body.get("listed") or {}),
             tree=_tree(body.get("tree", {})),
             etag=etag,
         )

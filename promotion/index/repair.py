@@ -20,6 +20,7 @@ from promotion.index.operations import Clock, utc_now
 from promotion.index.publish import publish, read_snapshot
 from promotion.index.reservations import removing
 from promotion.index.retention import complete_sweeps
+from promotion.index.status import Summaries
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import ReleasedIndex
 
@@ -121,7 +122,7 @@ def _promoted(bucket: Bucket, released: ReleasedIndex) -> frozenset[str]:
 def _leftovers(bucket: Bucket, released: ReleasedIndex) -> tuple[Leftover, ...]:
     """Return the objects that the ledger does not name, each wheels.json after the files that it describes."""
     entries = read_ledger(bucket, released).entries
-    inventory = read_inventory(released, entries, read_snapshot(bucket, released))
+    inventory = read_inventory(released, entries, read_snapshot(bucket, released), Summaries(bucket, released))
     keys = [key for key in inventory.unnamed(bucket, released) if key not in inventory.kept]
     found = find_leftovers(bucket, released, keys, inventory.files)
     return tuple(sorted(found, key=lambda one: (one.key.endswith("/wheels.json"), one.key)))

@@ -39,6 +39,10 @@ _CONTENT_TYPES = {
     ".json": "application/json",
     ".toml": _TEXT,
     ".txt": _TEXT,
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
     METADATA_SUFFIX: _TEXT,
 }
 _LASTING = (".whl", f".whl{METADATA_SUFFIX}")

@@ -1,30 +1,45 @@
-"""Write status.json, for monitors and for the next publisher, and the overview page for people."""
+"""Write status.json, for monitors and for the next publisher, and collect what the page for people shows."""
 
 from __future__ import annotations
 
-import html
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from core.errors import BucketError
 from promotion.evidence.evidence import TIME, time_of
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import IndexState
-from promotion.index.pages import install_requirements, tiers_text
+from promotion.index.overview import overview_page
+from promotion.index.page_diff import EntryOf
+from promotion.index.pages import install_requirements
 from promotion.index.reader import STATUS_SCHEMA, Snapshot
+from promotion.index.summary import SUMMARY, SetSummary, load_summary, written_with
+from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import ReleasedIndex
+
+SummaryOf = Callable[[LedgerEntry], SetSummary | None]
+"""Function that returns the numbers of a promoted set."""
+NOTHING_KNOWN = Snapshot()
 
 MAX_ROWS = 50
 """Number of sets with a row in status.json and on the overview page, newest first."""
 
 
-def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
-    """Return the row of a set in status.json."""
+def set_row(
+    entry: LedgerEntry, state: IndexState, figures: Mapping[str, Mapping[str, float]] | None = None
+) -> Mapping[str, Any]:
+    """Return the row of a set in status.json.
+
+    Args:
+        figures: values of plots; see `SetSummary.figures`.
+    """
     assert entry.promoted is not None
     promoted = entry.promoted
     evidence = sorted(name for name in promoted.files if name.startswith("evidence/") and name.endswith(".json"))
+    beside = sorted(name for name in promoted.files if "/" not in name)
     return {
         "entry": entry.number,
         "digest": promoted.set_digest,
@@ -36,14 +51,124 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
         "pythons": list(promoted.python_versions),
         "policy": dict(promoted.policy),
         "evidence": evidence,
+        "files": beside,
+        "figures": dict(figures or {}),
         "install": " ".join(install_requirements(promoted.wheels, {"jax": promoted.jax_version})),
         **set_marks(entry.number, state),
     }
 
 
 def set_marks(number: int, state: IndexState) -> Mapping[str, str]:
-    """Return the reasons of the yank and the pin of a set; empty without a mark."""
-    return {"yanked": state.yanked.get(number, ""), "pinned": state.pinned.get(number, "")}
+    """Return the reasons of the marks of a set; empty without a mark."""
+    marks = {"yanked": state.yanked, "pinned": state.pinned, "quarantined": state.quarantined}
+    return {name: reasons.get(number, "") for name, reasons in marks.items()}
+
+
+def history_row(entry: LedgerEntry) -> Mapping[str, Any]:
+    """Return the row of a ledger entry in status.json."""
+    promoted = entry.promoted
+    return {
+        "entry": entry.number,
+        "time": entry.time,
+        "kind": entry.kind.value,
+        "by": entry.actor,
+        "reason": entry.reason,
+        "sets": list(entry.sets),
+        "to": entry.to,
+        "title": f"jax {promoted.jax_version}, ROCm {promoted.rocm_version}" if promoted else "",
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overview:
+    """Everything that the page of an index shows besides the newest set's content.
+
+    Attributes:
+        rows: the newest visible sets, newest first.
+        hidden: the newest quarantined sets, newest first.
+        history: the newest ledger entries, newest first.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    hidden: Sequence[Mapping[str, Any]]
+    history: Sequence[Mapping[str, Any]]
+
+
+def overview_of(
+    state: IndexState, last: int, entry_of: EntryOf, summary_of: SummaryOf, known: Snapshot = NOTHING_KNOWN
+) -> Overview:
+    """Return what the page of an index shows after entry `last`.
+
+    Args:
+        entry_of: reader of entries by number.
+        summary_of: reader of the numbers of a promoted set.
+        known: content of the last status.json, whose rows are reused, so that their entries need not be read.
+    """
+    # Rows of older versions lack files.
+    row_of = {item["entry"]: item for item in (*known.rows, *known.hidden) if "files" in item and "figures" in item}
+    entry_row = {item["entry"]: item for item in known.history}
+
+    def row(number: int) -> Mapping[str, Any]:
+        if number in row_of:
+            return {**row_of[number], **set_marks(number, state)}
+        entry = entry_of(number)
+        summary = summary_of(entry)
+        return set_row(entry, state, summary.figures if summary else None)
+
+    quarantined = sorted(set(state.quarantined).intersection(state.held), reverse=True)
+    return Overview(
+        rows=[row(number) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]],
+        hidden=[row(number) for number in quarantined[:MAX_ROWS]],
+        history=[
+            entry_row[number] if number in entry_row else history_row(entry_of(number))
+            for number in range(last, max(last - MAX_ROWS, 0), -1)
+        ],
+    )
+
+
+def render_overview(
+    released: ReleasedIndex, shown: Overview, last: LedgerEntry, entry_of: EntryOf, summary_of: SummaryOf
+) -> bytes:
+    """Return the page of an index for people; the content is that of the newest set that is not yanked."""
+    first = next((row for row in shown.rows if not row["yanked"]), None)
+    entry = entry_of(first["entry"]) if first else None
+    return overview_page(
+        released,
+        rows=shown.rows,
+        hidden=shown.hidden,
+        history=shown.history,
+        last=last,
+        stale=stale_after(shown.rows),
+        newest=(entry, summary_of(entry)) if entry else None,
+    )
+
+
+class Summaries:
+    """A reader of the numbers of promoted sets, which reads each file once."""
+
+    def __init__(self, bucket: Bucket, released: ReleasedIndex) -> None:
+        self._bucket, self._released = bucket, released
+        self._known: dict[int, SetSummary | None] = {}
+
+    def __call__(self, entry: LedgerEntry) -> SetSummary | None:
+        """Return the numbers of a set; None if an older version promoted it, or if the file was lost or changed."""
+        if entry.number not in self._known:
+            self._known[entry.number] = self._read(entry)
+        return self._known[entry.number]
+
+    def _read(self, entry: LedgerEntry) -> SetSummary | None:
+        assert entry.promoted is not None
+        name = written_with(SUMMARY, entry.promoted.files)
+        if not name:
+            return None
+        key = self._released.set_file(entry.promoted.set_digest, name)
+        try:
+            data = self._bucket.get(key)
+            if sha256_of(data) != entry.promoted.files[name]:
+                return None  # `verify` reports it
+            return load_summary(data, key)
+        except BucketError:
+            return None
 
 
 def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -67,6 +192,9 @@ def dump_status(released: ReleasedIndex, snapshot: Snapshot, last: LedgerEntry, 
         "stale_after": stale_after(snapshot.rows),
         "quarantined": {str(number): reason for number, reason in sorted(state.quarantined.items())},
         "sets": list(snapshot.rows),
+        "hidden": list(snapshot.hidden),
+        "history": list(snapshot.history),
+        "listed": dict(snapshot.listed),
         "pages": {
             project: {"sha256": page.sha256, "etags": list(page.etags)}
             for project, page in sorted(snapshot.pages.items())
@@ -75,69 +203,3 @@ def dump_status(released: ReleasedIndex, snapshot: Snapshot, last: LedgerEntry, 
         "tree": {"size": snapshot.tree.size, "roots": [root.hex() for root in snapshot.tree.roots]},
     }
     return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
-
-
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #ccc;padding:.4rem;text-align:left;"
-    "vertical-align:top}code{background:#f3f3f3;padding:.1rem .3rem;overflow-wrap:anywhere}.bad{color:#a00}"
-)
-
-
-_HERE = (
-    'for (const place of document.querySelectorAll(".here"))'
-    ' place.textContent = new URL("simple/", location.href).href;'
-)
-"""Script that inserts the URL of the index, which is unknown when the page is written."""
-
-
-def overview_page(released: ReleasedIndex, rows: Sequence[Mapping[str, Any]], last: LedgerEntry) -> bytes:
-    """Return the overview page: sets, tested targets, dates, evidence, install commands, bypasses and waivers."""
-    index = html.escape(released.index)
-    sections = "".join(_section(item) for item in rows) or "<p>Nothing is offered.</p>"
-    what = html.escape(f"{last.kind.value} {last.reason}".strip())
-    stale = stale_after(rows)
-    until = f" Stale after <time>{stale}</time>, unless a new set comes." if stale else ""
-    text = (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width">\n<title>JAX for ROCm: {index}</title>\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>JAX for ROCm: {index}</h1>\n"
-        f"<p>Last change: entry {last.number}, {what}, <time>{html.escape(last.time)}</time>.{until} "
-        f'<a href="simple/">packages</a> <a href="status.json">status</a></p>\n{sections}'
-        f"<script>{_HERE}</script>\n</body>\n</html>\n"
-    )
-    return text.encode()
-
-
-def overview_entry(page: bytes) -> int:
-    """Return the number of the ledger entry that an overview page was written from; 0 if it names none."""
-    found = re.search(rb"<p>Last change: entry (\d{1,8}),", page)
-    return int(found[1]) if found else 0
-
-
-def _section(item: Mapping[str, Any]) -> str:
-    digest = html.escape(str(item["digest"]))
-    tiers = html.escape(tiers_text(item["tiers"]))
-    evidence = " ".join(
-        f'<a href="sets/{digest}/{html.escape(name)}">{html.escape(name.removeprefix("evidence/"))}</a>'
-        for name in item["evidence"]
-    )
-    exceptions = "".join(
-        f'<p class="bad">{kind} {html.escape(str(entry))}</p>\n'
-        for kind, name in (("Bypass", "bypasses"), ("Waiver", "waivers"))
-        for entry in item["policy"].get(name, ())
-    )
-    attested = "".join(
-        f"<tr><th>attested by</th><td>{html.escape(who)}: {len(names)} wheels</td></tr>\n"
-        for who, names in item["policy"].get("attested", {}).items()
-    )
-    yanked = f'<p class="bad">Yanked: {html.escape(item["yanked"])}</p>\n' if item["yanked"] else ""
-    title = html.escape(f"jax {item['jax']}, ROCm {item['rocm']}, Python {', '.join(item['pythons'])}")
-    here = '<span class="here">&lt;this page&gt;simple/</span>'
-    return (
-        f'<h2 id="{digest}">{title}</h2>\n{yanked}{exceptions}'
-        f"<p><code>pip install --extra-index-url {here} {html.escape(item['install'])}</code></p>\n<table>\n"
-        f"<tr><th>set</th><td><code>{digest}</code>, entry {item['entry']}</td></tr>\n"
-        f"<tr><th>promoted</th><td><time>{html.escape(item['promoted'])}</time></td></tr>\n"
-        f"<tr><th>tested</th><td>{tiers}</td></tr>\n<tr><th>evidence</th><td>{evidence}</td></tr>\n{attested}</table>\n"
-    )

@@ -69,7 +69,8 @@ def verdict(
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
     lower = tuple(order_problems(wheel_set, offered or {}))
     required_evidence = tuple(requirements(wheel_set, files, policy, now))
-    reasons = (*_gate_problems(required_evidence), *_unrequired_failures(wheel_set, files, policy))
+    unrequired = tuple(_unrequired_failures(wheel_set, files, policy))
+    reasons = (*_gate_problems(required_evidence), *(reason for reason, on_rocm in unrequired if on_rocm))
     tiers = tiers_of(wheel_set, own, policy, now)
     bypasses = [entry for entry in policy.bypasses if entry.is_for(wheel_set)]
     by_gates, passed_over = _apply([entry for entry in bypasses if not entry.state(now)], reasons, tiers, policy)
@@ -102,6 +103,7 @@ def verdict(
             *dict.fromkeys(note for report in attested for note in report.notes),
             *(() if policy.growth_blocks else grown),
             *(lower if allow_lower else ()),
+            *(f"{reason.text} It does not block." for reason, on_rocm in unrequired if not on_rocm),
         ),
     )
 
@@ -109,7 +111,7 @@ def verdict(
 def _apply(
     bypasses: Sequence[Bypass], reasons: Iterable[_Reason], tiers: Mapping[str, Tier | None], policy: Policy
 ) -> tuple[list[str], list[tuple[_Reason, Bypass]]]:
-    """Return the texts of reasons and of too weak tiers that no bypass covers, and what the valid bypasses cover."""
+    """Return the texts of reasons and too weak tiers that no bypass covers, and those that valid bypasses cover."""
     blocked: list[str] = []
     passed_over: list[tuple[_Reason, Bypass]] = []
     for reason in reasons:
@@ -185,8 +187,14 @@ def _gate_problems(required_evidence: Iterable[Requirement]) -> Iterator[_Reason
         yield from (_Reason(f"{where} {problem}", item.gate, item.target) for problem in item.problems)
 
 
-def _unrequired_failures(wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy) -> Iterator[_Reason]:
-    """Yield each failed gate that the policy does not require; skipped gates and machine failures do not block."""
+def _unrequired_failures(
+    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy
+) -> Iterator[tuple[_Reason, bool]]:
+    """Yield each failed gate that the policy does not require, and whether it is about ROCm.
+
+    Skipped gates and machine failures do not block. Tests on a CPU or on CUDA use code that the set does not contain,
+    and block only if the policy requires them.
+    """
     required = {(gate, target) for gate, rule in policy.gates.items() for target in rule.about(wheel_set, policy)}
     ran = [
         file for file in files if file.evidence.outcome is not Outcome.SKIPPED and not is_machine_failure(file.evidence)
@@ -194,7 +202,7 @@ def _unrequired_failures(wheel_set: WheelSet, files: Iterable[EvidenceFile], pol
     for (gate, target), (evidence, *_) in counted_evidence(wheel_set, ran, policy).items():
         if (gate, target) not in required and evidence.outcome is not Outcome.PASSED:
             text = f"The gate {gate} for {target} did not pass: {first_finding(evidence)}"
-            yield _Reason(text, gate, target)
+            yield _Reason(text, gate, target), evidence.tier not in (Tier.CPU, Tier.CUDA)
 
 
 def tiers_of(

@@ -10,13 +10,16 @@
   `….checked.json` after the check of the released index
 - `v2/<index>/`: the released index
     - `packages/<project>/<wheel>` and `<wheel>.metadata`
-    - `sets/<digest>/`: the files of the set and its evidence
+    - `sets/<digest>/`: the files of the set and its evidence, and `report-….html`, `summary-….json` and
+      `requirements-<python>.txt`, which its promotion wrote
     - `ledger/00000001.json`: the changes of the index, in order
     - `simple/`: index.html and index.json, and a folder with both for each project
     - `status.json`: for monitors and for the next publisher
     - `checkpoint`: signed number and Merkle root of the ledger's entries (C2SP tlog-checkpoint)
     - `index.html`: the overview page for people
+- `v2/index.html`: the list of indexes for people
 - `v2/_reservations/<index>.json`: agreement of promotions and repairs
+- `docs/`: the documentation site (`ci_build docs`)
 """
 
 from __future__ import annotations
@@ -36,7 +39,11 @@ SETS_FOLDER = "sets"
 TESTS_FOLDER = "_tests"
 CHECKPOINT = "checkpoint"
 NIGHTS_FOLDER = "_nights"
+DOCS = "docs/"
+"""Folder of the documentation site; its pages keep their file names on every store."""
 PAGES = ("index.html", "index.json")
+LISTING = f"{Channel.RELEASED}/index.html"
+"""The key of the page that lists the indexes."""
 
 _INDEX_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -15,7 +15,7 @@ from typing import Any
 from core.errors import RequestError
 from core.model import Channel
 from core.wheelset import SET_FILES
-from promotion.storage.keys import EVIDENCE_FOLDER, METADATA_SUFFIX, NIGHTS_FOLDER, SETS_FOLDER, TESTS_FOLDER
+from promotion.storage.keys import DOCS, EVIDENCE_FOLDER, METADATA_SUFFIX, NIGHTS_FOLDER, SETS_FOLDER, TESTS_FOLDER
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 _READ = ("s3:GetObject", "s3:GetObjectAttributes")
@@ -24,7 +24,7 @@ _REMOVE = ("s3:DeleteObject",)
 _LIST = ("s3:ListBucket", "s3:ListBucketMultipartUploads")
 _SHARE = ("s3:PutObjectAcl", "s3:PutObjectVersionAcl", "s3:PutObjectTagging", "s3:PutObjectVersionTagging")
 """Actions that some stores permit to the writer of an object unless they are denied."""
-_STAGING, _RELEASED = f"{Channel.STAGING}/*", f"{Channel.RELEASED}/*"
+_STAGING, _RELEASED, _DOCS = f"{Channel.STAGING}/*", f"{Channel.RELEASED}/*", f"{DOCS}*"
 _EVIDENCE = f"{Channel.STAGING}/*/*/{EVIDENCE_FOLDER}/*"
 _PROBES = f"{Channel.STAGING}/_probes/*"
 _TESTS = f"{Channel.STAGING}/{TESTS_FOLDER}/*"
@@ -76,12 +76,12 @@ _RULES: Mapping[Role, tuple[_Rule, ...]] = {
         _Rule(name="NeverReleases", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_RELEASED,)),
     ),
     Role.PROMOTER: (
-        _Rule(name="Reads", effect="Allow", actions=_READ, keys=(_STAGING, _RELEASED)),
-        _Rule(name="Releases", effect="Allow", actions=_WRITE, keys=(_RELEASED,)),
+        _Rule(name="Reads", effect="Allow", actions=_READ, keys=(_STAGING, _RELEASED, _DOCS)),
+        _Rule(name="Releases", effect="Allow", actions=_WRITE, keys=(_RELEASED, _DOCS)),
         _Rule(name="Checks", effect="Allow", actions=_WRITE, keys=(_CHECKED_NIGHTS, _PROBES)),
-        _Rule(name="Cleans", effect="Allow", actions=_REMOVE, keys=(_STAGING, *_RETAINED)),
+        _Rule(name="Cleans", effect="Allow", actions=_REMOVE, keys=(_STAGING, _DOCS, *_RETAINED)),
     ),
-    Role.READER: (_Rule(name="Reads", effect="Allow", actions=("s3:GetObject",), keys=(_RELEASED,)),),
+    Role.READER: (_Rule(name="Reads", effect="Allow", actions=("s3:GetObject",), keys=(_RELEASED, _DOCS)),),
 }
 
 

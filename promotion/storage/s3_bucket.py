@@ -29,6 +29,7 @@ from promotion.storage.bucket import (
     sha256_of,
     size_of,
 )
+from promotion.storage.keys import DOCS
 from promotion.storage.s3_client import bucket_errors, call, call_paged
 from promotion.storage.s3_conditions import PROBES, Conditions, beside, unless_busy
 from promotion.storage.s3_upload import upload_parts
@@ -201,7 +202,9 @@ class S3Bucket:
 
     def _name(self, key: str) -> str:
         name = self.prefix + check_key(key)
-        return name if self._website or not name.endswith(f"/{_PAGE}") else name.removesuffix(_PAGE)
+        # Links of the documentation name the files of pages.
+        literal = self._website or key.startswith(DOCS) or not name.endswith(f"/{_PAGE}")
+        return name if literal else name.removesuffix(_PAGE)
 
     def _source(self, key: str) -> Mapping[str, str]:
         """Return the source of a copy."""
@@ -300,7 +303,16 @@ def base64_of(sha256: str) -> str:
     return base64.b64encode(bytes.fromhex(sha256)).decode()
 
 
-_TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json", ".whl": "application/zip"}
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".whl": "application/zip",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".txt": "text/plain; charset=utf-8",
+}
 
 
 def _headers(key: str) -> dict[str, str]:

@@ -1,0 +1,93 @@
+"""The numbers of a promoted set beside its files: targets of wheels, size of device code, tests, and times of gates.
+
+A promotion writes them once, under a name with their digest, and the ledger has the sha256. The pages for people thus
+need one small file of a set instead of all its evidence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from core.errors import BucketError
+from promotion.index.json_types import check_type
+from promotion.storage.bucket import sha256_of
+
+SCHEMA_VERSION = 1
+REPORT, SUMMARY, REQUIREMENTS = "report-", "summary-", "requirements-"
+"""First parts of the names of the files that a promotion writes beside the files of a set."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModuleTest:
+    """A part of JAX in the tests of a set.
+
+    Attributes:
+        works: gfx target -> tier at which the part works.
+        unsupported: what is known not to work, with the targets.
+    """
+
+    name: str
+    description: str
+    works: Mapping[str, str]
+    unsupported: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetSummary:
+    """The numbers of a set.
+
+    Attributes:
+        wheels: file name -> gfx targets of its device code.
+        code: gfx target -> bytes of unpacked device code in all wheels. Empty without evidence of the gate coverage.
+        tests: passed, failed, flaky, known and skipped tests on GPUs. Empty if none ran.
+        gates: gate -> seconds, for all targets together.
+        modules: parts of JAX with tests.
+    """
+
+    wheels: Mapping[str, tuple[str, ...]]
+    code: Mapping[str, int] = field(default_factory=dict)
+    tests: Mapping[str, int] = field(default_factory=dict)
+    gates: Mapping[str, float] = field(default_factory=dict)
+    modules: tuple[ModuleTest, ...] = ()
+
+    @property
+    def figures(self) -> Mapping[str, Mapping[str, float]]:
+        """The values of plots."""
+        return {"code": dict(self.code), "tests": dict(self.tests), "gates": dict(self.gates)}
+
+    def dump(self) -> bytes:
+        """Return the text of the file."""
+        return (json.dumps({"schema": SCHEMA_VERSION, **asdict(self)}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def load_summary(data: bytes, key: str) -> SetSummary:
+    """Parse a summary; BucketError if it is damaged."""
+    try:
+        body: dict[str, Any] = json.loads(data)
+        if body.pop("schema") != SCHEMA_VERSION:
+            raise ValueError("it has another schema")
+        summary = SetSummary(
+            wheels={name: tuple(targets) for name, targets in body.pop("wheels").items()},
+            gates={name: float(seconds) for name, seconds in body.pop("gates").items()},
+            modules=tuple(
+                ModuleTest(**{**module, "unsupported": tuple(module["unsupported"])}) for module in body.pop("modules")
+            ),
+            **body,
+        )
+        check_type(summary, SetSummary)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise BucketError(f"{key} cannot be read: {error!r}.", hint="Restore it from a backup.") from error
+    return summary
+
+
+def named(prefix: str, suffix: str, data: bytes) -> str:
+    """Return the name of a file with its digest: a set that is promoted again may have other evidence."""
+    return f"{prefix}{sha256_of(data)[:16]}{suffix}"
+
+
+def written_with(prefix: str, names: Iterable[str]) -> str:
+    """Return the name of a promotion's file with this prefix, or an empty text; older versions wrote none."""
+    return next((name for name in sorted(names) if name.startswith(prefix)), "")

@@ -1,0 +1,224 @@
+"""The files that a promotion writes beside a set: a report for people, numbers for plots, and hash-locked requirements.
+
+They depend on the set and its evidence alone, so the same promotion writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.errors import CiBuildError
+from core.model import PYLOCK, SHA256SUMS, WHEELS_JSON, Evidence, Outcome, Severity, WheelSet
+from promotion.compatibility.evidence import GATES, EvidenceChecks, read_checks
+from promotion.compatibility.tables import load_spec, module_support
+from promotion.evidence.evidence import latest_by_target, load_evidence, time_of
+from promotion.evidence.test_results import TestVerdict
+from promotion.gates.common.requirements import hashed, locked, wheels_for
+from promotion.gates.device.run_record import results_names
+from promotion.index.overview import TIERS, natural_key
+from promotion.index.summary import REPORT, REQUIREMENTS, SUMMARY, ModuleTest, SetSummary, named
+from promotion.storage.bucket import Bucket
+from promotion.storage.concurrency import map_concurrently
+from promotion.storage.keys import StagedSet
+from promotion.website.render import render
+
+_GPU_GATE, _CODE_GATE = "device", "coverage"
+_ORDER = (Outcome.ERROR, Outcome.FAILED, Outcome.SKIPPED, Outcome.PASSED)
+_MOST = 300
+"""Number of tests of one kind in a report; the evidence has all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateRow:
+    """Evidence of one gate and target in a report, with its file below the folder of the set."""
+
+    evidence: Evidence
+    file: str
+    seconds: float
+
+
+def report_files(
+    bucket: Bucket,
+    staged: StagedSet,
+    wheel_set: WheelSet,
+    tiers: Mapping[str, str],
+    policy: Mapping[str, Any],
+    evidence: Iterable[str],
+) -> Mapping[str, bytes]:
+    """Return name -> content of the files that a promotion of a set writes.
+
+    Args:
+        tiers: gfx target -> tier of the promotion.
+        policy: record of the promotion, with its bypasses and waivers.
+        evidence: keys of the evidence that counted.
+
+    Raises:
+        BucketError: evidence is damaged.
+        GateError: the set's lock file or test results are damaged.
+    """
+    keys = sorted(key for key in evidence if key.endswith(".json"))
+    pieces = dict(zip(keys, map_concurrently(lambda key: load_evidence(bucket.get(key), key), keys), strict=True))
+    decisive = {id(piece) for group in latest_by_target(pieces.values()).values() for piece in group}
+    pieces = {key: piece for key, piece in pieces.items() if id(piece) in decisive}
+    checks = {key: _read(bucket, staged, piece) for key, piece in pieces.items()}
+    summary = _summary(wheel_set, checks)
+    files = _requirements(bucket, staged, wheel_set)
+    data = summary.dump()
+    files[named(SUMMARY, ".json", data)] = data
+    page = report_page(staged, wheel_set, tiers, policy, checks, summary, [*files])
+    return {**files, named(REPORT, ".html", page): page}
+
+
+def _read(bucket: Bucket, staged: StagedSet, evidence: Evidence) -> EvidenceChecks:
+    """Return the checks of evidence; none if they cannot be read, since the policy judged the evidence without them."""
+    with contextlib.suppress(CiBuildError, OSError, EOFError, LookupError, TypeError, ValueError, AttributeError):
+        if evidence.gate in GATES or [*results_names(evidence.details)]:
+            return read_checks(bucket, staged.evidence, evidence)
+    return EvidenceChecks(evidence=evidence, checks=())
+
+
+def _requirements(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> dict[str, bytes]:
+    """Return hash-locked requirements for each Python; none for a set without a lock file."""
+    if PYLOCK not in wheel_set.files:
+        return {}
+    lock, own = bucket.get(staged.file(PYLOCK)).decode(), {wheel.name for wheel in wheel_set.wheels}
+    files = {}
+    for version in wheel_set.python_versions:
+        lines = [*hashed(wheels_for(wheel_set, version)), *locked(lock, version, own)]
+        files[f"{REQUIREMENTS}{version}.txt"] = "".join(f"{line}\n" for line in sorted(lines)).encode()
+    return files
+
+
+def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetSummary:
+    tests: dict[str, int] = {}
+    gates: dict[str, float] = {}
+    code: dict[str, int] = {}
+    for checked in checks.values():
+        evidence = checked.evidence
+        gates[evidence.gate] = gates.get(evidence.gate, 0.0) + seconds_of(evidence)
+        if evidence.gate == _GPU_GATE:
+            for name, count in _tests_of(checked).items():
+                tests[name] = tests.get(name, 0) + count
+        if evidence.gate == _CODE_GATE and (size := code_size(evidence)):
+            code[evidence.target] = size
+    return SetSummary(
+        wheels={
+            wheel.filename: tuple(sorted({t for member in wheel.members for t in member.targets}, key=natural_key))
+            for wheel in wheel_set.wheels
+        },
+        code=code,
+        tests=tests,
+        gates=gates,
+        modules=tuple(_modules(checks)),
+    )
+
+
+def _tests_of(checked: EvidenceChecks) -> Mapping[str, int]:
+    """Return the numbers of tests of a run on GPUs: from its results, or from its counts if it has none."""
+    if checked.results:
+        count = {verdict: sum(r.verdict is verdict for r in checked.results) for verdict in TestVerdict}
+        known = sum(check.outcome == "known" for check in checked.checks)
+        return {
+            "passed": count[TestVerdict.PASSED],
+            "failed": count[TestVerdict.FAILED] + count[TestVerdict.CRASHED],
+            "flaky": count[TestVerdict.FLAKY],
+            "known": known,
+            "skipped": count[TestVerdict.SKIPPED] - known,
+        }
+    counts = {name: checked.evidence.counts.get(name, 0) for name in ("passed", "failed", "known", "skipped")}
+    return {name: count for name, count in counts.items() if type(count) is int}
+
+
+def _modules(checks: Mapping[str, EvidenceChecks]) -> Iterator[ModuleTest]:
+    for module in load_spec()[0]:
+        if support := module_support(module, checks):
+            bad: dict[str, list[str]] = {}
+            for item in support:
+                for name, reason in item.unsupported:
+                    bad.setdefault(f"{name}: {reason}" if reason else name, []).append(item.target)
+            yield ModuleTest(
+                name=module.name,
+                description=module.description,
+                works={item.target: item.tier.value for item in support if item.tier},
+                unsupported=tuple(f"{text} ({', '.join(targets)})" for text, targets in bad.items())[:20],
+            )
+
+
+def report_page(
+    staged: StagedSet,
+    wheel_set: WheelSet,
+    tiers: Mapping[str, str],
+    policy: Mapping[str, Any],
+    checks: Mapping[str, EvidenceChecks],
+    summary: SetSummary,
+    written: Sequence[str],
+) -> bytes:
+    """Return the report of a set.
+
+    Args:
+        checks: key of each evidence that counted -> its checks.
+        written: names of the other files that the promotion writes.
+    """
+    rows = [
+        GateRow(evidence=checked.evidence, file=key.removeprefix(staged.root), seconds=seconds_of(checked.evidence))
+        for key, checked in checks.items()
+    ]
+    rows.sort(key=lambda row: (_ORDER.index(row.evidence.outcome), row.evidence.gate, natural_key(row.evidence.target)))
+    tests = [(checked.evidence.target, result) for checked in checks.values() for result in checked.results]
+    skipped = [(checked.evidence.target, check) for checked in checks.values() for check in checked.checks]
+    failed = [(t, r) for t, r in tests if r.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED)]
+    flaky = [(t, r) for t, r in tests if r.verdict is TestVerdict.FLAKY]
+    return render(
+        "report.html",
+        {
+            "title": f"JAX {wheel_set.jax_version} for ROCm {wheel_set.rocm_version}: content and tests",
+            "staged": staged,
+            "set": wheel_set,
+            "size": sum(wheel.size for wheel in wheel_set.wheels),
+            "tiers": sorted(tiers.items(), key=lambda item: natural_key(item[0])),
+            "policy": policy,
+            "rows": rows,
+            "findings": [
+                (row, finding)
+                for severity in Severity
+                for row in rows
+                for finding in row.evidence.findings
+                if finding.severity is severity
+            ],
+            "failed": failed[:_MOST],
+            "flaky": flaky[:_MOST],
+            "known": [(t, c) for t, c in skipped if c.outcome == "known"][:_MOST],
+            "unread": [key.removeprefix(staged.root) for key, checked in checks.items() if _is_unread(checked)],
+            "sentences": TIERS,
+            "more": {"failed": len(failed), "flaky": len(flaky)},
+            "most": _MOST,
+            "summary": summary,
+            "files": sorted((*wheel_set.files, WHEELS_JSON, SHA256SUMS, *written), key=_file_key),
+        },
+    )
+
+
+def _is_unread(checked: EvidenceChecks) -> bool:
+    """Return whether evidence names test results that could not be read."""
+    return not checked.results and bool([*results_names(checked.evidence.details)])
+
+
+def _file_key(name: str) -> tuple[bool, str]:
+    """Return the key that orders debug files after the others."""
+    return "/" in name, name
+
+
+def code_size(evidence: Evidence) -> int:
+    """Return the bytes of device code that evidence of the gate coverage counted for its target."""
+    checks = evidence.details.get("checks")
+    sizes = [check.get("code_bytes") for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
+    return sum(number for size in sizes if isinstance(size, dict) for number in size.values() if type(number) is int)
+
+
+def seconds_of(evidence: Evidence) -> float:
+    """Return the duration of a gate; 0 for invalid times."""
+    started, ended = time_of(evidence.started), time_of(evidence.ended)
+    return (ended - started).total_seconds() if started and ended else 0.0
