@@ -26,7 +26,7 @@ def update(options: Sequence[str]) -> None:
     _venv.enter("requirements.lock")
     _compile("requirements", [*options])
     pinned = "--constraints=requirements.lock"
-    for name in ("requirements-cluster", "requirements-attest", "requirements-gate"):
+    for name in ("requirements-cluster", "requirements-attest", "requirements-docs", "requirements-gate"):
         _compile(name, [*options, pinned])
     _compile("../tests/support/rbe/requirements", [*options, pinned])
     # The tests use the cluster packages, in the versions that users get.

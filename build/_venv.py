@@ -7,14 +7,16 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import venv
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -214,7 +216,23 @@ def _create() -> None:
     elif VENV.exists():
         shutil.rmtree(VENV)
     venv.EnvBuilder(symlinks=True).create(VENV)
-    _run("ensurepip could not install pip into .venv.", "ensurepip")
+    _add_pip()
+
+
+def _add_pip() -> None:
+    """Add the pip that comes with Python; ensurepip, which is slower, compiles all its modules."""
+    # Debian's package python3 has no ensurepip; the other one costs start-up time.
+    import ensurepip
+    import zipfile
+
+    places = (sysconfig.get_config_var("WHEEL_PKG_DIR"), Path(ensurepip.__file__).with_name("_bundled"))
+    wheels = [wheel for place in places if place for wheel in sorted(Path(place).glob("pip-*-py3-none-any.whl"))]
+    if not wheels:
+        _run("ensurepip could not install pip into .venv.", "ensurepip")
+        return
+    (packages,) = VENV.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheels[0]) as archive:
+        archive.extractall(packages)
 
 
 def _install(lock: str, show: Callable[[str], None]) -> None:
@@ -222,14 +240,27 @@ def _install(lock: str, show: Callable[[str], None]) -> None:
     _run(
         f"pip could not install build/{lock}; see its output above and `pip config debug`.",
         *("pip", "install", "--no-input", "--progress-bar=off", "--disable-pip-version-check", "--no-user"),
-        *("--require-hashes", "--only-binary=:all:", f"--requirement={BUILD / lock}"),
+        # The lock lists all dependencies. Modules are compiled when they are imported, which most never are.
+        *("--require-hashes", "--no-deps", "--no-compile", "--only-binary=:all:", f"--requirement={BUILD / lock}"),
         show=lambda count: show(f"{count} of {total} packages"),
     )
+
+
+def _offline(words: Sequence[str]) -> dict[str, str]:
+    """Return pip's settings for `gate device --offline --wheelhouse DIR`; DIR also has the packages of `.venv`."""
+    text = "\n".join(words)
+    match = re.search(r"^--wheelhouse[=\n](.+)$", text, re.MULTILINE)
+    if "--offline" not in words or match is None:
+        return {}
+    folder = Path(match[1]).absolute()
+    links = folder / "wheels" if (folder / "wheels").is_dir() else folder
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(links), "PIP_CONFIG_FILE": os.devnull}
 
 
 def _run(problem: str, *module: str, show: Callable[[int], None] | None = None) -> None:
     # -I ignores PYTHONPATH but not pip's settings, so those that change the install location are removed.
     env = {name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")}
+    env.update(_offline(sys.argv))
     output: deque[str] = deque(maxlen=15)
     count = 0
     with subprocess.Popen(

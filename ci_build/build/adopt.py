@@ -29,6 +29,7 @@ from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.verify import verify_record
 from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport, member_infos
+from wheelkit.inspect.proven_rocm import proven_rocm
 
 ADOPTED = "adopted"
 """Key of `WheelSet.request` ; true for a set of wheels that were not built here."""
@@ -47,7 +48,7 @@ class _InputWheel:
         kind: pjrt, plugin, jaxlib or jax-aiter.
         major: ROCm major in the wheel's name; 0 for jaxlib and jax-aiter.
         pythons: supported Python versions in the wheel's tags; empty for `py3`.
-        rocm: ROCm versions in the wheel's libraries.
+        report: facts about the wheel.
     """
 
     path: Path
@@ -55,7 +56,7 @@ class _InputWheel:
     kind: str
     major: int
     pythons: tuple[str, ...]
-    rocm: tuple[str, ...]
+    report: WheelReport
 
 
 def adopt(arguments: Sequence[str], *, out: Path, rocm: RocmVersion | None, progress: Progress) -> WheelSet:
@@ -64,12 +65,12 @@ def adopt(arguments: Sequence[str], *, out: Path, rocm: RocmVersion | None, prog
     Args:
         arguments: wheel files, or folders with wheels.
         out: folder of the set, which is replaced as a whole.
-        rocm: ROCm version of the wheels; None reads the version from their libraries.
+        rocm: ROCm version of the wheels; None takes the version that the wheels prove.
 
     Raises:
         InputError: an argument is not a wheel, or a wheel is damaged.
         WheelSetError: an argument is the folder of a set, and files in it differ from its wheels.json.
-        RequestError: the wheels cannot form a set, or their ROCm version is unknown.
+        RequestError: the wheels cannot form a set, or their ROCm version is unknown or contradictory.
         BusyError: another run uses `out`.
     """
     check_output_dir(out)  # before the wheels are read
@@ -118,7 +119,7 @@ def _read_wheel(path: Path, progress: Progress) -> _InputWheel:
         kind=kind,
         major=major,
         pythons=pythons,
-        rocm=report.rocm,
+        report=report,
     )
 
 
@@ -183,7 +184,7 @@ def _describe_set(given: Sequence[_InputWheel], rocm: RocmVersion | None) -> Whe
     return WheelSet(
         index=targets.family_of(names),
         targets=tuple(map(str, names)),
-        rocm_version=str(rocm or _rocm_inside(ours)),
+        rocm_version=proven_rocm([item.report for item in ours], str(rocm or "")),
         jax_version=version.public,
         python_versions=tuple(python for python in _supported() if any(python in item.pythons for item in given)),
         request={ADOPTED: True},
@@ -192,12 +193,3 @@ def _describe_set(given: Sequence[_InputWheel], rocm: RocmVersion | None) -> Whe
         pins={"jax": release} if has_jaxlib else {"jax": release, _JAXLIB: release},
         wheels=tuple(sorted((item.wheel for item in given), key=lambda wheel: (wheel.name, wheel.filename))),
     )
-
-
-def _rocm_inside(ours: Sequence[_InputWheel]) -> RocmVersion:
-    """Return the ROCm version in the libraries; RequestError if there is not exactly one."""
-    marks = sorted({text for item in ours for text in item.rocm})
-    if len(marks) == 1:
-        return RocmVersion(text=marks[0])
-    what = f"have several ROCm versions: {', '.join(marks)}" if marks else "have no ROCm version"
-    raise RequestError(f"The libraries in the wheels {what}.", hint=f"Give --rocm-version={ours[0].major}.x.y.")

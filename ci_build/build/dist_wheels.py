@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from ci_build.build.request import WheelSetRequest
 from ci_build.build.source import source_build
 from ci_build.build.source.build_py import BuildCommand
 from ci_build.build.source.source_build import PreparedBuild, SourceBuildContext
+from ci_build.cluster.request import ClusterRequest
 from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.rocm.request import planned_steps
 from ci_build.rocm.tree import read_tree
@@ -29,6 +31,9 @@ if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
     from ci_build.build.execute import BuildResult
     from ci_build.rocm.source import Rocm
     from core.http.client import Connect
+
+_WIDTH = 80
+"""Columns of the receipt."""
 
 
 def prepare(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, connect: Connect) -> PreparedBuild:
@@ -109,6 +114,7 @@ def dist_wheels(
             progress=reporter,
             builder=prepared.builder,
             compilers=compilers,
+            cluster=request.cluster,
         )
     for name, findings in result.findings.items():
         for finding in findings:
@@ -122,8 +128,15 @@ def dry_run_lines(prepared: PreparedBuild, request: WheelSetRequest) -> Iterator
     """Yield the lines of a dry run: every command and effect, in the order of a build."""
     kernels = request.build.kernels
     compilers = () if kernels is None else tuple(container_lines(kernels, request.cache))
+    if request.cluster is not None:
+        compilers = (*compilers, cluster_line(request.cluster))
     heading, *lines = plan_lines(prepared.plan, request.out, container=prepared.container, compilers=compilers)
     yield from (heading, *prepared.before, *lines)
+
+
+def cluster_line(cluster: ClusterRequest) -> str:
+    """Return the line of a dry run about the machines that compile kernels."""
+    return f"compile on the workers of {cluster.address}, with files in {cluster.store}; link here"
 
 
 def plan_lines(
@@ -205,21 +218,14 @@ def receipt(result: BuildResult) -> dict[str, Any]:
 
 
 def show_receipt(result: BuildResult, reporter: Reporter) -> None:
-    """Print each wheel's size before and after the repair, its targets, time and sha256."""
-    rows = [
-        (
-            wheel["filename"],
-            human(wheel["size_before"]),
-            human(wheel["size"]),
-            " ".join(wheel["targets"]) or "-",
-            f"{wheel['seconds']:.1f} s" if wheel["seconds"] else "kept",
-        )
-        for wheel in receipt(result)["wheels"]
-    ]
-    reporter.table(("wheel", "before", "after", "targets", "time"), rows, numeric=(1, 2, 4))
-    for name, text in result.saved.items():
-        if text:
-            reporter.line(f"{name}: {text}")
-    for wheel in result.wheel_set.wheels:
-        reporter.line(f"{wheel.sha256}  {wheel.filename}")
-    reporter.line(f"wheel set {result.wheel_set.digest} in {result.folder}")
+    """Print each wheel's sizes before and after the repair, targets, time, savings and sha256, within 80 columns."""
+    for wheel in receipt(result)["wheels"]:
+        reporter.line(wheel["filename"])
+        took = f"{wheel['seconds']:.1f} s" if wheel["seconds"] else "kept"
+        parts = [f"{human(wheel['size_before'])} -> {human(wheel['size'])}", took, *wheel["saved"].split("; ")]
+        texts = [", ".join(parts[:2]), " ".join(wheel["targets"]), *parts[2:], f"sha256 {wheel['sha256']}"]
+        for text in filter(None, texts):
+            for line in textwrap.wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False):
+                reporter.line(f"  {line}")
+    reporter.line(f"wheel set {result.wheel_set.digest}")
+    reporter.line(f"  in {result.folder}")

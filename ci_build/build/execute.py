@@ -15,6 +15,7 @@ from ci_build.build.output_dir import locked, replacement
 from ci_build.build.plan import BuildPlan, Effect, Step
 from ci_build.build.published import resolve
 from ci_build.build.source.native import SourceBuilder
+from ci_build.cluster.request import ClusterRequest, connected
 from core import wheelset
 from core.digests import file_sha256
 from core.errors import InputError, WheelSetError
@@ -79,6 +80,7 @@ def execute(
     progress: Progress,
     builder: SourceBuilder | None = None,
     compilers: CompilerLocation | None = None,
+    cluster: ClusterRequest | None = None,
 ) -> BuildResult:
     """Run a plan.
 
@@ -87,6 +89,7 @@ def execute(
     Args:
         builder: builder of native wheels from source; None for published wheels.
         compilers: ROCm compilers for the kernels; None uses compilers from the package index.
+        cluster: machines that compile the kernels; None for this machine.
 
     Raises:
         RequestError: `out` has files that do not belong to a wheel set.
@@ -94,7 +97,7 @@ def execute(
     """
     out = out.absolute()
     with locked(out):
-        return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress, builder, compilers).run()
+        return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress, builder, compilers, cluster).run()
 
 
 class _Run:
@@ -109,8 +112,9 @@ class _Run:
         progress: Progress,
         builder: SourceBuilder | None = None,
         compilers: CompilerLocation | None = None,
+        cluster: ClusterRequest | None = None,
     ) -> None:
-        self.builder, self.compilers = builder, compilers
+        self.builder, self.compilers, self.cluster = builder, compilers, cluster
         self.plan, self.out, self.runner, self.progress = plan, out, runner, progress
         self.cache, self.inputs = cache, InputStore(cache / "inputs")
         self.wheels = WheelMaker(plan.request, self.inputs, StepStore(cache / "steps"), tool_versions(), progress)
@@ -124,6 +128,7 @@ class _Run:
         """Run every stage in order."""
         for name in ("inputs", "steps"):
             ContentStore(self.cache / name).sweep()
+        self.progress.plan([step.what for stage in self.plan.stages for step in stage.steps])
         for stage in self.plan.stages:
             for step in stage.steps:
                 self._do(step)
@@ -177,7 +182,10 @@ class _Run:
             request, targets, cache=self.cache, runner=self.runner, progress=self.progress, place=place
         )
         with tempfile.TemporaryDirectory(prefix=f".{self.out.name}-", dir=self.out.parent) as name:
-            packed = assemble.pack(job, version, Path(name), runner=self.runner, progress=self.progress)
+            with connected(self.cluster, self.progress) as tasks:
+                packed = assemble.pack(
+                    job, version, Path(name), runner=self.runner, progress=self.progress, tasks=tasks
+                )
             item = Resolved(
                 name=step.project,
                 version=version,

@@ -124,10 +124,8 @@ def saved(done: RepairedWheel) -> str:
     """Return one line about the targets and symbols that a repair removed."""
     lines = []
     if done.targets_dropped:
-        lines.append(
-            f"dropped {len(done.targets_dropped)} targets ({' '.join(done.targets_dropped)}): "
-            f"device code {human(done.code_before)} -> {human(done.code_after)}"
-        )
+        many = f"{len(done.targets_dropped)} other targets" if len(done.targets_dropped) > 1 else "1 other target"
+        lines.append(f"{many} dropped: device code {human(done.code_before)} -> {human(done.code_after)}")
     if done.symbols_saved:
         lines.append(f"moved {human(done.symbols_saved)} of symbols to {DEBUG}/")
     return "; ".join(lines)

@@ -64,7 +64,7 @@ def inspect(
         wheel_report = inspect_wheel(path, expectations, progress=progress)
         if wheel_report.sha256 not in taken:
             return wheel_report
-        return replace(wheel_report, findings=sort_findings(as_published(wheel_report.findings)))
+        return replace(wheel_report, findings=sort_findings(as_published(wheel_report.findings, wheel_report.project)))
 
     with _collected(arguments, runner) as paths:
         set_report = inspect_set(paths, report)
@@ -131,7 +131,7 @@ def wheel_files(arguments: Sequence[str], *, hint: str) -> list[Path]:
 
 
 def tag_options(url: str) -> tuple[str, ...]:
-    """Return pip options that accept the tags in a wheel's name (PEP 425), whatever Python and platform run pip."""
+    """Return pip options that accept the tags in a wheel's name (PEP 425), on every Python and platform."""
     name = unquote(parse_url(url).path.rpartition("/")[2])
     try:
         tags = parse_wheel_filename(name)[3]

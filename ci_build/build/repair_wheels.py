@@ -24,11 +24,11 @@ from ci_build.build.finished_wheels import WheelMaker
 from ci_build.build.inspection import wheel_files
 from ci_build.build.plan import Effect, Step
 from core import versions
-from core.defaults import defaults
 from core.digests import file_sha256
 from core.errors import ArchiveError, CiBuildError, InputError, RequestError
 from core.model import BuildRequest, Finding, GfxTarget, Payload, Progress, RocmVersion, to_json
 from core.pip import InputStore, Resolved
+from core.rocm_releases import load_releases
 from core.steps import FinishedStep, StepStore, tool_versions
 from core.store import ContentStore
 from pjrt import recipe as pjrt_recipe
@@ -36,6 +36,7 @@ from plugin import recipe as plugin_recipe
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.inspect.inspect import Expectations, inspect_wheel
+from wheelkit.inspect.proven_rocm import proven_rocm
 from wheelkit.repair.plan import PLATFORM
 
 _JAXLIB = "jaxlib"
@@ -152,7 +153,7 @@ def _plan(path: Path, request: RepairRequest, progress: Progress) -> PlannedRepa
         return _plan_jaxlib(path, name, request)
     kind, major = named
     info = _build_info(path, versions.module_name(kind, major).replace(".", "/"))
-    rocm = request.rocm or _rocm_inside(path, info, major, progress)
+    rocm = request.rocm or _rocm_inside(path, info, progress)
     if rocm.major != major:
         text = f"{path} is for ROCm {major}, but --rocm-version is {rocm}."
         raise RequestError(text, hint="Repair the wheels of each ROCm separately.")
@@ -169,10 +170,9 @@ def _plan_jaxlib(path: Path, name: WheelName, request: RepairRequest) -> Planned
     effect, what = (Effect.TAKE, "copy") if tagged else (Effect.RETAG, "retag")
     step = Step(what=f"{what} {path.name}", effect=effect, project=_JAXLIB)
     filename = path.name if tagged else str(name._replace(platform=PLATFORM))
-    # The request only describes other wheels: jaxlib has no device code.
-    build = _build_request(
-        request, Version(name.version).public, request.rocm or RocmVersion(text=defaults()["published"]["rocm_version"])
-    )
+    # The request only describes other wheels: jaxlib has no device code, so its ROCm has no effect.
+    rocm = request.rocm or RocmVersion(text=f"{load_releases().published_major}.0")
+    build = _build_request(request, Version(name.version).public, rocm)
     return PlannedRepair(source=path, filename=filename, step=step, build=build)
 
 
@@ -202,15 +202,12 @@ def _build_info(path: Path, folder: str) -> dict[str, Any]:
         return info if isinstance(info, dict) else {}
 
 
-def _rocm_inside(path: Path, info: dict[str, Any], major: int, progress: Progress) -> RocmVersion:
-    """Return the ROCm version that a wheel records, or else the version in the compiler's marks of its libraries."""
-    if recorded := info.get("rocm_version"):
-        return RocmVersion(text=str(recorded))
-    marks = inspect_wheel(path, Expectations(verify=False), progress=progress).rocm
-    if len(marks) == 1:
-        return RocmVersion(text=marks[0])
-    what = f"several ROCm versions: {', '.join(marks)}" if marks else "no ROCm version"
-    raise RequestError(f"The libraries of {path} have {what}.", hint=f"Give --rocm-version={major}.x.y.")
+def _rocm_inside(path: Path, info: dict[str, Any], progress: Progress) -> RocmVersion:
+    """Return the ROCm version that a wheel of this project records, or else the version that the wheel proves."""
+    recorded = str(info.get("rocm_version", ""))
+    return RocmVersion(
+        text=recorded or proven_rocm([inspect_wheel(path, Expectations(verify=False), progress=progress)])
+    )
 
 
 def _refuse_existing(out: Path, names: Sequence[str]) -> None:

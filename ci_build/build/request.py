@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ci_build.cluster.request import ClusterRequest
 from ci_build.rocm.request import RocmSource, RocmStorage
 from core.model import BuildRequest
 
@@ -26,6 +27,7 @@ class WheelSetRequest:
         rebuild: folder for build results if cached results must not be used; None uses `cache`.
         own_commit: commit of this repository that the wheels record; empty detects it.
         dry_run: print the plan; download and write nothing.
+        cluster: machines that compile kernels; None for this machine.
     """
 
     build: BuildRequest
@@ -39,6 +41,7 @@ class WheelSetRequest:
     rebuild: Path | None = None
     own_commit: str = ""
     dry_run: bool = False
+    cluster: ClusterRequest | None = None
 
     @property
     def built(self) -> Path:

@@ -9,11 +9,13 @@ import io
 import os
 import signal
 import sys
+from pathlib import Path
 
 import click
 import cloup
 
 from ci_build.cli.common import LazyGroup, State
+from ci_build.cli.options.project_file import find_project_file
 from ci_build.cli.options.table import build_options
 from core.errors import CiBuildError, MachineError, RequestError
 from core.os_errors import describe
@@ -61,6 +63,7 @@ SECTIONS = {
         "verify": ("verify", "Recompute an index and report differences."),
         "index": ("index", "Serve, publish or check a package index."),
         "bucket": ("bucket", "Print the access policy of a bucket."),
+        "docs": ("docs", "Build and publish the documentation site."),
     },
     "Images and kernels": {
         "images": ("images", "Build, run and test images; update their pins."),
@@ -68,6 +71,7 @@ SECTIONS = {
     },
     "Machine": {
         "doctor": ("doctor", "Report problems of GPU, driver, ROCm and Python."),
+        "status": ("status", "Show running work, the cache and staged sets."),
         "cache": ("cache", "List and clean the cache."),
         "cluster": ("cluster", "Run the scheduler or a worker of a cluster."),
     },
@@ -95,7 +99,7 @@ _WITH_BUILD_OPTIONS = ("dist_wheels", "nightly", "release")
 @cloup.group(
     cls=LazyGroup,
     sections=SECTIONS,
-    hidden_names={"free": "index_operations:unquarantine", **IMAGE_ALIASES},
+    hidden_names={"completion": "completion", "free": "index_operations:unquarantine", **IMAGE_ALIASES},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @build_options(hidden=True)
@@ -108,12 +112,17 @@ def main(context: click.Context, /, **before: object) -> None:
     command = context.invoked_subcommand
     if command not in (None, *_WITH_BUILD_OPTIONS):
         found = main.get_command(context, command) if command in IMAGE_ALIASES else None
-        accepted = {"verbose", *(parameter.name for parameter in found.params)} if found else {"verbose"}
+        accepted = {"verbose", "quiet", *(parameter.name for parameter in (found.params if found else ()))}
         misplaced = sorted(name for name, value in before.items() if value is not None and name not in accepted)
         if misplaced:
             names = ", ".join("--" + name.replace("_", "-") for name in misplaced)
             raise RequestError(f"`{command}` does not accept {names}.", hint=f"See `ci_build {command} --help`.")
-    context.obj = State(before)
+    project = find_project_file(Path.cwd())
+    context.obj = State(before, project)
+    if command and (values := project.for_click()):
+        found = main.get_command(context, command)
+        below = found.list_commands(context) if isinstance(found, click.Group) else ()
+        context.default_map = {command: {**values, **dict.fromkeys(below, values)}}
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -16,6 +16,7 @@ import click
 import cloup
 
 from ci_build.cli.options.environment import child_environment, new_reporter, proxy_of
+from ci_build.cli.options.project_file import NO_PROJECT_FILE, ProjectFile
 from ci_build.cli.options.settings import Settings
 from core.errors import RequestError
 from core.model import to_json
@@ -101,19 +102,25 @@ class LazyGroup(cloup.Group):
 
 
 class State:
-    """Options that were given before the command."""
+    """Options that were given before the command, and the project file."""
 
-    def __init__(self, before: Mapping[str, Any]) -> None:
-        self.before = before
+    def __init__(self, before: Mapping[str, Any], project: ProjectFile = NO_PROJECT_FILE) -> None:
+        self.before, self.project = before, project
 
     def settings(self, after: Mapping[str, Any], tables: Sequence[str] = ("build",)) -> Settings:
         """Return the options before and after the command, with defaults from these tables of defaults.toml."""
-        return Settings(after, self.before, tables=tables)
+        return Settings(after, self.before, tables=tables, project=self.project)
 
     def reporter(self, after: Mapping[str, Any] | None = None) -> Reporter:
         """Return a reporter of progress on standard error."""
         settings = self.settings(after or {})
-        reporter = new_reporter(verbose=settings.flag("verbose"))
+        if settings.flag("verbose") and settings.flag("quiet"):
+            origins = " and ".join(settings.get(name).origin for name in ("verbose", "quiet"))
+            raise RequestError(f"{origins} exclude each other.", hint="Omit one of them.")
+        reporter = new_reporter(verbose=settings.flag("verbose"), quiet=settings.flag("quiet"))
+        if (context := click.get_current_context(silent=True)) is not None:
+            reporter.collect_warnings()
+            context.call_on_close(reporter.close)
         if after and "cache_dir" in after and (note := settings.cache_note):
             reporter.warning(f"{note} Choose another place with --cache-dir or XDG_CACHE_HOME.")
         return reporter
@@ -130,7 +137,7 @@ def connector(reporter: Reporter) -> Connect:
     def connect() -> Client:
         from core.http.client import Client  # Start-up time: it loads requests.
 
-        return Client(find_proxy=proxy_of, notice=reporter.warning)
+        return Client(find_proxy=proxy_of, notice=reporter.notice)
 
     return connect
 

@@ -13,6 +13,7 @@ from ci_build.release import device_cluster
 from ci_build.rocm.tree import read_tree
 from core.errors import CiBuildError
 from core.model import KernelRequest
+from core.report import NoProgress
 from core.tasks import TaskContext, TaskFunction, WorkerUnfitError
 from kernels.assemble import toolchain_for
 from kernels.remote import KIND as KERNEL_STEP
@@ -29,16 +30,6 @@ _toolchains: dict[KernelRequest, Toolchain] = {}
 _lock = threading.Lock()
 
 
-class _NoProgress:
-    """Progress without output: a worker reports tasks, not downloads."""
-
-    def step(self, text: str) -> None:
-        """Ignore a step."""
-
-    def advance(self, done: int, total: int) -> None:
-        """Ignore progress."""
-
-
 def _toolchain(arguments: Mapping[str, Any], context: TaskContext) -> Toolchain:
     """Return this worker's toolchain of the kind that a client uses.
 
@@ -53,7 +44,7 @@ def _toolchain(arguments: Mapping[str, Any], context: TaskContext) -> Toolchain:
             try:
                 place = find_compilers(request, context.cache, context.runner, inputs=context.cache)
                 cache = context.cache / "kernels"
-                _toolchains[request] = toolchain_for(request, cache, context.runner, _NoProgress(), place)
+                _toolchains[request] = toolchain_for(request, cache, context.runner, NoProgress(), place)
             except CiBuildError as error:
                 raise WorkerUnfitError(f"it has no toolchain {request.toolchain}: {error}") from error
         return _toolchains[request]
@@ -71,18 +62,18 @@ def _site(arguments: Mapping[str, Any], context: TaskContext) -> tuple[Site, Roc
     """
     rocm = arguments["rocm"]
     if not rocm:
-        return site_of(arguments, context, None, _NoProgress())
+        return site_of(arguments, context, None, NoProgress())
     with _lock:
         if rocm["folder"] not in _trees:
             try:
-                manifest, _ = read_tree(Path(rocm["folder"]), unknown="of unknown version", progress=_NoProgress())
+                manifest, _ = read_tree(Path(rocm["folder"]), unknown="of unknown version", progress=NoProgress())
             except (CiBuildError, OSError) as error:
                 raise WorkerUnfitError(f"it has no ROCm in {rocm['folder']}: {error}") from error
             _trees[rocm["folder"]] = RocmTree(folder=Path(rocm["folder"]), manifest=manifest)
         tree = _trees[rocm["folder"]]
     if tree.sha256 != rocm["sha256"]:
         raise WorkerUnfitError(f"its ROCm in {tree.folder} differs from the client's.")
-    return site_of(arguments, context, tree, _NoProgress())
+    return site_of(arguments, context, tree, NoProgress())
 
 
 def _compile_programs(arguments: Mapping[str, Any], context: TaskContext) -> object:

@@ -16,9 +16,9 @@ class Order:
     Attributes:
         identity: identity of the client's program.
         store: name of the store.
-        name: name of this submission of the task, unique in the store.
+        name: name of the task in its run, unique in the store.
         inputs: name -> [sha256, tree].
-        earlier: workers that were lost with the task in earlier submissions.
+        earlier: workers whose machines failed with the task.
     """
 
     identity: str

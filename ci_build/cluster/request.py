@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from core.model import Progress
+from core.tasks import Tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,3 +61,19 @@ class ClusterRequest:
     cert: str = ""
     key: str = ""
     slurm: SlurmRequest | None = None
+
+
+@contextmanager
+def connected(request: ClusterRequest | None, progress: Progress) -> Iterator[Tasks | None]:
+    """Provide the cluster of a command; None for this machine.
+
+    Raises:
+        MachineError: no scheduler answers.
+    """
+    if request is None:
+        yield None
+        return
+    from ci_build.cluster.client import Cluster  # Import cycle: tasks are builds and gates. Dask is no requirement.
+
+    with Cluster.connect(request, progress) as cluster:
+        yield cluster

@@ -18,22 +18,21 @@ from ci_build.cluster.store import MOST_TRIES, ClusterStore
 from ci_build.cluster.worker import execute
 from core.errors import MachineError
 from core.model import Progress
+from core.report import ShownTasks
 from core.tasks import Task, TaskResult
 
 MEMORY = "memory_mb"
 """Resource of workers: megabytes for all tasks together."""
 _BATCH = 200
 _LOOK_SECONDS = 2.0
+_AGAIN_SECONDS = 0.2
+"""Time after which a lost answer is asked for again."""
 _REPORT_SECONDS = 15.0
 _RETIRE_SECONDS = 30.0
 
 
 class ConnectionLostError(Exception):
     """The scheduler is gone; unfinished tasks have to be submitted again."""
-
-
-class _AnswerLostError(Exception):
-    """The worker with an answer was lost before the answer was read."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,7 +42,7 @@ class _Pending:
     Attributes:
         number: position in the order of the tasks.
         submissions: how often it was submitted.
-        earlier: workers that were lost with it in earlier submissions.
+        earlier: workers whose machines failed with it.
     """
 
     task: Task
@@ -72,8 +71,10 @@ class TaskRun:
         self._expects_workers = expects_workers
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._futures: dict[str, tuple[str, Any]] = {}
+        self._unread: list[Any] = []
         self._workers: dict[str, str] = {}
         self._finished: Counter[str] = Counter()
+        self._lines = ShownTasks(progress)
         self._told: set[str] = set()
         self._reported = self._served = time.monotonic()
         self._looked = float("-inf")
@@ -86,7 +87,14 @@ class TaskRun:
             MachineError: no worker may run the remaining tasks.
         """
         self._futures.clear()
+        self._unread.clear()
         self._submit(client, [*self.pending])
+        try:
+            yield from self._until_done(client)
+        finally:
+            self._lines.show({}, "tasks")
+
+    def _until_done(self, client: Any) -> Iterator[TaskResult]:  # noqa: ANN401 - a class of Dask
         while self.pending:
             self._look(client)
             again = []
@@ -134,8 +142,9 @@ class TaskRun:
         # A worker of another program does not offer this resource, so that it gets no task.
         return {self._identity: 1e-9, **memory, **task.resources}
 
-    def _submission(self, pending: _Pending) -> str:
-        return f"{self._name}/{pending.task.key}.{pending.submissions}"
+    def _name_of(self, pending: _Pending) -> str:
+        """Return the name under which the store counts tries, the same in all submissions of the task."""
+        return f"{self._name}/{pending.task.key}"
 
     def _dask_key(self, pending: _Pending) -> str:
         """Return a name that Dask groups by the kind, and sorts in the order of the tasks."""
@@ -146,7 +155,7 @@ class TaskRun:
             pending.task,
             identity=self._identity,
             store=self._store_name,
-            name=self._submission(pending),
+            name=self._name_of(pending),
             earlier=pending.earlier,
         ).dump()
 
@@ -156,49 +165,41 @@ class TaskRun:
         Raises:
             ConnectionLostError: the scheduler is gone.
         """
-        futures = []
+        futures, self._unread = self._unread, []
         with suppress(queue.Empty):
-            futures.append(self._done.get(timeout=_LOOK_SECONDS))
+            futures.append(self._done.get(timeout=_AGAIN_SECONDS if futures else _LOOK_SECONDS))
             while len(futures) < _BATCH:
                 futures.append(self._done.get_nowait())
         futures = [future for future in futures if self._futures.get(future.key, (0, None))[1] is future]
-        if any(future.status in ("cancelled", "lost") for future in futures) or client.status == "closed":
+        if any(future.status == "cancelled" for future in futures) or client.status == "closed":
             raise ConnectionLostError
-        finished = [future for future in futures if future.status == "finished"]
-        try:
-            texts = client.gather(finished)
-        except Exception as error:  # the worker with an answer, or the scheduler, was lost just now
-            if client.status != "running":
-                raise ConnectionLostError from error
-            yield from ((self._futures.pop(future.key)[0], _AnswerLostError()) for future in finished)
-            finished, texts = [], []
-        for future, text in zip(finished, texts, strict=True):
-            key = self._futures.pop(future.key)[0]
-            future.release()  # a worker with data that someone wants cannot leave
-            yield key, load_answer(text)
+        texts = _gather(client, [future.key for future in futures if future.status == "finished"])
         for future in futures:
-            if future.status == "error":
+            if future.key in texts:
+                key = self._futures.pop(future.key)[0]
+                future.release()  # a worker with data that someone wants cannot leave
+                yield key, load_answer(texts[future.key])
+            elif future.status == "error":
                 yield self._futures.pop(future.key)[0], future.exception()
+            else:  # its worker was lost with the answer, and the scheduler runs the task again
+                self._unread.append(future)
 
     def _result(self, client: Any, key: str, answer: Answer | BaseException) -> TaskResult | None:  # noqa: ANN401
         """Return the result of a task; None if it has to run again."""
         pending = self.pending[key]
-        if isinstance(answer, _AnswerLostError):
-            return None
         if isinstance(answer, BaseException):
             if not isinstance(answer, dask_module("distributed").KilledWorker):
                 return self._failed(pending, f"Dask could not run it: {answer}")
             # The scheduler counts workers that were lost while the task only waited on them; the store knows the rest.
-            pending.earlier += self._store.tries(self._submission(pending))
-            return self._lost(pending) if len(pending.earlier) >= MOST_TRIES else None
+            lost = (*pending.earlier, *self._store.tries(self._name_of(pending)))
+            return self._lost(pending, lost) if len(lost) >= MOST_TRIES else None
         if answer.lost:
-            pending.earlier = list(answer.lost)
-            return self._lost(pending)
+            return self._lost(pending, answer.lost)
         if answer.refused or answer.machine:
             if answer.machine:
                 pending.earlier.append(f"{answer.worker} ({answer.machine})")
             self._retire(client, answer)
-            return self._lost(pending) if len(pending.earlier) >= MOST_TRIES else None
+            return self._lost(pending, pending.earlier) if len(pending.earlier) >= MOST_TRIES else None
         self._finished[answer.worker] += 1
         if answer.error:
             return self._failed(pending, answer.error, answer.worker, answer.seconds)
@@ -224,9 +225,8 @@ class TaskRun:
             task=pending.task, folder=self._folder(pending.task.key), error=error, worker=worker, seconds=seconds
         )
 
-    def _lost(self, pending: _Pending) -> TaskResult:
-        machines = ", ".join(pending.earlier)
-        error = f"{pending.task.label} was lost with {len(pending.earlier)} workers and was given up: {machines}."
+    def _lost(self, pending: _Pending, workers: Sequence[str]) -> TaskResult:
+        error = f"{pending.task.label} was lost with {len(workers)} workers and was given up: {', '.join(workers)}."
         self._progress.step(error)
         return TaskResult(task=pending.task, folder=self._folder(pending.task.key), error=error, lost=True)
 
@@ -274,9 +274,12 @@ class TaskRun:
         for text in refused:
             self._tell(f"worker {text} is refused: this program is {self._identity}")
         self._check_service(now, [workers[address]["resources"] for address in fit], refused)
+        counts = {address: (self._finished[name], len(running.get(address, ()))) for address, name in fit.items()}
+        rows = {address: (f"worker {fit[address]}", done, done + left) for address, (done, left) in counts.items()}
+        self._lines.show(rows, "tasks")
         if fit and now - self._reported > _REPORT_SECONDS:
             self._reported = now
-            parts = [f"{name}: {self._finished[name]} done, {len(running.get(address, ()))} assigned"
+            parts = [f"{name}: {counts[address][0]} done, {counts[address][1]} assigned"
                      for address, name in sorted(fit.items(), key=lambda item: item[1])]  # fmt: skip
             self._progress.step("; ".join(parts))
 
@@ -296,6 +299,23 @@ class TaskRun:
                 + others,
                 hint="Start workers with `ci_build cluster worker` from the same checkout.",
             )
+
+
+def _gather(client: Any, keys: list[str]) -> dict[str, str]:  # noqa: ANN401 - a class of Dask
+    """Return the answers that can be read now; `Client.gather` would wait until lost ones were computed again.
+
+    Raises:
+        ConnectionLostError: the scheduler is gone.
+    """
+    while keys:
+        try:
+            response = client.sync(client.scheduler.gather, keys=keys)
+        except Exception as error:
+            raise ConnectionLostError from error
+        if response["status"] == "OK":
+            return dict(response["data"])
+        keys = [key for key in keys if key not in response["keys"]]
+    return {}
 
 
 def _meets(offer: dict[str, float], need: Sequence[tuple[str, float]]) -> bool:

@@ -9,10 +9,12 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from core.digests import file_sha256
-from core.errors import InputError
+from core.errors import BucketError, InputError
 from core.store import ContentStore
 from core.tasks import TaskInput, write_tree
 from core.unpack.decompress import chunks_of
@@ -21,6 +23,14 @@ from promotion.storage.bucket import AbsentError, Bucket, ConflictError, sha256_
 
 MOST_TRIES = 3
 """Number of workers that may be lost with a task before the task is given up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Try:
+    """Record of a worker that runs a task."""
+
+    key: str
+    sha256: str
 
 
 class ClusterStore:
@@ -109,32 +119,33 @@ class ClusterStore:
                 self._trees.publish(scratch / "tree", sha256)
         return final
 
-    def begin_try(self, name: str, earlier: Sequence[str], worker: str) -> tuple[str, ...]:
-        """Record that a worker starts a task; return () if it may, else the workers that were lost with the task.
+    def begin_try(self, name: str, earlier: Sequence[str], worker: str) -> Try | tuple[str, ...]:
+        """Record that a worker runs a task; return the workers that were lost with the task if they were too many.
 
         The record outlives the worker, the scheduler and the client, so that a task which kills its workers ends.
 
         Args:
             name: name of the task in its run.
-            earlier: workers that were lost with the task before, as far as the client knows.
+            earlier: workers whose machines failed with the task before, as far as the client knows.
         """
         body = json.dumps({"worker": worker, "try": os.urandom(8).hex()}).encode()
         for number in range(1, MOST_TRIES - len(earlier) + 1):
-            try:
-                if self._bucket.put_if_absent(_try(name, number), body, sha256=sha256_of(body)):
-                    return ()
-            except ConflictError:
-                continue
+            with suppress(ConflictError):
+                self._bucket.put_if_absent(_try(name, number), body, sha256=sha256_of(body))
+                return Try(key=_try(name, number), sha256=sha256_of(body))
         return (*earlier, *self.tries(name))
 
+    def end_try(self, ended: Try) -> None:
+        """Remove the record of a try that came to an end, so that only lost workers keep theirs."""
+        with suppress(BucketError):  # a record too many only counts if the task runs again
+            self._bucket.delete(ended.key, sha256=ended.sha256)
+
     def tries(self, name: str) -> tuple[str, ...]:
-        """Return the workers that started a task."""
+        """Return the workers that run a task, or were lost with it."""
         workers = []
         for number in range(1, MOST_TRIES + 1):
-            try:
+            with suppress(AbsentError):
                 workers.append(str(json.loads(self._bucket.get(_try(name, number)))["worker"]))
-            except AbsentError:
-                break
         return tuple(workers)
 
 

@@ -18,10 +18,11 @@ from typing import Any
 from ci_build.cluster.identity import own_identity
 from ci_build.cluster.kinds import KINDS
 from ci_build.cluster.messages import Answer, Order, load_order
-from ci_build.cluster.store import ClusterStore
+from ci_build.cluster.store import ClusterStore, Try
 from core.errors import CiBuildError, MachineError
 from core.os_errors import describe
 from core.process import HostRunner, LineSink, ProcessResult, Watch
+from core.process_groups import GroupGuard
 from core.store import ContentStore
 from core.tasks import TaskContext, WorkerUnfitError
 from promotion.storage.bucket_url import open_bucket
@@ -61,6 +62,7 @@ class WorkerState:
         self.setup = setup
         self.unfit = ""
         self.scratch = ContentStore(setup.cache / "running")
+        self.guard = GroupGuard()
         self._stores: dict[str, ClusterStore] = {}
         self._lock = threading.Lock()
 
@@ -126,10 +128,14 @@ def answer_order(order: Order, state: WorkerState, address: str, wanted: Callabl
         return answer(refused=state.unfit)
     try:
         store = state.store(order.store)
-        if lost := store.begin_try(order.name, order.earlier, name):
-            return answer(lost=lost)
-        with state.scratch.scratch() as folder, cancellation(wanted) as stop:
-            value, files = _run(order, state, store, folder, stop)
+        begun = store.begin_try(order.name, order.earlier, name)
+        if not isinstance(begun, Try):
+            return answer(lost=begun)
+        try:
+            with state.scratch.scratch() as folder, cancellation(wanted) as stop:
+                value, files = _run(order, state, store, folder, stop)
+        finally:
+            store.end_try(begun)
         return answer(value=value, files=files)
     except WorkerUnfitError as error:
         state.unfit = str(error)
@@ -157,7 +163,7 @@ def _run(
         scratch=scratch,
         cache=state.setup.cache,
         inputs={name: store.obtain(sha256, tree=tree) for name, (sha256, tree) in order.inputs.items()},
-        runner=CancellableRunner(state.setup.environment, stop),
+        runner=CancellableRunner(state.setup.environment, stop, state.guard),
         stop=stop,
     )
     value = KINDS[order.kind](order.arguments, context)
@@ -189,11 +195,11 @@ def cancellation(wanted: Callable[[], bool]) -> Iterator[threading.Event]:
 
 
 class CancellableRunner(HostRunner):
-    """Runner whose commands end with their process groups when their task is cancelled."""
+    """Runner whose commands end with their process groups when their task is cancelled or this process is killed."""
 
-    def __init__(self, environment: Mapping[str, str], stop: threading.Event) -> None:
+    def __init__(self, environment: Mapping[str, str], stop: threading.Event, guard: GroupGuard) -> None:
         super().__init__(environment)
-        self._stop = stop
+        self._stop, self._guard = stop, guard
 
     def run(
         self,
@@ -209,14 +215,22 @@ class CancellableRunner(HostRunner):
         keep: int | None = None,
     ) -> ProcessResult:
         """Run one command; see `HostRunner.run`."""
+        started: set[int] = set()
 
         def look(pid: int) -> str:
+            if pid not in started:
+                started.add(pid)
+                self._guard.add(pid)
             return "was cancelled" if self._stop.is_set() else watch(pid) if watch is not None else ""
 
-        return super().run(
-            argv, env=env, cwd=cwd, check=check, timeout=timeout, on_line=on_line, on_error_line=on_error_line,
-            watch=look, keep=keep,
-        )  # fmt: skip
+        try:
+            return super().run(
+                argv, env=env, cwd=cwd, check=check, timeout=timeout, on_line=on_line, on_error_line=on_error_line,
+                watch=look, keep=keep,
+            )  # fmt: skip
+        finally:
+            for pid in started:
+                self._guard.remove(pid)
 
 
 def machine_failure(error: BaseException, folder: Path) -> str:

@@ -10,6 +10,7 @@ starts it without `.venv`. Files of the machine and of the examined Python are r
     choice         wheel sets of an index; choice of a set or of published wheels for this machine
     diagnosis      problems of the machine, each with its remedy; pure, like the next two modules
     diagnosis_packages   problems of ROCm, Python and packages
-    remedies       commands that fix problems
+    containers     commands that give GPUs to containers and to jobs of Slurm
+    remedies       other commands that fix problems
     screen         facts and problems as text
 """

@@ -11,6 +11,7 @@ from ci_build.doctor.packages import Package
 from core import targets
 from core.defaults import defaults
 from core.errors import CiBuildError, InputError
+from core.rocm_releases import load_releases
 from promotion.index.reader import find_indexes
 
 _DEFAULTS = defaults()
@@ -18,7 +19,7 @@ SUPPORTED: tuple[str, ...] = tuple(_DEFAULTS["pythons"]["supported"])
 """Python versions that wheels exist for."""
 JAX: str = _DEFAULTS["build"]["jax_version"]
 """Version of jax to install by default."""
-ROCM_MAJOR = int(_DEFAULTS["published"]["rocm_version"].partition(".")[0])
+ROCM_MAJOR = load_releases().published_major
 """ROCm major of the published wheels."""
 ROCM_INDEX: str = _DEFAULTS["rocm_packages"]["stable_index_url"]
 """Index of ROCm's packages."""
@@ -31,8 +32,9 @@ class PackageChoice:
     """Packages to install.
 
     Attributes:
-        packages: name -> version; 0.10.2.* is the newest post-release of 0.10.2.
-        index: URL of the index with the set; empty for published wheels.
+        packages: name -> specifier; ==0.10.2.* is the newest post-release of 0.10.2.
+        index: URL of the index with the set; empty for other packages.
+        own: whether they fit an installed wheel of this project, whose loader gives the same advice.
         about: description for users, one line.
         major: ROCm major that the packages need.
     """
@@ -41,6 +43,7 @@ class PackageChoice:
     index: str
     about: str
     major: int
+    own: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,17 +137,26 @@ def wanted_major(installed: Iterable[Package], found: Iterable[int]) -> int:
 def choose(
     offers: Sequence[OfferedSet], installed: Mapping[str, Package], names: Sequence[str], major: int
 ) -> PackageChoice:
-    """Choose the first fitting set, else the published wheels of the installed jax, else those of the default jax."""
+    """Choose the first fitting set of an index, else the packages that fit an installed wheel of this project.
+
+    Without both, choose the published wheels of the installed jax, else those of the default jax.
+    """
     if offers:
         offer = offers[0]
         tiers = ", ".join(f"{name} {offer.tiers[name]}" for name in names if name in offer.tiers)
         about = f"set {offer.digest[:12]}: jax {offer.jax}, ROCm {offer.rocm}" + (f"; {tiers}" if tiers else "")
-        return PackageChoice(packages=offer.packages, index=offer.simple, about=about, major=offer.major)
+        packages = {name: f"=={version}" for name, version in offer.packages.items()}
+        return PackageChoice(packages=packages, index=offer.simple, about=about, major=offer.major)
+    for part in ("pjrt", "plugin"):
+        for own in (package for package in installed.values() if package.part == part and package.fitting):
+            if major in (0, own.major):
+                about = f"jax {own.fitting['jax'].removeprefix('==')} with {own.name} {own.version}, which is installed"
+                return PackageChoice(packages=own.fitting, index="", about=about, major=own.major, own=True)
     jax = installed.get("jax")
     match = re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", jax.version) if jax else None
     version, major = match[0] if match else JAX, major or ROCM_MAJOR
-    packages = {"jax": version, "jaxlib": version}
-    packages |= {f"jax-rocm{major}-{part}": f"{version}.*" for part in ("pjrt", "plugin")}
+    packages = {"jax": f"=={version}", "jaxlib": f"=={version}"}
+    packages |= {f"jax-rocm{major}-{part}": f"=={version}.*" for part in ("pjrt", "plugin")}
     return PackageChoice(
         packages=packages, index="", about=f"published wheels: jax {version} for ROCm {major}", major=major
     )

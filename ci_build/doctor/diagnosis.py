@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ci_build.doctor import containers
 from ci_build.doctor.choice import OfferedSet, PackageChoice
 from ci_build.doctor.examined import Python
 from ci_build.doctor.machine import Machine
 from ci_build.doctor.packages import InstalledPackages
-from ci_build.doctor.remedies import CONTAINER_FLAGS
 from ci_build.doctor.rocm import Trees
 from core.model import Severity
 
@@ -17,6 +17,9 @@ _GLIBC = (2, 28)
 """Oldest glibc that manylinux_2_28 wheels support."""
 _SMALL_SHM_MIB = 64.0
 """Docker's default size of /dev/shm, which is too small for RCCL."""
+_WSL_ROCM = (7, 1)
+"""Oldest ROCm whose runtime loads librocdxg."""
+_ROCDXG = "https://github.com/ROCm/librocdxg"
 _GPU_PLATFORMS = {"rocm", "gpu"}
 
 
@@ -75,7 +78,7 @@ def warning(code: str, message: str, *commands: str) -> Problem:
 def of_machine(facts: Facts) -> Iterator[Problem]:
     """Yield the problems of the system, driver and devices, and of settings that hide GPUs."""
     yield from _system(facts.machine)
-    yield from _gpu(facts.machine)
+    yield from _wsl(facts) if facts.machine.wsl else _gpu(facts)
     yield from _settings(facts)
 
 
@@ -90,12 +93,10 @@ def _system(machine: Machine) -> Iterator[Problem]:
         yield error("glibc", f"The wheels need glibc 2.28 or newer, but this system has {have}; use a newer system.")
 
 
-def _gpu(machine: Machine) -> Iterator[Problem]:
-    flags = f"docker run {CONTAINER_FLAGS} IMAGE"
+def _gpu(facts: Facts) -> Iterator[Problem]:
+    machine, flags = facts.machine, containers.start(facts.machine.container)
     if not machine.gpus:
-        yield _no_gpu(machine, flags)
-        return
-    if machine.wsl:
+        yield _no_gpu(facts, flags)
         return
     there = ", ".join(sorted({gpu.name or "an AMD GPU" for gpu in machine.gpus}))
     devices = [device for device in (machine.kfd, *machine.render) if device is not None]
@@ -110,11 +111,44 @@ def _gpu(machine: Machine) -> Iterator[Problem]:
     elif denied:
         yield _denied([device.path for device in denied], {device.group for device in denied}, machine)
     if machine.mask and not machine.names:
-        name = machine.mask.partition("=")[0]
-        yield error("gpu-hidden", f"{there} was found, but {machine.mask} hides it.", f"unset {name}")
+        yield _hidden(there, facts)
 
 
-def _no_gpu(machine: Machine, flags: str) -> Problem:
+def _hidden(there: str, facts: Facts) -> Problem:
+    mask = facts.machine.mask
+    name = mask.partition("=")[0]
+    if name == "ROCR_VISIBLE_DEVICES" and containers.is_slurm_job(facts.environ):
+        # Without the variable, the job would use GPUs of others.
+        text = f"{there} was found, but {mask}, which Slurm sets, hides it; the job needs its own GPU."
+        return error("gpu-hidden", text, containers.SLURM_GPUS)
+    return error("gpu-hidden", f"{there} was found, but {mask} hides it.", f"unset {name}")
+
+
+def _wsl(facts: Facts) -> Iterator[Problem]:
+    """Yield the problems of WSL (README of librocdxg, "WSL Compatibility Matrix" and "Known Issues")."""
+    machine, trees = facts.machine, facts.trees
+    if not machine.dxcore:
+        command = containers.start_on_wsl(machine.container) if machine.container else "wsl.exe --update"
+        yield error("wsl-dxcore", "WSL's library for GPUs, libdxcore.so, is missing.", command)
+    if trees.found and all((0, 0) < rocm.number < _WSL_ROCM for rocm in trees.found):
+        text = f"ROCm {trees.found[0].version} does not support WSL, which needs ROCm {_dotted(_WSL_ROCM)} or newer."
+        yield error("wsl-rocm", text)
+    elif trees.found and not trees.wsl_library:
+        yield error("wsl-library", f"ROCm has no librocdxg.so, which connects it to WSL's GPU; build it: {_ROCDXG}.")
+    if facts.environ.get("HSA_ENABLE_DXG_DETECTION") != "1":
+        text = "ROCm looks for WSL's GPU only if HSA_ENABLE_DXG_DETECTION is 1."
+        yield error("wsl-detection", text, "export HSA_ENABLE_DXG_DETECTION=1")
+    yield warning("wsl-untested", f"AMD does not test jax on WSL; {_ROCDXG} lists the supported GPUs.")
+
+
+def _dotted(number: tuple[int, int]) -> str:
+    return ".".join(map(str, number))
+
+
+def _no_gpu(facts: Facts, flags: str) -> Problem:
+    machine = facts.machine
+    if containers.is_slurm_job(facts.environ) and machine.driver:
+        return error("gpu-missing", "This job of Slurm has no GPU; request one.", containers.SLURM_GPUS)
     if machine.container:
         return error("gpu-missing", "No AMD GPU is visible in this container; start it with the GPUs' devices.", flags)
     if machine.cards:
@@ -135,8 +169,8 @@ def _denied(paths: list[str], groups: set[str], machine: Machine) -> Problem:
             f"sudo chmod 0660 {' '.join(paths)}",
         )
     if machine.container:
-        more = " ".join(f"--group-add {group}" for group in sorted(groups))
-        return error("device-denied", f"{message}; the container needs the groups {names}.", f"docker run {more} IMAGE")
+        command = containers.join_groups(machine.container, groups)
+        return error("device-denied", f"{message}; the container needs the groups {names}.", command)
     return error(
         "device-denied",
         f"{message}; add the user to the group {names}, then log in again.",
@@ -163,5 +197,5 @@ def _settings(facts: Facts) -> Iterator[Problem]:
         yield warning(
             "small-shm",
             f"Shared memory (/dev/shm) has only {machine.shm_mib:.0f} MiB, too little for RCCL on several GPUs.",
-            "docker run --shm-size=64g IMAGE" if machine.container else "sudo mount -o remount,size=64g /dev/shm",
+            containers.enlarge_shm(machine.container),
         )

@@ -39,7 +39,9 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
     majors = {rocm.major for rocm in trees.found if rocm.major}
     if majors and not majors & needs:
         have = ", ".join(f"{rocm.version or rocm.major} in {rocm.folder}" for rocm in trees.found)
-        remedy = _other_packages(facts) if facts.choice.major in majors else (install,)
+        other = next((p for p in reversed(trees.elsewhere) if _major_of(p) in needs), "")
+        elsewhere = f"export ROCM_PATH={shlex.quote(other)}" if other else install
+        remedy = _other_packages(facts) if facts.choice.major in majors else (elsewhere,)
         yield error("rocm-major", f"The packages need ROCm {max(needs)}, but the machine has ROCm {have}.", *remedy)
     first = trees.found[0]
     others = [rocm for rocm in trees.found[1:] if rocm.version and rocm.version != first.version]
@@ -50,10 +52,23 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
             f"LD_LIBRARY_PATH puts ROCm {leads} before ROCm {others[0].version} in {others[0].folder}.",
             "unset LD_LIBRARY_PATH",
         )
+    named = next((rocm for rocm in others if rocm.layout.startswith("ROCM_PATH=")), None)
+    if first.layout == "rocm-sdk wheels" and named:
+        text = f"The ROCm {first.version} of installed wheels is used, not ROCm {named.version} in {named.folder}."
+        yield warning("rocm-mixed", text, remedies.uninstall(facts.python, *_rocm_wheels(facts)))
     if facts.packages.lacking and majors & needs:
         names = sorted({name for names in facts.packages.lacking.values() for name in names})
         files = ", ".join(sorted({Path(file).name for file in facts.packages.lacking}))
         yield error("library-missing", f"Libraries needed by {files} are missing: {', '.join(names)}.", install)
+
+
+def _major_of(folder: str) -> int:
+    match = re.search(r"/rocm-([0-9]+)[^/]*$", folder)
+    return int(match[1]) if match else 0
+
+
+def _rocm_wheels(facts: Facts) -> tuple[str, ...]:
+    return tuple(name for name in facts.packages.installed if name == "rocm" or name.startswith("rocm-sdk"))
 
 
 def _other_packages(facts: Facts) -> tuple[str, str]:
@@ -92,26 +107,19 @@ def of_packages(facts: Facts) -> Iterator[Problem]:
     yield from _too_much(facts, install)
     # For a Python without wheels, the remedy is already a new environment.
     missing = _missing(facts) if _supported(python) else []
+    rest = remedies.install(python, facts.choice, packages.installed)
+    where = f" {versions.INDEX} is the index that the wheels came from." if f" {versions.INDEX} " in rest else ""
     if missing:
         names = ", ".join(missing[:-1]) + " and " * (len(missing) > 1) + missing[-1]
-        yield error("not-installed", f"{names} {'is' if len(missing) == 1 else 'are'} not installed.", install)
+        yield error("not-installed", f"{names} {'is' if len(missing) == 1 else 'are'} not installed.{where}", rest)
     misfits = [*_misfits(packages.installed)]
     if misfits and _supported(python):
-        yield error("misfit", " ".join(misfits), install)
+        yield error("misfit", f"{' '.join(misfits)}{where}", rest)
     damaged = [package for package in packages.installed.values() if package.damaged]
     for package in damaged:
         some = ", ".join(package.damaged[:3]) + (" and more" if len(package.damaged) > 3 else "")
-        again = remedies.pip(
-            python,
-            "install",
-            "--force-reinstall",
-            "--no-deps",
-            *remedies.index_options(facts.choice),
-            f"{package.name}=={package.version}",
-        )
-        yield error(
-            "damaged", f"{package.name} {package.version} is damaged ({some}: missing or of another size).", again
-        )
+        text = f"{package.name} {package.version} is damaged ({some}: missing or of another size)."
+        yield error("damaged", text, remedies.install_again(python, facts.choice, package))
     yield from _gpus(facts, install)
 
 
@@ -200,17 +208,21 @@ def _gpus(facts: Facts, install: str) -> Iterator[Problem]:
             f"XLA does not accept {', '.join(refused)}; it accepts {', '.join(accepted())}. No other wheel helps.",
         )
         return
+    usable = [name for name in names if name not in refused]
+    lacking = [
+        (pjrt, [name for name in usable if not gpus.has_code(name, pjrt.targets, pjrt.covers)])
+        for pjrt in facts.packages.native("pjrt")
+    ]
+    poor = {*refused, *(name for _, some in lacking for name in some)}
+    works = not poor.issuperset(names)
+    hidden = poor if works else {*refused}
+    keep = [gpu.index for gpu in facts.machine.gpus if gpu.visible and gpu.name not in hidden]
+    hide = f"export HIP_VISIBLE_DEVICES={','.join(map(str, keep))}"
     if refused:
-        keep = ",".join(str(i) for i, gpu in enumerate(facts.machine.gpus) if gpu.name not in refused)
-        yield warning(
-            "gpu-unsupported", f"XLA does not accept {', '.join(refused)}.", f"export HIP_VISIBLE_DEVICES={keep}"
-        )
-    for pjrt in facts.packages.native("pjrt"):
-        usable = [name for name in names if name not in refused]
-        lacking = [name for name in usable if not gpus.has_code(name, pjrt.targets, pjrt.covers)]
-        if lacking:
-            words = (
-                f"{pjrt.name} {pjrt.version} has no code for {', '.join(lacking)}, only for {', '.join(pjrt.targets)}."
-            )
-            build = f"python3 build/ci_build release --local --targets={','.join(names)}"
-            yield error("gpu-not-in-wheel", words, install if facts.fitting else build)
+        yield warning("gpu-unsupported", f"XLA does not accept {', '.join(refused)}.", hide)
+    for pjrt, some in lacking:
+        if some:
+            text = f"{pjrt.name} {pjrt.version} has no code for {', '.join(some)}, only for {', '.join(pjrt.targets)}."
+            build = f"python3 build/ci_build release --local --targets={','.join(usable)}"
+            command = install if facts.fitting else build
+            yield warning("gpu-not-in-wheel", text, hide) if works else error("gpu-not-in-wheel", text, command)

@@ -17,6 +17,8 @@ from core import targets
 _AMD = "0x1002"
 _DISPLAY_CLASSES = ("0x03", "0x12")
 """PCI base classes of display controllers and processing accelerators."""
+_DXCORE_FOLDERS = ("usr/lib/wsl/lib", "usr/lib", "usr/lib/x86_64-linux-gnu")
+"""Folders of WSL's library on the system, and where the documentation of librocdxg mounts it in containers."""
 _VIDEO_MEMORY = ("1", "2")
 """Heap types of KFD memory banks on the GPU: public and private frame buffer."""
 
@@ -30,12 +32,14 @@ class DetectedGpu:
         product: product name of the target; empty if the table of targets lacks it.
         memory: bytes of device memory; 0 if unknown or shared with the CPU.
         visible: whether no mask in the environment hides the GPU.
+        index: number of the GPU in HIP_VISIBLE_DEVICES; None if ROCR_VISIBLE_DEVICES hides it.
     """
 
     name: str
     product: str
     memory: int
     visible: bool
+    index: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +68,7 @@ class Machine:
         libc: name and version, such as "glibc 2.39"; empty if it is not glibc.
         container: kind of container, or empty.
         wsl: whether this is the Windows Subsystem for Linux with a GPU.
+        dxcore: whether WSL's library for GPUs is there.
         driver: version of amdgpu, or of the kernel that includes amdgpu; empty if amdgpu is not loaded.
         cards: number of AMD GPUs on the PCI bus, with or without a driver.
         mask: environment variable and value that hide all GPUs, such as HIP_VISIBLE_DEVICES=-1; or empty.
@@ -78,6 +83,7 @@ class Machine:
     libc: str
     container: str
     wsl: bool
+    dxcore: bool
     driver: str
     cards: int
     gpus: tuple[DetectedGpu, ...]
@@ -98,6 +104,8 @@ def look(here: ExaminedSystem) -> Machine:
     root, driver = here.root, here.root / "sys/module/amdgpu"
     installed = finder.installed()
     left, mask = finder.visible(installed, here.environ)
+    runtime = {name: value for name, value in here.environ.items() if name == "ROCR_VISIBLE_DEVICES"}
+    numbered = [gpu.node for gpu in finder.visible(installed, runtime)[0]]
     nodes = {gpu.node for gpu in left}
     known_targets = targets.load_table().targets
     gpus = tuple(
@@ -106,6 +114,7 @@ def look(here: ExaminedSystem) -> Machine:
             product=known_targets[gpu.name].product if gpu.name in known_targets else "",
             memory=_memory(finder.NODES / gpu.node) if gpu.node else 0,
             visible=gpu.node in nodes,
+            index=numbered.index(gpu.node) if gpu.node in numbered else None,
         )
         for gpu in installed
     )
@@ -115,6 +124,7 @@ def look(here: ExaminedSystem) -> Machine:
         libc=here.libc,
         container=_container(root, here.environ.get("container", "")),
         wsl=finder.DXG.exists(),
+        dxcore=any((root / folder / "libdxcore.so").exists() for folder in _DXCORE_FOLDERS),
         # Only AMD's separately packaged driver has a version; the driver in the kernel has none.
         driver=(_text(driver / "version") or f"of kernel {here.system[2]}") if driver.exists() else "",
         cards=_cards(root),

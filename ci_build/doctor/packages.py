@@ -12,12 +12,14 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
-from ci_build.doctor.examined import ExaminedSystem
+from ci_build.doctor.examined import ExaminedSystem, versions
 from ci_build.doctor.examined import rocm as finder
 from core.errors import ElfError
 from wheelkit.elf import constants, reader
 
 _OURS = re.compile(r"jax|jaxlib|jax-(?:rocm|cuda)[0-9]+-(?:pjrt|plugin)|rocm|rocm-sdk(?:-[a-z0-9-]+)?|libtpu")
+_VERSIONS = frozenset({"version", "jax_version", "requires_jaxlib"})
+"""Keys of build_info.json that name the packages which fit a wheel."""
 _NATIVE = re.compile(r"jax-rocm([0-9]+)-(pjrt|plugin)")
 
 
@@ -33,6 +35,7 @@ class Package:
         covers: generic target -> processors that run its code.
         xla_targets: processors that its XLA accepts; empty if not recorded.
         rocm: ROCm version that it was built for; empty if not recorded.
+        fitting: project -> specifier of the packages that fit it; empty if not recorded.
         damaged: files in RECORD that are missing or have another size.
         needs: library file -> names of the shared libraries that it needs.
     """
@@ -45,6 +48,7 @@ class Package:
     covers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     xla_targets: tuple[str, ...] = ()
     rocm: str = ""
+    fitting: Mapping[str, str] = field(default_factory=dict)
     damaged: tuple[str, ...] = ()
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -119,16 +123,17 @@ def _package(distribution: Distribution, entry: str) -> Package | None:
         return None
     if not _OURS.fullmatch(name):
         return None
+    native = _NATIVE.fullmatch(name)
     return Package(
         name=name,
         version=str(metadata["Version"] or ""),
         folder=entry,
         requires=tuple(line for line in distribution.requires or () if ";" not in line),
-        **(_wheel_facts(distribution, entry) if _NATIVE.fullmatch(name) else {}),
+        **(_wheel_facts(distribution, entry, int(native[1])) if native else {}),
     )
 
 
-def _wheel_facts(distribution: Distribution, entry: str) -> dict[str, Any]:
+def _wheel_facts(distribution: Distribution, entry: str, major: int) -> dict[str, Any]:
     """Return further attributes of a pjrt or plugin package, from its RECORD, build_info.json and libraries."""
     rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
     files = [(Path(entry, row[0]), row[2]) for row in rows if len(row) == 3]
@@ -149,6 +154,7 @@ def _wheel_facts(distribution: Distribution, entry: str) -> dict[str, Any]:
         "covers": {generic: tuple(names) for generic, names in info.get("covers", {}).items()},
         "xla_targets": tuple(info.get("xla_targets", ())),
         "rocm": str(info.get("rocm_version", "")),
+        "fitting": versions.fitting(info, major) if info.keys() >= _VERSIONS else {},
         "damaged": tuple(damaged),
         "needs": {str(path): _needed(path) for path, _ in files if path.suffix == ".so" and path.is_file()},
     }

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from ci_build.doctor.choice import BEST_PYTHON, PackageChoice
-from ci_build.doctor.examined import Python
+from ci_build.doctor.examined import Python, versions
+from ci_build.doctor.packages import Package
 
 FRESH = "~/jax-rocm"
 """Proposed virtual environment if packages cannot be installed into the examined Python."""
-CONTAINER_FLAGS = "--device=/dev/kfd --device=/dev/dri --group-add video --group-add render --shm-size=64g"
 
 
 def pip(python: Python, *words: str) -> str:
@@ -40,14 +41,27 @@ def another_python(python: Python) -> tuple[str, Python]:
     return f"uv venv --seed --python {BEST_PYTHON} {FRESH}", replace(environment, virtual=True, managed=False, pip=True)
 
 
-def install(python: Python, choice: PackageChoice) -> str:
-    """Return the command that installs the chosen packages."""
-    words = [f"{name}=={version}" for name, version in choice.packages.items()]
-    return _into(python, "install", *index_options(choice), *words)
+def install(python: Python, choice: PackageChoice, have: Mapping[str, Package] = MappingProxyType({})) -> str:
+    """Return the command that installs the chosen packages.
+
+    Args:
+        have: installed packages that stay; as in the advice of an installed loader, those that fit are not named.
+    """
+    stay = {} if _is_closed(python) else {name: package.version for name, package in have.items()}
+    if choice.own:
+        return _into(python, "install", *versions.install_words(choice.packages, stay))
+    words = [f"{name}{specifier}" for name, specifier in choice.packages.items()]
+    return _into(python, "install", *_index(choice), *words)
 
 
-def index_options(choice: PackageChoice) -> tuple[str, ...]:
-    """Return pip's options for the index of the packages."""
+def install_again(python: Python, choice: PackageChoice, package: Package) -> str:
+    """Return the command that replaces the files of an installed package."""
+    words = versions.install_words({package.name: f"=={package.version}"}, {})
+    words = (*_index(choice), words[-1]) if choice.index else words
+    return pip(python, "install", "--force-reinstall", "--no-deps", *words)
+
+
+def _index(choice: PackageChoice) -> tuple[str, ...]:
     return ("--extra-index-url", choice.index) if choice.index else ()
 
 
@@ -63,8 +77,12 @@ def install_rocm(python: Python, major: int, targets: Sequence[str], index: str)
     return _into(python, "install", "--index-url", index, f"rocm[{extras}]=={major}.*")
 
 
+def _is_closed(python: Python) -> bool:
+    return python.managed and not python.virtual
+
+
 def _into(python: Python, *words: str) -> str:
-    if not python.managed or python.virtual:
+    if not _is_closed(python):
         return pip(python, *words)
     # pip refuses to modify the Python of the operating system (PEP 668).
     return f"{_typed(python)} -m venv {FRESH} && {FRESH}/bin/python -m pip {join(words)}"

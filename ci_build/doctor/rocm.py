@@ -31,6 +31,12 @@ class InstalledRocm:
     hip_majors: tuple[int, ...]
 
     @property
+    def number(self) -> tuple[int, int]:
+        """The major and minor version; (0, 0) if unknown."""
+        match = re.match(r"([0-9]+)\.([0-9]+)", self.version)
+        return (int(match[1]), int(match[2])) if match else (0, 0)
+
+    @property
     def major(self) -> int:
         """The ROCm major; 0 if unknown."""
         match = re.match(r"[0-9]+", self.version)
@@ -45,12 +51,14 @@ class Trees:
         found: installed ROCms that the loader searches, in search order.
         elsewhere: folders under /opt with a ROCm that the loader does not search.
         prefix_empty: whether ROCM_PATH names a folder without libraries.
+        wsl_library: whether a ROCm has librocdxg, which connects it to WSL's GPUs.
         layouts: layouts of the loader, for searches of libraries.
     """
 
     found: tuple[InstalledRocm, ...]
     elsewhere: tuple[str, ...]
     prefix_empty: bool
+    wsl_library: bool
     layouts: tuple[Any, ...]
 
 
@@ -77,6 +85,7 @@ def look(here: ExaminedSystem, core_version: str) -> Trees:
         found=tuple(installed),
         elsewhere=tuple(path for path in elsewhere if str(Path(path).resolve()) not in reached),
         prefix_empty=any(layout.name.startswith("ROCM_PATH=") and not layout.folders() for layout in layouts),
+        wsl_library=any([*f.glob("librocdxg.so*")] for layout in layouts for f in layout.folders()),
         layouts=layouts,
     )
 

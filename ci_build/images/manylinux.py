@@ -61,7 +61,7 @@ def builder_image(builder: ImageBuilder) -> ContainerImage:
 
 
 def check_obtainable(builder: ImageBuilder) -> None:
-    """Check that a builder image can be obtained, and pull what is missing, without building an image.
+    """Check that a builder image can be obtained, and pull missing images, without building an image.
 
     Raises:
         NoContainerEngineError: no engine answers.

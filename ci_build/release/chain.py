@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ci_build.cluster.request import connected
 from ci_build.release import device_step, gating, steps
 from ci_build.release.authority import find_authority, policy_source
 from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, Step
@@ -129,6 +130,14 @@ def finish(
     return outcome
 
 
+def planned_groups(options: ReleaseOptions) -> tuple[str, ...]:
+    """Return the titles of the groups of `finish` in their order."""
+    titles = {Step.GATES: ("gates",), Step.PROMOTE: ("promote",), Step.CHECK: ("check",)}
+    chosen = {step: names if step in options.steps else () for step, names in titles.items()}
+    checked = () if options.public_url == NO_URL else chosen[Step.CHECK]
+    return (*chosen[Step.GATES], "policy", *chosen[Step.PROMOTE], *checked)
+
+
 def _promoted(
     staged: StagedSet, bucket: Bucket, options: ReleaseOptions, reporter: Reporter, runner: HostRunner
 ) -> SetOutcome:
@@ -189,7 +198,7 @@ def _gated(
     """Run the gates of this machine, print the evidence, and return the error with all failures, if there are any."""
     with reporter.group("gates"):
         signer = gating.find_signer(options.key, reporter)
-        with device_step.connected(options.cluster, reporter) as tasks:
+        with connected(options.cluster, reporter) as tasks:
             gate_options = gating.GateOptions(corpus=options.corpus, cache=options.cache, tasks=tasks)
             evidences = gating.run_gates(
                 STRUCTURE, staged, bucket, gate_options, reporter, runner, signer, options.channel

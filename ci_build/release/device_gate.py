@@ -26,8 +26,9 @@ from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.evidence import first_lines
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.machine import detect_machine
-from promotion.gates.device.request import DeviceRequest, check_image
-from promotion.gates.device.run import make_gate, make_merge_gate
+from promotion.gates.device.merge import make_merge_gate
+from promotion.gates.device.request import DeviceRequest, check_image, parse_suite_env
+from promotion.gates.device.run import make_gate
 from promotion.gates.device.run_record import record_evidence
 from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, read_list, suite_id
@@ -40,6 +41,8 @@ from promotion.storage.keys import StagedSet
 SHOWN_FAILURES = 3
 """Number of failures that are printed with their tracebacks."""
 _TRACEBACK_LINES = 40
+_MOST_NAMED = 20
+"""Number of further failures, or groups of failures of one cause, that are named."""
 
 
 def parse_config(
@@ -60,6 +63,8 @@ def parse_config(
             rocm=request.rocm and request.rocm.absolute(),
             also=request.also and request.also.absolute(),
             work=request.work and request.work.absolute(),
+            wheelhouse=request.wheelhouse and request.wheelhouse.absolute(),
+            suite_env=tuple(request.suite_env),
         ),
         machine=detect_machine(platform, runner),
         environ=environ,
@@ -102,6 +107,12 @@ def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
     share = request.workers_per_device
     checks = (
         (request.size and not request.jax_tests, "--size requires --jax-tests.", "Give --jax-tests too."),
+        (
+            request.offline != (request.wheelhouse is not None),
+            "--offline and --wheelhouse need each other.",
+            "Give both, or neither.",
+        ),
+        (request.suite_env and not request.jax_tests, "--suite-env requires --jax-tests.", "Give --jax-tests too."),
         (request.size and chosen, "--size contradicts --test and --test-list.", "Give one of them."),
         (request.shard and chosen, "--shard contradicts --test and --test-list.", "Give one of them."),
         (
@@ -118,6 +129,7 @@ def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
     for wrong, text, hint in checks:
         if wrong:
             raise RequestError(text, hint=hint)
+    parse_suite_env(request.suite_env)
     if request.image:
         check_image(request.image)
 
@@ -272,8 +284,10 @@ def failure_lines(evidences: Sequence[Evidence]) -> Iterator[str]:
             if f"{finding.code}: {finding.message}" in check.get("findings", ()):
                 yield f"  {finding.message}"
                 yield f"  {finding.remedy}"
-    if len(failed) > SHOWN_FAILURES:
-        yield f"... and {len(failed) - SHOWN_FAILURES} more in the evidence."
+    others = [f"--- {check['name']}" for _, check in failed[SHOWN_FAILURES:]]
+    yield from others[:_MOST_NAMED]
+    if len(others) > _MOST_NAMED:
+        yield f"... and {len(others) - _MOST_NAMED} more in the evidence."
     machine_failures = (check for _, check in attempted if check.get("outcome") == "skipped")
     for check in islice(machine_failures, SHOWN_FAILURES):
         yield f"--- {check['name']}"

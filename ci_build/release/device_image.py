@@ -196,6 +196,9 @@ def gate_argv(run: ImageGateRun, inside: str) -> tuple[str, ...]:
         if option.name == "jax_tests":
             source = parse_source(value)
             value = value if source.remote else str(Path(source.location).absolute()) + f"@{source.commit}".rstrip("@")
+        if value is True:
+            words.append(name)
+            continue
         values = value if isinstance(value, tuple) else (value,)
         name = "--test" if option.name == "tests" else name
         words += [f"{name}={word.absolute() if isinstance(word, Path) else word}" for word in values]
@@ -220,7 +223,11 @@ def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[
     if request.work is not None:
         request.work.mkdir(parents=True, exist_ok=True)
         yield Mount(request.work.absolute(), str(request.work.absolute()), writable=True)
-    given = [path.absolute() for path in (request.rocm, request.also, request.test_list) if path is not None]
+    given = [
+        path.absolute()
+        for path in (request.rocm, request.also, request.test_list, request.wheelhouse)
+        if path is not None
+    ]
     source = parse_source(request.jax_tests) if request.jax_tests else None
     if source is not None and (not source.remote or source.location.startswith("file://")):
         given.append(Path(source.location.removeprefix("file://")).absolute())

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
-from ci_build.cluster.request import ClusterRequest
+from ci_build.cluster.request import connected
 from ci_build.release import device_gate, device_image
 from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
 from ci_build.release.policy_report import device_request
@@ -15,7 +14,6 @@ from core.errors import MachineError
 from core.model import Evidence, Outcome, Requirement, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
-from core.tasks import Tasks
 from promotion.evidence.signing import Signer
 from promotion.gates.device.cluster import SHARDS, ClusterRun
 from promotion.gates.device.lease import GpuDevice, JaxPlatform, visible_devices
@@ -96,22 +94,6 @@ def run_device_gate(
         kinds = ", ".join(sorted({device.gfx for device in devices}))
         reporter.warning(f"The GPUs of this machine ({kinds}) cannot test {', '.join(others)}.")
     return tuple(found)
-
-
-@contextmanager
-def connected(cluster: ClusterRequest | None, reporter: Reporter) -> Iterator[Tasks | None]:
-    """Provide a cluster; None for this machine.
-
-    Raises:
-        MachineError: no scheduler answers.
-    """
-    if cluster is None:
-        yield None
-        return
-    from ci_build.cluster.client import Cluster  # Import cycle: a worker's tasks include this gate.
-
-    with Cluster.connect(cluster, reporter) as tasks:
-        yield tasks
 
 
 def requests(

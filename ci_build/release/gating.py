@@ -93,7 +93,7 @@ def check_gate_options(name: str, gate_options: GateOptions) -> None:
         raise RequestError(f"The gate {name} does not use {', '.join(unused)}.", hint="Run `ci_build gate --help`.")
 
 
-def make_gate(name: str, gate_options: GateOptions, reporter: Reporter, tree: RocmTree | None = None) -> Gate:
+def make_gate(name: str, gate_options: GateOptions, tree: RocmTree | None = None) -> Gate:
     """Return a gate by name.
 
     Args:
@@ -112,7 +112,6 @@ def make_gate(name: str, gate_options: GateOptions, reporter: Reporter, tree: Ro
                 programs=gate_options.program,
                 jobs=gate_options.jobs,
                 rocm=tree,
-                live=reporter.live_table,
                 tasks=gate_options.tasks,
             )
             return compile_gate.make_gate(load_corpus(), how)
@@ -202,7 +201,7 @@ def run_gates(
     return runs.run_gates(
         bucket,
         staged,
-        [make_gate(gate, gate_options, reporter, tree) for gate in (GATES if name == STRUCTURE else (name,))],
+        [make_gate(gate, gate_options, tree) for gate in (GATES if name == STRUCTURE else (name,))],
         runner,
         reporter,
         targets=None if gate_options.targets is None else [str(target) for target in requested(gate_options.targets)],

@@ -116,10 +116,13 @@ def find_inputs(request: NightRequest, bucket: Bucket, runner: HostRunner) -> Fo
     if wheel_set is None:
         return FoundInputs(wheel_set=None, lock={}, night=nights[-1] if nights else None, nights=nights)
     lock = lock_of(wheel_set, runner)
-    night = None if request.again else _done(bucket, nights, lock_digest(lock))
-    if night is None:
-        wheel_set = with_free_version(wheel_set, request.index, bucket)
-    return FoundInputs(wheel_set=wheel_set, lock=lock, night=night, nights=nights)
+    while True:
+        night = None if request.again else _done(bucket, nights, lock_digest(lock))
+        chosen = wheel_set if night else with_free_version(wheel_set, request.index, bucket)
+        before, nights = nights, list_nights(bucket, request.index)
+        if nights == before:  # else a concurrent night of the same inputs may have taken the version
+            break
+    return FoundInputs(wheel_set=chosen, lock=lock, night=night, nights=nights)
 
 
 def found_lines(request: NightRequest, bucket: Bucket, found: FoundInputs) -> Iterator[str]:

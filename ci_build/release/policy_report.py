@@ -1,4 +1,4 @@
-"""Reports of a policy's verdict: the evidence of each target, and the commands that produce what is missing."""
+"""Reports of a policy's verdict: the evidence of each target, and the commands that produce missing evidence."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import steps
 from ci_build.release.authority import check_authority
-from ci_build.release.chain import SetOutcome, State, finish
+from ci_build.release.chain import SetOutcome, State, finish, planned_groups
 from ci_build.release.device_step import check_machines
 from ci_build.release.request import ReleaseOptions, Step
 from ci_build.release.summary import RunSummary, SetSummary, failed, summarize
@@ -58,6 +58,7 @@ def release(
         if Step.PROMOTE in options.steps:
             check_authority(prepared.plan.index, options.ledger, runner)
         check_machines(options, reporter, runner)
+        reporter.plan(("dist_wheels", "stage", *planned_groups(options)))
         _, staged = steps.build_and_stage(request, bucket, prepared, reporter, runner)
         return finish(staged, bucket, options, reporter, runner)
 

@@ -193,6 +193,7 @@ def release_local(
         The receipt as JSON values.
     """
     gate_options = gating.GateOptions(corpus=release.corpus, cache=release.wheel_set.cache)
+    reporter.plan(("dist_wheels", "stage", "gates", "promote"))
     built, staged = build_and_stage(release.wheel_set, bucket, prepared, reporter, runner)
     with reporter.group("gates"):
         signer = gating.find_signer(release.key, reporter)

@@ -17,9 +17,10 @@ from promotion.evidence.evidence import latest
 from promotion.gates.device.sessions.passes import MULTI
 from promotion.index.ledger import PromotedSet
 from promotion.index.publish import read_head
-from promotion.night_results import evidence_of, released_evidence, seconds_of, sizes_of
+from promotion.night_results import evidence_of, released_evidence, sizes_of
 from promotion.policy.families import GATE, Trigger, load_families
 from promotion.policy.jobs import JobMatrix, job_matrix
+from promotion.set_report import seconds_of
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import ReleasedIndex, StagedSet
 

@@ -33,9 +33,6 @@ _DIST = "bazel-bin/jaxlib/tools/dist"
 class BuildProgress(Progress, Protocol):
     """Progress of a build; `core.report` implements it."""
 
-    def count(self, done: int, total: int, what: str) -> None:
-        """Report the number of finished actions, their total, and the current action."""
-
     def warning(self, text: str) -> None:
         """Report a problem that does not stop the build."""
 

@@ -16,7 +16,7 @@ from core.model import RocmVersion
 @click.option(
     "--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Output directory of the set."
 )
-@click.option("--rocm-version", metavar="X.Y.Z", help="ROCm of the wheels.  [default: read from their libraries]")
+@click.option("--rocm-version", metavar="X.Y.Z", help="ROCm of the wheels.  [default: proven by the wheels]")
 @click.option("--json", "as_json", is_flag=True, help="Print the set and its digest as JSON.")
 @click.pass_obj
 def adopt(state: State, wheels: tuple[str, ...], out: Path, rocm_version: str | None, *, as_json: bool) -> None:
@@ -27,7 +27,9 @@ def adopt(state: State, wheels: tuple[str, ...], out: Path, rocm_version: str | 
     from ci_build.build import adopt as adoption  # Start-up time: it loads auditwheel.
 
     rocm = RocmVersion(text=rocm_version) if rocm_version else None
-    wheel_set = adoption.adopt(wheels, out=out, rocm=rocm, progress=state.reporter())
+    reporter = state.reporter()
+    with reporter.group("adopt"):
+        wheel_set = adoption.adopt(wheels, out=out, rocm=rocm, progress=reporter)
     if as_json:
         print_json({"digest": wheel_set.digest, "folder": str(out), "wheel_set": wheel_set})
     else:

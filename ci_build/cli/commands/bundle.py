@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 import cloup
@@ -14,21 +16,44 @@ from ci_build.cli.options.release import bucket_option
 from core.errors import RequestError
 from promotion.bundle import bundle as write_bundle
 from promotion.bundle import staged_for_bundle
+from promotion.bundle_gate import GateBundle
+from promotion.evidence.known_tests import PLATFORMS
+from promotion.gates.device.suite import parse_source
 
 
 @cloup.command()
 @click.argument("wheel_set", metavar="SET")
 @click.option(
-    "--out", metavar="FILE", type=click.Path(path_type=Path), help="Archive to write.  [default: INDEX-DIGEST.tar]"
+    "--out",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Archive to write, or folder with --with-gate.  [default: INDEX-DIGEST.tar, or INDEX-DIGEST]",
+)
+@click.option("--with-gate", is_flag=True, help="Write a folder for `gate device --offline`.")
+@click.option("--platform", type=click.Choice(PLATFORMS), help="With --with-gate: platform of the tests.")
+@click.option("--python", metavar="X.Y", help="With --with-gate: Python version of the tests.")
+@click.option(
+    "--jax-tests", metavar="PATH|URL@commit", help="With --with-gate: JAX's suite.  [default: the smoke suite]"
+)
+@click.option(
+    "--also",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="With --with-gate: hash-locked requirements to install with the set, such as NVIDIA's plugin.",
 )
 @bucket_option
 @click.pass_obj
-def bundle(state: State, wheel_set: str, out: Path | None, bucket: str) -> None:
+def bundle(
+    state: State, /, wheel_set: str, out: Path | None, bucket: str, *, with_gate: bool, **values: object
+) -> None:
     """Archive a set and its dependencies for machines without a network.
 
     SET is INDEX/DIGEST as printed by `stage`, or the set's directory. If the bucket has the set, the archive contains
     its evidence.
+
+    With --with-gate, the result is a folder, the --wheelhouse of `gate device --offline` (docs/offline-tests.md).
     """
+    gate = _gate_bundle(values, with_gate=with_gate)
     from ci_build.release import gating  # Start-up time: the gates load auditwheel.
 
     beside = (out or Path("bundle")).absolute().parent
@@ -36,6 +61,7 @@ def bundle(state: State, wheel_set: str, out: Path | None, bucket: str) -> None:
         what = "is not writable" if beside.exists() else "does not exist"
         raise RequestError(f"--out: the folder {beside} {what}.", hint="Give another --out.")
     reporter, folder = state.reporter(), Path(wheel_set)
+    runner = host_runner(reporter)
     opened = open_bucket(bucket, reporter, existing=not folder.is_dir())
     with ExitStack() as ended:
         if folder.is_dir():
@@ -43,5 +69,25 @@ def bundle(state: State, wheel_set: str, out: Path | None, bucket: str) -> None:
             opened, staged = ended.enter_context(staged_for_bundle(opened, folder, beside, reporter))
         else:
             staged = gating.parse_staged(wheel_set)
-        out = out or Path(f"{staged.index}-{staged.digest[:12]}.tar")
-        click.echo(write_bundle(opened, staged, out, host_runner(reporter), reporter))
+        out = out or Path(f"{staged.index}-{staged.digest[:12]}{'' if with_gate else '.tar'}")
+        if with_gate and os.path.lexists(out):
+            raise RequestError(f"--out exists: {out}.", hint="Give another --out, or remove it.")
+        click.echo(write_bundle(opened, staged, out, runner, reporter, gate))
+
+
+def _gate_bundle(values: Mapping[str, Any], *, with_gate: bool) -> GateBundle | None:
+    given = [f"--{name.replace('_', '-')}" for name, value in values.items() if value]
+    if given and not with_gate:
+        raise RequestError(f"{', '.join(given)} has no effect without --with-gate.", hint="Give --with-gate too.")
+    if not with_gate:
+        return None
+    if not (values["platform"] and values["python"]):
+        raise RequestError("--with-gate needs --platform and --python.", hint="Give both.")
+    suite = parse_source(values["jax_tests"]) if values["jax_tests"] else None
+    also: Path | None = values["also"]
+    return GateBundle(
+        platform=values["platform"],
+        python=values["python"],
+        suite=suite,
+        also=also and also.absolute(),
+    )

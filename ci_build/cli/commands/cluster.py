@@ -41,7 +41,7 @@ def scheduler(state: State, /, address: str, worker_timeout: float, **tls: str |
 
 @cluster.command("worker")
 @click.argument("address", metavar="tcp://HOST:PORT|tls://HOST:PORT")
-@click.option("--resources", metavar="NAME=N,…", multiple=True, help="What the worker offers, such as gfx942=8.")
+@click.option("--resources", metavar="NAME=N,…", multiple=True, help="Resources of the worker, such as gfx942=8.")
 @click.option("--jobs", metavar="N", type=click.IntRange(1), help="Number of concurrent tasks.  [default: cores]")
 @click.option("--memory", metavar="MB", type=click.IntRange(1),
               help="Memory of all tasks together.  [default: most of the free memory]")  # fmt: skip

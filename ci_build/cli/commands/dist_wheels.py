@@ -7,21 +7,25 @@ import cloup
 
 from ci_build.build import dist_wheels as build
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
+from ci_build.cli.options.cluster import cluster_options, cluster_request, with_cluster
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.table import build_options
 
 
 @cloup.command("dist_wheels")
 @build_options("build")
+@cluster_options
 @click.pass_obj
 def dist_wheels(state: State, /, **after: object) -> None:
     """Build a wheel set: wheels, wheels.json, constraints.txt, pylock.toml, SHA256SUMS.
 
-    Options may also stand before the command, and each can be set as CI_BUILD_<NAME> in the environment.
+    Options may also stand before the command, and each can be set as CI_BUILD_<NAME> in the environment. With
+    --kernels and --cluster, workers compile the kernels.
     """
+    cluster = cluster_request(after)
     settings, reporter = state.settings(after), state.reporter(after)
     runner, connect = host_runner(reporter), connector(reporter)
-    request = wheel_set_request(settings, reporter, runner, connect)
+    request = with_cluster(wheel_set_request(settings, reporter, runner, connect), cluster)
     prepared = build.prepare(request, reporter, runner, connect)
     as_json = settings.flag("json")
     if request.dry_run:

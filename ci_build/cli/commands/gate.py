@@ -13,7 +13,7 @@ import cloup
 
 from ci_build.cli.commands.gate_device import device, fields_of, finish, json_option, merge
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
-from ci_build.cli.options.cluster import cluster_options, cluster_request, connected
+from ci_build.cli.options.cluster import cluster_options, cluster_request
 from ci_build.cli.options.environment import find_signing_key
 from ci_build.cli.options.release import (
     bucket_option,
@@ -22,6 +22,7 @@ from ci_build.cli.options.release import (
     junit_option,
     signing_key_option,
 )
+from ci_build.cluster.request import connected
 from ci_build.release.request import CORPORA, STRUCTURE
 from core.defaults import defaults
 from core.errors import RequestError

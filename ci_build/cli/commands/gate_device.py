@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import click
 import cloup
 
-from ci_build.cli.common import State, echo_error, host_runner, open_bucket, print_json
+from ci_build.cli.common import State, echo_error, open_bucket, print_json
 from ci_build.cli.options.cluster import cluster_options, cluster_request
 from ci_build.cli.options.containers import container_settings
 from ci_build.cli.options.environment import child_environment, find_signing_key
@@ -28,6 +28,8 @@ from ci_build.cluster.request import ClusterRequest
 from core.atomic import write_whole
 from core.errors import CiBuildError, RequestError
 from core.model import Evidence
+from core.process import HostRunner
+from core.report import Reporter
 from promotion.evidence.known_tests import PLATFORMS
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.request import RETRIES, TEST_TIMEOUT, DeviceRequest
@@ -70,6 +72,8 @@ _DEVICE_OPTIONS = (
     click.option("--family", metavar="NAME", default="", help="GPU family of the runner, such as gfx94X-dcgpu."),
     click.option("--jax-tests", metavar="PATH|URL@commit", default="",
                  help="Checkout or address of JAX's suite.  [default: the smoke suite]"),
+    click.option("--suite-env", metavar="NAME=VALUE", multiple=True,
+                 help="Value of a variable that JAX's script computes or sets under a condition."),
     click.option("--size", type=click.Choice(SIZES), help="Size of JAX's suite.  [default: large]"),
     click.option("--also", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
                  help="Hash-locked requirements to install with the set, such as NVIDIA's plugin."),
@@ -87,7 +91,7 @@ _RUN_OPTIONS = (
     click.option("--devices", metavar="N", type=click.IntRange(1),
                  help="Required number of devices.  [default: the family's number in promotion/policy/families.toml]"),
     click.option("--workers-per-device", metavar="N|auto", default="",
-                 help="Workers that share a device.  [default: 1]"),
+                 help="Workers that share a device.  [default: as many as its free memory allows]"),
     click.option("--workers", metavar="N", type=click.IntRange(1),
                  help="Number of workers on a CPU.  [default: derived from cores and memory]"),
     click.option("--cpus", metavar="N", type=click.IntRange(1),
@@ -96,10 +100,13 @@ _RUN_OPTIONS = (
                  help="Root of the ROCm to load.  [default: the ROCm that the loader finds]"),
     click.option("--inside", metavar="ENGINE", default="", hidden=True,
                  help="Engine of the container of --image in which this command runs; set by --image itself."),
+    click.option("--offline", is_flag=True, help="Take all packages from --wheelhouse, without a network."),
+    click.option("--wheelhouse", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False),
+                 help="With --offline: folder that `ci_build bundle --with-gate` made, or a folder of wheels."),
     click.option("--work", metavar="DIR", type=click.Path(path_type=Path),
                  help="Folder for the run's state; an interrupted run in it resumes."),
     click.option("--retries", metavar="N", type=click.IntRange(0), default=RETRIES, show_default=True,
-                 help="Retry failures in fresh processes if there are at most N."),
+                 help="Retry failures in fresh processes if at most N tests failed, or for at most N causes."),
     click.option("--test-timeout", metavar="SECONDS", type=Duration(1), default=TEST_TIMEOUT,
                  show_default=True, help="Time limit of a test."),
     click.option("--redo", is_flag=True, help="Run the gate even if it passed on this set before."),
@@ -178,11 +185,8 @@ def _device_gate_in_image(state: State, values: Mapping[str, Any], *, redo: bool
     from ci_build.release import device_gate, device_image, gating  # Start-up time: the gates load auditwheel.
 
     settings, reporter = _container_settings(state, values), state.reporter()
-    options, key, runner = (
-        DeviceRequest(**fields_of(DeviceRequest, values)),
-        values["signing_key"],
-        host_runner(reporter),
-    )
+    options, key = DeviceRequest(**fields_of(DeviceRequest, values)), values["signing_key"]
+    runner = _gate_runner(options, reporter)
     device_gate.check_options(options, JaxPlatform(options.platform))
     container = container_settings(settings)
     bucket = open_bucket(values["bucket"], reporter, existing=not Path(values["wheel_set"]).is_dir())
@@ -220,6 +224,17 @@ def _device_gate_on_cluster(
         _device_gate(state, values, lambda config, *more: on_cluster(config, run, *more), may_stage=True)
 
 
+def _gate_runner(options: DeviceRequest, reporter: Reporter) -> HostRunner:
+    """Return the runner of a gate, whose pip and uv use only the wheelhouse with --offline."""
+    # Start-up time: the gates load uv and packaging.
+    from promotion.gates.common.installers import offline_variables
+
+    environment = child_environment()
+    if options.offline and options.wheelhouse is not None:
+        environment |= offline_variables(options.wheelhouse)
+    return HostRunner(environment, echo=reporter.detail, sink=reporter.detail)
+
+
 def _device_gate(
     state: State, values: Mapping[str, Any], run: Callable[..., tuple[Evidence, ...]], *, may_stage: bool
 ) -> None:
@@ -227,11 +242,11 @@ def _device_gate(
 
     options = DeviceRequest(**fields_of(DeviceRequest, values))
     wheel_set, bucket, reporter = values["wheel_set"], values["bucket"], state.reporter()
-    runner = host_runner(reporter)
+    runner = _gate_runner(options, reporter)
     with reporter.group(f"gate {'device' if may_stage else 'merge'} on {options.platform}"):
         opened = open_bucket(bucket, reporter, existing=not (may_stage and Path(wheel_set).is_dir()))
         signer = gating.find_signer(find_signing_key(values["signing_key"]), reporter)
-        config = device_gate.parse_config(options, child_environment(), runner, signer, bucket)
+        config = device_gate.parse_config(options, runner.environment, runner, signer, bucket)
         staged = gating.find_set(wheel_set, opened, reporter)
         evidences = run(config, staged, opened, reporter, runner)
     device_gate.show(config, evidences, staged, opened, values["channel"], reporter)

@@ -47,7 +47,7 @@ _ROCM = (
 _PACKAGES = ("therock_index_url", "therock_version")
 _COMMON = (
     *("base_docker", "image_mirror", "image_registry", "container_engine"),
-    *("cache_dir", "dry_run", "json", "verbose"),
+    *("cache_dir", "dry_run", "json", "verbose", "quiet"),
 )
 _FILTER = click.option(
     "--filter", "-f", "filters", metavar="PART,…", default="", help="Build only images whose name contains PART."

@@ -51,7 +51,7 @@ _run_options = cloup.option_group(
 @click.argument("image_name", metavar="IMAGE")
 @_run_options
 @chosen_options(
-    *(*_CONTAINER, "image_mirror", "image_registry", "container_engine", "dry_run", "verbose"), tables=_TABLES
+    *(*_CONTAINER, "image_mirror", "image_registry", "container_engine", "dry_run", "verbose", "quiet"), tables=_TABLES
 )
 @click.pass_obj
 def run(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options

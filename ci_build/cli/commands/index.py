@@ -48,7 +48,7 @@ def index() -> None:
 def serve(state: State, /, bucket: str, port: int, host: str) -> None:
     """Serve a bucket over HTTP until interrupted."""
     reporter = state.reporter()
-    files = served_files(open_bucket(bucket, reporter), reporter.warning)
+    files = served_files(open_bucket(bucket, reporter), reporter.notice)
     with IndexServer(files, host=host, port=port) as server:
         click.echo(f"serving {bucket.partition('?')[0]} at {server.url}")
         server.wait()

@@ -8,17 +8,18 @@ import click
 import cloup
 
 from ci_build.build import kernels as kernel_build
-from ci_build.build.dist_wheels import kernel_lines
+from ci_build.build.dist_wheels import cluster_line, kernel_lines
 from ci_build.cli.common import State, host_runner, print_json, wrap_command
-from ci_build.cli.options.cluster import cluster_options, cluster_request, connected
+from ci_build.cli.options.cluster import cluster_options, cluster_request
 from ci_build.cli.options.request import kernels_request
 from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.table import chosen_options
+from ci_build.cluster.request import connected
 from core.errors import InputError, RequestError
 from core.report import print_table
 from core.targets import requested
 from core.units import human
-from kernels import sources
+from kernels import operations, sources
 from kernels.assemble import make_wheel, prepare
 from kernels.build import sizes
 from kernels.catalog import load_catalog
@@ -35,27 +36,27 @@ def kernels() -> None:
 @click.option(
     "--targets", "spec", metavar="GFX,…|native", default="default", show_default=True, help="Targets or families."
 )
-@click.option("--modules", metavar="NAME,…", help="Modules to list, with their dependencies.  [default: all]")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
-    """List the modules and their support for each target.
+@click.option("--modules", metavar="NAME,…", help="Modules to list, with their dependencies.  [default: all, and XLA]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with the modules.")
+def list_operations(spec: str, modules: str | None, *, as_json: bool) -> None:
+    """List the operations of jax_aiter and what implements them.
 
-    The support is `yes`, `portable` (by a kernel of this project) or `unsupported`.
+    A row has targets, dtypes, source, gradient and proof; docs/kernels.md explains the proofs.
     """
     wanted = requested(spec)
-    rows = kernel_build.table(wanted, split_list(modules))
+    rows, names = kernel_build.table(wanted, split_list(modules)), processors(wanted)
+    found = operations.table(names, [row["module"] for row in rows] if modules else None)
     if as_json:
-        print_json(rows)
+        print_json({"operations": found, "modules": rows})
         return
-    names = processors(wanted)
-    print_table(("module", "kind", *names), [(row["module"], row["kind"], *row["targets"].values()) for row in rows])
+    print_table(operations.COLUMNS, [operations.cells(row, names) for row in found])
 
 
 @kernels.command("build")
 @chosen_options(
     "targets", "rocm_version", "no_rocm_version_extra", "no_strip", "aiter_source", "kernel_toolchain", "kernel_rocm",
     "kernel_image", "kernel_modules", "kernel_instances", "require", "allow_partial",
-    "out", "cache_dir", "dry_run", "json", "verbose",
+    "out", "cache_dir", "dry_run", "json", "verbose", "quiet",
 )  # fmt: skip
 @click.option("--jobs", metavar="N", help="Number of parallel compilers.  [default: derived from cores and memory]")
 @click.option(
@@ -98,7 +99,7 @@ def build(
         for line in kernel_lines(request, version, settings.cache_dir):
             click.echo(wrap_command(line))
         if cluster:
-            click.echo(f"compile on the workers of {cluster.address}, with files in {cluster.store}; link here")
+            click.echo(cluster_line(cluster))
         return
     runner = host_runner(reporter)
     place = kernel_build.find_compilers(asked, settings.cache_dir, runner)

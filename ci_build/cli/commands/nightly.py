@@ -12,6 +12,7 @@ import cloup
 
 from ci_build.build import dist_wheels
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json, show_plan
+from ci_build.cli.options.cluster import with_cluster
 from ci_build.cli.options.environment import ENV_PREFIX
 from ci_build.cli.options.release import CHANNELS
 from ci_build.cli.options.release_steps import (
@@ -34,7 +35,7 @@ if TYPE_CHECKING:  # start-up time: the gates load auditwheel
     from ci_build.release.nightly import NightRequest
     from ci_build.release.runs import SetRun
 
-_OUTPUT = ("cache_dir", "dry_run", "json", "verbose")
+_OUTPUT = ("cache_dir", "dry_run", "json", "verbose", "quiet")
 """Build options that have an effect in every run."""
 _NAMES = ("channel", "corpus", *STEP_OPTION_NAMES, "signing_key", "ledger_key")
 
@@ -184,6 +185,7 @@ class _Nights:
                 self._reporter, self._runner,
             )  # fmt: skip
             wheel_set = wheel_set_request(settings, self._reporter, self._runner, self._connect)
+            wheel_set = with_cluster(wheel_set, options.cluster, other_use=Step.GATES in options.steps)
             check_index(wheel_set.build, self._index)
         return NightRequest(name=row.name, index=self._index, wheel_set=wheel_set, options=options, again=self._again)
 

@@ -11,6 +11,7 @@ import cloup
 
 from ci_build.build import dist_wheels
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json, show_plan
+from ci_build.cli.options.cluster import with_cluster
 from ci_build.cli.options.environment import ENV_PREFIX, actor, find_signing_key, ledger_request
 from ci_build.cli.options.release import (
     CHANNELS,
@@ -116,6 +117,7 @@ def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -
     files = summary_files(given)
     runner, connect = host_runner(reporter), connector(reporter)
     request = wheel_set_request(settings, reporter, runner, connect)
+    request = with_cluster(request, options.cluster, other_use=Step.GATES in options.steps)
     opened = bucket_url.open_bucket(options.bucket)
     prepared = dist_wheels.prepare(request, reporter, runner, connect)
     as_json = settings.flag("json")
@@ -140,7 +142,8 @@ def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_js
     """Upload the set in directory SET to `v2-staging`, under its digest; nothing is overwritten."""
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=False)
-    staged = promotion_stage.stage(opened, wheel_set, progress=reporter)
+    with reporter.group("stage"):
+        staged = promotion_stage.stage(opened, wheel_set, progress=reporter)
     if as_json:
         print_json({"index": staged.index, "digest": staged.digest, "set": str(staged), "installable": staged.simple})
         return

@@ -17,7 +17,7 @@ from core.units import human
 
 _OPTIONS = (
     *("rocm_version", "targets", "wheel_post_release", "no_rocm_version_extra", "no_strip"),
-    *("out", "cache_dir", "dry_run", "json", "verbose"),
+    *("out", "cache_dir", "dry_run", "json", "verbose", "quiet"),
 )
 
 

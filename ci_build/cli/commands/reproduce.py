@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # At run time, they would be slow to import.
     from ci_build.build.reproduce import Reproduction
     from core.http.client import Connect
 
-_FROM_CALLER = ("cache_dir", "rocm_lock", "source_mirror", "verbose")
+_FROM_CALLER = ("cache_dir", "rocm_lock", "source_mirror", "verbose", "quiet")
 """Options that `reproduce` reads from its command line instead of the recorded request."""
 _SOURCE_OF_IMAGES = ("image_mirror", "image_registry")
 """Options about the origin of the builder image: of one that is pulled or built, and of one that is searched."""
@@ -153,7 +153,7 @@ def _given_wheels(request: Mapping[str, Any], out: Path) -> dict[str, Any]:
 
 def _given_published(request: Mapping[str, Any], caller: Settings, place: Path) -> dict[str, Any]:
     """Return the options of a build from published wheels."""
-    given = {name: caller.get(name).value for name in ("cache_dir", "verbose")}
+    given = {name: caller.get(name).value for name in ("cache_dir", "verbose", "quiet")}
     if request["rocm_manifest"]:
         manifest = place / ROCM_MANIFEST
         if not manifest.is_file():

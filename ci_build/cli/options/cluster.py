@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import cloup
 
+from ci_build.build.request import WheelSetRequest
 from ci_build.cli.options.environment import ENV_PREFIX
 from ci_build.cli.options.slurm import slurm_request
 from ci_build.cluster.launchers import LAUNCHERS, SLURM
 from ci_build.cluster.request import ClusterRequest
 from core.errors import RequestError
-from core.model import Progress
-from core.tasks import Tasks
 from promotion.storage.bucket_url import bucket_name, is_url
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -30,42 +29,49 @@ CLUSTER_VARIABLES = ("cluster", "cluster_store", *(name for name, _ in _TLS), *_
 """Variables of the environment, without prefix and in lower case."""
 
 
+def _tls() -> Iterator[Callable[[_F], _F]]:
+    for name, text in _TLS:
+        yield cloup.option(f"--{name.replace('_', '-')}", metavar="FILE", envvar=ENV_PREFIX + name.upper(), help=text)
+
+
 def tls_options(function: _F) -> _F:
     """Add the options of TLS to a command."""
-    for name, text in reversed(_TLS):
-        option = "--" + name.replace("_", "-")
-        function = click.option(option, metavar="FILE", envvar=ENV_PREFIX + name.upper(), help=text)(function)
+    for option in reversed([*_tls()]):
+        function = option(function)
     return function
 
 
 def cluster_options(function: _F) -> _F:
     """Add the options of a cluster to a command."""
-    function = click.option(
-        "--slurm-file",
-        metavar="FILE",
-        envvar=ENV_PREFIX + "SLURM_FILE",
-        help="TOML file with values of --slurm.",
-    )(function)
-    function = click.option(
-        "--slurm",
-        metavar="KEY=VALUE",
-        multiple=True,
-        envvar=ENV_PREFIX + "SLURM",
-        help="Job of --cluster slurm: `jobs`, and options of sbatch such as partition, account, time, mem, gres.",
-    )(function)
-    function = tls_options(function)
-    function = click.option(
-        "--cluster-store",
-        metavar="DIR|URL",
-        envvar=ENV_PREFIX + "CLUSTER_STORE",
-        help="Folder that all machines share, or bucket, for the files of tasks.",
-    )(function)
-    return click.option(
-        "--cluster",
-        metavar="|".join(("tcp://HOST:PORT", "tls://HOST:PORT", *LAUNCHERS)),
-        envvar=ENV_PREFIX + "CLUSTER",
-        help="Scheduler of a Dask cluster that does the work.  [default: this machine]",
-    )(function)
+    options = (
+        cloup.option(
+            "--cluster",
+            metavar="|".join(("tcp://HOST:PORT", "tls://HOST:PORT", *LAUNCHERS)),
+            envvar=ENV_PREFIX + "CLUSTER",
+            help="Scheduler of a Dask cluster that does the work.  [default: this machine]",
+        ),
+        cloup.option(
+            "--cluster-store",
+            metavar="DIR|URL",
+            envvar=ENV_PREFIX + "CLUSTER_STORE",
+            help="Folder that all machines share, or bucket, for the files of tasks.",
+        ),
+        *_tls(),
+        cloup.option(
+            "--slurm",
+            metavar="KEY=VALUE",
+            multiple=True,
+            envvar=ENV_PREFIX + "SLURM",
+            help="Job of --cluster slurm: `jobs`, and options of sbatch such as partition, account, time, mem, gres.",
+        ),
+        cloup.option(
+            "--slurm-file",
+            metavar="FILE",
+            envvar=ENV_PREFIX + "SLURM_FILE",
+            help="TOML file with values of --slurm.",
+        ),
+    )
+    return cloup.option_group("Cluster options", *options)(function)
 
 
 def cluster_request(given: dict[str, Any]) -> ClusterRequest | None:
@@ -97,16 +103,22 @@ def cluster_request(given: dict[str, Any]) -> ClusterRequest | None:
     return ClusterRequest(address=address, store=store, slurm=slurm, **tls_files(address, values))
 
 
-@contextmanager
-def connected(request: ClusterRequest | None, progress: Progress) -> Iterator[Tasks | None]:
-    """Provide the cluster of a command; None for this machine."""
-    if request is None:
-        yield None
-        return
-    from ci_build.cluster.client import Cluster  # Start-up time: the functions of tasks need gates and kernels.
+def with_cluster(
+    request: WheelSetRequest, cluster: ClusterRequest | None, *, other_use: bool = False
+) -> WheelSetRequest:
+    """Return a request whose kernels the workers of a cluster compile.
 
-    with Cluster.connect(request, progress) as cluster:
-        yield cluster
+    Args:
+        other_use: whether the command also uses the cluster for something else.
+
+    Raises:
+        RequestError: the set has no kernels, so that --cluster has no effect.
+    """
+    if cluster is None or request.build.kernels is not None:
+        return replace(request, cluster=cluster)
+    if not other_use and _typed("cluster"):
+        raise RequestError("--cluster has no effect without kernels.", hint="Give --kernels, or omit --cluster.")
+    return request
 
 
 def tls_files(address: str, values: dict[str, str]) -> dict[str, str]:

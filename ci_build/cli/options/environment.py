@@ -18,6 +18,7 @@ import platformdirs
 from ci_build.release.request import LedgerRequest, SigningKey
 from core.errors import MachineError, RequestError
 from core.report import Reporter
+from core.screen import Folding
 
 _PROJECT = "jax-rocm-release"
 ENV_PREFIX = "CI_BUILD_"
@@ -156,11 +157,13 @@ def writable_folder(folder: Path, name: str) -> Path:
     return stand_in / name
 
 
-def new_reporter(*, verbose: bool = False) -> Reporter:
+def new_reporter(*, verbose: bool = False, quiet: bool = False) -> Reporter:
     """Return a progress reporter that suits standard error: a terminal, a file, or the log of a CI service."""
-    ci = os.environ.get("CI", "").lower() in ("1", "true")
-    terminal = sys.stderr.isatty() and not ci and os.environ.get("TERM") != "dumb"
-    return Reporter(terminal=terminal, groups=os.environ.get("GITHUB_ACTIONS") == "true", verbose=verbose)
+    services = {"GITHUB_ACTIONS": Folding.GITHUB, "GITLAB_CI": Folding.GITLAB}
+    folding = next((kind for name, kind in services.items() if os.environ.get(name) == "true"), Folding.NONE)
+    ci = os.environ.get("CI", "").lower() in ("1", "true") or folding is not Folding.NONE
+    terminal = sys.stderr.isatty() and not ci and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+    return Reporter(terminal=terminal, folding=folding, verbose=verbose, quiet=quiet)
 
 
 def proxy_of(url: str) -> str | None:

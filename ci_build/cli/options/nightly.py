@@ -44,7 +44,7 @@ def read_table(file: Path, chosen: Sequence[str]) -> tuple[Row, ...]:
         InputError: the file cannot be read, is not a table, or has an unknown option.
         RequestError: a chosen row does not exist.
     """
-    known = {*option_names(), "jax"} - {"out", "cache_dir", "dry_run", "json", "verbose"}
+    known = {*option_names(), "jax"} - {"out", "cache_dir", "dry_run", "json", "verbose", "quiet"}
     try:
         body = tomllib.loads(file.read_text(encoding="utf-8"))
         if body.pop("schema", None) != _SCHEMA:

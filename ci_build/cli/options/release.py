@@ -26,7 +26,7 @@ DEFAULT_BUCKET = defaults()["release_local"]["bucket"]
 
 
 def _normal_bucket(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:  # noqa: ARG001
-    """Refuse early what is no bucket, before a folder of this name is made; file:// URLs become paths."""
+    """Refuse a text that names no bucket before a folder of this name is made; file:// URLs become paths."""
     return value if value is None else bucket_name(value)
 
 

@@ -96,7 +96,6 @@ _NEEDS_STEP = {
     "corpus": Step.GATES,
     "signing_key": Step.GATES,
     "device_gate": Step.GATES,
-    "cluster": Step.GATES,
     "wait": Step.PROMOTE,
     "ledger_key": Step.PROMOTE,
     "allow_unprotected": Step.PROMOTE,
@@ -153,6 +152,8 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, sett
             option = name.replace("_", "-")
             text = f"--{option} has no effect without the step {step}."
             raise RequestError(text, hint="Omit it, or change --steps.")
+    if _is_typed("cluster") and not {Step.BUILD, Step.GATES} & {*steps}:
+        raise RequestError("--cluster has no effect without the steps build and gates.", hint="Omit it.")
     if given["image"]:
         check_image(given["image"])
     cluster, place = cluster_request({**given}), given["device_gate"] or "jobs"

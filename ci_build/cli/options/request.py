@@ -31,6 +31,7 @@ from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
 from core.process import HostRunner
 from core.report import Reporter
+from core.rocm_releases import published_rocm
 from core.targets import ALL, expand, is_all, requested
 from core.units import parse_url
 from wheelkit.recipe_base import requires_python
@@ -132,9 +133,10 @@ def build_request(
     """
     payload = settings.choice("payload", Payload)
     problems = Problems(rocm_problems(settings))
+    jax_version = problems.read(lambda: _version(settings.get("jax_version")))
     if payload is Payload.PUBLISHED:
-        version = defaults()["published"]["rocm_version"]
-        settings = settings.with_defaults({"rocm_version": Setting(value=version, origin="defaults.toml [published]")})
+        if jax_version and not settings.given("rocm_version"):
+            settings = problems.read(lambda: _with_proven_rocm(settings, jax_version)) or settings
         text = "belongs to a build from source and contradicts --payload=published."
         problems.add(*settings.objections(REFUSED_WITH_PUBLISHED, text))
         typed = filter(settings.typed, CONTAINER_OPTIONS)
@@ -142,12 +144,11 @@ def build_request(
     else:
         problems.add(*source_problems(settings))
     rocm = settings.get("rocm_version")
-    if rocm.value is None:
+    if rocm.value is None and payload is not Payload.PUBLISHED:
         problems.add("--rocm-version is missing; only --payload=published has a default.")
     kernels, kernel_problems = _kernels(settings)
     problems.add(*kernel_problems)
     pythons = problems.read(lambda: chosen_pythons(settings))
-    jax_version = problems.read(lambda: _version(settings.get("jax_version")))
     if jax_version and pythons:
         pythons = problems.read(lambda: _pythons_of(jax_version, pythons, settings))
     source = None
@@ -178,6 +179,16 @@ def build_request(
     if payload is Payload.PUBLISHED and settings.given("compiler"):
         return request, ("--compiler has no effect with --payload=published: nothing is compiled.",)
     return request, ()
+
+
+def _with_proven_rocm(settings: Settings, jax_version: str) -> Settings:
+    """Return settings whose ROCm is that of the published wheels.
+
+    Raises:
+        RequestError: the ROCm of the release is unknown or contradictory.
+    """
+    rocm = Setting(value=published_rocm(jax_version), origin=f"published wheels of jax {jax_version}")
+    return settings.with_defaults({"rocm_version": rocm})
 
 
 def _kernels(settings: Settings) -> tuple[KernelRequest | None, list[str]]:

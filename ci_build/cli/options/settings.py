@@ -1,4 +1,4 @@
-"""Values of options with their origins: the command line, the environment, a default."""
+"""Values of options with their origins: the command line, the environment, the project file, a default."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ci_build.cli.options.environment import ENV_PREFIX, OTHER_VARIABLES, cache_folder, refuse_unknown
+from ci_build.cli.options.project_file import NO_PROJECT_FILE, ProjectFile
 from ci_build.cli.options.table import SWITCHES, option_names
 from core.defaults import defaults
 from core.errors import RequestError
@@ -70,13 +71,14 @@ def split_list(text: str | None) -> tuple[str, ...]:
 
 
 class Settings:
-    """Every option with its origin: command line after the subcommand, before it, environment, defaults.
+    """Every option with its origin: command line after the subcommand, before it, environment, project file, defaults.
 
     Args:
         after: values given after the subcommand; None for options that were not given.
         before: values given before the subcommand.
         environ: environment variables; None for those of the process.
         tables: tables of defaults.toml; the first table that contains an option counts.
+        project: project file, whose values the environment overrides.
 
     Raises:
         RequestError: a value is an invalid URL, or an environment variable belongs to no option.
@@ -88,6 +90,7 @@ class Settings:
         before: Mapping[str, Any],
         environ: Mapping[str, str] | None = None,
         tables: Sequence[str] = ("build",),
+        project: ProjectFile = NO_PROJECT_FILE,
     ) -> None:
         self.tables = tables
         self._given: dict[str, Setting] = {}
@@ -104,6 +107,8 @@ class Settings:
                 self._given[name] = Setting(value=before[name], origin=flag)
             elif name in options and environ.get(variable):
                 self._given[name] = Setting(value=environ[variable], origin=variable)
+            elif name in project.values and name in option_names():
+                self._given[name] = Setting(value=project.values[name], origin=project.origin(name))
         for setting in self._given.values():
             # A template with fields is not a URL yet.
             if "://" in str(setting.value) and "{" not in str(setting.value):
@@ -154,7 +159,7 @@ class Settings:
         return int(text)
 
     def given(self, name: str) -> bool:
-        """Return whether the command line or the environment sets an option; a switch set to off does not count."""
+        """Return whether anything except a default sets an option; a switch set to off does not count."""
         return name in self._given and (name not in SWITCHES or self.flag(name))
 
     def typed(self, name: str) -> bool:

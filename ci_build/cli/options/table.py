@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ _WHEEL_OPTIONS: Table = (
       "help": "Origin of the native code: compiled from source, or copied from published wheels."}),
     (("--jax-version",), {"metavar": "X.Y.Z", "help": "Release of jax."}),
     (("--python-versions",), {"metavar": "X.Y,…", "help": "Python versions."}),
-    (("--rocm-version",), {"metavar": "X.Y.Z", "help": "ROCm that the native code is built against."}),
+    (("--rocm-version",), {"metavar": "X.Y.Z", "help": "ROCm of the native code.  [default: of published wheels]"}),
     (("--targets", "--rocm_amdgpu_targets", "targets"),
      {"metavar": "GFX,…|native", "help": "GPU targets or families; `native` means the GPUs of this machine."}),
     (("--wheel-post-release",), {"metavar": "N", "help": "Append .postN to every version."}),
@@ -125,6 +126,7 @@ _RUN_OPTIONS: Table = (
     (("--dry-run",), {**FLAG, "help": "Print every command and effect without running anything."}),
     (("--json",), {**FLAG, "help": "Print the result as JSON on standard output."}),
     (("--verbose", "-v"), {**FLAG, "help": "Also print commands and their output."}),
+    (("--quiet", "-q"), {**FLAG, "help": "Print only warnings, errors and results for programs."}),
 )  # fmt: skip
 _GROUPS: Mapping[str, Table] = {
     "Wheels": _WHEEL_OPTIONS,
@@ -162,6 +164,13 @@ NEEDS_KERNELS = tuple(name for name in (_identifier(names) for names, _ in _KERN
 """Options of the kernel build, which need `--kernels`."""
 
 
+def path_options() -> frozenset[str]:
+    """Return the identifiers of the options whose value may be a path of this machine."""
+    return frozenset(
+        _identifier(names) for names, more in _OPTIONS if {"DIR", "FILE"} & {*re.split(r"\W", more.get("metavar", ""))}
+    )
+
+
 def build_options(*tables: str, hidden: bool = False) -> Callable[[_F], _F]:
     """Return a decorator that adds every build option to a group or command, in titled groups.
 
@@ -195,6 +204,18 @@ def _help(names: tuple[str, ...], attributes: Mapping[str, Any], tables: Sequenc
     values = (defaults()[table].get(_identifier(names)) for table in tables)
     default = next((value for value in values if value is not None), None)
     return text if default is None else f"{text}  [default: {default}]"
+
+
+def variable_of(names: Sequence[str], text: str) -> str:
+    """Return the identifier of the option of this module with these names and this help; empty if there is none.
+
+    Other options may share a name, such as `--out`, but the environment does not set them.
+    """
+    for row, attributes in _OPTIONS:
+        own = tuple(name for name in row if name.startswith("-"))
+        if own == tuple(names) and text.startswith(str(attributes["help"])):
+            return _identifier(row)
+    return ""
 
 
 def option_names() -> tuple[str, ...]:

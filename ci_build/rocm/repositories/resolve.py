@@ -9,8 +9,10 @@ of ROCm's prefix only.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -21,6 +23,8 @@ from core.model import Progress
 from core.pip import InputStore, Resolved
 from core.process import without_credentials
 
+_MOST_DOWNLOADS = 4
+"""Number of packages that are downloaded at the same time."""
 _SHOWN = 8
 """Maximum number of names in a message."""
 
@@ -166,20 +170,53 @@ def fetch(client: Client, items: Sequence[Resolved], store: InputStore, progress
     if not missing:
         return
     progress.step(f"fetch {len(missing)} packages: {shorten([item.filename for item in missing])}")
-    done = 0
-    for item in missing:
-        remote, hashed = RemoteFile(client, item.url), hashlib.sha256()
-        with store.scratch() as folder:
+    fetched = _Downloads(client, store, progress, total)
+    with ThreadPoolExecutor(_MOST_DOWNLOADS, "fetch") as pool:
+        try:
+            for future in as_completed([pool.submit(fetched.fetch, item) for item in missing]):
+                future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            fetched.cancel()
+
+
+class _Downloads:
+    """Parallel downloads of packages; see `fetch`."""
+
+    def __init__(self, client: Client, store: InputStore, progress: Progress, total: int) -> None:
+        self._client, self._store, self._progress, self._total = client, store, progress, total
+        self._lock, self._done, self._stopped = threading.Lock(), 0, False
+        self._open: set[RemoteFile] = set()
+
+    def cancel(self) -> None:
+        """End the running downloads."""
+        with self._lock:
+            self._stopped = True
+            for remote in self._open:
+                remote.cancel()
+
+    def fetch(self, item: Resolved) -> None:
+        """Download one file into the store."""
+        remote, hashed = RemoteFile(self._client, item.url), hashlib.sha256()
+        with self._lock:
+            if self._stopped:
+                return
+            self._open.add(remote)
+        with self._store.scratch() as folder, self._progress.task(item.filename, transient=True) as task:
             fresh = folder / item.filename
             with fresh.open("wb") as file:
                 for chunk in remote.chunks(0, hashed):
                     file.write(chunk)
-                    done += len(chunk)
-                    progress.advance(done, max(total, done))
+                    task.advance(file.tell(), remote.version.size or 0)
+                    with self._lock:
+                        self._done += len(chunk)
+                        self._progress.advance(self._done, max(self._total, self._done))
             if (found := hashed.hexdigest()) != item.sha256:
                 raise InputError(
                     f"{without_credentials(item.url)} has sha256 {found}, not {item.sha256}.",
                     hint="The repository and its metadata differ; try again later, or tell its publisher.",
                 )
-            store.path(item).parent.mkdir(parents=True, exist_ok=True)
-            fresh.replace(store.path(item))
+            self._store.path(item).parent.mkdir(parents=True, exist_ok=True)
+            fresh.replace(self._store.path(item))
+        with self._lock:
+            self._open.discard(remote)

@@ -1,0 +1,82 @@
+"""Every command of the program with its options, for the reference of the documentation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+
+import click
+
+from ci_build.cli.options.environment import ENV_PREFIX, OTHER_VARIABLES
+from ci_build.cli.options.project_file import SECRETS
+from ci_build.cli.options.table import build_options, option_names, variable_of
+from ci_build.docs.request import CommandHelp, OptionHelp
+
+OTHER = "Other commands"
+"""Section of the commands that the help of the program omits."""
+_EVERYWHERE = ("cache_dir", "container_engine")
+"""Options that every command with such an option reads as the options of the table."""
+
+
+def read_commands(group: click.Group, sections: Mapping[str, Mapping[str, object]]) -> tuple[CommandHelp, ...]:
+    """Return every command below a group, nested ones after their group.
+
+    Args:
+        sections: title of a help section -> names of its commands, as in `ci_build.cli.SECTIONS`.
+    """
+    titles = {name: title for title, entries in sections.items() for names in entries for name in names.split(", ")}
+    # click keeps the help option of a command that it makes for the first context.
+    root = click.Context(group, info_name="ci_build", **group.context_settings)
+    commands = [help_ for name in group.list_commands(root) for help_ in _below(root, name, titles.get(name, OTHER))]
+    order = [*sections, OTHER]
+    return tuple(sorted(commands, key=lambda command: order.index(command.section)))
+
+
+def project_keys() -> dict[str, str]:
+    """Return the keys of `ci_build.toml` with the help of their options; empty for options of single commands."""
+
+    @build_options()
+    def holder() -> None:
+        """Hold the options."""
+
+    parameters = getattr(holder, "__click_params__", ())
+    texts = {item.name: item.help or "" for item in parameters if isinstance(item, click.Option)}
+    return {name: texts.get(name, "") for name in sorted({*option_names(), *OTHER_VARIABLES} - SECRETS)}
+
+
+def _below(parent: click.Context, name: str, section: str) -> Iterator[CommandHelp]:
+    group = parent.command
+    assert isinstance(group, click.Group)
+    command = group.get_command(parent, name)
+    assert command is not None
+    context = click.Context(command, info_name=name, parent=parent)
+    full = context.command_path.removeprefix("ci_build ")
+    yield CommandHelp(
+        name=full,
+        section=section,
+        usage=" ".join(command.get_usage(context).removeprefix("Usage: ").split()),
+        text=inspect.cleandoc(command.help or command.short_help or ""),
+        options=tuple(_options(command, context)),
+    )
+    if isinstance(command, click.Group):
+        for below in command.list_commands(context):
+            yield from _below(context, below, section)
+
+
+def _options(command: click.Command, context: click.Context) -> Iterator[OptionHelp]:
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            text = getattr(parameter, "help", None) or ""
+            yield OptionHelp(names=parameter.make_metavar(context), text=text, group="Arguments")
+        elif isinstance(parameter, click.Option) and (record := parameter.get_help_record(context)):
+            group = getattr(parameter, "group", None)
+            title = getattr(group, "title", "") if group is not None else ""
+            yield OptionHelp(names=record[0], text=record[1], group=title, variable=_variable(parameter))
+
+
+def _variable(option: click.Option) -> str:
+    """Return the environment variable that sets an option; empty if there is none."""
+    if isinstance(option.envvar, str):
+        return option.envvar
+    name = option.name if option.name in _EVERYWHERE else variable_of(option.opts, option.help or "")
+    return f"{ENV_PREFIX}{name.upper()}" if name else ""

@@ -1,0 +1,70 @@
+"""The command `ci_build status`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+import cloup
+
+from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.release import bucket_option, channel_option, trust_config_option
+from core.errors import RequestError
+from core.model import to_json
+from core.process import render, without_credentials
+from core.report import Reporter, print_table
+from core.units import human
+from promotion.storage.bucket import Bucket
+
+
+@cloup.command()
+@click.option("--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]")
+@channel_option
+@bucket_option
+@trust_config_option
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.pass_obj
+def status(
+    state: State, /, cache_dir: str | None, channel: str, bucket: str, trust_config: Path | None, *, as_json: bool
+) -> None:
+    """Show running work, cached inputs, and staged sets with the checks that block them."""
+    from ci_build.release import status as states  # Start-up time: the policy loads auditwheel.
+
+    reporter, cache = state.reporter(), state.settings({"cache_dir": cache_dir}).cache_dir
+    running, cached = states.running(cache), states.cached(cache)
+    opened = _existing(bucket, reporter)
+    staged = [*states.staged_states(opened, channel, trust_config)] if opened else []
+    if as_json:
+        print_json({"running": to_json(running), "cache": to_json(cached), "staged": to_json(staged)})
+        return
+    for work in running:
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(work.started))
+        click.echo(f"running since {since}, process {work.pid}: {without_credentials(render(work.argv))}")
+        for path in work.paths:
+            click.echo(f"  uses {path}")
+    if not running:
+        click.echo(f"no process uses {cache}")
+    rows = [
+        (kind.kind, str(kind.entries), human(kind.size), time.strftime("%Y-%m-%d %H:%M", time.localtime(kind.used)))
+        for kind in cached
+    ]
+    if rows:
+        print_table(("cached", "entries", "size", "last used"), rows, numeric=(1, 2))
+    for item in staged:
+        tiers = ", ".join(f"{target} {tier}" for target, tier in sorted(item.tiers.items()))
+        click.echo(f"{item.index}/{item.digest[:12]} {item.state}, {item.used:%Y-%m-%d %H:%M}{tiers and f': {tiers}'}")
+        for reason in item.blocked_by:
+            click.echo(f"  {reason}")
+    if not staged:
+        click.echo(f"no staged sets in {bucket.partition('?')[0]}")
+
+
+def _existing(bucket: str, reporter: Reporter) -> Bucket | None:
+    """Return the bucket; None if its folder does not exist."""
+    try:
+        return open_bucket(bucket, reporter)
+    except RequestError:
+        if "://" in bucket:
+            raise
+        return None

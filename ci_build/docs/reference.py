@@ -1,0 +1,171 @@
+"""Reference pages, generated from the program: one function for each page."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from ci_build.docs.findings import finding_entries
+from ci_build.docs.markdown import block, code, page, plain, table
+from ci_build.docs.request import CommandHelp, DocsRequest, OptionHelp
+from ci_build.docs.schema import SCHEMAS
+from ci_build.docs.toml_files import TOML_FILES, comment_of, keys_of
+from core.errors import CiBuildError
+from promotion.storage import keys
+
+EXIT_CODES = {
+    0: ("", "The command succeeded."),
+    1: ("", "The result is negative, such as a problem that `verify` found, or the error is of no kind below."),
+    130: ("", "The command was interrupted (Ctrl-C, SIGTERM). The same command resumes."),
+    141: ("", "The reader of standard output ended, as in `ci_build … | head`."),
+}
+"""Exit codes that belong to no class of errors -> class (empty), meaning."""
+_SAMPLE = {
+    "index": "INDEX", "digest": "0" * 64, "name": "NAME", "gate": "GATE", "target": "TARGET", "identity": "ID",
+    "number": 1, "project": "PROJECT", "filename": "WHEEL",
+}  # fmt: skip
+"""Name of a parameter of the functions in `promotion.storage.keys` -> value that the page shows."""
+
+
+def reference_pages(request: DocsRequest) -> Mapping[str, str]:
+    """Return path below `docs/reference/` -> Markdown of every reference page."""
+    sections = dict.fromkeys(command.section for command in request.commands)
+    return {
+        **{f"{slug(title)}.md": commands_page(title, request.commands) for title in sections},
+        "project-file.md": project_page(request.project_keys),
+        "toml.md": toml_page(),
+        "exit-codes.md": exit_codes_page(),
+        "findings.md": findings_page(),
+        "schemas.md": schemas_page(),
+        "bucket.md": bucket_page(),
+    }
+
+
+def slug(title: str) -> str:
+    """Return the file name of a section of commands, without its suffix."""
+    return "commands-" + title.lower().replace(" ", "-")
+
+
+def commands_page(title: str, commands: Iterable[CommandHelp]) -> str:
+    """Return the page of the commands in one section of the help."""
+    parts = [part for command in commands if command.section == title for part in _command(command)]
+    return page(f"Commands: {title}", *parts)
+
+
+def _command(command: CommandHelp) -> Iterator[str]:
+    yield f"## {plain(command.name)}"
+    yield block(command.usage)
+    yield from (plain(" ".join(text.split())) for text in command.text.split("\n\n") if text != "\b")
+    groups = dict.fromkeys(option.group for option in command.options)
+    for group in groups:
+        if group:
+            yield f"**{plain(group)}**"
+        yield "\n".join(_option(option) for option in command.options if option.group == group)
+
+
+def _option(option: OptionHelp) -> str:
+    text = plain(" ".join(option.text.split()))
+    variable = f" Environment: {code(option.variable)}." if option.variable else ""
+    return f"- {code(option.names)}{':' if text or variable else ''} {text}{variable}".rstrip()
+
+
+def project_page(project_keys: Mapping[str, str]) -> str:
+    """Return the page of the keys of `ci_build.toml`."""
+    text = (
+        "Keys of `ci_build.toml`, and of `[tool.ci_build]` in `pyproject.toml`. The nearest file in the current folder "
+        "or above it counts. The command line and the environment override it, an unknown key is refused, and a "
+        "relative path is relative to the file. Dashes and underscores are equal."
+    )
+    rows = ((code(name), code(f"CI_BUILD_{name.upper()}"), plain(text)) for name, text in project_keys.items())
+    return page("Project file", text, table(("key", "variable", "meaning"), rows))
+
+
+def toml_page() -> str:
+    """Return the page of the TOML files in the repository: their own description, and every key that they contain."""
+    parts = []
+    for file in TOML_FILES:
+        rows = ((code(name), kind, code(example)) for name, kind, example in keys_of(file))
+        parts += [f"## {file.path}", block(comment_of(file)), table(("key", "type", "example"), rows)]
+    return page("TOML files", "Files that configure the program. Names in angle brackets stand for any name.", *parts)
+
+
+def exit_codes_page() -> str:
+    """Return the page of all exit codes."""
+    found = dict(EXIT_CODES)
+    for kind in error_kinds():
+        text = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0]
+        # A class without an exit code has that of its parent.
+        if "exit_code" in vars(kind) and kind is not CiBuildError:
+            found[kind.exit_code] = (kind.__name__, text)
+    rows = ((f"{number}", code(name) if name else "", plain(text)) for number, (name, text) in sorted(found.items()))
+    intro = "An error is one sentence with a hint on standard error; its kind determines the exit code."
+    return page("Exit codes", intro, table(("code", "error", "meaning"), rows))
+
+
+def error_kinds() -> Iterator[type[CiBuildError]]:
+    """Yield the kinds of errors in `core.errors`, parents first."""
+    waiting = [CiBuildError]
+    while waiting:
+        kind = waiting.pop(0)
+        if kind.__module__ == CiBuildError.__module__:
+            yield kind
+        waiting += kind.__subclasses__()
+
+
+def findings_page() -> str:
+    """Return the page of all findings, with cause and remedy; each has a heading, so that the search finds it."""
+    parts = []
+    for title, entries in finding_entries().items():
+        parts.append(f"## {title}")
+        for entry in entries:
+            parts += [f"### {plain(entry.code)}", f"{plain(entry.cause)} ({entry.severity})", _remedy(entry.remedy)]
+    intro = "Inspections, gates and the doctor report findings by code. An error fails its gate."
+    return page("Findings", intro, *parts)
+
+
+def _remedy(text: str) -> str:
+    return f"Remedy: {plain(text)}" if text else ""
+
+
+def schemas_page() -> str:
+    """Return the page that links the JSON Schemas."""
+    rows = ((f"[{name}](schemas/{name})", plain(str(make()["title"]))) for name, make in SCHEMAS.items())
+    intro = "JSON Schemas (draft 2020-12) of the files in a bucket. They describe the files that this version writes."
+    return page("Schemas", intro, table(("schema", "file"), rows))
+
+
+def bucket_page() -> str:
+    """Return the page with the layout of the keys in a bucket."""
+    text = inspect.cleandoc(keys.__doc__ or "").partition("\n\n")[2]
+    samples = [*bucket_keys()]
+    rows = ((code(key), plain(meaning)) for key, meaning in samples)
+    return page("Keys of a bucket", text, "## Keys", table(("key", "content"), rows))
+
+
+def bucket_keys() -> Iterator[tuple[str, str]]:
+    """Yield key and content for everything that `promotion.storage.keys` names."""
+    staged = keys.StagedSet(index="INDEX", digest=str(_SAMPLE["digest"]))
+    for owner in (staged, keys.ReleasedIndex(index="INDEX")):
+        for name, member in vars(type(owner)).items():
+            if name.startswith("_") or name in type(owner).__dataclass_fields__:
+                continue
+            if isinstance(member, property):
+                yield _shown(getattr(owner, name)), _content(member)
+            elif inspect.isfunction(member):
+                words = [*inspect.signature(member).parameters][1:]
+                yield _shown(member(owner, *(_SAMPLE[word] for word in words))), _content(member)
+    for function in (keys.run_history_file, keys.nights_folder):
+        yield _shown(function("INDEX")), _content(function)
+    yield keys.DOCS, "The documentation site, which `ci_build docs` publishes."
+
+
+def _shown(key: str) -> str:
+    return key.replace(str(_SAMPLE["digest"]), "DIGEST").replace("00000001", "NUMBER")
+
+
+def _content(member: object) -> str:
+    """Return the first line of a docstring as a noun phrase."""
+    text = (inspect.getdoc(member) or "").partition("\n")[0]
+    phrase = re.sub(r"^(Return )?(the key of )?", "", text, flags=re.IGNORECASE)
+    return phrase[:1].upper() + phrase[1:]

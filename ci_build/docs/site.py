@@ -1,0 +1,93 @@
+"""Build of the site by mkdocs with Material, from a lock that only this command installs.
+
+Material for MkDocs is stable and complete without a network; Zensical, its successor, reads the same configuration but
+is at version 0.1 and ignores what it does not know, so that a strict build proves less.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from ci_build.docs.pages import REFERENCE, configuration, write_pages
+from ci_build.docs.request import DocsRequest
+from core.errors import ProcessError, RequestError
+from core.model import Progress
+from core.os_errors import writes_to
+from core.process import Runner
+from promotion.gates.common.locked_environment import locked_environment
+from promotion.gates.common.uv_installer import configured_uv
+
+LOCK = Path(__file__).parents[2] / "build" / "requirements-docs.lock"
+STORE = "docs"
+"""Folder of the cache with the environment of mkdocs."""
+_SECONDS = 300.0
+_ENVIRONMENT = {
+    # Dates in the output would make every build different.
+    "SOURCE_DATE_EPOCH": "315532800",
+    # Material prints an advertisement about MkDocs 2 otherwise.
+    "NO_MKDOCS_2_WARNING": "1",
+    "DISABLE_MKDOCS_2_WARNING": "true",
+}
+_NEEDS_URL = ("404.html", "sitemap.xml", "sitemap.xml.gz")
+"""Files of mkdocs that work only at a known URL."""
+_MARK = f"{REFERENCE}/exit-codes.html"
+"""File by which a folder is recognised as a site."""
+
+
+def check_out(out: Path) -> None:
+    """Refuse a folder with other files than an earlier site, before anything is built.
+
+    Raises:
+        RequestError: `out` is a file, or a folder that contains something else.
+    """
+    if out.exists() and not out.is_dir():
+        raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
+    if out.is_dir() and any(out.iterdir()) and not (out / _MARK).is_file():
+        raise RequestError(f"{out} has files that do not belong to a site.", hint="Give another --out.")
+
+
+def build_site(request: DocsRequest, out: Path, *, cache: Path, runner: Runner, progress: Progress) -> None:
+    """Build the site and replace `out` by it; if the build fails, `out` is unchanged.
+
+    Args:
+        cache: folder of all caches.
+
+    Raises:
+        RequestError: `out` has other files.
+        ProcessError: a page has a broken link or another problem that mkdocs reports.
+        MachineError: mkdocs cannot be installed.
+    """
+    out = out.absolute()  # mkdocs runs in another folder
+    check_out(out)
+    progress.step("install mkdocs")
+    uv = configured_uv(runner)
+    environment = locked_environment(cache / STORE, "mkdocs", LOCK, uv, runner)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with writes_to(out), tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
+        work = Path(name)
+        pages, site, config = work / "pages", work / "site", work / "mkdocs.yml"
+        pages.mkdir()
+        progress.step("write the pages of the site")
+        write_pages(request, pages)
+        # YAML contains JSON.
+        config.write_text(json.dumps(configuration(request, pages, site)), encoding="utf-8")
+        progress.step("build the site")
+        # With --quiet, mkdocs drops its warnings before it counts them, and `strict` has no effect.
+        argv = (str(environment / "bin" / "python"), "-I", "-m", "mkdocs", "build", "--config-file")
+        done = runner.run((*argv, str(config)), env=_ENVIRONMENT, cwd=name, check=False, timeout=_SECONDS)
+        if done.returncode:
+            raise ProcessError(f"mkdocs refused the pages: {_problems(done.stderr)}", hint="Correct them.")
+        for file in _NEEDS_URL:
+            (site / file).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            out.rename(work / "old")
+        site.rename(out)
+
+
+def _problems(text: str) -> str:
+    """Return the warnings of mkdocs as one line."""
+    lines = [line.strip() for line in text.splitlines()]
+    return " ".join(line for line in lines if line.startswith(("WARNING", "ERROR"))) or " ".join(lines)[-500:]
