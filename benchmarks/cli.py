@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.measure import ROOT, Cost, Goal, measure, note, option_parser, report, table
+from benchmarks.measure import ROOT, Cost, Figure, compared, measure, note, option_parser, report, table
 
 CI_BUILD = ("python3", str(ROOT / "build" / "ci_build"))
 SEED = (
@@ -49,16 +49,13 @@ def median(costs: Sequence[Cost]) -> Cost:
     )
 
 
-def goals(medians: Mapping[str, Cost]) -> list[Goal]:
-    """Return the goals and the measured ratios."""
-    bare, seed = medians["python"], medians["seed"]
+def goals(medians: Mapping[str, Cost]) -> list[Figure]:
+    """Return the judged figures; a bare Python is their limit."""
+    bare = medians["python"]
     return [
-        Goal(what="the seed's command, --dry-run", value=seed.wall, unit=" s", limit=LIMIT),
-        Goal(what="  CPU time", value=seed.cpu, unit=" s", limit=CPU_LIMIT),
-        Goal(what="  ratio to a bare Python", value=seed.wall / bare.wall, unit="x"),
-        Goal(what="  ratio to --help", value=seed.wall / medians["help"].wall, unit="x"),
+        *compared(CASES["seed"][0], medians["seed"], wall=LIMIT, cpu=CPU_LIMIT, limit=bare),
         *(
-            Goal(what=f"{CASES[key][0]}, CPU time", value=medians[key].cpu, unit=" s", limit=HELP_LIMIT)
+            Figure(what=f"{CASES[key][0]}, CPU time", ours=medians[key].cpu, unit="s", most=HELP_LIMIT, limit=bare.cpu)
             for key in ("help", "build_help", "image_help")
         ),
     ]

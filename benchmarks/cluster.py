@@ -22,55 +22,30 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import distributed
 
 from benchmarks.cluster_worker import SLEEP
-from benchmarks.measure import ROOT, FailedError, Goal, measure, note, option_parser, report, table
+from benchmarks.measure import ROOT, FailedError, Figure, measure, note, option_parser, report
 from benchmarks.structure_gate import TARGETS as COMPILE_TARGETS
 from benchmarks.structure_gate import make_set
 from ci_build.cluster.client import Cluster
 from ci_build.cluster.request import ClusterRequest
+from core.report import NoProgress
 from core.tasks import Task
 
 KERNEL_TARGETS = "gfx90a,gfx942,gfx950,gfx1030,gfx1100,gfx1101,gfx1102,gfx1103,gfx1151,gfx1200,gfx1201"
 SPEEDUP, OVERHEAD_MS, EFFICIENCY = 1.8, 20.0, 0.9
+_FIRST = "lax.fused_chain"
+"""Program that is compiled before the measurement, so that each worker has an environment with jax."""
 SIMULATED = ((8, 10.0, 80), (32, 10.0, 320), (128, 10.0, 1280), (128, 2.5, 10_000))
 """Workers, seconds of a task, tasks."""
 _PER_PROCESS = 32
 """Simulated workers of one process."""
 _TASKS = 1000
 _PATIENCE = 120
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """A row of the table: a value with a cluster, its counterpart, and their ratio with its goal."""
-
-    what: str
-    ours: float
-    stock: float
-    ratio: float
-    goal: Goal
-
-    @property
-    def cells(self) -> tuple[str, float, float, float, str]:
-        """Cells of the table."""
-        sign = ">=" if self.goal.at_least else "<="
-        return self.what, self.ours, self.stock, self.ratio, f"{sign} {self.goal.limit:g}{self.goal.unit}"
-
-
-class Silent:
-    """Progress without output."""
-
-    def step(self, text: str) -> None:
-        """Ignore a step."""
-
-    def advance(self, done: int, total: int) -> None:
-        """Ignore progress."""
 
 
 @contextmanager
@@ -126,14 +101,15 @@ def _worker_words(cache: Path) -> list[str]:
 
 def compared(
     what: str, folder: Path, prepare: Callable[[Path], None], words: Callable[[Path], Sequence[str]],
-    result: Callable[[str], Any],
-) -> Row:  # fmt: skip
+    result: Callable[[str], Any], before: Callable[[Path], Sequence[str]] | None = None,
+) -> Figure:  # fmt: skip
     """Run a command of `ci_build` with one worker and with two, each time from scratch.
 
     Args:
         prepare: fills a new cache folder with downloads.
         words: returns the command for a new folder.
         result: returns what must not depend on the number of workers from the command's output.
+        before: returns the command, for a new folder, with which the workers make what lasts, such as environments.
     """
     seconds, results = [], []
     for count in (1, 2):
@@ -143,20 +119,22 @@ def compared(
             prepare(cache)
         with cluster(base, [_worker_words(cache) for cache in caches], count) as (address, _):
             note(f"{what}: {count} worker{'s' * (count > 1)} ...")
-            argv = [sys.executable, "-m", "ci_build.cli", *words(base), "--json"]
-            argv += [f"--cluster={address}", f"--cluster-store={base / 'store'}"]
-            cost, output = measure(argv, folder=ROOT, log=base / "log")
+            where = [f"--cluster={address}", f"--cluster-store={base / 'store'}", "--json"]
+            start = [sys.executable, "-m", "ci_build.cli"]
+            if before is not None:
+                measure([*start, *before(base), *where], folder=ROOT, log=base / "log")
+            cost, output = measure([*start, *words(base), *where], folder=ROOT, log=base / "log")
         seconds.append(cost.wall)
         results.append(result(output))
         shutil.rmtree(base)
     if results[0] != results[1]:
         raise FailedError(f"{what}: results with one worker and with two differ: {results}")
     one, two = seconds
-    goal = Goal(what=f"{what}: speed with two workers", value=one / two, unit="x", limit=SPEEDUP, at_least=True)
-    return Row(what=f"{what}: s with 2 workers, with 1", ours=two, stock=one, ratio=one / two, goal=goal)
+    what = f"{what} with two workers, and with one"
+    return Figure(what=what, ours=two, stock=one, unit="s", times=SPEEDUP, limit=one / 2)
 
 
-def kernels(folder: Path, options: argparse.Namespace) -> list[Row]:
+def kernels(folder: Path, options: argparse.Namespace) -> list[Figure]:
     """Build the kernels; downloads are done before."""
     cache, targets = folder / "downloads", options.targets
     note("kernels: downloading compilers and sources ...")
@@ -167,7 +145,9 @@ def kernels(folder: Path, options: argparse.Namespace) -> list[Row]:
     def prepare(to: Path) -> None:
         for name in ("sources", "toolchains", "zig"):
             if (cache / "kernels" / name).exists():
-                shutil.copytree(cache / "kernels" / name, to / "kernels" / name, symlinks=True)
+                (to / "kernels").mkdir(parents=True, exist_ok=True)
+                # Not copied: zig compiles its C++ library again for a compiler in another folder.
+                (to / "kernels" / name).symlink_to(cache / "kernels" / name)
 
     def words(base: Path) -> list[str]:
         return ["kernels", "build", f"--targets={targets}", f"--cache-dir={base / 'client'}", f"--out={base / 'out'}"]
@@ -182,7 +162,7 @@ def gate_results(text: str) -> list[tuple[str, str, str, str]]:
     return sorted((target, check["name"], check["outcome"], str(check.get("code"))) for target, check in checks)
 
 
-def compile_gate(folder: Path, options: argparse.Namespace) -> list[Row]:
+def compile_gate(folder: Path, options: argparse.Namespace) -> list[Figure]:
     """Compile the small corpus with a wheel set."""
     wheel_set = options.set.resolve() if options.set else make_set(folder, options.compile_targets)
     targets = options.compile_targets
@@ -191,9 +171,13 @@ def compile_gate(folder: Path, options: argparse.Namespace) -> list[Row]:
         command = ["gate", "compile", str(wheel_set), f"--targets={targets}", f"--bucket={base / 'bucket'}"]
         return [*command, *(f"--program={name}" for name in options.program)]
 
+    def before(base: Path) -> list[str]:
+        command = ["gate", "compile", str(wheel_set), f"--targets={targets}", f"--bucket={base / 'before'}"]
+        return [*command, f"--program={_FIRST}"]
+
     count = len(targets.split(","))
     what = f"compile gate of {count} targets"
-    return [compared(what, folder, lambda cache: cache.mkdir(parents=True), words, gate_results)]
+    return [compared(what, folder, lambda cache: cache.mkdir(parents=True), words, gate_results, before)]
 
 
 def _simulated_words(folder: Path, count: int) -> list[list[str]]:
@@ -213,7 +197,7 @@ def run_tasks(address: str, folder: Path, count: int, seconds: float) -> float:
              for number in range(count)]  # fmt: skip
     work = folder / "results"
     work.mkdir(exist_ok=True)
-    with Cluster.connect(ClusterRequest(address=address, store=str(folder / "store")), Silent()) as connection:
+    with Cluster.connect(ClusterRequest(address=address, store=str(folder / "store")), NoProgress()) as connection:
         began = time.perf_counter()
         errors = [result.error for result in connection.run(tasks, work) if result.error]
         wall = time.perf_counter() - began
@@ -222,7 +206,7 @@ def run_tasks(address: str, folder: Path, count: int, seconds: float) -> float:
     return wall
 
 
-def overhead(folder: Path, options: argparse.Namespace) -> list[Row]:
+def overhead(folder: Path, options: argparse.Namespace) -> list[Figure]:
     """Run tasks that do nothing through this project and in plain Dask, on the same two workers."""
     count = max(20, round(_TASKS * options.scale))
     note(f"overhead: {count} tasks ...")
@@ -232,15 +216,14 @@ def overhead(folder: Path, options: argparse.Namespace) -> list[Row]:
             began = time.perf_counter()
             client.gather(client.map(_nothing, range(count), pure=False))
             stock = 1000 * (time.perf_counter() - began) / count
-    goal = Goal(what="overhead of a task", value=ours, unit=" ms", limit=OVERHEAD_MS)
-    return [Row(what="overhead of a task: ms, in plain Dask", ours=ours, stock=stock, ratio=ours / stock, goal=goal)]
+    return [Figure(what="overhead of a task, and in plain Dask", ours=ours, stock=stock, unit="ms", most=OVERHEAD_MS)]
 
 
 def _nothing(_: int) -> None:
     """Do nothing."""
 
 
-def simulated(folder: Path, options: argparse.Namespace) -> list[Row]:
+def simulated(folder: Path, options: argparse.Namespace) -> list[Figure]:
     """Run tasks that sleep on many workers; the ideal is the time of the tasks without any overhead."""
     rows = []
     for number, (workers, seconds, count) in enumerate(SIMULATED):
@@ -254,8 +237,7 @@ def simulated(folder: Path, options: argparse.Namespace) -> list[Row]:
         shutil.rmtree(base)
         what, ideal = f"{workers} workers, {count} tasks of {duration:g} s", count * duration / workers
         note(f"{what}: {cost:.1f} ms of CPU of the scheduler for each task")
-        goal = Goal(what=f"{what}: efficiency", value=ideal / wall, limit=EFFICIENCY, at_least=True)
-        rows.append(Row(what=f"{what}: s, ideal s", ours=wall, stock=ideal, ratio=ideal / wall, goal=goal))
+        rows.append(Figure(what=what, ours=wall, unit="s", most=ideal / EFFICIENCY, limit=ideal))
     return rows
 
 
@@ -279,7 +261,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="factor of simulated durations")
     parser.add_argument("--work", type=Path, help="parent folder of temporary files")
     options = parser.parse_args(words)
-    rows: list[Row] = []
+    rows: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="cluster-benchmark-", dir=options.work) as name:
         try:
             for part in options.only:
@@ -288,8 +270,7 @@ def main(words: Sequence[str] | None = None) -> int:
         except FailedError as error:
             note(f"{error}")
             return 1
-    figures = table(("", "ours", "stock/one worker", "ratio", "goal"), [row.cells for row in rows])
-    return report(options, [row.goal for row in rows], figures, rows=[asdict(row) for row in rows])
+    return report(options, rows, "")
 
 
 if __name__ == "__main__":

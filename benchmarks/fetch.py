@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.measure import ROOT, Cost, Goal, measure, note, option_parser, peaks, report, settle, table
+from benchmarks.measure import ROOT, Cost, Figure, compared, measure, note, option_parser, peaks, report, settle, table
 from core.digests import file_sha256
 
 NAME = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
@@ -97,33 +97,28 @@ def _forget(folder: Path) -> None:
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def goals(results: Mapping[str, Result]) -> list[Goal]:
-    """Return the goals whose cases were run."""
-    checks = []
+def goals(results: Mapping[str, Result]) -> list[Figure]:
+    """Return the judged figures whose cases were run."""
+    checks: list[Figure] = []
 
-    def faster(what: str, slow: str, fast: str, limit: float | None) -> None:
+    def faster(what: str, slow: str, fast: str, times: float | None, cpu_times: float | None = None) -> None:
         if {slow, fast} <= results.keys():
-            value = results[slow].cost.wall / results[fast].cost.wall
-            checks.append(Goal(what=what, value=value, unit="x", limit=limit, at_least=True))
+            costs = (results[fast].cost, results[slow].cost)
+            checks.extend(compared(what, *costs, times=times, cpu_times=cpu_times))
 
-    faster("everything: faster than curl | tar xz", "curl", "full", 2)
-    faster("everything: faster than aria2c + pigz", "aria2", "full", 1)
-    faster("files of a build: faster than curl | tar xz", "curl", "build", 2.2)
-    faster("  faster than curl | tar xz of the same files", "curl-part", "build", None)
-    faster("everything, tarball kept: faster than curl | tar xz", "curl", "full-keep", None)
-    if {"curl", "full"} <= results.keys():
-        ratio = results["curl"].cost.cpu / results["full"].cost.cpu
-        checks.append(
-            Goal(what="everything: less CPU time than curl | tar xz", value=ratio, unit="x", limit=2.4, at_least=True)
-        )
+    faster("everything, and curl | tar xz", "curl", "full", 2, 2.4)
+    faster("everything, and aria2c + pigz", "aria2", "full", 1)
+    faster("files of a build, and curl | tar xz", "curl", "build", 2.2)
+    faster("files of a build, and curl | tar xz of the same files", "curl-part", "build", None)
+    faster("everything with the tarball kept, and curl | tar xz", "curl", "full-keep", None)
     for key in ("full", "build", "full-keep"):
         if key in results:
             peak = results[key].cost.peak_mib * 2**20 / 1e6
-            checks.append(Goal(what=f"{key}: peak memory", value=peak, unit=" MB", limit=150))
+            checks.append(Figure(what=f"{key}: peak memory", ours=peak, unit="MB", most=150))
     for key in ("full", "build"):
         if key in results:
             copy = results[key].copy / 1e6
-            checks.append(Goal(what=f"{key}: tarball on disk", value=copy, unit=" MB", limit=0))
+            checks.append(Figure(what=f"{key}: tarball on disk", ours=copy, unit="MB", most=0, limit=0))
     return checks
 
 

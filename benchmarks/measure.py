@@ -1,4 +1,4 @@
-"""Shared parts of the benchmarks: the cost of a process and its children, goals, options, reports."""
+"""Shared parts of the benchmarks: the cost of a process and its children, figures, load, options, reports."""
 
 from __future__ import annotations
 
@@ -37,28 +37,135 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Goal:
-    """A measured value with its limit; a value without a limit is informative."""
+class Figure:
+    """A measured value of this project with its goal and limit; without a goal it is informative.
+
+    Attributes:
+        ours: value of this project.
+        stock: value of the stock tools in the same run; None without a counterpart.
+        unit: unit of `ours`, `stock` and `limit`, such as `s`; a unit of time makes the figure one that load spoils.
+        times: how many times better than `stock` the value must be.
+        most, least: largest and smallest allowed value.
+        limit: best possible value, measured or computed in the same run; None if it is unknown.
+    """
 
     what: str
-    value: float
+    ours: float
+    stock: float | None = None
     unit: str = ""
+    times: float | None = None
+    most: float | None = None
+    least: float | None = None
     limit: float | None = None
-    at_least: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        """Return how many times better than the stock tools the value is; None without a counterpart."""
+        return None if self.stock is None else self.stock / self.ours if self.ours else float("inf")
 
     @property
     def met(self) -> bool:
-        """Return whether the value is within the limit."""
-        if self.limit is None:
-            return True
-        return self.value >= self.limit if self.at_least else self.value <= self.limit
+        """Return whether the figure reaches its goals."""
+        enough = self.times is None or (self.ratio is not None and self.ratio >= self.times)
+        few = self.most is None or self.ours <= self.most
+        return enough and few and (self.least is None or self.ours >= self.least)
 
-    def __str__(self) -> str:
-        limit = ""
-        if self.limit is not None:
-            sign, verdict = ">=" if self.at_least else "<=", "met" if self.met else "MISSED"
-            limit = f" (goal {sign} {self.limit:.4g}{self.unit})  {verdict}"
-        return f"{self.what:58} {self.value:8.2f}{self.unit:4}{limit}".rstrip()
+    @property
+    def judged(self) -> bool:
+        """Return whether the figure has a goal."""
+        return any(goal is not None for goal in (self.times, self.most, self.least))
+
+    @property
+    def timed(self) -> bool:
+        """Return whether the figure depends on time, so that other processes change it."""
+        return self.unit in _UNITS_OF_TIME
+
+    def cells(self, *, busy: bool) -> tuple[str, ...]:
+        """Return the cells of the table; on a busy machine, times have no verdict."""
+
+        def value(number: float | None) -> str:
+            return "" if number is None else f"{number:.4g} {self.unit}".rstrip()
+
+        times = "" if self.times is None else f">= {self.times:.4g}x"
+        most = "" if self.most is None else f"<= {value(self.most)}"
+        least = "" if self.least is None else f">= {value(self.least)}"
+        verdict = "" if not self.judged else "no verdict" if busy and self.timed else "met" if self.met else "MISSED"
+        ratio = "" if self.ratio is None else f"{self.ratio:.3g}x"
+        goal = " and ".join(filter(None, (times, most, least)))
+        return self.what, value(self.ours), value(self.stock), ratio, goal, value(self.limit), verdict
+
+
+HEAD = ("", "ours", "stock", "ratio", "goal", "limit", "verdict")
+"""Columns of the table of figures."""
+_UNITS_OF_TIME = ("s", "ms", "%")
+
+
+def compared(
+    what: str,
+    ours: Cost,
+    stock: Cost | None = None,
+    *,
+    wall: float | None = None,
+    cpu: float | None = None,
+    times: float | None = None,
+    cpu_times: float | None = None,
+    limit: Cost | None = None,
+) -> list[Figure]:
+    """Return the figures of wall time and CPU time of a case.
+
+    Args:
+        wall, cpu: the most seconds that the case may take.
+        times, cpu_times: how many times faster than the stock tools it must be.
+    """
+
+    def figure(title: str, name: str, ratio: float | None, most: float | None) -> Figure:
+        other, least = (getattr(cost, name) if cost else None for cost in (stock, limit))
+        return Figure(what=title, ours=getattr(ours, name), stock=other, unit="s", times=ratio, most=most, limit=least)
+
+    return [figure(what, "wall", times, wall), figure(f"{what}, CPU time", "cpu", cpu_times, cpu)]
+
+
+class Load:
+    """CPU time of other processes, and of other machines of the same host, since the object was made.
+
+    Only the CPUs count on which this process may run (proc(5), /proc/stat: user, nice, system, idle, iowait, irq,
+    softirq, steal, in ticks of the clock).
+    """
+
+    def __init__(self) -> None:
+        self._total, self._busy = self._ticks()
+        self._own = self._seconds()
+
+    @property
+    def others(self) -> float:
+        """Return the percentage of CPU time that other processes used."""
+        total, busy = self._ticks()
+        own = (self._seconds() - self._own) * os.sysconf("SC_CLK_TCK")
+        elapsed = total - self._total
+        return max(0.0, 100 * (busy - self._busy - own) / elapsed) if elapsed else 0.0
+
+    @staticmethod
+    def _ticks() -> tuple[int, int]:
+        """Return the ticks of all kinds, and those in which a CPU was busy."""
+        total = busy = 0
+        cpus = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        for line in STAT.read_text().splitlines():
+            name, *words = line.split()
+            if name in cpus:
+                ticks = [int(word) for word in words[:8]]
+                total += sum(ticks)
+                busy += sum(ticks) - sum(ticks[3:5])
+        return total, busy
+
+    @staticmethod
+    def _seconds() -> float:
+        """Return the CPU seconds of this process and of its children that ended."""
+        return sum(os.times()[:4])
+
+
+MOST_OTHERS = 10.0
+"""Percentage of CPU time from which on the load of other processes spoils times."""
+STAT = Path("/proc/stat")
 
 
 class FailedError(Exception):
@@ -139,7 +246,9 @@ def option_parser(about: str | None) -> argparse.ArgumentParser:
     """Return a parser of the options that every benchmark has."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed, 3 without a verdict")
+    parser.add_argument("--markdown", action="store_true", help="print only the judged figures, as Markdown")
+    parser.set_defaults(load=Load())
     return parser
 
 
@@ -154,11 +263,38 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], digits: int = 2
     return "\n".join(line.rstrip() for line in lines)
 
 
-def report(options: argparse.Namespace, goals: Sequence[Goal], figures: str, about: str = "", /, **body: object) -> int:
-    """Print figures and goals, and write them to the --json file; return 1 if --check was given and a goal missed."""
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table with one row a line."""
+    lines = [head, ["---"] * len(head), *([cell.strip().replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def report(
+    options: argparse.Namespace, figures: Sequence[Figure], details: str, about: str = "", /, **body: object
+) -> int:
+    """Print details and judged figures, and write them to the --json file.
+
+    Returns:
+        With --check, 1 if a goal was missed, and 3 if other processes made a verdict impossible; otherwise 0.
+    """
+    others = options.load.others
+    busy = others > MOST_OTHERS
     machine = f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}"
-    print("\n".join((", ".join(filter(None, (machine, about))), "", figures, "", *map(str, goals))))
+    head = ", ".join(filter(None, (machine, about, f"other processes used {others:.0f} % of the CPUs")))
+    rows = [figure.cells(busy=busy) for figure in figures]
+    refusal = f"No verdict on times: other processes used {others:.0f} % of the CPUs (at most {MOST_OTHERS:g} %)."
+    notes = [refusal] if busy and any(figure.timed and figure.judged for figure in figures) else []
+    if options.markdown:
+        print("\n\n".join((f"{head}:", markdown(HEAD, rows), *notes)))
+    else:
+        print("\n\n".join((head, *filter(None, (details,)), table(HEAD, rows), *notes)))
+    judged = [figure for figure in figures if not (busy and figure.timed)]
     if options.json:
-        judged = [{**asdict(goal), "met": goal.met} for goal in goals]
-        options.json.write_text(json.dumps({**body, "goals": judged}, indent=2) + "\n")
-    return int(options.check and not all(goal.met for goal in goals))
+        goals = [
+            {**asdict(figure), "ratio": figure.ratio, "met": figure.met if figure in judged else None}
+            for figure in figures
+        ]
+        options.json.write_text(json.dumps({**body, "others_percent": others, "goals": goals}, indent=2) + "\n")
+    if not options.check:
+        return 0
+    return 1 if not all(figure.met for figure in judged) else 3 if notes else 0

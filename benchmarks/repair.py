@@ -13,11 +13,23 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.measure import ROOT, Cost, FailedError, Goal, measure, note, option_parser, report, settle, table
+from benchmarks.measure import (
+    ROOT,
+    Cost,
+    FailedError,
+    Figure,
+    compared,
+    measure,
+    note,
+    option_parser,
+    report,
+    settle,
+    table,
+)
 
 NAME, VERSION = "jax-rocm7-pjrt", "0.10.2"
 SHA256 = "2e61678a00bfb72a616c555f1acabccc7cd8e64bb36b90b09d6f991c426b24f0"
@@ -92,38 +104,37 @@ CASES: Mapping[str, tuple[str, tuple[Argv, ...]]] = {
 """Key -> title, and commands in order; `run` replaces the words in braces."""
 
 
-def goals(results: Mapping[str, Result]) -> list[Goal]:
-    """Return the goals whose cases were run."""
-    checks = []
+def goals(results: Mapping[str, Result]) -> list[Figure]:
+    """Return the judged figures whose cases were run; the copy of the wheel is a limit of everything."""
+    checks: list[Figure] = []
 
-    def ratio(what: str, slow: Sequence[str], fast: str, limit: float | None) -> None:
-        if results.keys() >= {*slow, fast}:
-            value = sum(results[key].cost.wall for key in slow) / results[fast].cost.wall
-            checks.append(Goal(what=what, value=value, unit="x", limit=limit, at_least=True))
+    def judge(
+        what: str, key: str, *stock: str, limit: str = "cp", times: float | None = None, **most: float | None
+    ) -> None:
+        if results.keys() >= {key, *stock}:
+            floor = results[limit].cost if limit in results else None
+            costs = [results[name].cost for name in stock]
+            total = sum(costs[1:], costs[0]) if costs else None
+            checks.extend(compared(what, results[key].cost, total, times=times, limit=floor, **most))
 
-    def most(what: str, key: str, value: float | None, unit: str, limit: float | None) -> None:
-        if key in results and value is not None:
-            checks.append(Goal(what=what, value=value, unit=unit, limit=limit))
-
-    ratio("verified re-tag: faster than the incumbent's chain", ["incumbent"], "verified", 20)
-    ratio("verified re-tag: faster than auditwheel repair", ["auditwheel"], "verified", 10)
-    ratio("full case: faster than unpack + strip + patchelf + pack", ["chain"], "full", 5)
-    ratio("  all targets kept: faster than these tools", ["chain"], "strip", None)
-    ratio("  faster than these tools and auditwheel repair", ["chain", "auditwheel"], "full", None)
-    ratio("  with debug file and MD5: faster than these tools", ["chain"], "full-first", None)
-    if results.keys() >= {"full", "full-first"}:
-        added = results["full-first"].cost.wall - results["full"].cost.wall
-        most("  extra time of debug file and MD5, once for an input", "full-first", added, " s", None)
-    if "cp" in results and "retag" in results:
-        retag = results["retag"]
-        inner, copy = retag.inner or retag.cost, results["cp"].cost.wall
-        most("unverified re-tag with Python's start: ratio to cp", "retag", retag.cost.wall / copy, "x", 2)
-        most("  without Python's start", "retag", inner.wall / copy, "x", None)
-    for key, what, limit in (("verified", "verified re-tag", 100), ("full", "full case", 1e9 / 2**20)):
+    judge("verified re-tag, and wheel tags + auditwheel show + repair", "verified", "incumbent", times=20, cpu_times=20)
+    judge("verified re-tag, and auditwheel repair", "verified", "auditwheel", times=10, cpu_times=10)
+    judge("full case, and unpack + strip + patchelf + pack", "full", "chain", times=5, wall=1.8, cpu=3.0)
+    judge("  all targets kept, and these tools", "strip", "chain")
+    judge("  full case, and these tools + auditwheel repair", "full", "chain", "auditwheel")
+    judge("  with debug file and MD5, and these tools", "full-first", "chain", limit="full", cpu=6.0)
+    if {"cp", "retag"} <= results.keys():
+        retag, copy = results["retag"], results["cp"].cost.wall
+        what = "unverified re-tag with Python's start, at most twice cp"
+        checks.append(Figure(what=what, ours=retag.cost.wall, unit="s", most=2 * copy, limit=copy))
+        inner = retag.inner or retag.cost
+        checks.append(Figure(what="  without Python's start", ours=inner.wall, unit="s", limit=copy))
+    for key, what, most in (("verified", "verified re-tag", 100), ("full", "full case", 1e9 / 2**20)):
         if key in results:
-            most(f"{what}: peak memory", key, results[key].cost.peak_mib, " MiB", limit)
+            checks.append(Figure(what=f"{what}: peak memory", ours=results[key].cost.peak_mib, unit="MiB", most=most))
     if "full" in results:
-        most("slimmed gfx942 + gfx950 wheel", "full", (results["full"].wheel_size or 0) / 1e6, " MB", 100)
+        size = (results["full"].wheel_size or 0) / 1e6
+        checks.append(Figure(what="slimmed gfx942 + gfx950 wheel", ours=size, unit="MB", most=100))
     return checks
 
 

@@ -1,4 +1,4 @@
-"""The portable RMSNorm kernels on an NVIDIA GPU: numerics against float64, races, and memory bandwidth.
+"""The portable kernels on an NVIDIA GPU: numerics against float64, races, and the memory bandwidth of RMSNorm.
 
     python3 -m benchmarks.rms_norm_nvidia [--json] [--quick] [--races]
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import ROOT
+from tests.support.elementwise_cases import check_rope, check_silu, check_silu_bwd, rope_cases, silu_cases
 from tests.support.rms_norm_cases import (
     BF16,
     BWD_HELD,
@@ -147,13 +148,13 @@ class Nvidia:
         return taken.value / times
 
 
-def compile_kernels(folder: Path) -> bytes:
-    """Compile the kernels for the GPU of this machine."""
+def compile_kernels(folder: Path, name: str) -> bytes:
+    """Compile the kernels of a module for the GPU of this machine."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         sys.exit("nvcc was not found: install CUDA's compiler.")
-    out = folder / "rms_norm.cubin"
-    source = ROOT / "kernels" / "src" / "rms_norm.hip"
+    out = folder / f"{name}.cubin"
+    source = ROOT / "kernels" / "src" / f"{name}.hip"
     subprocess.run(
         [nvcc, "-arch=native", "-std=c++20", "-O3", "-cubin", "-x", "cu", str(source), "-o", str(out)], check=True
     )
@@ -178,6 +179,16 @@ def numerics(gpu: Nvidia, sizes: Sequence[int]) -> dict[str, dict[str, float]]:
         case = Case(dtype, 2, 1000, "narrow", 128, 2, epsilon=1e-12, scale=scale)
         note("rms_norm", case, check_forward(gpu, case, add=False))
     return worst
+
+
+def elementwise(rope: Nvidia, silu: Nvidia) -> dict[str, dict[str, float]]:
+    """Return the largest errors of RoPE and SwiGLU, as `numerics`."""
+    found = {
+        "rope": [check_rope(rope, case) for threads in (64, 256) for case in rope_cases(threads)],
+        "silu_and_mul": [check_silu(silu, case) for threads in (64, 256) for case in silu_cases(threads)],
+        "silu_and_mul_bwd": [check_silu_bwd(silu, case) for threads in (64, 256) for case in silu_cases(threads)],
+    }
+    return {name: {"cases": len(errors), "error": round(max(errors), 4)} for name, errors in found.items()}
 
 
 SPEED_SIZES = (256, 1024, 4096, 4095, 8192, 32768, 131072)
@@ -233,8 +244,9 @@ def main() -> int:
     parser.add_argument("--races", action="store_true", help="run again under compute-sanitizer")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        gpu = Nvidia(compile_kernels(Path(folder)))
-    report: dict[str, Any] = {"gpu": gpu.name(), "numerics": numerics(gpu, QUICK if options.quick else SIZES)}
+        gpu, rope, silu = (Nvidia(compile_kernels(Path(folder), name)) for name in ("rms_norm", "rope", "silu_and_mul"))
+    found = numerics(gpu, QUICK if options.quick else SIZES) | elementwise(rope, silu)
+    report: dict[str, Any] = {"gpu": gpu.name(), "numerics": found}
     if not options.quick:
         report["bandwidth"] = bandwidth(gpu)
     if options.races:
